@@ -1,0 +1,75 @@
+"""What all commands share: their options, and how an error becomes a message and an exit code."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel
+
+from toolkit.errors import ToolkitError
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"posttrain-toolkit {version('posttrain-toolkit')}")
+        raise typer.Exit
+
+
+ConfigFile = Annotated[Path, typer.Argument(help="The YAML file of the run.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a key: --set training.max_steps=10. Repeatable."),
+]
+RunName = Annotated[str | None, typer.Option(help="Name of the run; the config file's name unless given.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint, exactly.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, load no model.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+]
+
+
+def schema_option(model: type[BaseModel]) -> Any:
+    """`--schema`: print the JSON Schema of the config file, for editors and scripts."""
+
+    def print_schema(wanted: bool) -> None:
+        if wanted:
+            from toolkit.core.config.schema import json_schema
+
+            typer.echo(json_schema(model))
+            raise typer.Exit
+
+    return typer.Option("--schema", callback=print_schema, is_eager=True, help="Print the config's JSON Schema.")
+
+
+def command_app() -> typer.Typer:
+    """An app of one command, with errors left to `clear_errors`."""
+    return typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@contextmanager
+def clear_errors(debug: bool) -> Iterator[None]:
+    """Turn an error into one short message: exit code 2 where the input was wrong, 1 where a run failed."""
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(130) from None
+    except ToolkitError as error:
+        if debug:
+            raise
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(error.exit_code) from None
+    except Exception as error:  # noqa: BLE001 - the last place that can keep a traceback from a user
+        if debug:
+            raise
+        reason = str(error).strip().splitlines() or [""]
+        typer.echo(f"error: {type(error).__name__}: {reason[0]} (--debug shows where)", err=True)
+        raise typer.Exit(1) from None
+

@@ -1,0 +1,42 @@
+"""toolkit-sft: supervised fine-tuning."""
+
+from typing import Annotated
+
+import typer
+
+from toolkit.cli.doorway import (
+    ConfigFile, Debug, DryRun, Overrides, Overwrite, Resume, RunName, Version, clear_errors, command_app,
+    schema_option,
+)
+from toolkit.core.config.load import load_config
+from toolkit.core.extras import require_extra
+from toolkit.sft.config import SFTConfig
+
+main = command_app()
+
+
+@main.command()
+def sft(
+    config: ConfigFile,
+    set_: Overrides = None,
+    run_name: RunName = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    dry_run: DryRun = False,
+    debug: Debug = False,
+    schema: Annotated[bool, schema_option(SFTConfig)] = False,
+    version: Version = False,
+) -> None:
+    """Fine-tune a chat model on conversations, in the stages of a curriculum."""
+    with clear_errors(debug):
+        settings = load_config(config, SFTConfig, set_ or ())
+        name = run_name or settings.run.name or config.stem
+        if dry_run:
+            from toolkit.sft.plan import show_plan
+
+            show_plan(settings, name)
+            return
+        require_extra("train", "toolkit-sft")
+        from toolkit.sft.train import train
+
+        train(settings, name, resume=resume, overwrite=overwrite)

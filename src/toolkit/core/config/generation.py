@@ -1,0 +1,46 @@
+"""How answers are generated, by predict and later by chat and evaluation."""
+
+from pydantic import Field
+
+from toolkit.core.config.data import ColumnsConfig
+from toolkit.core.config.strict import StrictModel
+
+
+class GenerationConfig(StrictModel):
+    """Sampling options; temperature 0 is greedy decoding."""
+
+    max_new_tokens: int = Field(default=256, ge=1)
+    """Longest answer, in tokens."""
+
+    temperature: float = Field(default=0.0, ge=0)
+    """0 takes the likeliest token each time; higher is more varied."""
+
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Sample from the likeliest tokens that together have this probability."""
+
+    top_k: int = Field(default=0, ge=0)
+    """Sample from this many of the likeliest tokens; 0 does not limit them."""
+
+    min_p: float = Field(default=0.0, ge=0, lt=1)
+    """Leave out tokens less likely than this share of the likeliest one."""
+
+    repetition_penalty: float = Field(default=1.0, gt=0)
+    """Divide the score of tokens that were already said; 1 does nothing."""
+
+    stop: tuple[str, ...] = ()
+    """Texts at which an answer ends, besides the model's own end token."""
+
+    n: int = Field(default=1, ge=1)
+    """Answers for each prompt."""
+
+    seed: int = Field(default=0, ge=0)
+    """Seed of the samples."""
+
+    batch_size: int = Field(default=16, ge=1)
+    """Answers that are generated at once."""
+
+    logprobs: bool = False
+    """Write the log-probability of each answer's tokens besides."""
+
+    columns: ColumnsConfig = ColumnsConfig()
+    """What the columns of the input are called."""

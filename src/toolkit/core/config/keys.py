@@ -1,0 +1,110 @@
+"""Key paths as people type them, the places they come from, and values as a message may show them."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from toolkit.errors import ConfigError
+
+KeyPath = tuple[str | int, ...]
+
+
+class Place(NamedTuple):
+    """Where a key was written: `config.yaml:12`, or the `--set` that gave it."""
+
+    order: int
+    """Problems are sorted by it: the line in the file; overrides come after all lines."""
+
+    label: str
+    """What a message starts with."""
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong, on one line, without its place."""
+
+    path: KeyPath
+    text: str
+
+
+def nearest_place(places: Mapping[KeyPath, Place], path: KeyPath) -> Place:
+    """The place of the key, or of the innermost section around it that was written down."""
+    while path and path not in places:
+        path = path[:-1]
+    return places[path]
+
+
+def one_error(path: Path, problems: Sequence[str]) -> ConfigError:
+    """All problems of one config as one error for a person."""
+    if len(problems) == 1:
+        return ConfigError(problems[0])
+    return ConfigError("\n".join([f"{path} has {len(problems)} problems:", *(f"  {line}" for line in problems)]))
+
+
+def on_one_line(text: str) -> str:
+    """Write line breaks and other characters that a terminal cannot show as escapes."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+_BARE_KEY = re.compile(r'[^."=\s]+')
+_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|[^."=\s]+')
+
+
+def dotted(path: KeyPath) -> str:
+    """`stages.0.until_step`, which can be pasted into `--set`; a key with a dot in it is put in quotes."""
+    parts = (str(part) for part in path)
+    return ".".join(
+        on_one_line(part) if _BARE_KEY.fullmatch(part) else json.dumps(part, ensure_ascii=not part.isprintable())
+        for part in parts
+    )
+
+
+def read_dotted(text: str) -> tuple[tuple[str, ...], str] | None:
+    """Read a key path from the start of `text`: its parts, and what follows. None where there is no path."""
+    parts, position = [], 0
+    while match := _KEY.match(text, position):
+        part = match.group()
+        try:
+            parts.append(json.loads(part) if part.startswith('"') else part)
+        except ValueError:
+            return None
+        position = match.end()
+        if text[position : position + 1] != ".":
+            return tuple(parts), text[position:]
+        position += 1
+    return None
+
+
+_SECRET = re.compile(r"(^|[_\-.])(token|password|passwd|passphrase|api_?key|(access|private)_?key|secret|secrets)$", re.I)
+_LONGEST = 60
+
+
+def is_secret(path: KeyPath) -> bool:
+    """Whether a key on the path is named like a secret: `hf_token`, `api_key`; `max_tokens` is not."""
+    return any(isinstance(part, str) and _SECRET.search(part) for part in path)
+
+
+def shown(value: Any, path: KeyPath = ()) -> str:
+    """A value as a message shows it: as YAML spells it where it can, short, and never a secret."""
+    if is_secret(path):
+        return "***"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    try:
+        text = repr(_masked(value))
+    except ValueError:  # Python refuses to write out an integer of thousands of digits
+        return "a very large number"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """Text of at most 60 characters, on one line."""
+    text = on_one_line(text)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: "***" if is_secret((key,)) else _masked(item) for key, item in value.items()}
+    return [_masked(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,118 @@
+"""The base of every config, and the path type that configs use."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationInfo
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+
+
+class OverrideText(str):
+    """Text that came from `--set`. It is typed at a prompt, so as a path it starts from the current folder."""
+
+    __slots__ = ()
+
+
+def resolve_path(value: str | Path, info: ValidationInfo) -> Path:
+    """Expand `~` and make a relative path absolute.
+
+    A path from a config file starts from that file's folder (`base_dir` in the validation context), one from
+    `--set` from the current folder. Without a context, as in a config made in Python, it stays relative, so
+    that a default is resolved when a file is loaded and not when a module is imported.
+    """
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("the path is empty; give one, or leave the key out")
+    if "\0" in str(value):
+        raise ValueError("the path holds a NUL character, which no file name can have")
+    try:
+        path = Path(value).expanduser()
+    except RuntimeError:
+        raise ValueError("there is no home folder for the user after `~`; write the folder out") from None
+    base = Path.cwd() if isinstance(value, OverrideText) else (info.context or {}).get("base_dir")
+    return path if base is None else _without_dots(Path(base) / path)
+
+
+def _without_dots(path: Path) -> Path:
+    """Take `..` out of a path, unless a symbolic link before it makes that another place."""
+    tidy = os.path.normpath(path)
+    return Path(tidy) if os.path.realpath(tidy) == os.path.realpath(path) else path
+
+
+def _path_or_as_is(value: object, info: ValidationInfo) -> object:
+    return resolve_path(value, info) if isinstance(value, str | Path) else value
+
+
+ConfigPath = Annotated[Path, BeforeValidator(_path_or_as_is)]
+
+
+def _refuse_bool(kind: str, value: object) -> object:
+    if isinstance(value, bool):
+        raise PydanticKnownError("int_type" if kind == "int" else "float_type")
+    return value
+
+
+def _check_int(value: object) -> object:
+    """PyYAML reads `1e3` as text but `1.0e+3` as a number; both are the integer 1000."""
+    if isinstance(value, str) and "e" in value.lower():
+        try:
+            number = float(value)
+        except ValueError:
+            return value
+        return int(number) if number.is_integer() else value
+    return _refuse_bool("int", value)
+
+
+def _check_float(value: object) -> object:
+    return _refuse_bool("float", value)
+
+
+_CHECKS = {"int": _check_int, "float": _check_float}
+_NESTED = ("schema", "items_schema", "keys_schema", "values_schema", "choices", "fields")
+
+
+def _guard_numbers(schema: Any) -> Any:
+    """Put a check before every integer and number inside a model's core schema.
+
+    Pydantic's lax numbers are wanted, for `1e-5`, but they would take `true` for 1. Sections inside are left
+    alone: they are referred to by name and guard themselves.
+    """
+    if isinstance(schema, list):
+        return [_guard_numbers(item) for item in schema]
+    if isinstance(schema, tuple):  # a choice of a union, with its label
+        return (_guard_numbers(schema[0]), *schema[1:])
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    if kind in _CHECKS:
+        return core_schema.no_info_before_validator_function(_CHECKS[kind], schema)  # type: ignore[arg-type]
+    if kind == "function-before" and schema["function"]["function"] in _CHECKS.values():
+        return schema
+    for key in _NESTED:
+        if key not in schema:
+            continue
+        inner = schema[key]
+        by_name = isinstance(inner, dict) and key in ("fields", "choices")
+        schema[key] = {n: _guard_numbers(s) for n, s in inner.items()} if by_name else _guard_numbers(inner)
+    return schema
+
+
+class StrictModel(BaseModel):
+    """Unknown keys are errors, values never change after loading, and the sentence under a field describes it."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        # A default section such as `run: RunConfig = RunConfig()` was made without a file; validating it once
+        # more gives its paths the folder of the file that is loaded.
+        validate_default=True,
+        revalidate_instances="always",
+    )
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _guard_numbers(handler.resolve_ref_schema(schema))
+        return schema

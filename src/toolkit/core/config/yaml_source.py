@@ -1,0 +1,85 @@
+"""Reads YAML safely into plain data, and remembers on which line each key and list item stands.
+
+Stricter than PyYAML: no tags, no duplicate keys, only text as keys, and limits on size and depth, so that no
+file can hang or fill the machine. Values are what PyYAML makes of them: `1e-5` is text, `yes` is true.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from toolkit.core.config.keys import KeyPath, one_error
+from toolkit.core.config.yaml_nodes import BoundedLoader, Builder, YamlRefusedError
+from toolkit.core.config.yaml_reasons import syntax_reason
+from toolkit.errors import ConfigError
+
+MAX_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class YamlSource:
+    """The plain data of one YAML text. `lines` has the line, from 1, of every key path; `()` is the root."""
+
+    data: Any
+    lines: dict[KeyPath, int]
+
+
+def parse_yaml(text: str) -> YamlSource:
+    """Parse one YAML document; an empty one gives None. Raises `YamlRefusedError`."""
+    loader = None
+    try:
+        loader = BoundedLoader(text)
+        node = loader.get_single_node()
+    except yaml.YAMLError as error:
+        raise YamlRefusedError([syntax_reason(error, text)]) from None
+    except (ValueError, OverflowError):  # chr() of an escape such as "\UFFFFFFFF"
+        line = loader.line + 1 if loader else 1
+        raise YamlRefusedError([(line, "an escape that stands for no character")]) from None
+    if node is None:
+        return YamlSource(None, {})
+    builder = Builder()
+    data = builder.build(node, (), 0)
+    if builder.problems:
+        raise YamlRefusedError(sorted(set(builder.problems)))
+    return YamlSource(data, builder.lines)
+
+
+def read_yaml(path: Path) -> YamlSource:
+    """Parse a config file, whose root must be a mapping. Raises `ConfigError` with every problem found."""
+    text = _read_text(path)
+    try:
+        source = parse_yaml(text)
+    except YamlRefusedError as error:
+        raise one_error(path, [f"{path}:{line}: {reason}" for line, reason in error.problems]) from None
+    if source.data is None:
+        raise ConfigError(f"{path}: the file is empty; a config is a list of `key: value` lines")
+    if not isinstance(source.data, dict):
+        raise ConfigError(
+            f"{path}:{source.lines[()]}: the file holds {'a list' if isinstance(source.data, list) else 'one value'} "
+            "where a config is `key: value` lines"
+        )
+    return source
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        start = "" if path.is_absolute() else f", which starts from {os.getcwd()}"
+        raise ConfigError(f"{path}: there is no such file; check the path{start}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: this is a folder; give the YAML file in it") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{path}: larger than {MAX_BYTES // 1024} KiB; is this a config file?")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8 text; save the file as UTF-8") from None

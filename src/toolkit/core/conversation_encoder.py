@@ -1,0 +1,119 @@
+"""Conversations to token ids, by the template that the config chose: the one way from messages to a model."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from toolkit.core.chatml import IM_END, render, render_prompt, with_default_system
+from toolkit.core.config.chat import ChatConfig
+from toolkit.core.hf_encoder import HfTextEncoder
+from toolkit.core.masks import TokenRow, encode_rows
+from toolkit.core.messages import Conversation
+from toolkit.core.template_masks import template_messages, template_row
+from toolkit.errors import ModelError
+
+
+class ConversationEncoder(Protocol):
+    """Turns conversations into rows for training and into prompts for generation."""
+
+    end_ids: frozenset[int]
+    """The ids that end an assistant turn: trained in an answer, and where generation stops."""
+
+    def rows(self, conversations: Sequence[Conversation]) -> list[TokenRow]:
+        """Whole conversations with their loss masks."""
+        ...
+
+    def prompts(self, conversations: Sequence[Conversation]) -> list[list[int]]:
+        """Conversations up to the point where the assistant's next turn starts."""
+        ...
+
+
+def conversation_encoder(chat: ChatConfig, tokenizer: Any) -> ConversationEncoder:
+    """The encoder for `chat.template`.
+
+    Raises:
+        ModelError: the template is the tokenizer's own and it has none, or it cannot end a turn.
+    """
+    return _ENCODERS[chat.template](chat, tokenizer)
+
+
+class ChatMLEncoder:
+    """ChatML by segments (see `toolkit.core.chatml`)."""
+
+    def __init__(self, chat: ChatConfig, tokenizer: Any) -> None:
+        self._chat = chat
+        self._encoder = HfTextEncoder(tokenizer)
+        self.end_ids = frozenset({self._encoder.control_id(IM_END)})
+
+    def rows(self, conversations: Sequence[Conversation]) -> list[TokenRow]:
+        """Whole conversations with their loss masks."""
+        rendered = [
+            render(
+                conversation,
+                default_system=self._chat.default_system,
+                train_on=self._chat.train_on,
+                reasoning_history=self._chat.reasoning_history,
+            )
+            for conversation in conversations
+        ]
+        return encode_rows(rendered, self._encoder)
+
+    def prompts(self, conversations: Sequence[Conversation]) -> list[list[int]]:
+        """Conversations followed by the start of the assistant's turn."""
+        rendered = [
+            render_prompt(
+                conversation,
+                default_system=self._chat.default_system,
+                reasoning_history=self._chat.reasoning_history,
+            )
+            for conversation in conversations
+        ]
+        return [row.ids for row in encode_rows(rendered, self._encoder)]
+
+
+class TemplateEncoder:
+    """The tokenizer's own chat template; masks come from rendering prefixes."""
+
+    def __init__(self, chat: ChatConfig, tokenizer: Any) -> None:
+        if not tokenizer.chat_template:
+            raise ModelError("chat.template: this tokenizer has no chat template; set chat.template: chatml")
+        if tokenizer.eos_token_id is None:
+            raise ModelError("chat.template: this tokenizer names no end token; set chat.template: chatml")
+        self._chat = chat
+        self._tokenizer = tokenizer
+        ends = {tokenizer.eos_token_id, tokenizer.get_vocab().get(IM_END)}
+        self.end_ids = frozenset(token_id for token_id in ends if token_id is not None)
+
+    def rows(self, conversations: Sequence[Conversation]) -> list[TokenRow]:
+        """Whole conversations with their loss masks; DataError where the template cannot be masked."""
+        return [
+            template_row(
+                conversation,
+                self._apply(conversation),
+                end_ids=self.end_ids,
+                default_system=self._chat.default_system,
+                train_on=self._chat.train_on,
+            )
+            for conversation in conversations
+        ]
+
+    def prompts(self, conversations: Sequence[Conversation]) -> list[list[int]]:
+        """Conversations with the template's generation prompt."""
+        return [
+            self._apply(conversation)(
+                template_messages(with_default_system(conversation, self._chat.default_system)), True
+            )
+            for conversation in conversations
+        ]
+
+    def _apply(self, conversation: Conversation) -> Callable[[list[dict[str, Any]], bool], list[int]]:
+        tools = list(conversation.tools) or None
+
+        def apply(messages: list[dict[str, Any]], add_generation_prompt: bool) -> list[int]:
+            return self._tokenizer.apply_chat_template(
+                messages, tools=tools, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=False
+            )
+
+        return apply
+
+
+_ENCODERS = {"chatml": ChatMLEncoder, "tokenizer": TemplateEncoder}

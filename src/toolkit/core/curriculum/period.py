@@ -1,0 +1,90 @@
+"""The order in which a stage takes its data sets: one period of it, which then repeats."""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
+
+
+class Period:
+    """M = Σ n_d slots, of which each data set d gets n_d, spread as evenly as whole rows can be.
+
+    With D > 1 data sets, κ = 2D − 2, and c_d the slots that d has had before slot t = 1..M, let
+    σ_d = n_d·t/M − c_d be what d is owed. Slot t goes to the d with σ_d ≥ 1/κ that must be served soonest:
+    the smallest (1 − 1/κ − σ_d)·M/n_d, ties by name. Then in every prefix t, also over many periods,
+
+        |count_d(t) − n_d·t/M| ≤ 1 − 1/(2D − 2),
+
+    the best bound there is. To take the largest σ_d instead looks simpler, and drifts by more than a slot
+    once there are many data sets.
+
+    Source: R. Tijdeman, "The chairman assignment problem", Discrete Mathematics 32 (1980), 323-330.
+    """
+
+    def __init__(self, shares: Mapping[str, int]) -> None:
+        """`shares`: n_d ≥ 1 by name, with Σ n_d ≤ 2**16."""
+        self.names = tuple(sorted(shares))
+        self.shares = tuple(shares[name] for name in self.names)
+        self.seq, self.rank = _assign(self.shares)
+        """Per slot: the data set, as an index into `names`, and how often it came earlier in the period."""
+
+    def __len__(self) -> int:
+        return len(self.seq)
+
+    def at(self, index: int) -> tuple[str, int]:
+        """Return the data set of slot `index` ≥ 0, and how many earlier slots it had, over all periods."""
+        rounds, slot = divmod(index, len(self.seq))
+        dataset = self.seq[slot]
+        return self.names[dataset], rounds * self.shares[dataset] + self.rank[slot]
+
+    def counts(self, length: int) -> dict[str, int]:
+        """Return how many of the first `length` slots each data set gets, over all periods."""
+        rounds, rest = divmod(length, len(self.seq))
+        prefix = self.seq[:rest]
+        return {
+            name: rounds * share + prefix.count(dataset)
+            for dataset, (name, share) in enumerate(zip(self.names, self.shares, strict=True))
+        }
+
+
+# Quoted: arrays take a type argument from Python 3.12 on.
+def _assign(shares: Sequence[int]) -> "tuple[array[int], array[int]]":
+    """Return (seq, rank). In integers throughout, and O(M log D).
+
+    When d may be served and when it must be are fixed until it is served again. So each data set waits until
+    t ≥ M·(1 + κ·c_d) / (κ·n_d), which is σ_d ≥ 1/κ, and then stands in a queue sorted by
+    (1 − 1/κ − σ_d)·M/n_d = M·(κ·(c_d + 1) − 1) / (κ·n_d) − t, of which M/κ and t are common to all.
+    """
+    total = sum(shares)
+    if len(shares) == 1:
+        return array("H", bytes(2 * total)), array("H", range(total))
+    kappa = 2 * len(shares) - 2
+    counts = [0] * len(shares)
+    seq, rank = array("H"), array("H")
+    waiting = [(_first_slot(total, kappa, 0, share), dataset) for dataset, share in enumerate(shares)]
+    heapify(waiting)
+    queue: list[tuple[int, int]] = []
+    for slot in range(1, total + 1):
+        while waiting and waiting[0][0] <= slot:
+            dataset = heappop(waiting)[1]
+            heappush(queue, (_urgency(kappa, counts[dataset], shares[dataset]), dataset))
+        # Never empty: the σ_d add up to 1, so that the largest is at least 1/D, and 1/D ≥ 1/κ.
+        dataset = heappop(queue)[1]
+        seq.append(dataset)
+        rank.append(counts[dataset])
+        counts[dataset] += 1
+        heappush(waiting, (_first_slot(total, kappa, counts[dataset], shares[dataset]), dataset))
+    return seq, rank
+
+
+def _first_slot(total: int, kappa: int, count: int, share: int) -> int:
+    """⌈M·(1 + κ·c) / (κ·n)⌉"""
+    return -(-total * (1 + kappa * count) // (kappa * share))
+
+
+def _urgency(kappa: int, count: int, share: int) -> int:
+    """(κ·(c + 1) − 1) / n, as an integer that sorts in the same way.
+
+    Two such fractions that differ do so by at least 1 / (n·n') ≥ 2**-32, hence by 1 or more once they are
+    multiplied by 2**32; rounding down then keeps their order.
+    """
+    return ((kappa * (count + 1) - 1) << 32) // share

@@ -1,0 +1,46 @@
+"""A transformers tokenizer as a `TextEncoder`. Duck-typed, so that importing this costs nothing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from toolkit.errors import ModelError
+
+
+class HfTextEncoder:
+    """Encodes with every special token split into ordinary tokens, and none added.
+
+    Tokens that were added to a vocabulary as ordinary ones (`<think>` in some) stay whole; that is why
+    `control_id` refuses a control token which is registered like that: anyone could type it.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._control_ids: dict[str, int] = {}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text; the tokenizer's own settings stay as they are."""
+        if not texts:
+            return []
+        # A conversation is cut by a declared policy, never in here; `verbose` would warn of long texts.
+        options = {"padding": False, "truncation": False, "return_attention_mask": False, "verbose": False}
+        encoding = self._tokenizer(
+            list(texts), add_special_tokens=False, split_special_tokens=True, **options
+        )
+        return encoding["input_ids"]
+
+    def control_id(self, token: str) -> int:
+        """Id of a control token; ModelError if the vocabulary lacks it, or if typing it would give it."""
+        if token not in self._control_ids:
+            self._control_ids[token] = self._checked(token)
+        return self._control_ids[token]
+
+    def _checked(self, token: str) -> int:
+        id_ = self._tokenizer.convert_tokens_to_ids(token)
+        if id_ is None or (id_ == self._tokenizer.unk_token_id and token != self._tokenizer.unk_token):
+            raise ModelError(f"the tokenizer has no token {token!r}; add it as a special token")
+        if id_ in self.encode([token])[0]:
+            raise ModelError(
+                f"the tokenizer makes the control token {token!r} out of ordinary text; register it as "
+                "a special token, so that text can be told from control"
+            )
+        return id_

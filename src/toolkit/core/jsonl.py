@@ -1,0 +1,178 @@
+"""JSON Lines, and JSON arrays, as numbered objects in which a bad line is a value and not an exception.
+
+Reading goes through the file once, in bytes. JSON is taken strictly where laxness would change data unseen:
+a repeated key, NaN and Infinity are faults. A line ends at "\\n" alone, because strings may hold the other
+characters that Unicode calls line ends.
+"""
+
+import codecs
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from toolkit.core.files import atomic_writer, require_file
+from toolkit.errors import DataError
+
+MAX_LINE_BYTES = 64 * 1024 * 1024
+
+# Far beyond any tool schema, and far from where Python's own recursion, which depends on the caller, ends.
+MAX_DEPTH = 100
+
+_SPACE = b" \t\r\n"
+_BETWEEN_ELEMENTS = re.compile(r"[ \t\r\n,]*")
+_NOT_UTF8_AT_ALL = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16", b"\x1f\x8b": "gzip"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line that is not blank, counted from 1: an object, or the fault for which it is none."""
+
+    number: int
+    value: dict[str, Any] | None
+    fault: str | None = None
+
+
+def read_jsonl(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
+    """Every line that is not blank; `.gz` is unpacked on the way. DataError where there is no file to read."""
+    for number, raw in numbered_lines(path, max_line_bytes):
+        if raw is None:
+            yield Line(number, None, f"longer than {max_line_bytes} bytes")
+        # A BOM starts no JSON value, so one within the file is left over from files put together.
+        elif text := raw.removeprefix(codecs.BOM_UTF8).strip(_SPACE):
+            yield _line(number, text)
+
+
+def read_json(path: Path) -> Iterator[Line]:
+    """The elements of a JSON array, each with the line it starts on; a file that is no array is JSON Lines."""
+    with open_bytes(path) as file:
+        is_array = file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip(_SPACE).startswith(b"[")
+    return _array_elements(path) if is_array else read_jsonl(path)
+
+
+def json_line(value: object) -> bytes:
+    """One object as a line with its end; what UTF-8 cannot hold (half a surrogate pair) is escaped."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(value, allow_nan=False).encode() + b"\n"
+
+
+def write_jsonl(path: Path, values: Iterable[object]) -> None:
+    """Write a file of one line per value, all or nothing."""
+    with atomic_writer(path) as file:
+        file.writelines(json_line(value) for value in values)
+
+
+def append_jsonl(path: Path, values: Iterable[object]) -> None:
+    """Add one line per value; a last line that a killed process left without its end is ended first."""
+    with path.open("a+b") as file:
+        if file.seek(0, io.SEEK_END):
+            file.seek(-1, io.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.writelines(json_line(value) for value in values)
+
+
+def open_bytes(path: Path) -> io.BufferedIOBase:
+    """The file's content, unpacked if it is named `.gz`."""
+    require_file(path)
+    return cast(io.BufferedIOBase, gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb"))
+
+
+def numbered_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes | None]]:
+    """Lines with their ends, counted from 1; None in the place of one that is too long to be held."""
+    number = 0
+    with open_bytes(path) as file:
+        try:
+            while raw := file.readline(max_line_bytes + 1):
+                number += 1
+                too_long = len(raw) > max_line_bytes and not raw.endswith(b"\n")
+                while too_long and raw and not raw.endswith(b"\n"):
+                    raw = file.readline(1 << 20)
+                yield number, None if too_long else raw
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{path} cannot be read beyond line {number}: {error}") from None
+
+
+def parse_object(raw: bytes) -> dict[str, Any]:
+    """One JSON object; DataError says in one sentence, without a place in the file, why it is none."""
+    try:
+        value = json.loads(raw.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant)
+    except DataError:
+        raise
+    except UnicodeDecodeError as error:
+        kind = next((kind for mark, kind in _NOT_UTF8_AT_ALL.items() if raw.startswith(mark)), None)
+        hint = f"; this looks like {kind}" if kind else ""
+        raise DataError(f"not UTF-8 at byte {error.start + 1} (0x{raw[error.start]:02x}){hint}") from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"not JSON at column {error.colno}: {error.msg}") from None
+    except RecursionError:
+        raise DataError(f"nested deeper than {MAX_DEPTH} levels") from None
+    except ValueError:
+        raise DataError("not usable JSON: an integer of thousands of digits") from None
+    if not isinstance(value, dict):
+        raise DataError(f"not a JSON object but {_KINDS[type(value)]}")
+    if _is_too_deep(value):
+        raise DataError(f"nested deeper than {MAX_DEPTH} levels")
+    return value
+
+
+_KINDS = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean", type(None): "null"}
+
+
+def _line(number: int, raw: bytes) -> Line:
+    try:
+        return Line(number, parse_object(raw))
+    except DataError as error:
+        return Line(number, None, str(error))
+
+
+def _array_elements(path: Path) -> Iterator[Line]:
+    with open_bytes(path) as file:
+        # Broken UTF-8 survives as lone surrogates, so that it is the fault of one element and not of the file.
+        text = file.read().removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}:{error.lineno}: not JSON at column {error.colno}: {error.msg}") from None
+    except (RecursionError, ValueError):
+        raise DataError(f"{path}: nested too deep, or an integer of thousands of digits") from None
+    # The text is known to be one array: what stands between its elements needs no further check.
+    decoder, number, position = json.JSONDecoder(), 1, 0
+    end = text.index("[") + 1
+    while True:
+        start = cast(re.Match[str], _BETWEEN_ELEMENTS.match(text, end)).end()
+        if text[start] == "]":
+            return
+        number, position = number + text.count("\n", position, start), start
+        end = decoder.raw_decode(text, start)[1]
+        yield _line(number, text[start:end].encode("utf-8", "surrogateescape"))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise DataError(f"key {twice[:60]!r} stands in one object more than once")
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise DataError(f"{name} is not JSON; leave the value out or write null")
+
+
+def _is_too_deep(value: dict[str, Any]) -> bool:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        inner = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True

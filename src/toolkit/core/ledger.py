@@ -1,0 +1,94 @@
+"""What became of every row of a data set on its way to the model."""
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from toolkit.errors import DataError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass
+class Ledger:
+    """Counts for one data set; filled while it is tokenised, fixed afterwards.
+
+    `answers` counts trained assistant turns of the rows that were kept, before truncation;
+    `answers_with_end` those that still have their end token.
+    """
+
+    name: str
+    records: int = 0
+    bad: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    cut_left: int = 0
+    cut_right: int = 0
+    rows: int = 0
+    tokens: int = 0
+    trained_tokens: int = 0
+    longest: int = 0
+    answers: int = 0
+    answers_with_end: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def trained_share(self) -> float:
+        """Share of the kept tokens that carry loss."""
+        return self.trained_tokens / self.tokens if self.tokens else 0.0
+
+    @property
+    def end_share(self) -> float:
+        """Share of trained answers whose end token survived truncation."""
+        return self.answers_with_end / self.answers if self.answers else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ledger.json and the cache; `Ledger(**...)` restores it."""
+        return asdict(self)
+
+    def drop(self, reason: str) -> None:
+        """Count one row that will not be trained."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+    def require_something_to_learn(self, min_end_tokens_kept: float) -> None:
+        """Raise DataError where training on this data set would teach nothing, or teach never to stop."""
+        if self.trained_tokens == 0:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items()) or "none is trainable"
+            raise DataError(
+                f"datasets.{self.name}: no trained token is left of {self.records} rows ({reasons}); "
+                "raise chat.max_length or look at the columns"
+            )
+        if self.end_share < min_end_tokens_kept:
+            raise DataError(
+                f"datasets.{self.name}: only {self.end_share:.1%} of the answers keep their end token after "
+                f"truncation, fewer than chat.min_end_tokens_kept = {min_end_tokens_kept:.0%}: a model trained on them "
+                "does not learn to stop; raise chat.max_length or set chat.truncation: drop"
+            )
+
+
+def ledger_table(ledgers: list[Ledger]) -> "Table":
+    """The ledgers as a table for a terminal."""
+    from rich.table import Table
+
+    table = Table(title="Data", title_justify="left")
+    for column in ("data set", "rows in", "bad", "dropped", "cut", "rows", "tokens", "trained", "longest", "ends kept"):
+        table.add_column(column, justify="left" if column in ("data set", "dropped") else "right")
+    for ledger in ledgers:
+        dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(ledger.dropped.items())) or "0"
+        cut = " ".join(
+            part
+            for part in (f"{ledger.cut_left} left" * bool(ledger.cut_left), f"{ledger.cut_right} right" * bool(ledger.cut_right))
+            if part
+        )
+        table.add_row(
+            ledger.name,
+            f"{ledger.records:,}",
+            f"{ledger.bad:,}",
+            dropped,
+            cut or "0",
+            f"{ledger.rows:,}",
+            f"{ledger.tokens:,}",
+            f"{ledger.trained_share:.1%}",
+            f"{ledger.longest:,}",
+            f"{ledger.end_share:.1%}",
+        )
+    return table

@@ -1,0 +1,62 @@
+"""What every backend gives back, and the few verbs it must have."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    from toolkit.core.config.lora import LoraConfig
+    from toolkit.core.config.model import ModelConfig
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with its tokenizer, and what was done to them.
+
+    `compute_dtype` is what the forward pass runs in under autocast; trainable parameters are float32.
+    `new_token_ids` are the vocabulary entries that the tokenizer had to learn.
+    """
+
+    model: Any
+    tokenizer: "PreTrainedTokenizerBase"
+    device: "torch.device"
+    compute_dtype: "torch.dtype"
+    new_token_ids: tuple[int, ...]
+
+
+class Backend(Protocol):
+    """Loads models. A backend is chosen before TRL is imported, because unsloth rewrites TRL's classes."""
+
+    name: str
+
+    def load_tokenizer(self, config: "ModelConfig", *, chatml: bool) -> "PreTrainedTokenizerBase":
+        """Only the tokenizer, with every token added that training would add."""
+        ...
+
+    def load_for_training(
+        self, config: "ModelConfig", lora: "LoraConfig | None", *, settings: "TrainingSettings"
+    ) -> LoadedModel:
+        """The base with a new adapter, with `config.adapter` to go on from, or all weights trainable."""
+        ...
+
+    def load_for_inference(
+        self, config: "ModelConfig", adapter: Path | None, *, chatml: bool
+    ) -> LoadedModel:
+        """The base, with the adapter in `adapter` on top where one is given; nothing is trainable."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The parts of a training config that change how a model is loaded.
+
+    `chatml` says whether the ChatML control tokens must be in the vocabulary; `max_length` is in tokens.
+    """
+
+    chatml: bool
+    max_length: int
+    gradient_checkpointing: bool
+    seed: int

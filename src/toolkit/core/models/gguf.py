@@ -1,0 +1,58 @@
+"""Turn a `.gguf` file into an ordinary model folder, once.
+
+transformers reads GGUF, but dequantises it anew at each start (15 s for 135 M weights) and cannot save the
+result as it is. The folder in the cache loads in a fraction of a second, by every backend and by vLLM.
+"""
+
+import logging
+import shutil
+from pathlib import Path
+
+from toolkit.core.cache import cache_dir
+from toolkit.core.files import atomic_rename_dir, content_digest, temporary_sibling
+from toolkit.errors import ModelError
+
+logger = logging.getLogger(__name__)
+
+
+def converted_folder(gguf_file: Path) -> Path:
+    """The safetensors folder of `gguf_file`, converted now if it is not in the cache yet."""
+    folder = cache_dir() / "models" / f"{gguf_file.stem}-{content_digest(gguf_file)[:16]}"
+    if not folder.is_dir():
+        logger.info("converting %s once into %s", gguf_file.name, folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = temporary_sibling(folder)
+        try:
+            _convert(gguf_file, aside)
+            atomic_rename_dir(aside, folder)
+        except OSError:
+            # Another process may have put the same folder there first: its files are as good as ours.
+            if not folder.is_dir():
+                raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    return folder
+
+
+def _convert(gguf_file: Path, target: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": str(gguf_file.parent), "gguf_file": gguf_file.name}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"model.name: cannot read {gguf_file}: {error}") from error
+    # save_pretrained refuses a model that still says it is quantised; the weights no longer are.
+    model.hf_quantizer = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    # The tokenizer that transformers reads from the file calls the bos token eos; the file's own ids, which
+    # the model config carries, are right.
+    for role in ("bos", "eos", "pad"):
+        token_id = getattr(model.config, f"{role}_token_id", None)
+        if isinstance(token_id, int):
+            setattr(tokenizer, f"{role}_token", tokenizer.convert_ids_to_tokens(token_id))
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)

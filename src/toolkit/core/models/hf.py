@@ -1,0 +1,139 @@
+"""The backend on plain transformers and PEFT: runs everywhere."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers.utils import logging as transformers_logging
+
+from toolkit.core.models.base import LoadedModel, TrainingSettings
+from toolkit.core.models.devices import compute_dtype, training_device
+from toolkit.core.models.gguf import converted_folder
+from toolkit.core.models.location import locate_model
+from toolkit.core.models.lora import add_adapter
+from toolkit.core.models.tokens import add_tokens, extend_model
+from toolkit.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from toolkit.core.config.lora import LoraConfig
+    from toolkit.core.config.model import ModelConfig
+
+logger = logging.getLogger(__name__)
+
+
+class HfBackend:
+    """`AutoModelForCausalLM`, with a PEFT adapter on top where one is asked for."""
+
+    name = "hf"
+
+    def __init__(self) -> None:
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+
+    def load_tokenizer(self, config: "ModelConfig", *, chatml: bool) -> "PreTrainedTokenizerBase":
+        """The tokenizer with the tokens that `config` and ChatML add."""
+        return self._tokenizer(config, chatml)[0]
+
+    def load_for_training(
+        self, config: "ModelConfig", lora: "LoraConfig | None", *, settings: TrainingSettings
+    ) -> LoadedModel:
+        """The base with a trainable adapter, or, where `lora` is null, with all weights trainable in float32."""
+        device = training_device()
+        dtype = compute_dtype(config.dtype, device)
+        adapted = lora is not None or config.adapter is not None
+        base, tokenizer, new_ids = self._base(config, dtype if adapted else torch.float32, settings.chatml)
+        if config.adapter is not None:
+            model: Any = _with_adapter(base, config.adapter, trainable=True)
+        elif lora is not None:
+            model = add_adapter(base, lora, new_ids, settings.seed)
+        else:
+            model = base
+        # Adam's steps on a weight near 1 are smaller than bfloat16 can hold: what is trained is float32.
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.float()
+        model.config.use_cache = False
+        return LoadedModel(model.to(device), tokenizer, device, dtype, new_ids)
+
+    def load_for_inference(self, config: "ModelConfig", adapter: Path | None, *, chatml: bool) -> LoadedModel:
+        """The base in its compute dtype, with the adapter on top where one is given."""
+        device = training_device()
+        dtype = compute_dtype(config.dtype, device)
+        model, tokenizer, new_ids = self._base(config, dtype, chatml)
+        if adapter is not None:
+            model = _with_adapter(model, adapter, trainable=False)
+        return LoadedModel(model.to(device).eval(), tokenizer, device, dtype, new_ids)
+
+    def _base(self, config: "ModelConfig", dtype: torch.dtype, chatml: bool) -> tuple[Any, Any, tuple[int, ...]]:
+        tokenizer, new_ids = self._tokenizer(config, chatml)
+        keywords: dict[str, Any] = {"dtype": dtype}
+        if config.attention != "auto":
+            keywords["attn_implementation"] = config.attention
+        if config.quantization != "none":
+            keywords["quantization_config"] = _quantization(config.quantization, dtype)
+        with _one_line_errors(config.name):
+            model = AutoModelForCausalLM.from_pretrained(model_files(config), **_source(config), **keywords)
+        extend_model(model, new_ids)
+        return model, tokenizer, new_ids
+
+    def _tokenizer(self, config: "ModelConfig", chatml: bool) -> tuple[Any, tuple[int, ...]]:
+        with _one_line_errors(config.name):
+            tokenizer = AutoTokenizer.from_pretrained(model_files(config), **_source(config))
+        new_ids = add_tokens(tokenizer, config.added_tokens, chatml=chatml)
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
+        return tokenizer, new_ids
+
+
+def model_files(config: "ModelConfig") -> str:
+    """A folder or a Hugging Face id that transformers can load; a GGUF file is converted first."""
+    location = locate_model(config.name)
+    return str(converted_folder(Path(location.path))) if location.kind == "gguf" else location.path
+
+
+def _source(config: "ModelConfig") -> dict[str, Any]:
+    return {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
+
+
+def _with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
+    if not (adapter / "adapter_config.json").is_file():
+        raise ModelError(f"{adapter} has no adapter_config.json, so it is not a LoRA adapter")
+    try:
+        return PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
+    except (RuntimeError, ValueError) as error:
+        raise ModelError(f"the adapter in {adapter} does not fit this model: {str(error).splitlines()[0]}") from error
+
+
+def _quantization(kind: str, dtype: torch.dtype) -> BitsAndBytesConfig:
+    if not torch.cuda.is_available():
+        raise ModelError(f"model.quantization: {kind} needs a CUDA device; set it to none")
+    if kind == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
+
+
+@contextmanager
+def _one_line_errors(name: str) -> Iterator[None]:
+    """Turn the loaders' many errors into a ModelError of one line."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"model.name: cannot load {name!r}: {reason} "
+            "(without a hub, give a local folder, a .gguf file or smollm2-135m-instruct)"
+        ) from error

@@ -1,0 +1,42 @@
+"""Choose the backend. Importing one is left to the call, so that nothing heavy is loaded before."""
+
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from toolkit.core.extras import require_extra
+
+if TYPE_CHECKING:
+    from toolkit.core.config.model import ModelConfig
+    from toolkit.core.models.base import Backend
+
+
+def choose_backend(config: "ModelConfig") -> "Backend":
+    """The backend that `config.backend` names; `auto` is unsloth where an accelerator and unsloth are both there.
+
+    Call this before anything imports TRL: unsloth rewrites TRL's classes when it is imported.
+
+    Raises:
+        ConfigError: the backend's packages are not installed.
+    """
+    # Progress bars and advice of the libraries below would break up our own display.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    if _wanted(config) == "unsloth":
+        require_extra("unsloth", "model.backend: unsloth")
+        from toolkit.core.models.unsloth import UnslothBackend
+
+        return UnslothBackend()
+    from toolkit.core.models.hf import HfBackend
+
+    return HfBackend()
+
+
+def _wanted(config: "ModelConfig") -> str:
+    if config.backend != "auto":
+        return config.backend
+    if find_spec("unsloth") is None:
+        return "hf"
+    import torch
+
+    return "unsloth" if torch.accelerator.is_available() else "hf"

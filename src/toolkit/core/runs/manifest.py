@@ -1,0 +1,76 @@
+"""What a run was made of: enough to repeat it, and to refuse a resume that would not be the same run."""
+
+import os
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from toolkit.errors import ConfigError
+
+_PACKAGES = (
+    "posttrain-toolkit",
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "accelerate",
+    "datasets",
+    "tokenizers",
+    "unsloth",
+)
+
+
+def require_same_run(saved: dict[str, Any], identity: dict[str, Any]) -> None:
+    """Raise ConfigError, naming each difference, unless the manifest `saved` has the same identity."""
+    changed = differences(saved["identity"], identity)
+    if changed:
+        raise ConfigError(
+            "this would not be the same run, so it is not resumed; what changed:\n  "
+            + "\n  ".join(changed)
+            + "\nput it back, or start a new run with --run-name"
+        )
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """One line `section.key: old → new` for each value that differs between two nested mappings."""
+    before, after = _flat(old), _flat(new)
+    return [
+        f"{key}: {before.get(key, 'absent')} → {after.get(key, 'absent')}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+    ]
+
+
+def describe_run(identity: dict[str, Any], command: str) -> dict[str, Any]:
+    """The manifest: versions, hardware, and the identity, which is all that must not change on a resume.
+
+    Nothing from the environment goes in, since it may hold secrets.
+    """
+    return {
+        "command": command,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "identity": identity,
+        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cpus": os.cpu_count(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, dict):
+            flat.update(_flat(item, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = item
+    return flat

@@ -1,0 +1,13 @@
+"""This process's place among those that share a run; torchrun and accelerate say it in the environment."""
+
+import os
+
+
+def process_count() -> int:
+    """How many processes train together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_main_process() -> bool:
+    """Whether this is the one process that writes files and talks to the terminal."""
+    return os.environ.get("RANK", "0") == "0"

@@ -1,0 +1,54 @@
+"""The display of a run in a terminal."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from toolkit.core.runs.processes import is_main_process
+
+console = Console(stderr=True, highlight=False, quiet=not is_main_process())
+
+
+class TrainingProgress:
+    """A bar with stage, loss, speed, padding and time left; plain lines where there is no terminal."""
+
+    def __init__(self, total_steps: int) -> None:
+        self._total = total_steps
+        self._bar = Progress(
+            TextColumn("[bold]{task.fields[stage]}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal or console.quiet,
+        )
+        self._task = self._bar.add_task("training", total=total_steps, stage="", facts="")
+
+    def start(self, step: int) -> None:
+        """Show the bar, `step` optimizer steps done."""
+        self._bar.start()
+        self._bar.update(self._task, completed=step)
+
+    def step(self, row: dict[str, Any]) -> None:
+        """Show one line of metrics."""
+        facts = (
+            f"loss {row['loss']:.4f}  {row['tokens_per_second']:,.0f} tok/s  padding {row['padding_share']:.0%}"
+        )
+        self._bar.update(self._task, completed=row["step"], stage=row["stage"], facts=facts)
+        if not console.is_terminal and _is_worth_a_line(row["step"], self._total):
+            self.say(f"step {row['step']}/{self._total}  stage {row['stage']}  {facts}")
+
+    def say(self, text: str) -> None:
+        """Print one line above the bar."""
+        console.print(text, markup=False)
+
+    def stop(self) -> None:
+        """Leave the bar as it is and give the terminal back."""
+        self._bar.stop()
+
+
+def _is_worth_a_line(step: int, total: int) -> bool:
+    every = max(1, total // 20)
+    return step % every == 0 or step in (1, total)

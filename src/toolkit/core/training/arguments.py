@@ -1,0 +1,128 @@
+"""TrainingArguments from our config: every field that changes a training is set here, for every backend.
+
+unsloth changes TRL's defaults (seed, learning rate, optimizer, warm-up and more), so nothing may be left to them.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from toolkit.core.runs.processes import process_count
+from toolkit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from toolkit.core.config.run import RunConfig
+    from toolkit.core.config.training import TrainingConfig
+    from toolkit.core.runs.directory import RunDirectory
+
+_OPTIMIZERS = {"adamw": "adamw_torch", "adamw_8bit": "adamw_8bit", "sgd": "sgd"}
+
+
+def accumulation_steps(training: "TrainingConfig") -> int:
+    """Micro-batches of one process in one optimizer step.
+
+    Raises:
+        ConfigError: the step does not divide into equal micro-batches over the processes.
+    """
+    at_once = training.micro_batch_size * process_count()
+    if training.rows_per_step % at_once:
+        raise ConfigError(
+            f"training.rows_per_step {training.rows_per_step} is not a multiple of micro_batch_size "
+            f"{training.micro_batch_size} × {process_count()} processes; choose a multiple of {at_once}"
+        )
+    return training.rows_per_step // at_once
+
+
+def trainer_arguments(
+    training: "TrainingConfig",
+    run: "RunConfig",
+    directory: "RunDirectory",
+    *,
+    max_steps: int,
+    compute_dtype: torch.dtype,
+    evaluate_every: int | None,
+) -> dict[str, Any]:
+    """Keyword arguments for any of TRL's configs."""
+    return {
+        **_step(training, max_steps, compute_dtype),
+        **_optimizer(training),
+        **_bookkeeping(run, directory),
+        "eval_strategy": "steps" if evaluate_every else "no",
+        "eval_steps": evaluate_every,
+    }
+
+
+def _step(training: "TrainingConfig", max_steps: int, compute_dtype: torch.dtype) -> dict[str, Any]:
+    return {
+        "max_steps": max_steps,
+        "per_device_train_batch_size": training.micro_batch_size,
+        "per_device_eval_batch_size": training.micro_batch_size,
+        "gradient_accumulation_steps": accumulation_steps(training),
+        "seed": training.seed,
+        "data_seed": training.seed,
+        "full_determinism": False,
+        "bf16": compute_dtype is torch.bfloat16,
+        "fp16": compute_dtype is torch.float16,
+        "use_cpu": not torch.cuda.is_available(),
+        "gradient_checkpointing": training.gradient_checkpointing,
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+        "train_sampling_strategy": "sequential",
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "dataloader_drop_last": False,
+        "remove_unused_columns": False,
+        "average_tokens_across_devices": True,
+        "use_liger_kernel": False,
+        "torch_compile": False,
+        "ddp_find_unused_parameters": False,
+    }
+
+
+def schedule_arguments(training: "TrainingConfig") -> tuple[str, dict[str, Any]]:
+    """The scheduler's name in transformers, and its own keywords."""
+    if training.schedule == "constant" and training.warmup_steps:
+        return "constant_with_warmup", {}  # "constant" passes warmup_steps over without a word
+    if training.min_learning_rate_ratio:
+        return "cosine_with_min_lr", {"min_lr_rate": training.min_learning_rate_ratio}
+    return training.schedule, {}
+
+
+def _optimizer(training: "TrainingConfig") -> dict[str, Any]:
+    schedule, keywords = schedule_arguments(training)
+    return {
+        "optim": _OPTIMIZERS[training.optimizer],
+        "learning_rate": training.learning_rate,
+        "lr_scheduler_type": schedule,
+        "lr_scheduler_kwargs": keywords,
+        "warmup_steps": training.warmup_steps,
+        "adam_beta1": training.beta1,
+        "adam_beta2": training.beta2,
+        "adam_epsilon": training.epsilon,
+        "weight_decay": training.weight_decay,
+        "max_grad_norm": training.max_grad_norm,
+        "neftune_noise_alpha": None,
+        "label_smoothing_factor": 0.0,
+    }
+
+
+def _bookkeeping(run: "RunConfig", directory: "RunDirectory") -> dict[str, Any]:
+    return {
+        "output_dir": str(directory.trainer_private),
+        "run_name": directory.path.name,
+        "report_to": list(run.trackers) or "none",
+        "push_to_hub": False,
+        # The windowed loss that the trainer logs is wrong after a resume unless the window is one step, and its
+        # filter would hide a NaN.
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "disable_tqdm": True,
+        "save_strategy": "steps",
+        "save_steps": run.save_every,
+        "save_total_limit": None,
+        "load_best_model_at_end": False,
+        "metric_for_best_model": "eval_loss",
+        "greater_is_better": False,
+        "restore_callback_states_from_checkpoint": True,
+        "skip_memory_metrics": True,
+    }

@@ -1,0 +1,106 @@
+"""The trainer's callbacks: counters and metrics, checkpoints, early stopping."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from toolkit.core.runs import checkpoints
+from toolkit.core.runs.counters import RunCounters
+from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.runs.metrics import append_metrics
+from toolkit.core.runs.progress import TrainingProgress
+from toolkit.core.step_plan import StepPlan
+
+
+class MetricsCallback(TrainerCallback):
+    """Counts each step, writes it to metrics.jsonl and shows it."""
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        counters: RunCounters,
+        plan: Callable[[int], StepPlan],
+        progress: TrainingProgress,
+    ) -> None:
+        self._run = run
+        self._counters = counters
+        self._plan = plan
+        self._progress = progress
+        self._started = 0.0
+        self._row: dict[str, Any] = {}
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._progress.start(self._counters.step)
+
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._started = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        seconds = time.perf_counter() - self._started
+        plan = self._plan(state.global_step - 1)
+        self._counters.advance(plan, seconds)
+        self._row = {
+            "step": state.global_step,
+            "stage": plan.stage,
+            "tokens": plan.tokens,
+            "trained_tokens": plan.trained_tokens,
+            "padding_share": round(1 - plan.tokens / plan.computed_tokens, 4),
+            "total_tokens": self._counters.tokens,
+            "order_hash": self._counters.order_hash,
+            "seconds": round(seconds, 4),
+            "tokens_per_second": round(plan.tokens / seconds, 1),
+        }
+
+    def on_log(
+        self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, float] | None = None, **kwargs: Any
+    ) -> None:
+        if not logs or not state.is_world_process_zero:
+            return
+        if "loss" in logs:
+            row = {**self._row, **{key: logs[key] for key in ("loss", "grad_norm", "learning_rate") if key in logs}}
+            append_metrics(self._run.metrics, row)
+            self._progress.step(row)
+        elif "eval_loss" in logs:
+            values = {key: value for key, value in logs.items() if key.startswith("eval_")}
+            append_metrics(self._run.metrics, {"step": state.global_step, **values})
+            self._progress.say(f"step {state.global_step}: validation loss {logs['eval_loss']:.4f}")
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._progress.stop()
+
+
+class CheckpointCallback(TrainerCallback):
+    """Publishes the checkpoints that the trainer wrote, marks the best and removes old ones."""
+
+    def __init__(self, run: RunDirectory, counters: RunCounters, keep: int) -> None:
+        self._run = run
+        self._counters = counters
+        self._keep = keep
+        self._best_step: int | None = None
+
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, float] | None = None, **kwargs: Any
+    ) -> None:
+        # state.best_metric is updated right after this call, so it still holds the best of the earlier ones.
+        if metrics and (state.best_metric is None or metrics["eval_loss"] < state.best_metric):
+            self._best_step = state.global_step
+            control.should_save = True
+        if control.should_training_stop:  # early stopping, which is asked before this callback
+            control.should_save = True
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        _barrier()  # every rank has written its random state
+        if state.is_world_process_zero:
+            published = checkpoints.publish(self._run, state.global_step, {"counters": self._counters.as_dict()})
+            if self._best_step == state.global_step:
+                checkpoints.mark_best(self._run, published)
+            checkpoints.rotate(self._run, self._keep)
+        _barrier()
+
+
+def _barrier() -> None:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()

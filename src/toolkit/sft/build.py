@@ -1,0 +1,73 @@
+"""Wire the trainer: arguments, placeholder data, collator and callbacks. Imports TRL."""
+
+from datasets import Dataset
+from transformers import EarlyStoppingCallback, PrinterCallback, TrainerCallback
+from trl import SFTConfig as TrlSFTConfig
+
+from toolkit.core.models.base import LoadedModel
+from toolkit.core.runs.counters import RunCounters
+from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.runs.progress import TrainingProgress
+from toolkit.core.step_plan import StepPlanner
+from toolkit.core.training.arguments import trainer_arguments
+from toolkit.core.training.batches import CurriculumCollator, row_arrays
+from toolkit.core.training.callbacks import CheckpointCallback, MetricsCallback
+from toolkit.sft.config import SFTConfig
+from toolkit.sft.data import SFTData
+from toolkit.sft.trainer import CurriculumSFTTrainer
+
+
+def build_trainer(
+    config: SFTConfig, data: SFTData, loaded: LoadedModel, run: RunDirectory, counters: RunCounters
+) -> CurriculumSFTTrainer:
+    """A trainer that is ready for `train()`; `counters` go on from where they are."""
+    sizes = {name: row_arrays(dataset) for name, dataset in data.datasets.items()}
+    planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
+    trainer = CurriculumSFTTrainer(
+        validation=data.validation,
+        model=loaded.model,
+        args=_arguments(config, loaded, run),
+        processing_class=loaded.tokenizer,
+        data_collator=CurriculumCollator(planner, data.datasets),
+        # The rows themselves come from the collator; the trainer only counts positions.
+        train_dataset=Dataset.from_dict({"position": range(config.max_steps * config.training.rows_per_step)}),
+        eval_dataset=Dataset.from_dict({"position": [0]}) if data.validation else None,
+        callbacks=_callbacks(config, run, counters, planner),
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def _arguments(config: SFTConfig, loaded: LoadedModel, run: RunDirectory) -> TrlSFTConfig:
+    return TrlSFTConfig(
+        **trainer_arguments(
+            config.training,
+            config.run,
+            run,
+            max_steps=config.max_steps,
+            compute_dtype=loaded.compute_dtype,
+            evaluate_every=config.validation.every if config.validation else None,
+        ),
+        dataset_kwargs={"skip_prepare_dataset": True},
+        max_length=None,
+        packing=False,
+        padding_free=False,
+        completion_only_loss=False,
+        assistant_only_loss=False,
+        shuffle_dataset=False,
+        loss_type="nll",
+        activation_offloading=False,
+    )
+
+
+def _callbacks(
+    config: SFTConfig, run: RunDirectory, counters: RunCounters, planner: StepPlanner
+) -> list[TrainerCallback]:
+    callbacks: list[TrainerCallback] = []
+    if config.validation is not None and config.validation.patience is not None:
+        callbacks.append(EarlyStoppingCallback(config.validation.patience, config.validation.min_improvement))
+    return [
+        *callbacks,  # first, so that the checkpoint callback sees its decision to stop
+        MetricsCallback(run, counters, planner.plan, TrainingProgress(config.max_steps)),
+        CheckpointCallback(run, counters, config.run.keep_checkpoints),
+    ]

@@ -1,0 +1,105 @@
+"""`toolkit-sft`: a supervised fine-tuning run, step by named step."""
+
+from typing import TYPE_CHECKING, Any
+
+from toolkit.core.config.load import load_config
+from toolkit.core.ledger import ledger_table
+from toolkit.core.models.base import LoadedModel, TrainingSettings
+from toolkit.core.models.load import choose_backend
+from toolkit.core.preparation import tokenizer_digest
+from toolkit.core.runs.counters import RunCounters
+from toolkit.core.runs.description import write_description
+from toolkit.core.runs.directory import RunDirectory, check_run_directory
+from toolkit.core.runs.finish import finish_run, finished_result
+from toolkit.core.runs.manifest import differences
+from toolkit.core.runs.processes import is_main_process, process_count
+from toolkit.core.runs.progress import console
+from toolkit.core.runs.resume import ResumePoint, find_resume_point, prepare_run_directory
+from toolkit.core.training.arguments import accumulation_steps
+from toolkit.sft.config import SFTConfig
+from toolkit.sft.data import SFTData, prepare_data
+
+if TYPE_CHECKING:
+    from toolkit.sft.trainer import CurriculumSFTTrainer
+
+
+def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
+    """Fine-tune as `config` says, in the run directory `<output_dir>/<name>`; returns its `result.json`.
+
+    Raises:
+        ConfigError, DataError, ModelError: the input is wrong; nothing was trained or overwritten.
+        RunError: the run failed after it had started.
+    """
+    accumulation_steps(config.training)  # refuses a step that does not divide, before anything is read
+    run = RunDirectory(config.run.output_dir / name)
+    if is_main_process():
+        check_run_directory(run, resume=resume, overwrite=overwrite)
+    if resume and (done := finished_result(run, config.max_steps)):
+        console.print(f"{run.path} is finished: nothing is left to resume")
+        return done
+    backend = choose_backend(config.model)  # before TRL is imported: unsloth rewrites its classes
+    tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
+    data = prepare_data(config, tokenizer, console.print)
+    console.print(ledger_table(data.ledgers))
+    identity = run_identity(config, data, tokenizer)
+    point = find_resume_point(run, identity, data.curriculum, resume=resume)
+    loaded = backend.load_for_training(config.model, config.lora, settings=_settings(config))
+    trainer = _build_trainer(config, data, loaded, run, point.counters)
+    if is_main_process():
+        _announce(config, run, point)
+        prepare_run_directory(run, point)
+        write_description(run, "toolkit-sft", config, identity, data.ledgers)
+    trainer.accelerator.wait_for_everyone()
+    trainer.train(resume_from_checkpoint=str(point.checkpoint) if point.checkpoint else None)
+    return finish_run(run, config.run.export, config.max_steps) if is_main_process() else {}
+
+
+def run_identity(config: SFTConfig, data: SFTData, tokenizer: Any) -> dict[str, Any]:
+    """Everything that must be the same for a resumed run to be the same run, bit for bit.
+
+    The stages are not in it: whether they changed before the checkpoint is read off the order hash.
+    """
+    described = config.model_dump(mode="json")
+    training = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing")
+    return {
+        **{key: described[key] for key in ("model", "lora", "chat", "validation")},
+        "training": {key: described["training"][key] for key in training},
+        "processes": process_count(),
+        "tokenizer": tokenizer_digest(tokenizer),
+        "datasets": {name: dataset.digest for name, dataset in data.datasets.items()},
+    }
+
+
+def _settings(config: SFTConfig) -> TrainingSettings:
+    return TrainingSettings(
+        chatml=config.chat.template == "chatml",
+        max_length=config.chat.max_length,
+        gradient_checkpointing=config.training.gradient_checkpointing,
+        seed=config.training.seed,
+    )
+
+
+def _build_trainer(
+    config: SFTConfig, data: SFTData, loaded: LoadedModel, run: RunDirectory, counters: RunCounters
+) -> "CurriculumSFTTrainer":
+    from toolkit.sft.build import build_trainer  # imports TRL, so only now that the backend is there
+
+    return build_trainer(config, data, loaded, run, counters)
+
+
+def _announce(config: SFTConfig, run: RunDirectory, point: ResumePoint) -> None:
+    """Say from where a resumed run goes on, and what about it is not as it was."""
+    if point.checkpoint is None:
+        console.print(f"run directory: {run.path}")
+        return
+    console.print(f"resuming {run.path} from step {point.counters.step}")
+    from toolkit.core.training.schedule import schedule_change
+
+    before = load_config(run.config, SFTConfig)
+    for change in differences(before.model_dump(mode="json"), config.model_dump(mode="json")):
+        console.print(f"  changed since the run started: {change}", markup=False)
+    change = schedule_change(
+        before.training, before.max_steps, config.training, config.max_steps, point.counters.step
+    )
+    if change:
+        console.print(f"  {change}")
