@@ -95,7 +95,7 @@ def test_a_prompt_longer_than_the_answered_conversation_is_refused_not_trained()
     def greedy(messages, add_generation_prompt):
         return [1] * (len(messages) + 5 * add_generation_prompt)
 
-    with pytest.raises(DataError, match="differ at token 3 .id 1 and id nothing"):
+    with pytest.raises(DataError, match=r"differ at token 3 \(id 1 and id nothing"):
         template_row(TALK, greedy, end_ids=())
 
 
@@ -169,8 +169,6 @@ def test_the_text_is_that_of_the_qwen2_5_template_given_a_system_message(
     messages = [replace(m, reasoning=None) for m in drawn.messages if m.role != "system"]
     talk = Conversation((Message("system", "S"), *messages), drawn.tools)
     template = trl_template("qwen2_5")
-    # This template leaves the header's newline out before an answer that is empty but for a tool call; with a
-    # call its own newline stands there, so only the text of an empty call-less answer could differ: it does not.
     assert text(render(talk)) == rendered(smollm2_tokenizer, talk, template)
     assert text(render_prompt(talk)) == rendered(smollm2_tokenizer, talk, template, prompt=True)
 

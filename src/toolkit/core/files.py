@@ -15,7 +15,7 @@ from toolkit.errors import DataError
 
 @contextmanager
 def atomic_writer(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the name `path` at the end of the block, and never if the block fails."""
+    """A file to write to. It takes the name `path` when the block ends, and never if the block fails."""
     # A link stays a link: the file that it points to is replaced.
     target = Path(os.path.realpath(path))
     aside = temporary_sibling(target)
@@ -31,7 +31,7 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
 
 
 def atomic_write_bytes(path: Path, data: bytes) -> None:
-    """Write a file such that any reader, also one after a power cut, sees the old file or the whole new one."""
+    """Write a file of which a reader, even after a power cut, sees the old content or all of the new."""
     with atomic_writer(path) as file:
         file.write(data)
 

@@ -11,7 +11,9 @@ import io
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -26,6 +28,14 @@ MAX_DEPTH = 100
 
 _SPACE = b" \t\r\n"
 _BETWEEN_ELEMENTS = re.compile(r"[ \t\r\n,]*")
+_KINDS = {
+    list: "an array",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "a boolean",
+    type(None): "null",
+}
 _NOT_UTF8_AT_ALL = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16", b"\x1f\x8b": "gzip"}
 
 
@@ -39,7 +49,7 @@ class Line:
 
 
 def read_jsonl(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
-    """Every line that is not blank; `.gz` is unpacked on the way. DataError where there is no file to read."""
+    """Every line that is not blank, unpacked if named `.gz`; DataError where there is no file to read."""
     for number, raw in numbered_lines(path, max_line_bytes):
         if raw is None:
             yield Line(number, None, f"longer than {max_line_bytes} bytes")
@@ -49,8 +59,8 @@ def read_jsonl(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[
 
 
 def read_json(path: Path) -> Iterator[Line]:
-    """The elements of a JSON array, each with the line it starts on; a file that is no array is JSON Lines."""
-    with open_bytes(path) as file:
+    """Elements of a JSON array, each with the line it starts on; a file that is no array is JSON Lines."""
+    with open_bytes(path) as file, _unreadable(path):
         is_array = file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip(_SPACE).startswith(b"[")
     return _array_elements(path) if is_array else read_jsonl(path)
 
@@ -88,20 +98,34 @@ def open_bytes(path: Path) -> io.BufferedIOBase:
 def numbered_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes | None]]:
     """Lines with their ends, counted from 1; None in the place of one that is too long to be held."""
     number = 0
-    with open_bytes(path) as file:
-        try:
-            while raw := file.readline(max_line_bytes + 1):
-                number += 1
-                too_long = len(raw) > max_line_bytes and not raw.endswith(b"\n")
-                while too_long and raw and not raw.endswith(b"\n"):
-                    raw = file.readline(1 << 20)
-                yield number, None if too_long else raw
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path} cannot be read beyond line {number}: {error}") from None
+    with open_bytes(path) as file, _unreadable(path):
+        while raw := file.readline(max_line_bytes + 1):
+            number += 1
+            too_long = len(raw) > max_line_bytes and not raw.endswith(b"\n")
+            while too_long and raw and not raw.endswith(b"\n"):
+                raw = file.readline(1 << 20)
+            yield number, None if too_long else raw
+
+
+@contextmanager
+def _unreadable(path: Path) -> Iterator[None]:
+    """Turn what a damaged disk or `.gz` file raises in the middle of reading into DataError."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read to its end: {error}") from None
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:
     """One JSON object; DataError says in one sentence, without a place in the file, why it is none."""
+    value = parse_json(raw)
+    if not isinstance(value, dict):
+        raise DataError(f"not a JSON object but {_KINDS[type(value)]}")
+    return value
+
+
+def parse_json(raw: bytes) -> Any:
+    """One JSON value, taken strictly; DataError as in `parse_object`."""
     try:
         value = json.loads(raw.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant)
     except DataError:
@@ -116,14 +140,9 @@ def parse_object(raw: bytes) -> dict[str, Any]:
         raise DataError(f"nested deeper than {MAX_DEPTH} levels") from None
     except ValueError:
         raise DataError("not usable JSON: an integer of thousands of digits") from None
-    if not isinstance(value, dict):
-        raise DataError(f"not a JSON object but {_KINDS[type(value)]}")
     if _is_too_deep(value):
         raise DataError(f"nested deeper than {MAX_DEPTH} levels")
     return value
-
-
-_KINDS = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean", type(None): "null"}
 
 
 def _line(number: int, raw: bytes) -> Line:
@@ -134,8 +153,8 @@ def _line(number: int, raw: bytes) -> Line:
 
 
 def _array_elements(path: Path) -> Iterator[Line]:
-    with open_bytes(path) as file:
-        # Broken UTF-8 survives as lone surrogates, so that it is the fault of one element and not of the file.
+    with open_bytes(path) as file, _unreadable(path):
+        # Broken bytes come through as lone surrogates, so that they are the fault of one element.
         text = file.read().removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
     try:
         json.loads(text)
@@ -158,8 +177,7 @@ def _array_elements(path: Path) -> Iterator[Line]:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise DataError(f"key {twice[:60]!r} stands in one object more than once")
     return value
 
@@ -168,11 +186,12 @@ def _refuse_constant(name: str) -> NoReturn:
     raise DataError(f"{name} is not JSON; leave the value out or write null")
 
 
-def _is_too_deep(value: dict[str, Any]) -> bool:
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        inner = [item.values() if isinstance(item, dict) else item for item in level]
-        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+def _is_too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [item for item in level if isinstance(item, dict | list)]
         if not level:
             return False
+        inner = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [item for items in inner for item in items]
     return True

@@ -5,10 +5,11 @@ split, and put one after the other. Nothing else is added: no beginning-of-text 
 is known by position, and no search for an answer's start, no comparison with the padding id can go wrong.
 
 The ids are those of tokenising the whole text at once wherever the tokenizer itself breaks between a header's
-newline and the content, and no content holds the text of a special token. For byte-level BPE that is: always
-if no content starts with whitespace. Beyond that, GPT-2's pattern breaks there unless the content starts with
-two whitespace characters or is all whitespace; Qwen's, unless the whitespace that the content starts with has
-a line break in it. (A control token registered to swallow the whitespace beside it breaks the equality too.)
+newline and the content, and no content holds the text of a special token or what the vocabulary cannot spell.
+For byte-level BPE it always breaks there if the content starts with no whitespace. Beyond that, GPT-2's
+pattern breaks there unless the content starts with two whitespace characters or is all whitespace; Qwen's,
+unless the whitespace that the content starts with has a line break in it. (A control token registered to
+swallow the whitespace beside it breaks the equality too.)
 Tokenizers that put a blank before every text (sentencepiece-like) put one before each segment: never equal.
 In every case training and generation agree, since both are made of the same segments.
 """

@@ -26,7 +26,7 @@ def build_trainer(
     trainer = CurriculumSFTTrainer(
         validation=data.validation,
         model=loaded.model,
-        args=_arguments(config, loaded, run),
+        args=_arguments(config, loaded, run, counters.step),
         processing_class=loaded.tokenizer,
         data_collator=CurriculumCollator(planner, data.datasets),
         # The rows themselves come from the collator; the trainer only counts positions.
@@ -38,7 +38,7 @@ def build_trainer(
     return trainer
 
 
-def _arguments(config: SFTConfig, loaded: LoadedModel, run: RunDirectory) -> TrlSFTConfig:
+def _arguments(config: SFTConfig, loaded: LoadedModel, run: RunDirectory, first_step: int) -> TrlSFTConfig:
     return TrlSFTConfig(
         **trainer_arguments(
             config.training,
@@ -46,7 +46,8 @@ def _arguments(config: SFTConfig, loaded: LoadedModel, run: RunDirectory) -> Trl
             run,
             max_steps=config.max_steps,
             compute_dtype=loaded.compute_dtype,
-            evaluate_every=config.validation.every if config.validation else None,
+            validation=config.validation,
+            first_step=first_step,
         ),
         dataset_kwargs={"skip_prepare_dataset": True},
         max_length=None,

@@ -55,6 +55,9 @@ class ValidationConfig(StrictModel):
     every: int = Field(default=50, ge=1)
     """Optimizer steps between two evaluations."""
 
+    at_start: bool = True
+    """Measure once before the first step too, to see what training changes."""
+
     patience: int | None = Field(default=None, ge=1)
     """Stop after so many evaluations in a row without a better loss; null never stops early."""
 

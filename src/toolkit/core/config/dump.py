@@ -1,13 +1,16 @@
 """Writes a config as YAML that loads back to an equal config."""
 
-import os
 from collections.abc import Mapping
+from datetime import date
 from enum import Enum
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+
+_AS_THEY_ARE = (bool, int, float, date, type(None))
 
 
 def to_yaml(config: BaseModel) -> str:
@@ -19,13 +22,17 @@ def to_yaml(config: BaseModel) -> str:
 def _plain(value: Any) -> Any:
     """Only what YAML knows. Everything is copied, so that nothing is written as an anchor and an alias."""
     if isinstance(value, Mapping):
-        return {_plain(key): _plain(item) for key, item in value.items()}
+        return {
+            str(_plain(key)): _plain(item) for key, item in value.items()
+        }  # as keys, files have text alone
     if isinstance(value, Enum):
         return _plain(value.value)
     if isinstance(value, PurePath):
-        return os.path.abspath(value)
+        return str(Path(value).absolute())
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, set | frozenset):
         return sorted(_plain(item) for item in value)
-    return str(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return str(value)  # not a subclass of it
+    return value if isinstance(value, _AS_THEY_ARE) else to_jsonable_python(value)

@@ -51,7 +51,9 @@ def ref_name(ref: str) -> str:
 
 def is_section(node: Node) -> bool:
     """Whether a resolved node is a model: an object with keys of its own."""
-    return node.get("type") == "object" and ("properties" in node or node.get("additionalProperties") is False)
+    return node.get("type") == "object" and (
+        "properties" in node or node.get("additionalProperties") is False
+    )
 
 
 def alternatives(node: Node) -> list[Node]:
@@ -65,12 +67,14 @@ def tags(node: Node) -> tuple[str, dict[str, Node]] | None:
     discriminator = node.get("discriminator")
     if not discriminator:
         return None
-    return discriminator["propertyName"], {tag: {"$ref": ref} for tag, ref in discriminator["mapping"].items()}
+    return discriminator["propertyName"], {
+        tag: {"$ref": ref} for tag, ref in discriminator["mapping"].items()
+    }
 
 
 @dataclass
 class Section:
-    """One model of a config, with the key patterns at which it stands: `stages.N`, `graders.NAME (type: math)`."""
+    """One model of a config, with where it stands: `stages.N`, `graders.NAME (type: math)`."""
 
     name: str
     node: Node

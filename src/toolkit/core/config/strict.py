@@ -9,7 +9,7 @@ from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 
 class OverrideText(str):
-    """Text that came from `--set`. It is typed at a prompt, so as a path it starts from the current folder."""
+    """Text that came from `--set`: typed at a prompt, so a path in it starts from the current folder."""
 
     __slots__ = ()
 
@@ -98,7 +98,7 @@ def _guard_numbers(schema: Any) -> Any:
 
 
 class StrictModel(BaseModel):
-    """Unknown keys are errors, values never change after loading, and the sentence under a field describes it."""
+    """Unknown keys are errors, values never change, and the sentence under a field describes it."""
 
     model_config = ConfigDict(
         frozen=True,

@@ -43,13 +43,14 @@ def words(node: Node, root: Node, section: Callable[[str, str], str] = _plain_se
         return _list(target, inner)
     if target.get("type") == "object":
         values = target.get("additionalProperties")
-        return f"mapping of names to {inner(values)}" if isinstance(values, dict) else "mapping"
+        kind = _sized("mapping", target, "Properties", "keys")
+        return f"{kind} of names to {inner(values)}" if isinstance(values, dict) else kind
     return _scalar(target)
 
 
 def _either(parts: list[str], nullable: bool) -> str:
     parts = list(dict.fromkeys([*parts, "null"] if nullable else parts))
-    between = "; or " if any("," in part for part in parts) else " or "
+    between = "; or " if any("," in part or " and " in part for part in parts) else " or "
     return between.join(parts)
 
 
@@ -61,8 +62,13 @@ def _choices(values: list[object]) -> str:
 def _list(node: Node, inner: Callable[[Node], str]) -> str:
     if "prefixItems" in node:
         return f"list of exactly: {', '.join(inner(item) for item in node['prefixItems'])}"
-    text = f"list of {inner(node['items'])}" if node.get("items") else "list"
-    return text + _length(node, "minItems", "maxItems", "items")
+    kind = _sized("list", node, "Items", "items")
+    if not node.get("items"):
+        return kind
+    item = inner(node["items"])
+    return (
+        f"{kind} of {'sections' + item.removeprefix('a section') if item.startswith('a section') else item}"
+    )
 
 
 def _scalar(node: Node) -> str:
@@ -76,13 +82,13 @@ def _scalar(node: Node) -> str:
         text = _FORMATS.get(node.get("format", ""), "text")
         if "pattern" in node:
             text += f" matching `{node['pattern']}`"
-        return text + _length(node, "minLength", "maxLength", "characters")
+        return _sized(text, node, "Length", "characters")
     return {"boolean": "true or false", "null": "null"}.get(str(kind), "anything")
 
 
-def _length(node: Node, least: str, most: str, unit: str) -> str:
-    low, high = node.get(least), node.get(most)
+def _sized(kind: str, node: Node, what: str, unit: str) -> str:
+    low, high = node.get(f"min{what}"), node.get(f"max{what}")
     if low == 1 and high is None:
-        return ", not empty"
+        return f"non-empty {kind}"
     limits = [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
-    return f" ({' and '.join(limits)} {unit})" if limits else ""
+    return f"{kind} ({' and '.join(limits)} {unit})" if limits else kind

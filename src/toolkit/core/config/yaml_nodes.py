@@ -1,11 +1,11 @@
-"""The inside of `yaml_source`: composes YAML nodes within limits, and turns them into plain data with lines."""
+"""The inside of `yaml_source`: composes YAML nodes within limits, and turns them into data and lines."""
 
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import yaml
 
-from toolkit.core.config.keys import KeyPath, dotted, on_one_line, shown
+from toolkit.core.config.keys import KeyPath, dotted, is_secret, shortened, shown
 
 MAX_NODES = 100_000
 MAX_DEPTH = 50
@@ -60,14 +60,16 @@ class Builder:
         if self.nodes > MAX_NODES:
             raise YamlRefusedError([(line, f"the aliases expand to more than {MAX_NODES} values")])
         if depth > MAX_DEPTH:
-            raise YamlRefusedError([(line, f"nested deeper than {MAX_DEPTH} levels, or an alias inside itself")])
+            raise YamlRefusedError(
+                [(line, f"nested deeper than {MAX_DEPTH} levels, or an alias inside itself")]
+            )
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             return self._mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
             return [self.build(item, (*path, i), depth + 1) for i, item in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
             return self._scalar(node, path)
-        return self._problem(node, f"{_at(path)}the tag `{_short_tag(node.tag)}` is not for config files; remove it")
+        return self._problem(node, f"{_at(path)}{_tag(node.tag, path)} is not for config files; remove it")
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath, depth: int) -> dict[str, Any]:
         result, first_lines = {}, {}
@@ -79,8 +81,8 @@ class Builder:
             if key is None:
                 continue
             if key in first_lines:
-                self._problem(key_node, f"{dotted((*path, key))}: given twice, first on line {first_lines[key]}; "
-                                        "keep one")  # fmt: skip
+                first = f"first on line {first_lines[key]}"
+                self._problem(key_node, f"{dotted((*path, key))}: given twice, {first}; keep one")
                 continue
             first_lines[key] = line
             self.lines[(*path, key)] = line
@@ -91,7 +93,7 @@ class Builder:
         return result
 
     def _merge(self, node: yaml.Node, result: dict[str, Any], path: KeyPath, depth: int) -> None:
-        """`<<: *base`: keys of the mapping itself come before those of `base`, and earlier bases before later."""
+        """`<<: *base`: the mapping's own keys win over those of `base`, and earlier bases over later ones."""
         bases = node.value if isinstance(node, yaml.SequenceNode) else [node]
         for base in bases:
             if not isinstance(base, yaml.MappingNode):
@@ -109,7 +111,7 @@ class Builder:
         if not isinstance(node, yaml.ScalarNode):
             return self._problem(node, f"{_at(path)}a list or mapping cannot be a key; write the key as text")
         if node.tag not in _KEY_AS_WRITTEN:
-            text = on_one_line(node.value)[:60]
+            text = shortened(node.value)
             return self._problem(node, f'{_at(path)}the key {text} is not text; put it in quotes: "{text}"')
         return self._text(node, path)
 
@@ -140,5 +142,5 @@ def _at(path: KeyPath) -> str:
     return f"{dotted(path)}: " if path else ""
 
 
-def _short_tag(tag: str) -> str:
-    return on_one_line(tag.replace(_TAG, "!!"))[:60]
+def _tag(tag: str, path: KeyPath) -> str:
+    return "a tag" if is_secret(path) else f"the tag `{shortened(tag.replace(_TAG, '!!'))}`"

@@ -57,9 +57,9 @@ def read_yaml(path: Path) -> YamlSource:
     if source.data is None:
         raise ConfigError(f"{path}: the file is empty; a config is a list of `key: value` lines")
     if not isinstance(source.data, dict):
+        found = "a list" if isinstance(source.data, list) else "one value"
         raise ConfigError(
-            f"{path}:{source.lines[()]}: the file holds {'a list' if isinstance(source.data, list) else 'one value'} "
-            "where a config is `key: value` lines"
+            f"{path}:{source.lines[()]}: the file holds {found}; a config is `key: value` lines"
         )
     return source
 

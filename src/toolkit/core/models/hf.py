@@ -39,7 +39,7 @@ class HfBackend:
 
     def load_tokenizer(self, config: "ModelConfig", *, chatml: bool) -> "PreTrainedTokenizerBase":
         """The tokenizer with the tokens that `config` and ChatML add."""
-        return self._tokenizer(config, chatml)[0]
+        return self.tokenizer_with_new_ids(config, chatml=chatml)[0]
 
     def load_for_training(
         self, config: "ModelConfig", lora: "LoraConfig | None", *, settings: TrainingSettings
@@ -50,15 +50,12 @@ class HfBackend:
         adapted = lora is not None or config.adapter is not None
         base, tokenizer, new_ids = self._base(config, dtype if adapted else torch.float32, settings.chatml)
         if config.adapter is not None:
-            model: Any = _with_adapter(base, config.adapter, trainable=True)
+            model: Any = with_adapter(base, config.adapter, trainable=True)
         elif lora is not None:
             model = add_adapter(base, lora, new_ids, settings.seed)
         else:
             model = base
-        # Adam's steps on a weight near 1 are smaller than bfloat16 can hold: what is trained is float32.
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.data = parameter.data.float()
+        keep_trained_weights_in_float32(model)
         model.config.use_cache = False
         return LoadedModel(model.to(device), tokenizer, device, dtype, new_ids)
 
@@ -68,11 +65,11 @@ class HfBackend:
         dtype = compute_dtype(config.dtype, device)
         model, tokenizer, new_ids = self._base(config, dtype, chatml)
         if adapter is not None:
-            model = _with_adapter(model, adapter, trainable=False)
+            model = with_adapter(model, adapter, trainable=False)
         return LoadedModel(model.to(device).eval(), tokenizer, device, dtype, new_ids)
 
     def _base(self, config: "ModelConfig", dtype: torch.dtype, chatml: bool) -> tuple[Any, Any, tuple[int, ...]]:
-        tokenizer, new_ids = self._tokenizer(config, chatml)
+        tokenizer, new_ids = self.tokenizer_with_new_ids(config, chatml=chatml)
         keywords: dict[str, Any] = {"dtype": dtype}
         if config.attention != "auto":
             keywords["attn_implementation"] = config.attention
@@ -83,7 +80,8 @@ class HfBackend:
         extend_model(model, new_ids)
         return model, tokenizer, new_ids
 
-    def _tokenizer(self, config: "ModelConfig", chatml: bool) -> tuple[Any, tuple[int, ...]]:
+    def tokenizer_with_new_ids(self, config: "ModelConfig", *, chatml: bool) -> tuple[Any, tuple[int, ...]]:
+        """The tokenizer, and the ids of what it had to learn."""
         with _one_line_errors(config.name):
             tokenizer = AutoTokenizer.from_pretrained(model_files(config), **_source(config))
         new_ids = add_tokens(tokenizer, config.added_tokens, chatml=chatml)
@@ -102,7 +100,15 @@ def _source(config: "ModelConfig") -> dict[str, Any]:
     return {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
 
 
-def _with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
+def keep_trained_weights_in_float32(model: Any) -> None:
+    """Cast what is trainable: Adam's steps on a weight near 1 are smaller than bfloat16 can hold."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+
+
+def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
+    """`model` with the adapter in the folder `adapter` on top; ModelError where it is none, or does not fit."""
     if not (adapter / "adapter_config.json").is_file():
         raise ModelError(f"{adapter} has no adapter_config.json, so it is not a LoRA adapter")
     try:

@@ -11,6 +11,7 @@ from toolkit.core.runs.processes import process_count
 from toolkit.errors import ConfigError
 
 if TYPE_CHECKING:
+    from toolkit.core.config.data import ValidationConfig
     from toolkit.core.config.run import RunConfig
     from toolkit.core.config.training import TrainingConfig
     from toolkit.core.runs.directory import RunDirectory
@@ -40,15 +41,17 @@ def trainer_arguments(
     *,
     max_steps: int,
     compute_dtype: torch.dtype,
-    evaluate_every: int | None,
+    validation: "ValidationConfig | None",
+    first_step: int,
 ) -> dict[str, Any]:
     """Keyword arguments for any of TRL's configs."""
     return {
         **_step(training, max_steps, compute_dtype),
         **_optimizer(training),
         **_bookkeeping(run, directory),
-        "eval_strategy": "steps" if evaluate_every else "no",
-        "eval_steps": evaluate_every,
+        "eval_strategy": "steps" if validation else "no",
+        "eval_steps": validation.every if validation else None,
+        "eval_on_start": validation is not None and validation.at_start and first_step == 0,
     }
 
 

@@ -1,0 +1,96 @@
+"""Fine-tune SmolLM2-135M-Instruct on word problems, merge, answer held-out problems, and show what changed.
+
+    python examples/word_problems/demo.py
+
+Runs the same commands that a user would type, one after another, and ends with a table.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).parent
+RUN = HERE.parents[1] / "runs" / "word_problems"
+FORMAT = re.compile(r"(\d+ [+×-] \d+ = \d+\n)+Answer: (\d+)")
+
+
+def main() -> None:
+    started = time.monotonic()
+    config, held_out = str(HERE / "sft.yaml"), str(HERE / "held_out.jsonl")
+    answers = {weights: RUN.with_name(f"word_problems_{weights}.jsonl") for weights in ("base", "merged")}
+    command("toolkit-sft", config, "--overwrite")
+    command("toolkit-merge", config, "--overwrite")
+    for weights, output in answers.items():
+        command("toolkit-predict", config, held_out, str(output), "--weights", weights, "--overwrite")
+    show(answers["base"], answers["merged"], time.monotonic() - started)
+
+
+def command(name: str, *arguments: str) -> None:
+    """Run a command of the toolkit from this interpreter's environment; stop where it fails."""
+    program = shutil.which(name, path=str(Path(sys.executable).parent)) or name
+    print(f"\n$ {name} {' '.join(relative(argument) for argument in arguments)}", flush=True)
+    finished = subprocess.run([program, *arguments], check=False)
+    if finished.returncode:
+        raise SystemExit(finished.returncode)
+
+
+def relative(argument: str) -> str:
+    path = Path(argument)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else argument
+
+
+def show(base: Path, tuned: Path, seconds: float) -> None:
+    """Print the table, and one problem with both answers."""
+    result = json.loads((RUN / "result.json").read_text())
+    losses = [row["eval_loss"] for row in read(RUN / "metrics.jsonl") if "eval_loss" in row]
+    before, after = read(base), read(tuned)
+    table = Table(title="SmolLM2-135M-Instruct on 100 held-out word problems", title_justify="left")
+    for column in ("", "base", "tuned"):
+        table.add_column(column, justify="right" if column else "left")
+    table.add_row("held-out loss (nats per token)", f"{losses[0]:.3f}", f"{losses[-1]:.3f}")
+    table.add_row("answers in the format", share(before, in_format), share(after, in_format))
+    table.add_row("answers that are right", share(before, is_right), share(after, is_right))
+    console = Console()
+    console.print(table)
+    console.print(
+        f"trained {result['tokens']:,} tokens in {result['seconds']:.0f} s "
+        f"({result['tokens_per_second']:.0f} tokens/s), peak memory {result['peak_memory_gib']:.1f} GiB; "
+        f"the whole demo took {seconds:.0f} s"
+    )
+    example = before[0]["messages"][0]["content"]
+    console.print(f"\n[bold]asked[/]  {example}", highlight=False)
+    for label, rows in (("base ", before), ("tuned", after)):
+        console.print(f"[bold]{label}[/]  {answer(rows[0]).splitlines()!r}", highlight=False)
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def answer(row: dict) -> str:
+    return row["messages"][-1]["content"]
+
+
+def in_format(row: dict) -> bool:
+    return FORMAT.fullmatch(answer(row).strip()) is not None
+
+
+def is_right(row: dict) -> bool:
+    """Whether the last number of the answer, in whatever format, is the right one."""
+    numbers = re.findall(r"\d+", answer(row))
+    return bool(numbers) and numbers[-1] == row["reference"].rsplit(" ", 1)[-1]
+
+
+def share(rows: list[dict], holds) -> str:
+    return f"{sum(map(holds, rows)) / len(rows):.0%}"
+
+
+if __name__ == "__main__":
+    main()

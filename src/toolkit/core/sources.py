@@ -1,0 +1,162 @@
+"""Data sets from wherever they are, as checked records, with every bad record told by its place.
+
+A source is opened in two steps, because its digest tells whether it has to be read at all.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from toolkit.core.config.data import DatasetConfig, OnBadRecord
+from toolkit.core.files import content_digest, require_file
+from toolkit.core.jsonl import Line, read_json, read_jsonl
+from toolkit.core.records import Columns, Record, parse_record
+from toolkit.core.tables import is_hub_id, load_hub, load_parquet, read_csv, table_digest, table_lines
+from toolkit.errors import DataError
+
+# How many bad records an error shows; it counts them all.
+SHOWN_FAULTS = 20
+
+# A fault may quote what is in the data.
+_LONGEST_FAULT = 300
+
+_LINE_READERS: dict[str, Callable[[Path], Iterator[Line]]] = {
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".json": read_json,
+    ".csv": read_csv,
+    ".tsv": lambda path: read_csv(path, "\t"),
+}
+_COMPRESSED = {".zst", ".bz2", ".xz", ".zip", ".lz4", ".br", ".7z"}
+_KNOWN = f"{', '.join(_LINE_READERS)} (also with .gz) and .parquet"
+
+
+@dataclass(frozen=True)
+class RecordSet:
+    """The usable records of a source, and one line `place: reason` for each of the others."""
+
+    records: list[Record]
+    faults: list[str]
+    digest: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Data that are known to be there. `digest` names their content; the records are checked by `read`."""
+
+    name: str
+    digest: str
+    columns: Columns
+    lines: Callable[[], Iterator[Line]]
+    counts_rows: bool
+    """Whether `lines` are numbered by row, as in a table, and not by line of a text file."""
+
+    def read(
+        self, on_bad_record: OnBadRecord, *, require_answer: bool, limit_faults: int = SHOWN_FAULTS
+    ) -> RecordSet:
+        """Check every record.
+
+        Raises:
+            DataError: there are bad records (all in one message) and `on_bad_record` is error, or no record
+                is usable, or a column that `columns` renames is nowhere.
+        """
+        records: list[Record] = []
+        faults: list[str] = []
+        seen: set[str] = set()
+        for line in self.lines():
+            try:
+                if line.value is None:
+                    raise DataError(line.fault)
+                seen.update(line.value)
+                conversation, weight = parse_record(line.value, self.columns, require_answer=require_answer)
+            except DataError as error:
+                faults.append(f"{self._place(line.number)}: {_clipped(str(error))}")
+            else:
+                records.append(Record(len(records), line.number, conversation, weight))
+        if faults and (on_bad_record == "error" or not records):
+            raise DataError(self._refusal(faults, len(records), limit_faults))
+        if not records:
+            raise DataError(f"{self.name} holds no records")
+        if require_answer:
+            self._require_columns(seen)
+        return RecordSet(records, faults, self.digest)
+
+    def _place(self, number: int) -> str:
+        return f"{self.name} row {number}" if self.counts_rows else f"{self.name}:{number}"
+
+    def _refusal(self, faults: list[str], usable: int, limit: int) -> str:
+        head = f"{self.name} has {len(faults)} bad record{'s' * (len(faults) > 1)}"
+        head += "" if usable else " and no usable one"
+        more = [f"... and {len(faults) - limit} more"] if len(faults) > limit else []
+        advice = ["correct them, or leave them out by on_bad_record: skip"] if usable else []
+        return "\n".join([f"{head}:", *(f"  {line}" for line in [*faults[:limit], *more]), *advice])
+
+    def _require_columns(self, seen: set[str]) -> None:
+        """A column that was given a name of its own, and is in no record, is misspelled."""
+        usual = Columns()
+        for meaning in ("system", "tools", "weight"):
+            name = getattr(self.columns, meaning)
+            if name is not None and name != getattr(usual, meaning) and name not in seen:
+                near = get_close_matches(name, seen, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise DataError(f"{self.name}: columns.{meaning} is {name!r}, which no record has{hint}")
+
+
+def open_source(config: DatasetConfig) -> Source:
+    """Find the data that a config names; DataError where there is nothing, or nothing that can be read."""
+    return _open(config.path, Columns(**config.columns.model_dump()), config.split)
+
+
+def read_records(
+    source: str | Path,
+    columns: Columns,
+    *,
+    require_answer: bool,
+    on_bad_record: OnBadRecord = "error",
+    split: str = "train",
+    limit_faults: int = SHOWN_FAULTS,
+) -> RecordSet:
+    """The records of a file or a hub data set: `Source.read` in one call."""
+    opened = _open(source, columns, split)
+    return opened.read(on_bad_record, require_answer=require_answer, limit_faults=limit_faults)
+
+
+def _open(source: str | Path, columns: Columns, split: str) -> Source:
+    path = Path(source)
+    if isinstance(source, str) and is_hub_id(source) and _kind(path) is None and not path.exists():
+        dataset, wanted = load_hub(source, split), list(columns.names().values())
+        digest = table_digest(dataset, wanted)
+        return Source(source, digest, columns, lambda: table_lines(dataset, wanted), counts_rows=True)
+    require_file(path)
+    kind = _kind(path)
+    if kind is None:
+        raise DataError(_unknown_kind(path))
+    if split != "train":
+        raise DataError(f"{path}: split {split!r} was asked for, but a file has no splits; leave it out")
+    name, digest = str(source), content_digest(path)
+    if kind == ".parquet":
+        wanted = columns.names().values()
+        return Source(
+            name, digest, columns, lambda: table_lines(load_parquet(path), wanted), counts_rows=True
+        )
+    return Source(name, digest, columns, lambda: _LINE_READERS[kind](path), counts_rows=False)
+
+
+def _kind(path: Path) -> str | None:
+    """The ending that says how a file is read, if it has one."""
+    name = path.name.lower()
+    kind = Path(name.removesuffix(".gz")).suffix
+    if kind == ".parquet":
+        return kind if name.endswith(kind) else None
+    return kind if kind in _LINE_READERS else None
+
+
+def _unknown_kind(path: Path) -> str:
+    if path.suffix.lower() in _COMPRESSED:
+        return f"{path} is compressed in a way that is not read here; unpack it, or pack it as .gz"
+    return f"{path}: cannot tell from the name what it holds; known are {_KNOWN}"
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _LONGEST_FAULT else f"{text[:_LONGEST_FAULT]}..."

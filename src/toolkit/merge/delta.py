@@ -1,0 +1,58 @@
+"""The merged weight of one module, by PEFT's own arithmetic.
+
+The module comes out of the outline: PEFT's layer with its rank, scale and variant, but no values. It is given
+the base weight and the adapter's tensors, merged by the method that `merge_and_unload` calls, and emptied.
+"""
+
+from typing import Any
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+
+from toolkit.errors import ModelError
+from toolkit.merge.outline import Site
+
+_BASE_WEIGHTS = ("base_layer.weight", "token_adapter.base_layer.weight")
+
+
+def needs_base(site: Site) -> bool:
+    """Whether the merged weight depends on the base weight, which a module saved in full replaces."""
+    return base_name(site) is not None
+
+
+def base_name(site: Site) -> str | None:
+    """What PEFT's module calls the base weight that it changes."""
+    names = dict(site.module.named_parameters())
+    return next((name for name in _BASE_WEIGHTS if name in names), None)
+
+
+def merged_weight(site: Site, base: torch.Tensor | None, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The weight that makes the bare module compute what it computes under the adapter.
+
+    Args:
+        base: the base weight in float32, overwritten; None where the module does not need it.
+        tensors: the adapter's tensors in float32, by their names within `site.module`.
+
+    Raises:
+        ModelError: the result is not finite.
+    """
+    state = dict(tensors)
+    name = base_name(site)
+    if name is not None and base is not None:
+        state[name] = base
+    site.module.load_state_dict(state, strict=False, assign=True)
+    try:
+        with torch.no_grad():
+            weight = _merged_module(site.module).weight.detach()
+    finally:
+        site.module.to("meta")
+    if not torch.isfinite(weight).all():
+        raise ModelError("the merged weight is not finite: the adapter or the base holds NaN or infinity")
+    return weight
+
+
+def _merged_module(module: Any) -> Any:
+    if isinstance(module, BaseTunerLayer):
+        module.merge()
+        return module.get_base_layer()
+    return module.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)

@@ -1,0 +1,90 @@
+"""`toolkit-sft --dry-run`: everything that can be checked without loading a model, and the plan of the run."""
+
+from importlib.util import find_spec
+
+from rich.table import Table
+
+from toolkit.core.curriculum.curriculum import Curriculum
+from toolkit.core.ledger import ledger_table
+from toolkit.core.models.location import locate_model
+from toolkit.core.runs.processes import process_count
+from toolkit.core.runs.progress import console
+from toolkit.core.sources import open_source
+from toolkit.sft.config import SFTConfig
+
+
+def show_plan(config: SFTConfig, name: str) -> None:
+    """Read and check all data, and print what would be trained, stage by stage.
+
+    Raises:
+        ConfigError, DataError, ModelError: as the run itself would.
+    """
+    location = locate_model(config.model.name)
+    curriculum = _curriculum(config)
+    console.print(stage_table(curriculum, config.max_steps))
+    training = config.training
+    at_once = training.micro_batch_size * process_count()
+    console.print(f"run directory   {config.run.output_dir / name}")
+    console.print(f"model           {config.model.name} ({location.kind}), {_trained(config)}")
+    console.print(
+        f"optimizer step  {training.rows_per_step} rows: {training.micro_batch_size} at once × "
+        f"{process_count()} process × {training.rows_per_step // at_once} micro-batches"
+    )
+    console.print(
+        f"steps           {config.max_steps}, learning rate {training.learning_rate:g} {training.schedule}"
+        f" after {training.warmup_steps} warm-up steps"
+    )
+    console.print("nothing was trained (--dry-run)")
+
+
+def stage_table(curriculum: Curriculum, max_steps: int) -> Table:
+    """The curriculum as a table: each stage's steps, and the rows and epochs of each data set in it."""
+    table = Table(title="Curriculum", title_justify="left")
+    for column in ("stage", "steps", "data set", "rows drawn", "share", "epochs in all"):
+        table.add_column(column, justify="left" if column in ("stage", "data set") else "right")
+    epochs = curriculum.epochs_per_dataset()
+    start = 0
+    for index, stage in enumerate(curriculum.stages):
+        draws = curriculum.draws_per_dataset(index)
+        for first, (dataset, rows) in enumerate(draws.items()):
+            table.add_row(
+                "" if first else stage.name,
+                "" if first else f"{start + 1}–{stage.until_step}",
+                dataset,
+                f"{rows:,}",
+                f"{rows / sum(draws.values()):.1%}",
+                f"{epochs[dataset]:.2f}",
+            )
+        start = stage.until_step
+    if max_steps < start:
+        table.caption = f"training.max_steps stops at step {max_steps}"
+    return table
+
+
+def _curriculum(config: SFTConfig) -> Curriculum:
+    if find_spec("transformers") is not None:
+        return _tokenised_curriculum(config)
+    console.print("without the [train] extra rows are counted but not tokenised, so the ledger is left out")
+    sizes = {
+        name: len(open_source(dataset).read(config.on_bad_record, require_answer=True).records)
+        for name, dataset in config.datasets.items()
+    }
+    return Curriculum(config.curriculum_stages(), sizes, config.training.rows_per_step, config.training.seed)
+
+
+def _tokenised_curriculum(config: SFTConfig) -> Curriculum:
+    from toolkit.core.models.load import choose_backend
+    from toolkit.sft.data import prepare_data
+
+    tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
+    data = prepare_data(config, tokenizer, console.print)
+    console.print(ledger_table(data.ledgers))
+    return data.curriculum
+
+
+def _trained(config: SFTConfig) -> str:
+    if config.model.adapter is not None:
+        return f"going on from the adapter {config.model.adapter}"
+    if config.lora is None:
+        return "all weights trained"
+    return f"LoRA r={config.lora.r} on {config.lora.target_modules}"
