@@ -141,7 +141,9 @@ def _require_same_tensors(
         raise ModelError(f"the adapter's file lacks {_some(missing)}, which its config asks for")
     for name, shape in stored.items():
         if shape != own[possible[name]]:
-            raise ModelError(f"{name} in the adapter's file has shape {shape}, but this model needs {own[possible[name]]}")
+            raise ModelError(
+                f"{name} in the adapter's file has shape {shape}, but this model needs {own[possible[name]]}"
+            )
 
 
 def _some(names: list[str]) -> str:

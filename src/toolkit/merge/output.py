@@ -22,7 +22,9 @@ def check_output(output: Path, *, overwrite: bool, inputs: tuple[Path, ...]) -> 
         if path.resolve().is_relative_to(resolved):
             raise ConfigError(f"--output: {output} holds what is to be merged; give another folder")
     if output.is_dir() and any(output.iterdir()) and not overwrite:
-        raise ConfigError(f"there is something in {output} already; replace it by --overwrite, or give another --output")
+        raise ConfigError(
+            f"there is something in {output} already; replace it by --overwrite, or give another --output"
+        )
 
 
 @contextmanager

@@ -33,7 +33,7 @@ class Merger:
         """Whether the merged tensor is anything but the stored one."""
         return (
             parameter in self.outline.sites
-            or parameter in self.outline.base_copies
+            or self._copy(parameter) is not None
             or (bool(self.new_ids) and parameter in self._vocabulary_weights())
             or self.outline.shapes[parameter] != self.stored_as(parameter).shape
         )
@@ -59,16 +59,21 @@ class Merger:
 
     def _base(self, parameter: str) -> torch.Tensor:
         """The weight below the adapter, in float32: as the adapter brings it along, else as the base has it."""
-        copies = self.outline.base_copies
-        copy = copies.get(parameter) or copies.get(self._tied_to(parameter) or "")
+        copy = self._copy(parameter)
         if copy is not None:
-            return self.adapter.tensors[copy].read_float32()
+            return copy.read_float32()
         weight = self.stored_as(parameter).read_float32()
         if parameter in self._vocabulary_weights():
             return extend_rows(weight, self.new_ids)
         missing = self.outline.shapes[parameter][0] - weight.shape[0]
         # Only the head's bias can be shorter: transformers starts the new tokens' biases at 0.
         return torch.nn.functional.pad(weight, (0, missing)) if missing else weight
+
+    def _copy(self, parameter: str) -> StoredTensor | None:
+        """The base weight that the adapter brings along for `parameter` or for what it is tied to."""
+        copies = self.outline.base_copies
+        name = copies.get(parameter) or copies.get(self._tied_to(parameter) or "")
+        return self.adapter.tensors[name] if name else None
 
     def _vocabulary_weights(self) -> tuple[str | None, ...]:
         return (self.outline.embedding, self.outline.head)
@@ -81,7 +86,11 @@ class Merger:
 
 
 def plan_tensors(
-    stored: dict[str, StoredTensor], outline: Outline, adapter: Adapter, new_ids: Sequence[int], dtype: str | None
+    stored: dict[str, StoredTensor],
+    outline: Outline,
+    adapter: Adapter,
+    new_ids: Sequence[int],
+    dtype: str | None,
 ) -> Plan:
     """Every tensor of the output, each in the file where the base has it.
 
@@ -155,22 +164,29 @@ def _with_tied_pair(parameters: dict[str, str], merger: Merger) -> dict[str, str
 
 def _require_same_in_adapter(merger: Merger) -> None:
     """What the adapter keeps for the embedding and for the head that is tied to it must be the same thing."""
-    embedding, head = (merger.outline.sites.get(str(name)) for name in (merger.outline.embedding, merger.outline.head))
+    embedding, head = (
+        merger.outline.sites.get(str(name)) for name in (merger.outline.embedding, merger.outline.head)
+    )
     if embedding is None or head is None or not head.tensors:
         return
     ours, theirs = (
-        [merger.adapter.tensors[name] for _, name in sorted(site.tensors.items())] for site in (embedding, head)
+        [merger.adapter.tensors[name] for _, name in sorted(site.tensors.items())]
+        for site in (embedding, head)
     )
     # Saved in full there is one tensor each; a LoRA of the head has the embedding's A and B, swapped and turned.
     swapped = len(theirs) == 2
     for one, other in zip(ours, reversed(theirs) if swapped else theirs, strict=True):
         values = other.read().T if swapped else other.read()
         if not torch.equal(one.read(), values):
-            raise ModelError(f"the adapter ties {one.name} and {other.name}, but its file holds different values for them")
+            raise ModelError(
+                f"the adapter ties {one.name} and {other.name}, but its file holds different values for them"
+            )
 
 
 def _require_all_sites(outline: Outline, written: set[str]) -> None:
     for parameter, site in outline.sites.items():
         if parameter not in written and not (outline.stays_tied and parameter == outline.head):
             names = ", ".join(site.tensors.values()) or parameter
-            raise ModelError(f"the adapter's {names} would not be used: the base model's files hold no {parameter}")
+            raise ModelError(
+                f"the adapter's {names} would not be used: the base model's files hold no {parameter}"
+            )

@@ -1,0 +1,72 @@
+"""A finished or running training, found by its config: where it is, and what it was made of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+
+from toolkit.core.config.chat import ChatConfig
+from toolkit.core.config.load import load_config
+from toolkit.core.config.lora import LoraConfig
+from toolkit.core.config.model import ModelConfig
+from toolkit.core.config.strict import ConfigPath
+from toolkit.core.runs.directory import RunDirectory
+from toolkit.errors import ConfigError
+
+
+class _RunSection(BaseModel):
+    output_dir: ConfigPath = Field(default=ConfigPath("runs"), validate_default=True)
+    name: str | None = None
+
+
+class _Location(BaseModel):
+    """The part of any training config that says where its runs are; all other keys are passed over."""
+
+    run: _RunSection = Field(default=_RunSection(), validate_default=True)
+
+
+class _Content(BaseModel):
+    """The part of any training config that says what a model was made of."""
+
+    model: ModelConfig
+    lora: LoraConfig | None = LoraConfig()
+    chat: ChatConfig = ChatConfig()
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """The run's folder, and the sections of its resolved config that whoever uses the model needs."""
+
+    directory: RunDirectory
+    model: ModelConfig
+    lora: LoraConfig | None
+    chat: ChatConfig
+
+
+def load_trained_run(
+    config_path: Path, run_name: str | None = None, overrides: Sequence[str] = ()
+) -> TrainedRun:
+    """The run of a training config, or the run whose own `config.yaml` is given.
+
+    The config file only says where the run is. What the run was made of is read from the copy in its folder: the
+    file may have been edited since.
+
+    Raises:
+        ConfigError: a config cannot be read, or nothing was trained with it yet.
+    """
+    directory = _run_directory(Path(config_path), run_name, overrides)
+    if not directory.config.is_file():
+        raise ConfigError(
+            f"there is no run in {directory.path}; train with {config_path} first, or name the run by --run-name"
+        )
+    content = load_config(directory.config, _Content)
+    return TrainedRun(directory, content.model, content.lora, content.chat)
+
+
+def _run_directory(config_path: Path, run_name: str | None, overrides: Sequence[str]) -> RunDirectory:
+    own = RunDirectory(config_path.absolute().parent)
+    if config_path.absolute() == own.config and own.manifest.is_file():
+        return own
+    run = load_config(config_path, _Location, overrides).run
+    return RunDirectory(run.output_dir / (run_name or run.name or config_path.stem))

@@ -1,0 +1,123 @@
+"""`toolkit-merge`: from a training config to a model that stands on its own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from toolkit.core.runs.checkpoints import complete_checkpoints
+from toolkit.core.runs.progress import console
+from toolkit.core.runs.trained import TrainedRun, load_trained_run
+from toolkit.errors import ConfigError
+from toolkit.merge.adapter import CONFIG_FILE
+from toolkit.merge.merge import MergeReport, merge_adapter
+from toolkit.merge.merge import Progress as OnTensor
+from toolkit.merge.shards import FLOATS, checkpoint_tensors
+from toolkit.merge.verify import Verification, verify_merge
+
+
+@dataclass(frozen=True)
+class MergeResult:
+    """What was written, and how it compares with the adapter; None where that was left out."""
+
+    report: MergeReport
+    verification: Verification | None
+
+
+def merge(
+    config_path: Path,
+    *,
+    checkpoint: str | None = None,
+    output: Path | None = None,
+    dtype: str | None = None,
+    verify: bool = True,
+    overwrite: bool = False,
+    run_name: str | None = None,
+) -> MergeResult:
+    """Merge the adapter of the run that `config_path` describes.
+
+    Args:
+        checkpoint: a step, or `latest`; None takes what the run exported at its end.
+        output: `merged` in the run's folder unless given, and `merged-checkpoint-N` for a checkpoint.
+        dtype: float32, bfloat16 or float16; None keeps the base's.
+
+    Raises:
+        ConfigError: there is no such run or checkpoint, or nothing to merge in it, or `output` is taken.
+        ModelError: the adapter does not fit the base.
+        RunError: the merged model does not compute what the adapter does; it is left there to be looked at.
+    """
+    run = load_trained_run(config_path, run_name)
+    adapter = _adapter_folder(run, checkpoint)
+    default = "merged" if adapter == run.directory.path else f"merged-{adapter.name}"
+    target = output or run.directory.path / default
+    with _tensor_bar() as progress:
+        report = merge_adapter(
+            run.model, adapter, target, chat=run.chat, dtype=dtype, overwrite=overwrite, progress=progress
+        )
+    console.print(_summary(report), markup=False)
+    if not verify:
+        return MergeResult(report, None)
+    verification = verify_merge(
+        run.model, adapter, target, chat=run.chat, weights_dtype=_coarsest_dtype(target)
+    )
+    console.print(f"compared with the adapter: {verification}", markup=False)
+    return MergeResult(report, verification)
+
+
+def _adapter_folder(run: TrainedRun, checkpoint: str | None) -> Path:
+    folder = run.directory.path if checkpoint is None else _checkpoint_folder(run, checkpoint)
+    if (folder / CONFIG_FILE).is_file():
+        return folder
+    if (folder / "config.json").is_file():
+        raise ConfigError(
+            f"all weights were trained, so there is no adapter to merge: {folder} already is the model"
+        )
+    if checkpoint is None and (steps := _steps(run)):
+        raise ConfigError(
+            f"the run in {folder} has not ended, so it has no adapter yet; let it end (--resume), or merge one of "
+            f"its checkpoints by --checkpoint: {steps}"
+        )
+    raise ConfigError(f"there is no adapter in {folder}; train first")
+
+
+def _checkpoint_folder(run: TrainedRun, wanted: str) -> Path:
+    found = {str(checkpoint.step): checkpoint.path for checkpoint in complete_checkpoints(run.directory)}
+    if not found:
+        raise ConfigError(f"there is no complete checkpoint in {run.directory.path}")
+    if wanted == "latest":
+        return list(found.values())[-1]
+    if wanted not in found:
+        raise ConfigError(f"--checkpoint {wanted}: there is none of that step; there are: {_steps(run)}")
+    return found[wanted]
+
+
+def _steps(run: TrainedRun) -> str:
+    return ", ".join(str(checkpoint.step) for checkpoint in complete_checkpoints(run.directory))
+
+
+def _coarsest_dtype(folder: Path) -> torch.dtype:
+    stored = {
+        FLOATS[tensor.dtype] for tensor in checkpoint_tensors(folder).values() if tensor.dtype in FLOATS
+    }
+    return max(stored, key=lambda dtype: torch.finfo(dtype).eps)
+
+
+def _summary(report: MergeReport) -> str:
+    files = "1 file" if report.files == 1 else f"{report.files} files"
+    learnt = f", {report.new_tokens} new tokens" if report.new_tokens else ""
+    return (
+        f"merged {report.merged} of {report.tensors} tensors{learnt} into {report.output} "
+        f"({report.size_bytes / 2**30:.2f} GiB in {files})"
+    )
+
+
+@contextmanager
+def _tensor_bar() -> Iterator[OnTensor]:
+    """A bar on stderr, where that is a terminal."""
+    columns = (TextColumn("merging"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("tensors", total=None)
+        yield lambda written, of: bar.update(task, completed=written, total=of)
