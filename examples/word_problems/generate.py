@@ -14,7 +14,18 @@ import random
 from pathlib import Path
 
 NAMES = ("Mia", "Ben", "Lena", "Omar", "Zoe", "Ivan", "Aisha", "Tom", "Nina", "Raj", "Emma", "Luis")
-THINGS = ("apples", "marbles", "stickers", "books", "coins", "pencils", "shells", "cards", "stamps", "cookies")
+THINGS = (
+    "apples",
+    "marbles",
+    "stickers",
+    "books",
+    "coins",
+    "pencils",
+    "shells",
+    "cards",
+    "stamps",
+    "cookies",
+)
 CONTAINERS = ("boxes", "bags", "baskets", "drawers")
 
 Problem = tuple[str, str]

@@ -1,16 +1,12 @@
-"""JSON Lines and JSON arrays, and all the ways in which a line can be wrong."""
+"""JSON Lines and JSON arrays that are as they should be, or nearly."""
 
 import gzip
 import json
-import re
 import tracemalloc
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from toolkit.core.jsonl import Line, append_jsonl, json_line, read_json, read_jsonl, write_jsonl
-from toolkit.errors import DataError
 
 GOOD = b'{"a": 1}'
 
@@ -87,87 +83,6 @@ def test_a_line_over_the_limit_is_never_in_memory_as_a_whole(tmp_path):
     assert peak < 5_000_000
 
 
-WRONG = {
-    "broken UTF-8": (b'{"a": "\xff"}', r"not UTF-8 at byte 8 \(0xff\)$"),
-    "UTF-8 cut within a character": (b'{"a": "\xe2\x82"}', r"not UTF-8 at byte 8 \(0xe2\)"),
-    "Latin-1": ('{"a": "café"}'.encode("latin-1"), r"not UTF-8 at byte 11 \(0xe9\)"),
-    "a surrogate written in UTF-8": (b'{"a": "\xed\xa0\x80"}', "not UTF-8 at byte 8"),
-    "UTF-16": ('{"a": 1}'.encode("utf-16"), "this looks like UTF-16"),
-    "gzip without its name": (gzip.compress(GOOD, mtime=0)[:9], "this looks like gzip"),
-    "plain text": (b"hello", "not JSON at column 1: Expecting value"),
-    "cut short": (b'{"a": "x', "not JSON at column 7: Unterminated string"),
-    "a trailing comma": (b'{"a": 1,}', "not JSON at column 9"),
-    "single quotes": (b"{'a': 1}", "not JSON at column 2: Expecting property name"),
-    "two objects on a line": (b'{"a": 1} {"a": 2}', "not JSON at column 10: Extra data"),
-    "a raw NUL in a string": (b'{"a": "\x00"}', "not JSON at column 8: Invalid control character"),
-    "a line of NULs": (b"\x00" * 9, "not JSON at column 1"),
-    "a raw tab in a string": (b'{"a": "\t"}', "not JSON at column 8: Invalid control character"),
-    "a bad escape": (b'{"a": "\\x"}', "not JSON at column 8: Invalid"),
-    "an array": (b'[{"a": 1}]', "not a JSON object but an array"),
-    "a string": (b'"a"', "not a JSON object but a string"),
-    "a number": (b"1", "not a JSON object but a number"),
-    "a boolean": (b"true", "not a JSON object but a boolean"),
-    "null": (b"null", "not a JSON object but null"),
-    "a repeated key": (b'{"a": 1, "b": 2, "a": 1}', "key 'a' stands in one object more than once"),
-    "a repeated key within": (b'{"x": [{"a": 1, "a": 2}]}', "key 'a' stands in one object more than once"),
-    "NaN": (b'{"a": NaN}', "NaN is not JSON"),
-    "Infinity": (b'{"a": [-Infinity]}', "-Infinity is not JSON"),
-    "an endless integer": (b'{"a": ' + b"1" * 5000 + b"}", "an integer of thousands of digits"),
-    "nested too deep for Python": (b'{"a": ' + b"[" * 100_000, "nested deeper than 100 levels"),
-    "nested too deep": (b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}", "nested deeper than 100 levels"),
-}
-
-
-@pytest.mark.parametrize("kind", WRONG)
-def test_a_wrong_line_is_told_and_its_neighbours_are_read(lines, kind):
-    wrong, reason = WRONG[kind]
-    first, fault, last = lines(GOOD + b"\n" + wrong + b"\n" + GOOD)
-    assert (first, last) == (Line(1, {"a": 1}), Line(3, {"a": 1}))
-    assert (fault.number, fault.value) == (2, None)
-    assert re.search(reason, fault.fault), fault.fault
-    assert len(fault.fault) < 200 and "\n" not in fault.fault
-
-
-def test_a_hundred_levels_are_not_too_deep(lines):
-    (line,) = lines(b'{"a": ' + b"[" * 99 + b"]" * 99 + b"}")
-    assert line.fault is None
-
-
-@given(data=st.binary(max_size=200))
-def test_any_bytes_give_lines_or_a_data_error(tmp_path_factory, data):
-    path = tmp_path_factory.mktemp("any") / "data.jsonl"
-    path.write_bytes(data)
-    read = list(read_jsonl(path, max_line_bytes=50))
-    numbers = [line.number for line in read]
-    assert numbers == sorted(set(numbers))
-    assert all((line.value is None) != (line.fault is None) for line in read)
-    for name in ("data.json", "data.json.gz"):
-        other = path.with_name(name)
-        other.write_bytes(data)
-        try:
-            assert all((line.value is None) != (line.fault is None) for line in read_json(other))
-        except DataError as error:
-            assert str(other) in str(error)
-
-
-ALMOST_JSON = st.recursive(
-    st.sampled_from(["null", "1", '"x"', "NaN", '"\\ud800"', "\xff", "1e999", " ", "\n", "\ufeff"]),
-    lambda inner: st.lists(inner, max_size=3).map(lambda items: f"[{','.join(items)}]")
-    | st.lists(inner, max_size=3).map(lambda items: "{" + ",".join(f'"a":{item}' for item in items) + "}"),
-)
-
-
-@given(text=ALMOST_JSON, latin=st.booleans())
-def test_text_that_is_almost_json_gives_lines_or_a_data_error(tmp_path_factory, text, latin):
-    path = tmp_path_factory.mktemp("almost") / "data.json"
-    path.write_bytes(text.encode("latin-1" if latin else "utf-8", "replace"))
-    assert all((line.value is None) != (line.fault is None) for line in read_jsonl(path))
-    try:
-        assert all((line.value is None) != (line.fault is None) for line in read_json(path))
-    except DataError as error:
-        assert str(path) in str(error)
-
-
 def test_an_array_gives_each_element_with_the_line_it_starts_on(lines):
     text = b'\xef\xbb\xbf\n[\n  {"a": 1},\n  {"a":\n 2}, {"a": 3}\n,\n 7,\n{"a": "\xff"}, {"a": 4, "a": 5}]\n'
     assert lines(text, "data.json") == [
@@ -184,34 +99,16 @@ def test_an_empty_array_has_no_lines(lines):
     assert lines(b" [ ] ", "data.json") == []
 
 
-def test_a_broken_array_is_told_with_its_place(lines):
-    with pytest.raises(DataError, match=r"data\.json:2: not JSON at column 9: Expecting ',' delimiter"):
-        lines(b'[{"a": 1},\n{"a": 1 "b"}]', "data.json")
-    with pytest.raises(DataError, match=r"data\.json:1: not JSON"):
-        lines(b"[1, 2,]", "data.json")
-    with pytest.raises(DataError, match="nested too deep"):
-        lines(b"[" * 100_000, "data.json")
-
-
 def test_a_json_file_may_hold_json_lines(lines):
     assert lines(b'{"a": 1}\n{"a": 2}\n', "data.json") == [Line(1, {"a": 1}), Line(2, {"a": 2})]
 
 
 def test_gzip_is_unpacked(lines):
-    assert lines(gzip.compress(GOOD + b"\n" + GOOD), "data.jsonl.gz") == [Line(1, {"a": 1}), Line(2, {"a": 1})]
+    assert lines(gzip.compress(GOOD + b"\n" + GOOD), "data.jsonl.gz") == [
+        Line(1, {"a": 1}),
+        Line(2, {"a": 1}),
+    ]
     assert lines(gzip.compress(b"[" + GOOD + b"]"), "data.json.gz") == [Line(1, {"a": 1})]
-
-
-def test_damaged_gzip_is_told(lines):
-    packed = gzip.compress(GOOD * 1000)
-    for damaged in (packed[:-9], packed[:20] + b"\x00" * 9 + packed[29:], b"no gzip"):
-        with pytest.raises(DataError, match=r"data\.jsonl\.gz cannot be read to its end"):
-            lines(damaged, "data.jsonl.gz")
-
-
-def test_a_missing_file_is_told(tmp_path):
-    with pytest.raises(DataError, match="no such file"):
-        list(read_jsonl(tmp_path / "none.jsonl"))
 
 
 def test_what_is_written_is_read_again(tmp_path):

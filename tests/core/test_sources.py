@@ -1,4 +1,4 @@
-"""Data sets from files and hubs, as records, with every bad one told by its place."""
+"""Data sets from files and hubs, as records."""
 
 import gzip
 import json
@@ -17,7 +17,11 @@ from toolkit.core.sources import open_source, read_records
 from toolkit.errors import DataError
 
 TURNS = (Message("user", "q"), Message("assistant", "a"))
+
+
 PAIR = {"prompt": "q", "completion": "a"}
+
+
 QA = Columns(prompt="question", completion="answer")
 
 
@@ -55,67 +59,6 @@ def test_a_record_knows_its_line_and_its_weight(folder):
     assert [(r.index, r.line, r.weight) for r in read("a.jsonl").records] == [(0, 2, 2.0), (1, 4, 1.0)]
 
 
-def test_all_bad_records_are_told_at_once_with_their_places(folder):
-    lines = [json.dumps(PAIR), "{", "", json.dumps({"prompt": "q"}), json.dumps(PAIR), '{"messages": []}']
-    (folder / "data.jsonl").write_text("\n".join(lines))
-    with pytest.raises(DataError) as caught:
-        read("data.jsonl")
-    head, *faults, advice = str(caught.value).splitlines()
-    assert head == "data.jsonl has 3 bad records:"
-    assert faults == [
-        "  data.jsonl:2: not JSON at column 2: Expecting property name enclosed in double quotes",
-        "  data.jsonl:4: wants 'messages' or 'prompt' and 'completion', has 'prompt'; "
-        "the `columns` section can rename them",
-        "  data.jsonl:6: messages is an empty list",
-    ]
-    assert "on_bad_record: skip" in advice
-
-
-def test_of_many_bad_records_twenty_are_shown_and_all_are_counted(folder):
-    (folder / "data.jsonl").write_text(json.dumps(PAIR) + "\n" + "x\n" * 1000)
-    with pytest.raises(DataError) as caught:
-        read("data.jsonl")
-    lines = str(caught.value).splitlines()
-    assert lines[0] == "data.jsonl has 1000 bad records:"
-    assert lines[20].startswith("  data.jsonl:21: ") and lines[21] == "  ... and 980 more"
-    assert len(lines) == 23
-
-
-def test_bad_records_are_left_out_and_returned_where_asked(folder):
-    (folder / "data.jsonl").write_text("x\n" + json.dumps(PAIR) + "\n{}\n")
-    got = read("data.jsonl", on_bad_record="skip")
-    assert [(r.index, r.line) for r in got.records] == [(0, 2)]
-    assert [fault.split(": ")[0] for fault in got.faults] == ["data.jsonl:1", "data.jsonl:3"]
-
-
-def test_a_fault_never_quotes_a_whole_document(folder):
-    write_jsonl(folder / "data.jsonl", [PAIR, {"messages": [{"role": "x" * 1_000_000, "content": ""}]}])
-    (fault,) = read("data.jsonl", on_bad_record="skip").faults
-    assert len(fault) < 400 and fault.endswith("...")
-
-
-def test_a_data_set_without_a_usable_record_is_refused_either_way(folder):
-    (folder / "empty.jsonl").write_bytes(b"\n\n")
-    (folder / "empty.csv").write_text("prompt,completion\n")
-    for name in ("empty.jsonl", "empty.csv"):
-        with pytest.raises(DataError, match=f"{name} holds no records"):
-            read(name)
-    (folder / "bad.jsonl").write_text("x\n")
-    with pytest.raises(DataError, match=r"bad\.jsonl has 1 bad record and no usable one:\n  bad\.jsonl:1: not JSON"):
-        read("bad.jsonl", on_bad_record="skip")
-
-
-def test_rows_of_tables_are_told_by_row_and_lines_of_csv_by_line(folder):
-    datasets = pytest.importorskip("datasets")
-    rows = [PAIR, {"prompt": "x\ny", "completion": ""}, {"prompt": "z", "completion": None}]
-    datasets.Dataset.from_list(rows).to_parquet("a.parquet")
-    got = read("a.parquet", on_bad_record="skip")
-    assert [fault.split(": ")[0] for fault in got.faults] == ["a.parquet row 2", "a.parquet row 3"]
-    datasets.Dataset.from_list(rows).to_csv("a.csv")
-    got = read("a.csv", on_bad_record="skip")
-    assert [fault.split(": ")[0] for fault in got.faults] == ["a.csv:3", "a.csv:5"]
-
-
 def test_parquet_keeps_tools_and_calls_as_they_were(folder):
     datasets = pytest.importorskip("datasets")
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
@@ -133,63 +76,38 @@ def test_a_prompt_alone_is_a_record_where_no_answer_is_wanted(folder):
         read("in.jsonl")
 
 
-def test_a_renamed_column_that_no_record_has_is_refused_with_the_nearest_name(folder):
-    write_jsonl(folder / "a.jsonl", [{**PAIR, "loss_weight": 2}])
-    with pytest.raises(DataError, match=r"columns\.weight is 'los_weight', .*did you mean 'loss_weight'\?"):
-        read("a.jsonl", Columns(weight="los_weight"))
-    with pytest.raises(DataError, match=r"columns\.system is 'sys', which no record has$"):
-        read("a.jsonl", Columns(system="sys"))
-    # Prompts that wait for an answer have no need of a weight.
-    assert len(read("a.jsonl", Columns(weight="los_weight"), require_answer=False).records) == 1
-
-
-def test_what_is_no_data_file_is_told_in_one_line(folder):
-    (folder / "a.txt").touch()
-    (folder / "a.jsonl.zst").touch()
-    (folder / "a.parquet.gz").touch()
-    (folder / "owner").mkdir()
-    (folder / "owner" / "name").mkdir()
-    write_jsonl(folder / "a.jsonl", [PAIR])
-    os.mkfifo("pipe.jsonl")
-    cases = {
-        "none.jsonl": "no such file: none.jsonl",
-        "data/none.jsonl": "no such file: data/none.jsonl",
-        "gsm8k": "no such file: gsm8k",
-        "owner/name": "is a folder",
-        "a.txt": "cannot tell from the name",
-        "a.jsonl.zst": "unpack it",
-        "a.parquet.gz": "cannot tell from the name",
-        "pipe.jsonl": "is a pipe",
-    }
-    for name, reason in cases.items():
-        with pytest.raises(DataError, match=reason) as caught:
-            read(name)
-        assert "\n" not in str(caught.value)
-    with pytest.raises(DataError, match="split 'test' was asked for, but a file has no splits"):
-        read("a.jsonl", split="test")
-
-
-def test_a_hub_data_set_is_read_like_a_file(folder, monkeypatch):
+@pytest.fixture
+def hub(folder, monkeypatch):
+    """The hub as a folder of `owner/name` folders, which the real `load_dataset` reads."""
     datasets = pytest.importorskip("datasets")
-    (folder / "hub" / "owner" / "name").mkdir(parents=True)
-    datasets.Dataset.from_list([{**PAIR, "id": 1}, {"prompt": "q"}]).to_parquet("hub/owner/name/train.parquet")
     load = datasets.load_dataset
-    monkeypatch.setattr(
-        datasets, "load_dataset", lambda name, subset, split: load(str(folder / "hub" / name), subset, split=split)
-    )
+
+    def load_from_folder(name, subset, split):
+        return load(str(folder / "hub" / name), subset, split=split, cache_dir=str(folder / "cache"))
+
+    monkeypatch.setattr(datasets, "load_dataset", load_from_folder)
+    (folder / "hub" / "owner" / "name").mkdir(parents=True)
+    return folder / "hub" / "owner" / "name"
+
+
+def test_a_hub_data_set_is_read_like_a_file(hub):
+    write_jsonl(hub / "train.jsonl", [{**PAIR, "id": 1}, {"prompt": "q"}])
     got = read("owner/name", on_bad_record="skip")
     assert [record.conversation.messages for record in got.records] == [TURNS]
     assert got.faults[0].startswith("owner/name row 2: wants ")
     assert got.digest == read("owner/name", on_bad_record="skip").digest
-    with pytest.raises(DataError, match='owner/name cannot be loaded .*Unknown split "test"'):
+    with pytest.raises(DataError, match=r'owner/name cannot be loaded .*Unknown split "test"'):
         read("owner/name", split="test")
 
 
-def test_a_hub_that_cannot_be_reached_is_told(monkeypatch):
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    with pytest.raises(DataError, match="nobody/nothing is no file here, and the Hugging Face hub cannot be reached"):
-        read("nobody/nothing")
+def test_a_subset_of_a_hub_data_set_is_named_behind_a_colon(hub):
+    for name in ("main", "other"):
+        write_jsonl(hub / f"{name}.jsonl", [{"prompt": "q", "completion": name}])
+    configs = [{"config_name": name, "data_files": f"{name}.jsonl"} for name in ("main", "other")]
+    (hub / "README.md").write_text(f"---\nconfigs: {json.dumps(configs)}\n---\n")
+    assert read("owner/name:other").records[0].conversation.messages[1].content == "other"
+    with pytest.raises(DataError, match=r"\['main', 'other'\].*; write owner/name:subset$"):
+        read("owner/name")
 
 
 def test_a_source_from_a_config_knows_its_digest_before_it_is_read(folder):

@@ -127,14 +127,25 @@ def test_the_order_of_keys_is_no_content():
     assert content_hash(Conversation(turns, one)) == content_hash(Conversation(turns, other))
 
 
+def test_splits_of_earlier_versions_stay_as_they_were():
+    assert content_hash(Conversation((Message("user", "é"),))) == 7340694808817686570
+    assert held_out_rows(range(30), 0.2, 5, "d")[1].tolist() == [2, 4, 7, 13, 18, 22]
+
+
 def test_every_process_computes_the_same():
     code = (
-        "from toolkit.core.messages import *; from toolkit.core.splits import *;"
-        "print(content_hash(Conversation((Message('user', 'é'),))), *held_out_rows(range(30), 0.2, 5, 'd')[1])"
+        "from toolkit.core.messages import *; from toolkit.core.splits import *; "
+        "print(content_hash(Conversation((Message('user', 'é'),))), "
+        "*held_out_rows(range(30), 0.2, 5, 'd')[1])"
     )
     runs = [
-        subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
-                       capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
         for seed in ("1", "2")
     ]
     here = [content_hash(Conversation((Message("user", "é"),))), *held_out_rows(range(30), 0.2, 5, "d")[1]]

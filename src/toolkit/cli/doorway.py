@@ -29,9 +29,7 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest ch
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, load no model.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Version = Annotated[
-    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-]
+Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")]
 
 
 def schema_option(model: type[BaseModel]) -> Any:
@@ -66,10 +64,9 @@ def clear_errors(debug: bool) -> Iterator[None]:
             raise
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(error.exit_code) from None
-    except Exception as error:  # noqa: BLE001 - the last place that can keep a traceback from a user
+    except Exception as error:
         if debug:
             raise
         reason = str(error).strip().splitlines() or [""]
         typer.echo(f"error: {type(error).__name__}: {reason[0]} (--debug shows where)", err=True)
         raise typer.Exit(1) from None
-

@@ -14,7 +14,9 @@ main = command_app()
 @main.command()
 def merge(
     config: ConfigFile,
-    checkpoint: Annotated[str | None, typer.Option(help="A step, or latest; the exported adapter unless given.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="A step, or latest; the exported adapter unless given.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Folder of the merged model; <run>/merged unless given.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; the base's unless given.")] = None,
     verify: Annotated[bool, typer.Option(help="Compare the merged model's logits with the adapter's.")] = True,

@@ -6,11 +6,19 @@ from typing import Annotated
 import typer
 
 from toolkit.cli.doorway import (
-    ConfigFile, Debug, DryRun, Overrides, Overwrite, RunName, Version, clear_errors, command_app,
+    ConfigFile,
+    Debug,
+    Overrides,
+    Overwrite,
+    RunName,
+    Version,
+    clear_errors,
+    command_app,
 )
 from toolkit.core.config.load import load_config
 from toolkit.core.extras import require_extra
-from toolkit.sft.config import SFTConfig
+from toolkit.predict.config import PredictConfig
+from toolkit.predict.weights import Weights
 
 main = command_app()
 _WEIGHTS = "merged, adapter, or base (the model before training); auto takes merged where it is there."
@@ -21,16 +29,25 @@ def predict(
     config: ConfigFile,
     input_: Annotated[Path, typer.Argument(metavar="INPUT", help="A .jsonl file, or a folder of them.")],
     output: Annotated[Path, typer.Argument(help="The .jsonl file (or folder) to write.")],
-    weights: Annotated[str, typer.Option(help=_WEIGHTS)] = "auto",
+    weights: Annotated[Weights, typer.Option(help=_WEIGHTS)] = "auto",
     checkpoint: Annotated[str | None, typer.Option(help="A step, or latest: that checkpoint's adapter.")] = None,
-    skip_bad_records: Annotated[bool, typer.Option(help="Leave bad rows out instead of stopping.")] = False,
+    skip_bad_records: Annotated[bool, typer.Option("--skip-bad-records", help="Leave bad rows out.")] = False,
     set_: Overrides = None,
     run_name: RunName = None,
     overwrite: Overwrite = False,
-    dry_run: DryRun = False,
     debug: Debug = False,
     version: Version = False,
 ) -> None:
-    """Answer every prompt of INPUT; a killed run goes on where it was when it is started again."""
+    """Answer every prompt of INPUT. A killed run goes on where it was when it is started again."""
     with clear_errors(debug):
-        ...
+        settings = load_config(config, PredictConfig, set_ or ())
+        require_extra("train", "toolkit-predict")
+        from toolkit.predict.run import PredictJob
+        from toolkit.predict.run import predict as run_predict
+        from toolkit.predict.weights import choose_weights
+
+        model, adapter = choose_weights(settings, config, run_name, weights, checkpoint)
+        on_bad_record = "skip" if skip_bad_records else "error"
+        run_predict(
+            PredictJob(model, adapter, settings.chat, settings.generation, input_, output, on_bad_record, overwrite)
+        )

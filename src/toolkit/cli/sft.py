@@ -2,10 +2,17 @@
 
 from typing import Annotated
 
-import typer
-
 from toolkit.cli.doorway import (
-    ConfigFile, Debug, DryRun, Overrides, Overwrite, Resume, RunName, Version, clear_errors, command_app,
+    ConfigFile,
+    Debug,
+    DryRun,
+    Overrides,
+    Overwrite,
+    Resume,
+    RunName,
+    Version,
+    clear_errors,
+    command_app,
     schema_option,
 )
 from toolkit.core.config.load import load_config

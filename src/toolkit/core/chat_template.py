@@ -15,7 +15,5 @@ def chatml_template(chat: ChatConfig) -> str:
     """The Jinja source for `chat`, whose template must be chatml."""
     # A JSON string is a Jinja one too, unless a character beyond U+FFFF were split into two escapes.
     system = "none" if chat.default_system is None else json.dumps(chat.default_system, ensure_ascii=False)
-    settings = (
-        f"{{%- set default_system = {system} %}}{{%- set reasoning_history = '{chat.reasoning_history}' %}}\n"
-    )
+    settings = f"{{%- set default_system = {system} %}}{{%- set reasoning_history = '{chat.reasoning_history}' %}}\n"
     return settings + files("toolkit.core").joinpath("chatml.jinja").read_text(encoding="utf-8")

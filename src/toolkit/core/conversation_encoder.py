@@ -110,7 +110,11 @@ class TemplateEncoder:
 
         def apply(messages: list[dict[str, Any]], add_generation_prompt: bool) -> list[int]:
             return self._tokenizer.apply_chat_template(
-                messages, tools=tools, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=False
+                messages,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                tokenize=True,
+                return_dict=False,
             )
 
         return apply

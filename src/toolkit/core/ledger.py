@@ -67,28 +67,37 @@ class Ledger:
 
 def ledger_table(ledgers: list[Ledger]) -> "Table":
     """The ledgers as a table for a terminal."""
+    from rich import box
     from rich.table import Table
 
-    table = Table(title="Data", title_justify="left")
-    for column in ("data set", "rows in", "bad", "dropped", "cut", "rows", "tokens", "trained", "longest", "ends kept"):
+    table = Table(title="Data", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for column in (
+        "data set",
+        "read",
+        "bad",
+        "dropped",
+        "cut",
+        "rows",
+        "tokens",
+        "trained",
+        "longest",
+        "ends",
+    ):
         table.add_column(column, justify="left" if column in ("data set", "dropped") else "right")
     for ledger in ledgers:
         dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(ledger.dropped.items())) or "0"
-        cut = " ".join(
-            part
-            for part in (f"{ledger.cut_left} left" * bool(ledger.cut_left), f"{ledger.cut_right} right" * bool(ledger.cut_right))
-            if part
-        )
+        cuts = {"left": ledger.cut_left, "right": ledger.cut_right}
+        cut = ", ".join(f"{count} {side}" for side, count in cuts.items() if count) or "0"
         table.add_row(
             ledger.name,
             f"{ledger.records:,}",
             f"{ledger.bad:,}",
             dropped,
-            cut or "0",
+            cut,
             f"{ledger.rows:,}",
             f"{ledger.tokens:,}",
-            f"{ledger.trained_share:.1%}",
+            f"{ledger.trained_share:.0%}",
             f"{ledger.longest:,}",
-            f"{ledger.end_share:.1%}",
+            f"{ledger.end_share:.0%}",
         )
     return table

@@ -56,9 +56,7 @@ class Record:
     weight: float
 
 
-def parse_record(
-    row: Mapping[str, Any], columns: Columns, *, require_answer: bool
-) -> tuple[Conversation, float]:
+def parse_record(row: Mapping[str, Any], columns: Columns, *, require_answer: bool) -> tuple[Conversation, float]:
     """The conversation in a row and the factor on its loss; DataError names the first fault.
 
     With `require_answer` there must be something to learn: an assistant turn that may be trained and is not
@@ -85,9 +83,7 @@ def missing_columns(row: Mapping[str, Any], columns: Columns, require_answer: bo
     """Which columns were wanted, and which ones the row has."""
     pair = [columns.prompt, columns.completion] if require_answer else [columns.prompt]
     alternatives = [[columns.messages], pair]
-    wanted = " or ".join(
-        " and ".join(repr(name) for name in names) for names in alternatives if None not in names
-    )
+    wanted = " or ".join(" and ".join(repr(name) for name in names) for names in alternatives if None not in names)
     found = [f"{str(name)[:60]!r}{' (null)' * (value is None)}" for name, value in row.items()]
     more = f" and {len(found) - _SHOWN_COLUMNS} more" if len(found) > _SHOWN_COLUMNS else ""
     has = ", ".join(found[:_SHOWN_COLUMNS]) + more if found else "no columns at all"

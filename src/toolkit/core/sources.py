@@ -52,9 +52,7 @@ class Source:
     counts_rows: bool
     """Whether `lines` are numbered by row, as in a table, and not by line of a text file."""
 
-    def read(
-        self, on_bad_record: OnBadRecord, *, require_answer: bool, limit_faults: int = SHOWN_FAULTS
-    ) -> RecordSet:
+    def read(self, on_bad_record: OnBadRecord, *, require_answer: bool, limit_faults: int = SHOWN_FAULTS) -> RecordSet:
         """Check every record.
 
         Raises:
@@ -137,9 +135,7 @@ def _open(source: str | Path, columns: Columns, split: str) -> Source:
     name, digest = str(source), content_digest(path)
     if kind == ".parquet":
         wanted = columns.names().values()
-        return Source(
-            name, digest, columns, lambda: table_lines(load_parquet(path), wanted), counts_rows=True
-        )
+        return Source(name, digest, columns, lambda: table_lines(load_parquet(path), wanted), counts_rows=True)
     return Source(name, digest, columns, lambda: _LINE_READERS[kind](path), counts_rows=False)
 
 

@@ -29,9 +29,7 @@ def content_hash(conversation: Conversation) -> int:
     return int.from_bytes(hashlib.blake2b(described.encode(), digest_size=8).digest(), "big")
 
 
-def held_out(
-    records: Sequence[Record], fraction: float, seed: int, name: str
-) -> tuple[list[Record], list[Record]]:
+def held_out(records: Sequence[Record], fraction: float, seed: int, name: str) -> tuple[list[Record], list[Record]]:
     """`held_out_rows` of records: those to train on, and those to validate with, in their order."""
     contents = [content_hash(record.conversation) for record in records]
     train, validation = held_out_rows(contents, fraction, seed, name)

@@ -13,7 +13,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from toolkit.core.jsonl import MAX_LINE_BYTES, Line, numbered_lines
 from toolkit.errors import DataError
@@ -114,15 +114,13 @@ def load_hub(name: str, split: str) -> "Dataset":
         ) from None
     except _load_errors() as error:
         hint = "; write owner/name:subset" if "Config name is missing" in str(error) else ""
-        raise DataError(
-            f"{name} cannot be loaded from the Hugging Face hub: {_one_line(error)}{hint}"
-        ) from None
+        raise DataError(f"{name} cannot be loaded from the Hugging Face hub: {_one_line(error)}{hint}") from None
 
 
 def table_lines(dataset: "Dataset", columns: Iterable[str]) -> Iterator[Line]:
     """The rows, counted from 1. Of several columns only the wanted ones are decoded, if there are any."""
     wanted = [name for name in columns if name in dataset.column_names]
-    rows: Iterable[Any] = dataset.select_columns(wanted) if wanted else dataset
+    rows = cast(Iterable[dict[str, Any]], dataset.select_columns(wanted) if wanted else dataset)
     for number, row in enumerate(rows, start=1):
         yield Line(number, {name: without_nulls(cell) for name, cell in row.items()})
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from toolkit.core.files import atomic_rename_dir, temporary_sibling
 from toolkit.core.ledger import Ledger
+from toolkit.core.step_plan import RowSizes
 
 # Raise it when the same inputs come to give other arrays, so that older caches are not read.
 FORMAT_VERSION = 1
@@ -61,6 +62,10 @@ class TokenizedDataset:
         """Trained tokens in each row, shape [rows]."""
         running = np.concatenate([[0], np.cumsum(self.trained, dtype=np.int64)])
         return running[self.offsets[1:]] - running[self.offsets[:-1]]
+
+    def sizes(self) -> RowSizes:
+        """The rows' numbers, as the step planner wants them."""
+        return RowSizes(self.lengths().tolist(), self.trained_counts().tolist(), self.weights.astype(float).tolist())
 
     def subset(self, rows: npt.NDArray[np.int64], name: str) -> "TokenizedDataset":
         """The given rows as a data set of their own, in the order given."""

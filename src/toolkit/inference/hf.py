@@ -29,7 +29,7 @@ class HfEngine:
         self, model: Any, tokenizer: Any, end_ids: frozenset[int], dtype: torch.dtype, batch_size: int
     ) -> None:
         self.end_ids = end_ids
-        self._model = model
+        self._model: Any = model
         self._tokenizer = tokenizer
         self._dtype = dtype
         self._batch_size = batch_size
@@ -126,8 +126,8 @@ class LogProbRecorder(LogitsProcessor):
         self._pending: torch.Tensor | None = None
         self._recorded: list[torch.Tensor] = []
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Scores of shape [rows, vocabulary] go through unchanged."""
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Take ids of shape [rows, seq]; scores of shape [rows, vocabulary] go through unchanged."""
         self._gather(input_ids[:, -1])
         self._pending = torch.log_softmax(scores.float() / self._temperature, dim=-1)
         return scores

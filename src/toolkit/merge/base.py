@@ -31,9 +31,7 @@ def base_folder(config: ModelConfig) -> Path:
     return folder
 
 
-def tokenizer_with_new_tokens(
-    config: ModelConfig, folder: Path, *, chatml: bool
-) -> tuple[Any, tuple[int, ...]]:
+def tokenizer_with_new_tokens(config: ModelConfig, folder: Path, *, chatml: bool) -> tuple[Any, tuple[int, ...]]:
     """The tokenizer as it was in training, and the ids of the entries that the one in `folder` lacks."""
     local = config.model_copy(update={"name": str(folder), "revision": None})
     tokenizer = HfBackend().load_tokenizer(local, chatml=chatml)

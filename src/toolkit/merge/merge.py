@@ -69,9 +69,7 @@ def merge_adapter(
         {name: tensor.shape for name, tensor in opened.tensors.items()},
         trust_remote_code=base.trust_remote_code,
     )
-    plan = plan_tensors(
-        checkpoint_tensors(folder), outline, opened, new_ids, _DTYPES[dtype] if dtype else None
-    )
+    plan = plan_tensors(checkpoint_tensors(folder), outline, opened, new_ids, _DTYPES[dtype] if dtype else None)
     with new_folder(output) as aside:
         _write_weights(aside, plan, progress)
         rows = outline.shapes[outline.embedding][0]

@@ -113,9 +113,7 @@ def plan_tensors(
     return plan
 
 
-def _output(
-    name: str, parameter: str, source: StoredTensor, merger: Merger, dtype: str | None
-) -> OutputTensor:
+def _output(name: str, parameter: str, source: StoredTensor, merger: Merger, dtype: str | None) -> OutputTensor:
     stored_dtype = dtype if dtype and source.dtype in FLOATS else source.dtype
     if parameter in merger.outline.shapes and merger.changes(parameter):
         shape = merger.outline.shapes[parameter]
@@ -164,14 +162,11 @@ def _with_tied_pair(parameters: dict[str, str], merger: Merger) -> dict[str, str
 
 def _require_same_in_adapter(merger: Merger) -> None:
     """What the adapter keeps for the embedding and for the head that is tied to it must be the same thing."""
-    embedding, head = (
-        merger.outline.sites.get(str(name)) for name in (merger.outline.embedding, merger.outline.head)
-    )
+    embedding, head = (merger.outline.sites.get(str(name)) for name in (merger.outline.embedding, merger.outline.head))
     if embedding is None or head is None or not head.tensors:
         return
     ours, theirs = (
-        [merger.adapter.tensors[name] for _, name in sorted(site.tensors.items())]
-        for site in (embedding, head)
+        [merger.adapter.tensors[name] for _, name in sorted(site.tensors.items())] for site in (embedding, head)
     )
     # Saved in full there is one tensor each; a LoRA of the head has the embedding's A and B, swapped and turned.
     swapped = len(theirs) == 2
@@ -187,6 +182,4 @@ def _require_all_sites(outline: Outline, written: set[str]) -> None:
     for parameter, site in outline.sites.items():
         if parameter not in written and not (outline.stays_tied and parameter == outline.head):
             names = ", ".join(site.tensors.values()) or parameter
-            raise ModelError(
-                f"the adapter's {names} would not be used: the base model's files hold no {parameter}"
-            )
+            raise ModelError(f"the adapter's {names} would not be used: the base model's files hold no {parameter}")

@@ -60,9 +60,7 @@ def merge(
     console.print(_summary(report), markup=False)
     if not verify:
         return MergeResult(report, None)
-    verification = verify_merge(
-        run.model, adapter, target, chat=run.chat, weights_dtype=_coarsest_dtype(target)
-    )
+    verification = verify_merge(run.model, adapter, target, chat=run.chat, weights_dtype=_coarsest_dtype(target))
     console.print(f"compared with the adapter: {verification}", markup=False)
     return MergeResult(report, verification)
 
@@ -72,9 +70,7 @@ def _adapter_folder(run: TrainedRun, checkpoint: str | None) -> Path:
     if (folder / CONFIG_FILE).is_file():
         return folder
     if (folder / "config.json").is_file():
-        raise ConfigError(
-            f"all weights were trained, so there is no adapter to merge: {folder} already is the model"
-        )
+        raise ConfigError(f"all weights were trained, so there is no adapter to merge: {folder} already is the model")
     if checkpoint is None and (steps := _steps(run)):
         raise ConfigError(
             f"the run in {folder} has not ended, so it has no adapter yet; let it end (--resume), or merge one of "
@@ -99,9 +95,7 @@ def _steps(run: TrainedRun) -> str:
 
 
 def _coarsest_dtype(folder: Path) -> torch.dtype:
-    stored = {
-        FLOATS[tensor.dtype] for tensor in checkpoint_tensors(folder).values() if tensor.dtype in FLOATS
-    }
+    stored = {FLOATS[tensor.dtype] for tensor in checkpoint_tensors(folder).values() if tensor.dtype in FLOATS}
     return max(stored, key=lambda dtype: torch.finfo(dtype).eps)
 
 

@@ -16,9 +16,7 @@ from toolkit.core.models.hf import HfBackend
 from toolkit.errors import RunError
 
 _PROBES = (
-    Conversation(
-        (Message("user", "Name three primary colours."), Message("assistant", "Red, yellow and blue."))
-    ),
+    Conversation((Message("user", "Name three primary colours."), Message("assistant", "Red, yellow and blue."))),
     Conversation(
         (
             Message("system", "Answer in one word."),
@@ -93,9 +91,7 @@ def verify_merge(
     return result
 
 
-def _logits(
-    config: ModelConfig, adapter: Path | None, chat: ChatConfig
-) -> tuple[list[list[int]], list[torch.Tensor]]:
+def _logits(config: ModelConfig, adapter: Path | None, chat: ChatConfig) -> tuple[list[list[int]], list[torch.Tensor]]:
     """The probes' token ids, and for each its logits, shape [tokens, vocabulary]; the model is freed."""
     loaded = HfBackend().load_for_inference(config, adapter, chatml=chat.template == "chatml")
     rows = [row.ids for row in conversation_encoder(chat, loaded.tokenizer).rows(_PROBES)]

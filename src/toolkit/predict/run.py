@@ -45,8 +45,10 @@ def predict(job: PredictJob) -> list[Path]:
     """
     files = _files(job)
     records = {source: _read(source, job) for source, _ in files}  # all of it, before a model is loaded
-    outputs = {source: PartialOutput(target, _identity(job, records[source]), overwrite=job.overwrite)
-               for source, target in files}
+    outputs = {
+        source: PartialOutput(target, _identity(job, records[source]), overwrite=job.overwrite)
+        for source, target in files
+    }
     engine, encoder, tokenizer = load_engine(job.model, job.adapter, job.chat, job.generation.batch_size)
     for source, target in files:
         _answer_file(records[source], outputs[source], engine, encoder, tokenizer, job.generation)
@@ -119,13 +121,26 @@ def _answer_file(
 
 def _sampling(generation: GenerationConfig) -> Sampling:
     return Sampling(
-        **generation.model_dump(include={
-            "max_new_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "logprobs",
-        })
+        **generation.model_dump(
+            include={
+                "max_new_tokens",
+                "temperature",
+                "top_p",
+                "top_k",
+                "min_p",
+                "repetition_penalty",
+                "stop",
+                "logprobs",
+            }
+        )
     )
 
 
 def _progress() -> Progress:
     return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
     )

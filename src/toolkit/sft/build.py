@@ -10,7 +10,7 @@ from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.progress import TrainingProgress
 from toolkit.core.step_plan import StepPlanner
 from toolkit.core.training.arguments import trainer_arguments
-from toolkit.core.training.batches import CurriculumCollator, row_arrays
+from toolkit.core.training.batches import CurriculumCollator
 from toolkit.core.training.callbacks import CheckpointCallback, MetricsCallback
 from toolkit.sft.config import SFTConfig
 from toolkit.sft.data import SFTData
@@ -21,7 +21,7 @@ def build_trainer(
     config: SFTConfig, data: SFTData, loaded: LoadedModel, run: RunDirectory, counters: RunCounters
 ) -> CurriculumSFTTrainer:
     """A trainer that is ready for `train()`; `counters` go on from where they are."""
-    sizes = {name: row_arrays(dataset) for name, dataset in data.datasets.items()}
+    sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
     planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
     trainer = CurriculumSFTTrainer(
         validation=data.validation,

@@ -10,7 +10,7 @@ from toolkit.core.preparation import tokenizer_digest
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.description import write_description
 from toolkit.core.runs.directory import RunDirectory, check_run_directory
-from toolkit.core.runs.finish import finish_run, finished_result
+from toolkit.core.runs.finish import finish_run, finished_result, summary
 from toolkit.core.runs.manifest import differences
 from toolkit.core.runs.processes import is_main_process, process_count
 from toolkit.core.runs.progress import console
@@ -51,7 +51,11 @@ def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool
         write_description(run, "toolkit-sft", config, identity, data.ledgers)
     trainer.accelerator.wait_for_everyone()
     trainer.train(resume_from_checkpoint=str(point.checkpoint) if point.checkpoint else None)
-    return finish_run(run, config.run.export, config.max_steps) if is_main_process() else {}
+    if not is_main_process():
+        return {}
+    result = finish_run(run, config.run.export, config.max_steps)
+    console.print(summary(result))
+    return result
 
 
 def run_identity(config: SFTConfig, data: SFTData, tokenizer: Any) -> dict[str, Any]:
@@ -98,8 +102,6 @@ def _announce(config: SFTConfig, run: RunDirectory, point: ResumePoint) -> None:
     before = load_config(run.config, SFTConfig)
     for change in differences(before.model_dump(mode="json"), config.model_dump(mode="json")):
         console.print(f"  changed since the run started: {change}", markup=False)
-    change = schedule_change(
-        before.training, before.max_steps, config.training, config.max_steps, point.counters.step
-    )
+    change = schedule_change(before.training, before.max_steps, config.training, config.max_steps, point.counters.step)
     if change:
         console.print(f"  {change}")

@@ -22,9 +22,7 @@ def to_yaml(config: BaseModel) -> str:
 def _plain(value: Any) -> Any:
     """Only what YAML knows. Everything is copied, so that nothing is written as an anchor and an alias."""
     if isinstance(value, Mapping):
-        return {
-            str(_plain(key)): _plain(item) for key, item in value.items()
-        }  # as keys, files have text alone
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}  # as keys, files have text alone
     if isinstance(value, Enum):
         return _plain(value.value)
     if isinstance(value, PurePath):

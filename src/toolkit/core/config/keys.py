@@ -39,9 +39,7 @@ def one_error(path: Path, problems: Sequence[str]) -> ConfigError:
     """All problems of one config as one error for a person."""
     if len(problems) == 1:
         return ConfigError(problems[0])
-    return ConfigError(
-        "\n".join([f"{path} has {len(problems)} problems:", *(f"  {line}" for line in problems)])
-    )
+    return ConfigError("\n".join([f"{path} has {len(problems)} problems:", *(f"  {line}" for line in problems)]))
 
 
 def on_one_line(text: str) -> str:
@@ -57,9 +55,7 @@ def dotted(path: KeyPath) -> str:
     """`stages.0.until_step`, which can be pasted into `--set`; a key with a dot in it is put in quotes."""
     parts = (str(part) for part in path)
     return ".".join(
-        on_one_line(part)
-        if _BARE_KEY.fullmatch(part)
-        else json.dumps(part, ensure_ascii=not part.isprintable())
+        on_one_line(part) if _BARE_KEY.fullmatch(part) else json.dumps(part, ensure_ascii=not part.isprintable())
         for part in parts
     )
 

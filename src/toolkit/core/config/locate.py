@@ -72,9 +72,7 @@ def _into_key(here: Location, part: str | int, root: Node) -> Location:
             found.append(node["properties"][part])
         elif isinstance(part, int):
             items = node.get("prefixItems", [])
-            found += items[part : part + 1] or (
-                [node["items"]] if isinstance(node.get("items"), dict) else []
-            )
+            found += items[part : part + 1] or ([node["items"]] if isinstance(node.get("items"), dict) else [])
         elif isinstance(values, dict):
             found.append(values)
     return Location((*here.path, part), found, section, here.branches)

@@ -14,7 +14,7 @@ from toolkit.core.config.locate import Branch, locate
 from toolkit.core.config.schema import Node, alternatives, is_section, resolve, schema_of, sections, tags
 from toolkit.core.config.typewords import words
 
-_ABOUT_THE_TYPE = frozenset(get_args(ErrorType)) - {"value_error", "assertion_error"}
+_ABOUT_THE_TYPE = {*get_args(ErrorType), "path_type", "union"} - {"value_error", "assertion_error"}
 _READ_AS_BOOL = {"yes", "no", "on", "off", "true", "false"}
 _NO_TAG = ("union_tag_not_found", "union_tag_invalid")
 
@@ -48,9 +48,7 @@ def find_problems(error: ValidationError, model: type[BaseModel]) -> list[Proble
     findings = []
     for details in error.errors(include_url=False):
         found = locate(details["loc"], root)
-        findings.append(
-            _Finding(details["type"], found.path, found.nodes, found.section, found.branches, details)
-        )
+        findings.append(_Finding(details["type"], found.path, found.nodes, found.section, found.branches, details))
     return list(dict.fromkeys(_problem(finding, root) for finding in _settle_unions(findings)))
 
 
@@ -68,9 +66,7 @@ def _settle_unions(findings: list[_Finding], level: int = 0) -> list[_Finding]:
         for finding in group:
             members.setdefault(finding.branches[level].member, []).append(finding)
         # An error inside the value means that its shape was right for this member.
-        meant = [
-            m for m in members.values() if any(len(f.path) > len(path) or f.speaks_for_itself for f in m)
-        ]
+        meant = [m for m in members.values() if any(len(f.path) > len(path) or f.speaks_for_itself for f in m)]
         if meant:
             settled += _settle_unions(min(meant, key=len), level + 1)
         else:
@@ -150,15 +146,11 @@ def _unknown_key(key: str, section: list[Node], root: Node) -> str:
     if close := _did_you_mean(key, known):
         return f"unknown key{close}"
     elsewhere = [
-        f"{other.places[0]}.{key}".lstrip(".")
-        for other in sections(root)
-        if key in other.node.get("properties", {})
+        f"{other.places[0]}.{key}".lstrip(".") for other in sections(root) if key in other.node.get("properties", {})
     ]
     if len(elsewhere) == 1:
         return f"unknown key here; did you mean {elsewhere[0]}?"
-    return (
-        f"unknown key; the keys here are: {', '.join(known)}" if known else "unknown key; none is taken here"
-    )
+    return f"unknown key; the keys here are: {', '.join(known)}" if known else "unknown key; none is taken here"
 
 
 def _hint(wanted: str, value: Any) -> str:

@@ -51,9 +51,7 @@ def ref_name(ref: str) -> str:
 
 def is_section(node: Node) -> bool:
     """Whether a resolved node is a model: an object with keys of its own."""
-    return node.get("type") == "object" and (
-        "properties" in node or node.get("additionalProperties") is False
-    )
+    return node.get("type") == "object" and ("properties" in node or node.get("additionalProperties") is False)
 
 
 def alternatives(node: Node) -> list[Node]:
@@ -67,9 +65,9 @@ def tags(node: Node) -> tuple[str, dict[str, Node]] | None:
     discriminator = node.get("discriminator")
     if not discriminator:
         return None
-    return discriminator["propertyName"], {
-        tag: {"$ref": ref} for tag, ref in discriminator["mapping"].items()
-    }
+    as_declared = [member.get("$ref") for member in node["oneOf"]]
+    mapping = sorted(discriminator["mapping"].items(), key=lambda item: as_declared.index(item[1]))
+    return discriminator["propertyName"], {tag: {"$ref": ref} for tag, ref in mapping}
 
 
 @dataclass

@@ -66,9 +66,7 @@ def _list(node: Node, inner: Callable[[Node], str]) -> str:
     if not node.get("items"):
         return kind
     item = inner(node["items"])
-    return (
-        f"{kind} of {'sections' + item.removeprefix('a section') if item.startswith('a section') else item}"
-    )
+    return f"{kind} of {'sections' + item.removeprefix('a section') if item.startswith('a section') else item}"
 
 
 def _scalar(node: Node) -> str:

@@ -13,10 +13,17 @@ _LONGEST_NUMBER = 100
 
 _TAG = "tag:yaml.org,2002:"
 _KEY_AS_WRITTEN = {_TAG + "str", _TAG + "bool", _TAG + "value"}  # `on:` is a key named on, not true
-_SCALARS = _KEY_AS_WRITTEN | {_TAG + name for name in ("null", "int", "float", "timestamp")}
+_KINDS = {
+    "null": "null",
+    "bool": "true or false",
+    "int": "an integer",
+    "float": "a number",
+    "timestamp": "a date",
+}
+_SCALARS = _KEY_AS_WRITTEN | {_TAG + kind for kind in _KINDS}
 
 
-class YamlRefusedError(ValueError):
+class YamlRefusedError(Exception):
     """A text that is not taken, with the line and the reason of each problem."""
 
     def __init__(self, problems: list[tuple[int, str]]):
@@ -50,7 +57,9 @@ class Builder:
     """Turns nodes into data. Aliases are copied out, so the count is of what the document expands to."""
 
     lines: dict[KeyPath, int] = field(default_factory=dict)
-    problems: list[tuple[int, str]] = field(default_factory=list)
+    problems: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """By node, so that what an anchor holds is told once, however often it is used."""
+
     nodes: int = 0
 
     def build(self, node: yaml.Node, path: KeyPath, depth: int) -> Any:
@@ -60,9 +69,7 @@ class Builder:
         if self.nodes > MAX_NODES:
             raise YamlRefusedError([(line, f"the aliases expand to more than {MAX_NODES} values")])
         if depth > MAX_DEPTH:
-            raise YamlRefusedError(
-                [(line, f"nested deeper than {MAX_DEPTH} levels, or an alias inside itself")]
-            )
+            raise YamlRefusedError([(line, f"nested deeper than {MAX_DEPTH} levels, or an alias inside itself")])
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             return self._mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
@@ -118,8 +125,8 @@ class Builder:
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
         if node.tag in (_TAG + "str", _TAG + "value"):
             return self._text(node, path)
-        kind = node.tag.removeprefix(_TAG).replace("timestamp", "date")
-        wrong = f"{_at(path)}{shown(node.value, path)} looks like a {kind} and is none; put it in quotes"
+        kind = _KINDS[node.tag.removeprefix(_TAG)]
+        wrong = f"{_at(path)}{shown(node.value, path)} cannot be read as {kind}; put it in quotes"
         if len(node.value) > _LONGEST_NUMBER:
             return self._problem(node, wrong)
         try:
@@ -135,7 +142,7 @@ class Builder:
         return node.value
 
     def _problem(self, node: yaml.Node, reason: str) -> None:
-        self.problems.append((node.start_mark.line + 1, reason))
+        self.problems.setdefault(id(node), (node.start_mark.line + 1, reason))
 
 
 def _at(path: KeyPath) -> str:

@@ -13,8 +13,7 @@ _REASONS = (
     (r"character '(.)' that", "a value cannot start with {0}; put the value in quotes", False),
     (
         "mapping values are not allowed",
-        "a second `: ` in one value, or the indentation does not fit the line above; quote the value, "
-        "or align the key",
+        "a second `: ` in one value, or the indentation does not fit the line above; quote the value, or align the key",
         False,
     ),
     ("could not find expected ':'", "no `key: value` and no continuation; is a `: ` missing?", True),

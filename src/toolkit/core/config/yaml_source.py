@@ -43,7 +43,7 @@ def parse_yaml(text: str) -> YamlSource:
     builder = Builder()
     data = builder.build(node, (), 0)
     if builder.problems:
-        raise YamlRefusedError(sorted(set(builder.problems)))
+        raise YamlRefusedError(sorted(builder.problems.values()))
     return YamlSource(data, builder.lines)
 
 
@@ -58,9 +58,7 @@ def read_yaml(path: Path) -> YamlSource:
         raise ConfigError(f"{path}: the file is empty; a config is a list of `key: value` lines")
     if not isinstance(source.data, dict):
         found = "a list" if isinstance(source.data, list) else "one value"
-        raise ConfigError(
-            f"{path}:{source.lines[()]}: the file holds {found}; a config is `key: value` lines"
-        )
+        raise ConfigError(f"{path}:{source.lines[()]}: the file holds {found}; a config is `key: value` lines")
     return source
 
 

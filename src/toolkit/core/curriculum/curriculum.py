@@ -56,9 +56,7 @@ class Curriculum:
     before it repeats, in a new order each epoch, and a later stage goes on where an earlier one left off.
     """
 
-    def __init__(
-        self, stages: Sequence[Stage], sizes: Mapping[str, int], rows_per_step: int, seed: int
-    ) -> None:
+    def __init__(self, stages: Sequence[Stage], sizes: Mapping[str, int], rows_per_step: int, seed: int) -> None:
         """`sizes`: how many rows each data set has to draw from.
 
         Raises:

@@ -42,9 +42,7 @@ class Backend(Protocol):
         """The base with a new adapter, with `config.adapter` to go on from, or all weights trainable."""
         ...
 
-    def load_for_inference(
-        self, config: "ModelConfig", adapter: Path | None, *, chatml: bool
-    ) -> LoadedModel:
+    def load_for_inference(self, config: "ModelConfig", adapter: Path | None, *, chatml: bool) -> LoadedModel:
         """The base, with the adapter in `adapter` on top where one is given; nothing is trainable."""
         ...
 

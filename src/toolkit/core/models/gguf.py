@@ -7,6 +7,7 @@ result as it is. The folder in the cache loads in a fraction of a second, by eve
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 from toolkit.core.cache import cache_dir
 from toolkit.core.files import atomic_rename_dir, content_digest, temporary_sibling
@@ -41,7 +42,7 @@ def _convert(gguf_file: Path, target: Path) -> None:
     source = {"pretrained_model_name_or_path": str(gguf_file.parent), "gguf_file": gguf_file.name}
     try:
         tokenizer = AutoTokenizer.from_pretrained(**source)
-        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
+        model: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"model.name: cannot read {gguf_file}: {error}") from error
     # save_pretrained refuses a model that still says it is quantised; the weights no longer are.

@@ -6,14 +6,14 @@ output head, so that its logit is an average one.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from toolkit.core.chatml import IM_END, IM_START
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 
 def add_tokens(tokenizer: "PreTrainedTokenizerBase", added: Sequence[str], *, chatml: bool) -> tuple[int, ...]:
@@ -49,7 +49,7 @@ def extend_rows(weight: torch.Tensor, new_ids: Sequence[int]) -> torch.Tensor:
     return extended
 
 
-def extend_model(model: "PreTrainedModel", new_ids: Sequence[int]) -> None:
+def extend_model(model: Any, new_ids: Sequence[int]) -> None:
     """Grow the embedding and head of `model` in place for `new_ids`."""
     if not new_ids:
         return

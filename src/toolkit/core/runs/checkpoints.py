@@ -13,6 +13,7 @@ from typing import Any
 
 from toolkit.core.files import atomic_rename_dir, atomic_write_text, fsync_tree
 from toolkit.core.runs.directory import RunDirectory
+from toolkit.errors import ConfigError
 
 _STATE = "toolkit_state.json"
 
@@ -50,6 +51,23 @@ def latest_checkpoint(run: RunDirectory) -> Checkpoint | None:
     """The newest complete checkpoint, if any."""
     complete = complete_checkpoints(run)
     return complete[-1] if complete else None
+
+
+def find_checkpoint(run: RunDirectory, wanted: str) -> Checkpoint:
+    """The complete checkpoint that a user named by its step, or by `latest`.
+
+    Raises:
+        ConfigError: there is none of that step; the message lists those that are there.
+    """
+    complete = complete_checkpoints(run)
+    if not complete:
+        raise ConfigError(f"there is no complete checkpoint in {run.path}")
+    if wanted == "latest":
+        return complete[-1]
+    found = {str(checkpoint.step): checkpoint for checkpoint in complete}
+    if wanted not in found:
+        raise ConfigError(f"--checkpoint {wanted}: there is none of that step; there are: {', '.join(found)}")
+    return found[wanted]
 
 
 def best_checkpoint(run: RunDirectory) -> Path | None:

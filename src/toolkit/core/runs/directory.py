@@ -1,13 +1,13 @@
 """The folder of one run, and who may write into it.
 
-    <output_dir>/<name>/
-        config.yaml       the resolved config
-        manifest.json     versions, hardware, digests of data, template and tokenizer
-        metrics.jsonl     one line per optimizer step and evaluation
-        ledger.json       what became of every row
-        checkpoint-N/     complete checkpoints; `latest` and `best` name one each
-        plots/            loss and learning rate
-        adapter_*         the trained adapter (or model) and its tokenizer, at the end
+<output_dir>/<name>/
+    config.yaml       the resolved config
+    manifest.json     versions, hardware, digests of data, template and tokenizer
+    metrics.jsonl     one line per optimizer step and evaluation
+    ledger.json       what became of every row
+    checkpoint-N/     complete checkpoints; `latest` and `best` name one each
+    plots/            loss and learning rate
+    adapter_*         the trained adapter (or model) and its tokenizer, at the end
 """
 
 import json

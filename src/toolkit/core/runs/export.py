@@ -7,7 +7,16 @@ from pathlib import Path
 from toolkit.core.runs.directory import RunDirectory
 
 # What only the trainer needs to go on; everything else in a checkpoint is the model.
-_TRAINER_FILES = ("optimizer", "scheduler", "scaler", "rng_state", "trainer_state", "toolkit_state", "training_args", "README")
+_TRAINER_FILES = (
+    "optimizer",
+    "scheduler",
+    "scaler",
+    "rng_state",
+    "trainer_state",
+    "toolkit_state",
+    "training_args",
+    "README",
+)
 
 
 def export_checkpoint(run: RunDirectory, checkpoint: Path) -> None:

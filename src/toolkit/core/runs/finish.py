@@ -48,3 +48,15 @@ def finished_result(run: RunDirectory, max_steps: int) -> dict[str, Any] | None:
         return None
     result = json.loads(run.result.read_text(encoding="utf-8"))
     return result if result["max_steps"] >= max_steps else None
+
+
+def summary(result: dict[str, Any]) -> str:
+    """The end of a run in two lines."""
+    losses = f"loss {result['loss']:.4f}"
+    if result["validation_loss"] is not None:
+        losses += f", validation loss {result['validation_loss']:.4f}"
+    return (
+        f"{result['steps']} steps, {result['tokens']:,} tokens in {result['seconds']:.0f} s "
+        f"({result['tokens_per_second']:,.0f} tok/s), {losses}, peak memory {result['peak_memory_gib']:.1f} GiB\n"
+        f"{result['exported']} is exported to {result['directory']}; plots are in its folder plots"
+    )

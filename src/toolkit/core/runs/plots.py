@@ -27,9 +27,7 @@ def plot_run(rows: list[dict[str, Any]], folder: Path) -> list[Path]:
     ]
 
 
-def _draw(
-    steps: list[dict[str, Any]], evaluations: list[dict[str, Any]], key: str, label: str, path: Path
-) -> Path:
+def _draw(steps: list[dict[str, Any]], evaluations: list[dict[str, Any]], key: str, label: str, path: Path) -> Path:
     figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
     _shade_stages(axes, steps)
     axes.plot([row["step"] for row in steps], [row[key] for row in steps], linewidth=1.2, label="training")

@@ -33,9 +33,7 @@ class TrainingProgress:
 
     def step(self, row: dict[str, Any]) -> None:
         """Show one line of metrics."""
-        facts = (
-            f"loss {row['loss']:.4f}  {row['tokens_per_second']:,.0f} tok/s  padding {row['padding_share']:.0%}"
-        )
+        facts = f"loss {row['loss']:.4f}  {row['tokens_per_second']:,.0f} tok/s  padding {row['padding_share']:.0%}"
         self._bar.update(self._task, completed=row["step"], stage=row["stage"], facts=facts)
         if not console.is_terminal and _is_worth_a_line(row["step"], self._total):
             self.say(f"step {row['step']}/{self._total}  stage {row['stage']}  {facts}")

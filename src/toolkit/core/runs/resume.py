@@ -1,10 +1,9 @@
 """Where a run goes on, and the proof that it is the same run."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import json
 
 from toolkit.core.curriculum.curriculum import Curriculum
 from toolkit.core.curriculum.order_hash import order_hash_after

@@ -44,9 +44,7 @@ class TrainedRun:
     chat: ChatConfig
 
 
-def load_trained_run(
-    config_path: Path, run_name: str | None = None, overrides: Sequence[str] = ()
-) -> TrainedRun:
+def load_trained_run(config_path: Path, run_name: str | None = None, overrides: Sequence[str] = ()) -> TrainedRun:
     """The run of a training config, or the run whose own `config.yaml` is given.
 
     The config file only says where the run is. What the run was made of is read from the copy in its folder: the

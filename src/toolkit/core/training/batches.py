@@ -1,7 +1,6 @@
 """From positions in the run's row sequence to tensors."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -9,22 +8,6 @@ import torch
 from toolkit.core.step_plan import StepPlanner
 from toolkit.core.tokenized import TokenizedDataset
 from toolkit.core.training.labelled_head import IGNORED
-
-
-@dataclass(frozen=True)
-class RowArrays:
-    """Per-row numbers of a data set, as the planner wants them."""
-
-    lengths: Sequence[int]
-    trained_counts: Sequence[int]
-    weights: Sequence[float]
-
-
-def row_arrays(dataset: TokenizedDataset) -> RowArrays:
-    """Plain lists: indexing a list is several times faster than indexing an array element by element."""
-    return RowArrays(
-        dataset.lengths().tolist(), dataset.trained_counts().tolist(), dataset.weights.astype(float).tolist()
-    )
 
 
 def pad_rows(dataset_rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -59,14 +42,11 @@ class CurriculumCollator:
 
     def __call__(self, features: list[dict[str, int]]) -> dict[str, torch.Tensor]:
         """Tensors of one micro-batch: input_ids and labels [batch, seq], row_weights [batch], loss_weight []."""
-        rows, weights = [], []
-        for feature in features:
-            plan, draw = self._planner.draw_at(feature["position"])
-            dataset = self._datasets[draw.dataset]
-            rows.append(dataset.row(draw.row))
-            weights.append(float(dataset.weights[draw.row]))
-        self.rows_fetched += len(rows)
-        input_ids, labels = pad_rows(rows)
+        plan = self._planner.plan_at(features[0]["position"])
+        draws = [self._planner.draw_at(feature["position"]) for feature in features]
+        input_ids, labels = pad_rows([self._datasets[draw.dataset].row(draw.row) for draw in draws])
+        weights = [float(self._datasets[draw.dataset].weights[draw.row]) for draw in draws]
+        self.rows_fetched += len(draws)
         return {
             "input_ids": input_ids,
             "labels": labels,

@@ -55,12 +55,20 @@ class MetricsCallback(TrainerCallback):
         }
 
     def on_log(
-        self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, float] | None = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
     ) -> None:
         if not logs or not state.is_world_process_zero:
             return
         if "loss" in logs:
-            row = {**self._row, **{key: logs[key] for key in ("loss", "grad_norm", "learning_rate") if key in logs}}
+            row = {
+                **self._row,
+                **{key: logs[key] for key in ("loss", "grad_norm", "learning_rate") if key in logs},
+            }
             append_metrics(self._run.metrics, row)
             self._progress.step(row)
         elif "eval_loss" in logs:
@@ -82,7 +90,12 @@ class CheckpointCallback(TrainerCallback):
         self._best_step: int | None = None
 
     def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, float] | None = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **kwargs: Any,
     ) -> None:
         # state.best_metric is updated right after this call, so it still holds the best of the earlier ones.
         if metrics and (state.best_metric is None or metrics["eval_loss"] < state.best_metric):

@@ -1,5 +1,7 @@
 """The learning rate as a function of the step, by the scheduler that the trainer uses."""
 
+from typing import Any
+
 import torch
 from transformers import get_scheduler
 
@@ -11,7 +13,7 @@ def learning_rate_at(training: TrainingConfig, max_steps: int, step: int) -> flo
     """The learning rate of optimizer step `step`, counted from 0, in a run of `max_steps`."""
     name, keywords = schedule_arguments(training)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=training.learning_rate)
-    scheduler = get_scheduler(
+    scheduler: Any = get_scheduler(
         name,
         optimizer,
         num_warmup_steps=training.warmup_steps,
