@@ -1,14 +1,12 @@
-"""The base model as files: its folder, and the tokenizer that training would use on it."""
+"""The base model as files on this machine."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import snapshot_download
-from transformers import AutoTokenizer
 
 from toolkit.core.config.model import ModelConfig
-from toolkit.core.models.hf import HfBackend, model_files
+from toolkit.core.models.hf import model_files
 from toolkit.errors import ModelError
 
 _NEEDED = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py", "LICENSE*", "NOTICE*"]
@@ -29,14 +27,6 @@ def base_folder(config: ModelConfig) -> Path:
             "merged into; set model.name to the model before it was quantised"
         )
     return folder
-
-
-def tokenizer_with_new_tokens(config: ModelConfig, folder: Path, *, chatml: bool) -> tuple[Any, tuple[int, ...]]:
-    """The tokenizer as it was in training, and the ids of the entries that the one in `folder` lacks."""
-    local = config.model_copy(update={"name": str(folder), "revision": None})
-    tokenizer = HfBackend().load_tokenizer(local, chatml=chatml)
-    known = len(AutoTokenizer.from_pretrained(folder, trust_remote_code=config.trust_remote_code))
-    return tokenizer, tuple(range(known, len(tokenizer)))
 
 
 def _downloaded(name: str, revision: str | None) -> Path:

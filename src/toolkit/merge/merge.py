@@ -12,8 +12,9 @@ from transformers import AutoConfig
 
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.config.model import ModelConfig
+from toolkit.core.models.hf import HfBackend
 from toolkit.merge.adapter import open_adapter
-from toolkit.merge.base import base_folder, tokenizer_with_new_tokens
+from toolkit.merge.base import base_folder
 from toolkit.merge.companions import write_generation_config, write_model_config, write_tokenizer
 from toolkit.merge.outline import Outline, adapter_outline
 from toolkit.merge.output import check_output, new_folder
@@ -61,7 +62,8 @@ def merge_adapter(
     folder = base_folder(base)
     check_output(output, overwrite=overwrite, inputs=(folder, adapter))
     opened = open_adapter(adapter)
-    tokenizer, new_ids = tokenizer_with_new_tokens(base, folder, chatml=chat.template == "chatml")
+    local = base.model_copy(update={"name": str(folder), "revision": None})
+    tokenizer, new_ids = HfBackend().tokenizer_with_new_ids(local, chatml=chat.template == "chatml")
     outline = adapter_outline(
         AutoConfig.from_pretrained(folder, trust_remote_code=base.trust_remote_code),
         opened.config,

@@ -81,7 +81,7 @@ def adapter_outline(
     )
 
 
-def _wrap(model: Any, adapter: LoraConfig) -> torch.nn.Module:
+def _wrap(model: Any, adapter: LoraConfig) -> Any:
     try:
         with warnings.catch_warnings():
             # Advice on training and merging by PEFT, which does not apply to a model without weights.

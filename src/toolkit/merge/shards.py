@@ -8,7 +8,7 @@ https://huggingface.co/docs/safetensors/index#format
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -111,7 +111,7 @@ def write_shard(path: Path, tensors: Iterable[OutputTensor], on_written: Callabl
             on_written()
 
 
-def write_index(folder: Path, shards: dict[str, Sequence[OutputTensor]]) -> None:
+def write_index(folder: Path, shards: Mapping[str, Sequence[OutputTensor]]) -> None:
     """Say which file holds which tensor, unless there is only the one file that loaders look for."""
     if list(shards) == [SINGLE_FILE]:
         return
@@ -154,4 +154,4 @@ def _write_tensor(file: BinaryIO, tensor: OutputTensor) -> None:
             f"{tensor.name} came out as {values.dtype} {tuple(values.shape)} where {tensor.dtype} {tensor.shape} "
             "was expected"
         )
-    file.write(values.contiguous().reshape(-1).view(torch.uint8).numpy())
+    file.write(values.contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -16,7 +16,18 @@ _AS_THEY_ARE = (bool, int, float, date, type(None))
 def to_yaml(config: BaseModel) -> str:
     """All fields, defaults too, in the order of the classes; paths absolute, so that any folder will do."""
     data = _plain(config.model_dump(by_alias=True))
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, default_flow_style=False, width=110)
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=110)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Escapes odd line ends such as U+0085, which PyYAML would write as they are and read as line feeds."""
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        odd = not data.replace("\n", "").isprintable()
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if odd else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def _plain(value: Any) -> Any:

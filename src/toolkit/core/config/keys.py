@@ -53,11 +53,13 @@ _KEY = re.compile(r'"(?:[^"\\]|\\.)*"|[^."=\s]+')
 
 def dotted(path: KeyPath) -> str:
     """`stages.0.until_step`, which can be pasted into `--set`; a key with a dot in it is put in quotes."""
-    parts = (str(part) for part in path)
-    return ".".join(
-        on_one_line(part) if _BARE_KEY.fullmatch(part) else json.dumps(part, ensure_ascii=not part.isprintable())
-        for part in parts
-    )
+    return ".".join(_as_typed(str(part)) for part in path)
+
+
+def _as_typed(key: str) -> str:
+    if _BARE_KEY.fullmatch(key) and key.isprintable():
+        return key
+    return json.dumps(key, ensure_ascii=not key.isprintable())
 
 
 def read_dotted(text: str) -> tuple[tuple[str, ...], str] | None:

@@ -56,8 +56,8 @@ def is_section(node: Node) -> bool:
 
 def alternatives(node: Node) -> list[Node]:
     """What a value may be, besides null: the members of a union, or the node alone."""
-    members = node.get("anyOf") or node.get("oneOf") or [node]
-    return [member for member in members if member.get("type") != "null"]
+    members = node.get("anyOf") or node.get("oneOf")
+    return [member for member in members if member.get("type") != "null"] if members else [node]
 
 
 def tags(node: Node) -> tuple[str, dict[str, Node]] | None:

@@ -16,7 +16,7 @@ from toolkit.errors import ConfigError
 
 
 class _RunSection(BaseModel):
-    output_dir: ConfigPath = Field(default=ConfigPath("runs"), validate_default=True)
+    output_dir: ConfigPath = Field(default=Path("runs"), validate_default=True)
     name: str | None = None
 
 
