@@ -21,7 +21,8 @@ from toolkit.merge.output import check_output, new_folder
 from toolkit.merge.plan import Plan, plan_tensors
 from toolkit.merge.shards import checkpoint_tensors, write_index, write_shard
 
-_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+"""What weights can be stored as, and how safetensors calls it."""
 
 Progress = Callable[[int, int], None]
 """Called after each tensor with how many are written and how many there are."""
@@ -71,7 +72,7 @@ def merge_adapter(
         {name: tensor.shape for name, tensor in opened.tensors.items()},
         trust_remote_code=base.trust_remote_code,
     )
-    plan = plan_tensors(checkpoint_tensors(folder), outline, opened, new_ids, _DTYPES[dtype] if dtype else None)
+    plan = plan_tensors(checkpoint_tensors(folder), outline, opened, new_ids, DTYPES[dtype] if dtype else None)
     with new_folder(output) as aside:
         _write_weights(aside, plan, progress)
         rows = outline.shapes[outline.embedding][0]

@@ -83,10 +83,10 @@ def adapter_outline(
 
 def _wrap(model: Any, adapter: LoraConfig) -> Any:
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.device("meta"):
             # Advice on training and merging by PEFT, which does not apply to a model without weights.
             warnings.simplefilter("ignore")
-            return get_peft_model(model, adapter, low_cpu_mem_usage=True)
+            return get_peft_model(model, adapter)
     except ValueError as error:
         raise ModelError(f"the adapter does not fit this model: {str(error).splitlines()[0]}") from error
 
@@ -95,9 +95,11 @@ def _sites(adapted: Any, parameters: set[str], stored: dict[str, tuple[int, ...]
     """The keyword arguments `sites` and `base_copies`, from what PEFT would save for this model."""
     own = {key: tuple(value.shape) for key, value in adapted.state_dict().items()}
     # Given names in place of tensors, this answers under which name in the file each parameter is saved.
-    names = {key: key for key in own}
-    required = get_peft_model_state_dict(adapted, state_dict=names, save_embedding_layers=False)
-    possible = get_peft_model_state_dict(adapted, state_dict=names, save_embedding_layers=True) | required
+    names: Any = {key: key for key in own}
+    required: dict[str, Any] = get_peft_model_state_dict(adapted, state_dict=names, save_embedding_layers=False)
+    possible: dict[str, Any] = (
+        get_peft_model_state_dict(adapted, state_dict=names, save_embedding_layers=True) | required
+    )
     _require_same_tensors(required, possible, stored, own)
     modules = _wrapped_modules(adapted.base_model.model)
     sites = {f"{name}.weight": Site(module, {}) for name, module in modules.items()}
@@ -117,9 +119,9 @@ def _sites(adapted: Any, parameters: set[str], stored: dict[str, tuple[int, ...]
     return {"sites": sites, "base_copies": base_copies}
 
 
-def _wrapped_modules(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+def _wrapped_modules(model: torch.nn.Module) -> dict[str, Any]:
     """The outermost modules that PEFT put in, by the names of those they wrap."""
-    found: dict[str, torch.nn.Module] = {}
+    found: dict[str, Any] = {}
     for name, module in model.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer in found)
         if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper) and not inside:

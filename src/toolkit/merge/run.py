@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from toolkit.core.runs.checkpoints import complete_checkpoints
+from toolkit.core.runs.checkpoints import complete_checkpoints, find_checkpoint
 from toolkit.core.runs.progress import console
 from toolkit.core.runs.trained import TrainedRun, load_trained_run
 from toolkit.errors import ConfigError
 from toolkit.merge.adapter import CONFIG_FILE
-from toolkit.merge.merge import MergeReport, merge_adapter
+from toolkit.merge.merge import DTYPES, MergeReport, merge_adapter
 from toolkit.merge.merge import Progress as OnTensor
 from toolkit.merge.shards import FLOATS, checkpoint_tensors
 from toolkit.merge.verify import Verification, verify_merge
@@ -49,6 +49,8 @@ def merge(
         ModelError: the adapter does not fit the base.
         RunError: the merged model does not compute what the adapter does; it is left there to be looked at.
     """
+    if dtype is not None and dtype not in DTYPES:
+        raise ConfigError(f"--dtype {dtype}: choose one of {', '.join(DTYPES)}, or leave it out for the base's own")
     run = load_trained_run(config_path, run_name)
     adapter = _adapter_folder(run, checkpoint)
     default = "merged" if adapter == run.directory.path else f"merged-{adapter.name}"
@@ -66,32 +68,19 @@ def merge(
 
 
 def _adapter_folder(run: TrainedRun, checkpoint: str | None) -> Path:
-    folder = run.directory.path if checkpoint is None else _checkpoint_folder(run, checkpoint)
+    root = run.directory.path
+    folder = root if checkpoint is None else find_checkpoint(run.directory, checkpoint).path
     if (folder / CONFIG_FILE).is_file():
         return folder
     if (folder / "config.json").is_file():
         raise ConfigError(f"all weights were trained, so there is no adapter to merge: {folder} already is the model")
-    if checkpoint is None and (steps := _steps(run)):
+    steps = ", ".join(str(complete.step) for complete in complete_checkpoints(run.directory))
+    if checkpoint is None and steps:
         raise ConfigError(
-            f"the run in {folder} has not ended, so it has no adapter yet; let it end (--resume), or merge one of "
-            f"its checkpoints by --checkpoint: {steps}"
+            f"the run in {root} has not ended, so it has no adapter yet; let it end (toolkit-sft --resume), or merge "
+            f"one of its checkpoints by --checkpoint: {steps}"
         )
     raise ConfigError(f"there is no adapter in {folder}; train first")
-
-
-def _checkpoint_folder(run: TrainedRun, wanted: str) -> Path:
-    found = {str(checkpoint.step): checkpoint.path for checkpoint in complete_checkpoints(run.directory)}
-    if not found:
-        raise ConfigError(f"there is no complete checkpoint in {run.directory.path}")
-    if wanted == "latest":
-        return list(found.values())[-1]
-    if wanted not in found:
-        raise ConfigError(f"--checkpoint {wanted}: there is none of that step; there are: {_steps(run)}")
-    return found[wanted]
-
-
-def _steps(run: TrainedRun) -> str:
-    return ", ".join(str(checkpoint.step) for checkpoint in complete_checkpoints(run.directory))
 
 
 def _coarsest_dtype(folder: Path) -> torch.dtype:

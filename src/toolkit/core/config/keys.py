@@ -89,6 +89,11 @@ def is_secret(path: KeyPath) -> bool:
     return any(isinstance(part, str) and _SECRET.search(part) for part in path)
 
 
+def mentions_secret(text: str) -> bool:
+    """Whether a word in text that could not be read yet is named like a secret."""
+    return any(_SECRET.search(word) for word in re.findall(r"[\w.-]+", text))
+
+
 def shown(value: Any, path: KeyPath = ()) -> str:
     """A value as a message shows it: as YAML spells it where it can, short, and never a secret."""
     if is_secret(path):

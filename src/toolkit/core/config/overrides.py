@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.core.config.keys import KeyPath, dotted, is_secret, read_dotted, shortened
+from toolkit.core.config.keys import KeyPath, dotted, is_secret, mentions_secret, read_dotted, shortened
 from toolkit.core.config.strict import OverrideText
 from toolkit.core.config.yaml_nodes import YamlRefusedError
 from toolkit.core.config.yaml_source import parse_yaml
@@ -31,10 +31,11 @@ def parse_override(text: str) -> Override:
     """
     head = read_dotted(text)
     if head is None or not head[1].startswith("="):
-        typed = "***" if is_secret((text.split("=")[0].split(":")[0],)) else shortened(text)
+        typed = "***" if mentions_secret(text) else shortened(text)
         raise ConfigError(f"--set {typed}: write it as key=value, such as --set training.seed=1")
     path, value_text = head[0], head[1][1:]
-    label = f"--set {dotted(path)}={'***' if is_secret(path) else shortened(value_text)}"
+    hidden = is_secret(path) or mentions_secret(value_text)
+    label = f"--set {dotted(path)}={'***' if hidden else shortened(value_text)}"
     return Override(path, _parse_value(value_text, label), label)
 
 

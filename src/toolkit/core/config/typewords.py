@@ -1,4 +1,4 @@
-"""What a JSON Schema node takes, in plain words: `integer ≥ 1`, `one of: a, b`, `list of paths`."""
+"""What a JSON Schema node takes, in plain words: `integer ≥ 1`, `one of: a, b`, `list of text`."""
 
 from collections.abc import Callable
 

@@ -1,0 +1,95 @@
+"""A run that was killed and resumed is, bit for bit, the run that was left alone."""
+
+import pytest
+import yaml
+from running import kill_after, metrics
+
+from toolkit.core.config.load import load_config
+from toolkit.errors import ConfigError
+from toolkit.sft.config import SFTConfig
+from toolkit.sft.train import train
+
+
+def test_a_killed_run_goes_on_bit_for_bit(write_config, toolkit, tmp_path):
+    # Dropout is on, checkpoints are at steps 3 and 6, and the kill comes after step 4 or 5: steps 4 and 5 are
+    # trained twice, and must come out as before.
+    left_alone, killed = write_config("left_alone"), write_config("killed")
+    toolkit("toolkit-sft", left_alone)
+    kill_after(4, killed, tmp_path / "runs" / "killed")
+    assert not (tmp_path / "runs" / "killed" / "result.json").exists()
+    toolkit("toolkit-sft", killed, "--resume")
+
+    runs = tmp_path / "runs"
+    assert metrics(runs / "killed") == metrics(runs / "left_alone")
+    for file in ("adapter_model.safetensors", "checkpoint-8/optimizer.pt"):
+        assert (runs / "killed" / file).read_bytes() == (runs / "left_alone" / file).read_bytes()
+
+
+def test_a_resumed_run_fetches_no_row_of_an_earlier_step(write_config, tmp_path):
+    from toolkit.core.models.base import TrainingSettings
+    from toolkit.core.models.load import choose_backend
+    from toolkit.core.runs.counters import RunCounters
+    from toolkit.core.runs.directory import RunDirectory
+    from toolkit.sft.build import build_trainer
+    from toolkit.sft.data import prepare_data
+
+    config = load_config(write_config(), SFTConfig)
+    train(config, "run")
+    backend = choose_backend(config.model)
+    data = prepare_data(config, backend.load_tokenizer(config.model, chatml=True), print)
+    settings = TrainingSettings(chatml=True, max_length=256, gradient_checkpointing=False, seed=0)
+    loaded = backend.load_for_training(config.model, config.lora, settings=settings)
+    trainer = build_trainer(config, data, loaded, RunDirectory(tmp_path / "again"), RunCounters(step=6))
+    (tmp_path / "again").mkdir()
+    trainer.train(resume_from_checkpoint=str(tmp_path / "runs" / "run" / "checkpoint-6"))
+    # 2 of 8 steps are left, of 4 rows each.
+    assert trainer.data_collator.rows_fetched == 8
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "named"),
+    [
+        ("training", {"rows_per_step": 8, "micro_batch_size": 2, "learning_rate": 1e-2}, "training.rows_per_step: 4 → 8"),
+        ("training", {"rows_per_step": 4, "micro_batch_size": 1, "learning_rate": 1e-2}, "micro_batch_size: 2 → 1"),
+        ("training", {"rows_per_step": 4, "micro_batch_size": 2, "learning_rate": 1e-2, "seed": 1}, "training.seed: 0 → 1"),
+        ("chat", {"max_length": 128}, "chat.max_length: 256 → 128"),
+        ("lora", {"r": 8, "dropout": 0.1}, "lora.r: 4 → 8"),
+        ("stages", [{"name": "one", "until_step": 8, "mix": {"a": 1, "b": 1}}], "the stages before step"),
+    ],
+)
+def test_a_resume_that_would_be_another_run_is_refused_by_name(write_config, tmp_path, section, value, named):
+    train(load_config(write_config(), SFTConfig, ["training.max_steps=6"]), "run")
+    changed = load_config(write_config(**{section: value}), SFTConfig)
+    with pytest.raises(ConfigError, match=named):
+        train(changed, "run", resume=True)
+    assert (tmp_path / "runs" / "run" / "checkpoint-6").is_dir()
+
+
+def test_a_resume_with_an_edited_row_is_refused(write_config, tmp_path):
+    config = load_config(write_config(), SFTConfig)
+    train(load_config(write_config(), SFTConfig, ["training.max_steps=4"]), "run")
+    lines = (tmp_path / "b.jsonl").read_text().splitlines()
+    (tmp_path / "b.jsonl").write_text("\n".join([lines[0].replace("100", "101"), *lines[1:]]) + "\n")
+    with pytest.raises(ConfigError, match=r"datasets\.b: \w+ → \w+"):
+        train(config, "run", resume=True)
+
+
+def test_a_later_stage_may_change_and_a_longer_run_says_what_that_does_to_the_schedule(write_config, capfd):
+    config = write_config()
+    train(load_config(config, SFTConfig, ["training.max_steps=4"]), "run")
+    longer = yaml.safe_load(config.read_text())
+    longer["stages"][1] = {"name": "three", "until_step": 6, "mix": {"b": 1}}
+    config.write_text(yaml.safe_dump(longer))
+    result = train(load_config(config, SFTConfig), "run", resume=True)
+    said = " ".join(capfd.readouterr().err.split())
+    assert result["steps"] == 6
+    # Cosine: at its end a schedule of 4 steps is at 0; one of 6 is at (1 + cos(4π/6)) / 2 = 0.25 of its peak.
+    assert "the schedule now spans 6 steps instead of 4: at step 4 the learning rate goes from 0 to 0.0025" in said
+
+
+def test_a_finished_run_is_neither_trained_again_nor_overwritten(write_config):
+    config = load_config(write_config(), SFTConfig)
+    first = train(config, "run")
+    assert train(config, "run", resume=True) == first
+    with pytest.raises(ConfigError, match="--resume, replace it by --overwrite"):
+        train(config, "run")
