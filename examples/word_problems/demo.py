@@ -57,7 +57,7 @@ def show(base: Path, tuned: Path, seconds: float) -> None:
     table.add_row("held-out loss (nats per token)", f"{losses[0]:.3f}", f"{losses[-1]:.3f}")
     table.add_row("answers in the format", share(before, in_format), share(after, in_format))
     table.add_row("answers that are right", share(before, is_right), share(after, is_right))
-    console = Console()
+    console = Console(width=100)
     console.print(table)
     console.print(
         f"trained {result['tokens']:,} tokens in {result['seconds']:.0f} s "

@@ -1,107 +1,104 @@
-"""The merged model computes what the adapter computes, for every kind of adapter the toolkit trains."""
+"""The merged model computes what the adapter computes, for every kind of adapter."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import Case, logits_of_folder, merged_by_peft
-from safetensors.torch import load_file
+from merge_cases import (
+    Case,
+    file_names,
+    json_of,
+    logits_of_folder,
+    make_base,
+    make_case,
+    merge_case,
+    merged_by_peft,
+    weights,
+)
+from safetensors.torch import load_file, save_file
 
-from toolkit.core.config.chat import ChatConfig
-from toolkit.core.config.model import ModelConfig
-from toolkit.merge.merge import MergeReport, merge_adapter
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft")
 
-MakeBase = Callable[..., ModelConfig]
-MakeCase = Callable[..., Case]
-NEW_TOKENS = ("<tool>", "<plan>", "<draft>", "<a>", "<b>", "<c>")
-
-
-def merge(case: Case, output: Path, **keywords: Any) -> MergeReport:
-    return merge_adapter(case.base, case.adapter, output, chat=case.chat, **keywords)
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
-
-
-def config_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "config.json").read_text())
-
-
-def require_same(case: Case, output: Path) -> None:
-    torch.testing.assert_close(logits_of_folder(output, case.ids), case.logits, atol=1e-4, rtol=0)
-
-
-def require_same_as_peft(case: Case, output: Path) -> None:
-    ours, theirs = weights(output), merged_by_peft(case)
-    for name, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[name], atol=1e-6, rtol=1e-5)
-    assert theirs.keys() - ours.keys() <= {"lm_head.weight"}
-
-
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 BOTH = ["embed_tokens", "lm_head"]
-CASES = {
+NEW_TOKENS = ("<tool>", "<plan>", "<draft>", "<a>", "<b>", "<c>")
+TIED = pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+
+# Under each of these, embedding and head are one matrix if they are in the base.
+KEEPS_TIED = {
     "plain": {},
     "rslora": {"use_rslora": True},
     "dora": {"use_dora": True},
-    "ranks_of_their_own": {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"down_proj": 1}},
+    "ranks_and_scales_of_their_own": {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"down_proj": 1}},
     "vocabulary_saved_in_full": {"modules_to_save": BOTH, "ensure_weight_tying": True},
     "some_token_rows": {"trainable_token_indices": {"embed_tokens": [5, 7]}},
-    "some_token_rows_of_both": {"trainable_token_indices": {"embed_tokens": [5, 7], "lm_head": [5, 7]}},
     "norms_saved_in_full": {"modules_to_save": ["input_layernorm"]},
 }
 
+# Under each of these they part ways.
+TRAINS_APART = {
+    "lora_on_embedding": {"target_modules": ["q_proj", "embed_tokens"]},
+    "lora_on_head": {"target_modules": ["q_proj", "lm_head"]},
+    "lora_on_both": {"target_modules": ["q_proj", "embed_tokens", "lm_head"]},
+    "dora_on_embedding": {"target_modules": ["q_proj", "embed_tokens"], "use_dora": True},
+    "both_in_full": {"modules_to_save": BOTH},
+    "embedding_in_full": {"modules_to_save": ["embed_tokens"]},
+    "head_in_full": {"modules_to_save": ["lm_head"]},
+    "different_token_rows": {"trainable_token_indices": {"embed_tokens": [5], "lm_head": [7]}},
+}
 
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("lora", CASES.values(), ids=CASES)
-def test_merged_logits_and_weights_equal_those_of_peft(
-    make_base: MakeBase, make_case: MakeCase, tmp_path: Path, lora: dict[str, Any], tied: bool
-):
-    case = make_case(make_base(tied=tied), **lora)
-    report = merge(case, tmp_path / "merged")
-    require_same(case, tmp_path / "merged")
-    require_same_as_peft(case, tmp_path / "merged")
+
+def require_same_logits(case: Case, merged: Path) -> None:
+    torch.testing.assert_close(logits_of_folder(merged, case.ids), case.logits, atol=1e-4, rtol=0)
+
+
+def require_same_as_peft(case: Case, merged: Path) -> None:
+    ours, theirs = weights(merged), merged_by_peft(case)
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], atol=1e-6, rtol=1e-5)
+    # A state dict names a tied matrix twice.
+    assert theirs.keys() - ours.keys() <= {HEAD}
+
+
+@TIED
+@pytest.mark.parametrize("lora", KEEPS_TIED.values(), ids=KEEPS_TIED)
+def test_merged_logits_and_weights_equal_those_of_peft(tmp_path: Path, lora: dict[str, Any], tied: bool):
+    merged = tmp_path / "merged"
+    case = make_case(make_base(tmp_path / "base", tied=tied), tmp_path / "adapter", **lora)
+    report = merge_case(case, merged)
+    require_same_logits(case, merged)
+    require_same_as_peft(case, merged)
     assert report.tied is tied
-    assert report.files > 2
+    assert report.files == len(list(merged.glob("*.safetensors"))) > 2
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize(
-    "lora",
-    [
-        {"target_modules": ["q_proj", "embed_tokens"]},
-        {"target_modules": ["q_proj", "lm_head"]},
-        {"target_modules": ["q_proj", "embed_tokens", "lm_head"]},
-        {"target_modules": ["q_proj", "embed_tokens"], "use_dora": True},
-        {"modules_to_save": BOTH},
-        {"modules_to_save": ["embed_tokens"]},
-        {"modules_to_save": ["lm_head"]},
-        {"trainable_token_indices": {"embed_tokens": [5], "lm_head": [7]}},
-    ],
-    ids=str,
-)
-def test_embedding_and_head_that_were_trained_apart_come_out_as_two_matrices(
-    make_base: MakeBase, make_case: MakeCase, tmp_path: Path, lora: dict[str, Any], tied: bool
+@TIED
+@pytest.mark.parametrize("lora", TRAINS_APART.values(), ids=TRAINS_APART)
+def test_embedding_and_head_that_were_trained_apart_are_two_matrices(
+    tmp_path: Path, lora: dict[str, Any], tied: bool
 ):
-    case = make_case(make_base(tied=tied), **lora)
-    report = merge(case, tmp_path / "merged")
-    require_same(case, tmp_path / "merged")
+    merged = tmp_path / "merged"
+    case = make_case(make_base(tmp_path / "base", tied=tied), tmp_path / "adapter", **lora)
+    report = merge_case(case, merged)
+    require_same_logits(case, merged)
     assert not report.tied
-    assert config_of(tmp_path / "merged")["tie_word_embeddings"] is False
-    assert {"model.embed_tokens.weight", "lm_head.weight"} <= weights(tmp_path / "merged").keys()
+    assert json_of(merged / "config.json")["tie_word_embeddings"] is False
+    assert {EMBEDDING, HEAD} <= weights(merged).keys()
+    # On a tied base PEFT's own merge adds the LoRA of either one to both, so it is no reference there.
+    if not tied:
+        require_same_as_peft(case, merged)
 
 
-def test_a_lora_that_peft_keeps_tied_stays_one_matrix(make_base: MakeBase, make_case: MakeCase, tmp_path: Path):
-    case = make_case(make_base(tied=True), target_modules=["embed_tokens"], ensure_weight_tying=True)
-    assert merge(case, tmp_path / "merged").tied
-    require_same(case, tmp_path / "merged")
-    assert "lm_head.weight" not in weights(tmp_path / "merged")
+def test_a_lora_that_is_tied_by_peft_stays_one_matrix(tmp_path: Path):
+    base = make_base(tmp_path / "base", tied=True)
+    case = make_case(base, tmp_path / "adapter", target_modules=["embed_tokens"], ensure_weight_tying=True)
+    assert merge_case(case, tmp_path / "merged").tied
+    require_same_logits(case, tmp_path / "merged")
+    assert HEAD not in weights(tmp_path / "merged")
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@TIED
 @pytest.mark.parametrize(
     "lora",
     [
@@ -109,89 +106,74 @@ def test_a_lora_that_peft_keeps_tied_stays_one_matrix(make_base: MakeBase, make_
         {"modules_to_save": BOTH, "ensure_weight_tying": True},
         {},
     ],
-    ids=["rows", "saved_in_full", "frozen"],
+    ids=["rows_trained", "all_trained", "frozen"],
 )
-@pytest.mark.parametrize("rows", [VOCABULARY_ROWS := 280, 300], ids=["grown", "padded"])
+@pytest.mark.parametrize("rows", [280, 300], ids=["grown", "padded"])
 def test_tokens_that_the_tokenizer_learnt_have_their_rows(
-    make_base: MakeBase, make_case: MakeCase, tmp_path: Path, lora: dict[str, Any], tied: bool, rows: int
+    tmp_path: Path, lora: dict[str, Any], tied: bool, rows: int
 ):
-    base = make_base(tied=tied, chatml=False, rows=rows, added_tokens=NEW_TOKENS)
-    case = make_case(base, **lora)
-    report = merge(case, tmp_path / "merged")
-    # 280 entries, then <|im_start|>, <|im_end|> and six more: 288 rows, unless there were more already.
+    merged = tmp_path / "merged"
+    base = make_base(tmp_path / "base", tied=tied, chatml=False, rows=rows, added_tokens=NEW_TOKENS)
+    case = make_case(base, tmp_path / "adapter", **lora)
+    report = merge_case(case, merged)
+    # 280 entries, then <|im_start|>, <|im_end|> and the six: 288 rows, unless there were more already.
     assert report.new_tokens == 8
-    assert config_of(tmp_path / "merged")["vocab_size"] == max(rows, 288)
-    assert weights(tmp_path / "merged")["model.embed_tokens.weight"].shape == (max(rows, 288), 32)
-    require_same(case, tmp_path / "merged")
+    assert json_of(merged / "config.json")["vocab_size"] == max(rows, 288)
+    assert weights(merged)[EMBEDDING].shape == (max(rows, 288), 32)
     assert report.tied is tied
+    require_same_logits(case, merged)
 
 
-@pytest.mark.parametrize("lora", [{}, {"use_dora": True}, {"use_rslora": True}], ids=str)
-def test_layers_that_store_their_weight_turned_around_are_merged(
-    make_base: MakeBase, make_case: MakeCase, tmp_path: Path, lora: dict[str, Any]
-):
-    case = make_case(make_base(tied=True, kind="gpt2"), target_modules=["c_attn", "c_proj"], **lora)
-    merge(case, tmp_path / "merged")
-    require_same(case, tmp_path / "merged")
+@pytest.mark.parametrize("lora", [{}, {"use_dora": True}, {"use_rslora": True}], ids=["plain", "dora", "rslora"])
+def test_layers_that_store_their_weight_turned_around_are_merged(tmp_path: Path, lora: dict[str, Any]):
+    base = make_base(tmp_path / "base", tied=True, kind="gpt2")
+    case = make_case(base, tmp_path / "adapter", target_modules=["c_attn", "c_proj"], **lora)
+    merge_case(case, tmp_path / "merged")
+    require_same_logits(case, tmp_path / "merged")
     require_same_as_peft(case, tmp_path / "merged")
 
 
-def test_files_of_the_bare_model_without_the_prefix_are_merged(
-    make_base: MakeBase, make_case: MakeCase, tmp_path: Path
-):
-    base = make_base(tied=True, kind="gpt2", shard="10MB")
-    file = Path(base.name) / "model.safetensors"
-    from safetensors.torch import save_file
-
+def test_files_without_the_prefix_of_the_model_with_a_head_are_merged(tmp_path: Path):
+    base = make_base(tmp_path / "base", tied=True, kind="gpt2", shard="1GB")
+    file = tmp_path / "base" / "model.safetensors"
     bare = {name.removeprefix("transformer."): tensor for name, tensor in load_file(file).items()}
     save_file(bare, file, metadata={"format": "pt"})
-    case = make_case(base, target_modules=["c_attn"])
-    merge(case, tmp_path / "merged")
-    require_same(case, tmp_path / "merged")
+    case = make_case(base, tmp_path / "adapter", target_modules=["c_attn"])
+    merge_case(case, tmp_path / "merged")
+    require_same_logits(case, tmp_path / "merged")
     assert weights(tmp_path / "merged").keys() == bare.keys()
 
 
 @pytest.mark.parametrize(
-    ("shard", "dtype", "wanted", "stored", "files"),
+    ("shard", "dtype", "wanted", "stored"),
     [
-        ("1GB", torch.float32, None, torch.float32, 1),
-        ("20KB", torch.bfloat16, None, torch.bfloat16, 9),
-        ("20KB", torch.bfloat16, "float32", torch.float32, 9),
-        ("20KB", torch.float32, "float16", torch.float16, 18),
+        ("1GB", torch.float32, None, torch.float32),
+        ("20KB", torch.bfloat16, None, torch.bfloat16),
+        ("20KB", torch.bfloat16, "float32", torch.float32),
+        ("1GB", torch.float32, "float16", torch.float16),
     ],
 )
-def test_weights_keep_the_base_dtype_and_files_or_take_the_dtype_that_is_named(
-    make_base: MakeBase,
-    make_case: MakeCase,
-    tmp_path: Path,
-    shard: str,
-    dtype: torch.dtype,
-    wanted: str | None,
-    stored: torch.dtype,
-    files: int,
+def test_the_base_keeps_its_files_and_its_dtype_or_gets_the_one_that_is_named(
+    tmp_path: Path, shard: str, dtype: torch.dtype, wanted: str | None, stored: torch.dtype
 ):
-    base = make_base(shard=shard, dtype=dtype)
-    case = make_case(base)
-    merge(case, tmp_path / "merged", dtype=wanted)
-    assert {tensor.dtype for tensor in weights(tmp_path / "merged").values()} == {stored}
-    names = sorted(file.name for file in (tmp_path / "merged").glob("*.safetensors"))
-    assert names == sorted(file.name for file in Path(base.name).glob("*.safetensors"))
-    assert len(names) == files
-    assert config_of(tmp_path / "merged")["dtype"] == str(stored).removeprefix("torch.")
-    # The sum is rounded once: the stored weight is the float32 one, cast.
-    ours = weights(tmp_path / "merged")
-    torch.testing.assert_close(
-        ours["model.layers.0.mlp.up_proj.weight"],
-        merged_by_peft(case)["model.layers.0.mlp.up_proj.weight"].to(stored),
-        atol=1e-6,
-        rtol=torch.finfo(stored).eps,
-    )
+    merged = tmp_path / "merged"
+    case = make_case(make_base(tmp_path / "base", shard=shard, dtype=dtype), tmp_path / "adapter")
+    merge_case(case, merged, dtype=wanted)
+    ours = weights(merged)
+    assert {tensor.dtype for tensor in ours.values()} == {stored}
+    assert json_of(merged / "config.json")["dtype"] == str(stored).removeprefix("torch.")
+    assert file_names(merged.glob("*.safetensors*")) == file_names((tmp_path / "base").glob("*.safetensors*"))
+    # Rounded once: the sum in float32, cast.
+    for name, tensor in merged_by_peft(case).items():
+        torch.testing.assert_close(ours[name], tensor.to(stored), atol=1e-6, rtol=torch.finfo(stored).eps)
 
 
-def test_a_template_of_the_tokenizers_own_stays(make_base: MakeBase, make_case: MakeCase, tmp_path: Path):
-    case = make_case(make_base(chatml=False), ChatConfig(template="tokenizer"))
-    report = merge(case, tmp_path / "merged")
-    assert report.new_tokens == 0
-    assert "{{ m.role }}" in (tmp_path / "merged" / "chat_template.jinja").read_text()
-    generation = json.loads((tmp_path / "merged" / "generation_config.json").read_text())
-    assert generation["eos_token_id"] == [2]
+def test_a_merged_float16_weight_beyond_its_range_is_refused(tmp_path: Path):
+    base = make_base(tmp_path / "base", shard="1GB")
+    file = tmp_path / "base" / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.norm.weight"][0] = 1e5
+    save_file(tensors, file, metadata={"format": "pt"})
+    case = make_case(base, tmp_path / "adapter")
+    with pytest.raises(ValueError, match=r"model\.norm\.weight holds values beyond float16's range"):
+        merge_case(case, tmp_path / "merged", dtype="float16")

@@ -40,7 +40,7 @@ def test_a_resumed_run_fetches_no_row_of_an_earlier_step(write_config, tmp_path)
     settings = TrainingSettings(chatml=True, max_length=256, gradient_checkpointing=False, seed=0)
     loaded = backend.load_for_training(config.model, config.lora, settings=settings)
     trainer = build_trainer(config, data, loaded, RunDirectory(tmp_path / "again"), RunCounters(step=6))
-    (tmp_path / "again").mkdir()
+    (tmp_path / "again").mkdir(exist_ok=True)
     trainer.train(resume_from_checkpoint=str(tmp_path / "runs" / "run" / "checkpoint-6"))
     # 2 of 8 steps are left, of 4 rows each.
     assert trainer.data_collator.rows_fetched == 8

@@ -108,7 +108,7 @@ def test_the_head_sees_only_positions_that_are_trained(write_uneven, tiny_model,
     handle = loaded.model.get_output_embeddings().register_forward_hook(
         lambda module, inputs, output: rows.append(inputs[0].shape[:-1].numel())
     )
-    (tmp_path / "run").mkdir()
+    (tmp_path / "run").mkdir(exist_ok=True)
     trainer.train()
     handle.remove()
     trained = sum(row["trained_tokens"] for row in metrics(tmp_path / "run"))

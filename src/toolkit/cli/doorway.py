@@ -1,6 +1,7 @@
 """What all commands share: their options, and how an error becomes a message and an exit code."""
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -19,17 +20,23 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-ConfigFile = Annotated[Path, typer.Argument(help="The YAML file of the run.", show_default=False)]
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file of the run.", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Replace a key: --set training.max_steps=10. Repeatable."),
 ]
-RunName = Annotated[str | None, typer.Option(help="Name of the run; the config file's name unless given.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint, exactly.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, load no model.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")]
+RunName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Name of the run; the config file's name unless given.")
+]
+# Without a metavar of its own the help would show <bool>, as if a switch took a value.
+_SWITCH: dict[str, Any] = {"metavar": ""}
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint, exactly.", **_SWITCH)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.", **_SWITCH)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, load no model.", **_SWITCH)]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", **_SWITCH)]
+Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.", **_SWITCH)
+]
 
 
 def schema_option(model: type[BaseModel]) -> Any:
@@ -42,7 +49,8 @@ def schema_option(model: type[BaseModel]) -> Any:
             typer.echo(json_schema(model))
             raise typer.Exit
 
-    return typer.Option("--schema", callback=print_schema, is_eager=True, help="Print the config's JSON Schema.")
+    help_ = "Print the config's JSON Schema."
+    return typer.Option("--schema", callback=print_schema, is_eager=True, help=help_, **_SWITCH)
 
 
 def command_app() -> typer.Typer:
@@ -53,6 +61,9 @@ def command_app() -> typer.Typer:
 @contextmanager
 def clear_errors(debug: bool) -> Iterator[None]:
     """Turn an error into one short message: exit code 2 where the input was wrong, 1 where a run failed."""
+    if not debug:
+        # The datasets library logs the errors that it raises; what it says is in our message.
+        os.environ.setdefault("DATASETS_VERBOSITY", "critical")
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         yield

@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from toolkit.cli.checks import choose_run_name, require_room_for_run
 from toolkit.cli.doorway import (
     ConfigFile,
     Debug,
@@ -37,11 +38,12 @@ def sft(
     """Fine-tune a chat model on conversations, in the stages of a curriculum."""
     with clear_errors(debug):
         settings = load_config(config, SFTConfig, set_ or ())
-        name = run_name or settings.run.name or config.stem
+        name = choose_run_name(run_name, settings.run, config)
+        require_room_for_run(settings.run)
         if dry_run:
             from toolkit.sft.plan import show_plan
 
-            show_plan(settings, name)
+            show_plan(settings, name, resume=resume, overwrite=overwrite)
             return
         require_extra("train", "toolkit-sft")
         from toolkit.sft.train import train

@@ -98,6 +98,7 @@ def ledger_table(ledgers: list[Ledger]) -> "Table":
             f"{ledger.tokens:,}",
             f"{ledger.trained_share:.0%}",
             f"{ledger.longest:,}",
-            f"{ledger.end_share:.0%}",
+            # Rounded down: 100% says that not one is lost.
+            f"{100 * ledger.answers_with_end // max(1, ledger.answers)}%",
         )
     return table

@@ -1,5 +1,6 @@
 """From a data set in the config to tokenised rows, with a ledger of what became of every record."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -64,9 +65,12 @@ def prepare_dataset(
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """Hash of everything in a tokenizer that decides which ids come out."""
-    state = tokenizer.backend_tokenizer.to_str()
-    return tokenized.cache_key({"tokenizer": state, "template": tokenizer.chat_template})
+    """Hash of everything in a tokenizer that decides which ids come out and which of them end a turn."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    # What the last call asked for; every call asks anew, so they decide nothing and would change the hash.
+    del state["truncation"], state["padding"]
+    special = tokenizer.special_tokens_map
+    return tokenized.cache_key({"tokenizer": state, "special": special, "template": tokenizer.chat_template})
 
 
 def _tokenise(
@@ -113,6 +117,10 @@ def _truncated(
         short, outcome = truncate(row, chat.max_length, chat.truncation)
     except DataError as error:
         raise DataError(f"datasets.{ledger.name}: line {record.line}: {error}") from error
+    if short is not None and short.trained[0]:
+        # Cut on the left, it starts within an answer, and nothing predicts the first token of a row.
+        short = TokenRow(short.ids, [False, *short.trained[1:]])
+        short, outcome = (short, outcome) if any(short.trained) else (None, Outcome.NOTHING_TRAINED)
     if short is None:
         ledger.drop(_DROP_REASONS[outcome])
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.core.files import atomic_rename_dir, temporary_sibling
+from toolkit.core.files import atomic_rename_dir, fsync_tree, temporary_sibling
 from toolkit.core.ledger import Ledger
 from toolkit.core.step_plan import RowSizes
 
@@ -109,6 +109,9 @@ def save(dataset: TokenizedDataset, folder: Path) -> None:
             np.save(aside / f"{key}.npy", getattr(dataset, key), allow_pickle=False)
         described = {"ledger": dataset.ledger.as_dict(), "digest": dataset.digest}
         (aside / "dataset.json").write_text(json.dumps(described, ensure_ascii=False), encoding="utf-8")
+        fsync_tree(aside)
+        if folder.is_dir() and load(folder, dataset.name) is None:
+            shutil.rmtree(folder)
         atomic_rename_dir(aside, folder)
     except OSError:
         # Another process may have written the same content first.
@@ -119,10 +122,11 @@ def save(dataset: TokenizedDataset, folder: Path) -> None:
 
 
 def load(folder: Path, name: str) -> TokenizedDataset | None:
-    """The data set in `folder`, mapped from disk; None where there is none."""
-    if not (folder / "dataset.json").is_file():
+    """The data set in `folder`, mapped from disk; None where there is none, or where it is damaged."""
+    try:
+        described = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+        arrays = {key: np.load(folder / f"{key}.npy", mmap_mode="r", allow_pickle=False) for key in _ARRAYS}
+        ledger = Ledger(**{**described["ledger"], "name": name})
+    except (OSError, ValueError, EOFError, LookupError, TypeError):
         return None
-    described = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
-    arrays = {key: np.load(folder / f"{key}.npy", mmap_mode="r", allow_pickle=False) for key in _ARRAYS}
-    ledger = Ledger(**{**described["ledger"], "name": name})
     return TokenizedDataset(name=name, ledger=ledger, digest=described["digest"], **arrays)

@@ -4,6 +4,7 @@ The module comes out of the outline: PEFT's layer with its rank, scale and varia
 the base weight and the adapter's tensors, merged by the method that `merge_and_unload` calls, and emptied.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ def merged_weight(site: Site, base: torch.Tensor | None, tensors: dict[str, torc
         tensors: the adapter's tensors in float32, by their names within `site.module`.
 
     Raises:
-        ModelError: the result is not finite.
+        ModelError: the result is not finite, or this kind of adapter cannot be folded into a weight.
     """
     state = dict(tensors)
     name = base_name(site)
@@ -44,11 +45,18 @@ def merged_weight(site: Site, base: torch.Tensor | None, tensors: dict[str, torc
     try:
         with torch.no_grad():
             weight = _merged_module(site.module).weight.detach()
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        raise ModelError(f"PEFT cannot merge this adapter: {error}") from error
     finally:
         site.module.to("meta")
-    if not torch.isfinite(weight).all():
+    if not is_finite(weight):
         raise ModelError("the merged weight is not finite: the adapter or the base holds NaN or infinity")
     return weight
+
+
+def is_finite(values: torch.Tensor) -> bool:
+    """Whether no value is NaN or infinite: either one ends up in the sum, which is far cheaper to look at."""
+    return math.isfinite(values.sum(dtype=torch.float32).item())
 
 
 def _merged_module(module: Any) -> Any:

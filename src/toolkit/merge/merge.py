@@ -16,6 +16,7 @@ from toolkit.core.models.hf import HfBackend
 from toolkit.merge.adapter import open_adapter
 from toolkit.merge.base import base_folder
 from toolkit.merge.companions import write_generation_config, write_model_config, write_tokenizer
+from toolkit.merge.memory import return_freed_memory
 from toolkit.merge.outline import Outline, adapter_outline
 from toolkit.merge.output import check_output, new_folder
 from toolkit.merge.plan import Plan, plan_tensors
@@ -89,6 +90,7 @@ def _write_weights(folder: Path, plan: Plan, progress: Progress) -> None:
     def count() -> None:
         nonlocal written
         written += 1
+        return_freed_memory()
         progress(written, total)
 
     for file, tensors in plan.items():

@@ -9,7 +9,7 @@ import torch
 from toolkit.core.models.tokens import extend_rows
 from toolkit.errors import ModelError
 from toolkit.merge.adapter import Adapter
-from toolkit.merge.delta import merged_weight, needs_base
+from toolkit.merge.delta import is_finite, merged_weight, needs_base
 from toolkit.merge.outline import Outline
 from toolkit.merge.shards import FLOATS, OutputTensor, StoredTensor
 
@@ -130,7 +130,7 @@ def _cast(source: StoredTensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _rounded(name: str, values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     rounded = values.to(dtype)
-    if dtype is torch.float16 and not torch.isfinite(rounded).all():
+    if dtype is torch.float16 and not is_finite(rounded):
         raise ModelError(f"{name} holds values beyond float16's range of 65504; choose bfloat16 or float32")
     return rounded
 

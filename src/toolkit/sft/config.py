@@ -1,6 +1,6 @@
 """The config file of `toolkit-sft`."""
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.config.data import DatasetConfig, OnBadRecord, StageConfig, ValidationConfig
@@ -53,39 +53,61 @@ class SFTConfig(StrictModel):
 
     def curriculum_stages(self) -> list[Stage]:
         """The stages as the curriculum takes them."""
-        return [Stage(stage.name, stage.until_step, stage.mix) for stage in self.stages]
+        return _as_curriculum_stages(self.stages)
 
-    @model_validator(mode="after")
-    def _stages_fit(self) -> "SFTConfig":
-        used = {name for stage in self.stages for name in stage.mix}
-        unused = [name for name in self.datasets if name not in used]
+    # The checks below look at more than one section. Each belongs to the last of them, whose line the message names;
+    # a section that is missing from `info.data` is wrong by itself, which is told.
+
+    @field_validator("lora")
+    @classmethod
+    def _adapter_fits(cls, lora: LoraConfig | None, info: ValidationInfo) -> LoraConfig | None:
+        model: ModelConfig | None = info.data.get("model")
+        if model is not None and model.adapter is not None and lora != LoraConfig():
+            raise ValueError("model.adapter brings its own shape; leave the lora section out")
+        if model is not None and model.quantization != "none" and lora is None:
+            raise ValueError("quantised weights cannot be trained in full; keep the lora section or drop quantization")
+        return lora
+
+    @field_validator("stages")
+    @classmethod
+    def _stages_fit(cls, stages: tuple[StageConfig, ...], info: ValidationInfo) -> tuple[StageConfig, ...]:
+        datasets: dict[str, DatasetConfig] | None = info.data.get("datasets")
+        if datasets is None:
+            return stages
+        # The same checks as at training time, before any file is read: sizes of 1 stand for data not yet counted.
+        Curriculum(_as_curriculum_stages(stages), dict.fromkeys(datasets, 1), rows_per_step=1, seed=0)
+        used = {name for stage in stages for name in stage.mix}
+        unused = [name for name in datasets if name not in used]
         if unused:
             raise ValueError(f"no stage uses {', '.join(unused)}; add it to a stage's mix or remove it from datasets")
-        # The same checks as at training time, before any file is read: sizes of 1 stand for data not yet counted.
-        Curriculum(self.curriculum_stages(), dict.fromkeys(self.datasets, 1), self.training.rows_per_step, 0)
-        return self
+        return stages
 
-    @model_validator(mode="after")
-    def _steps_fit(self) -> "SFTConfig":
-        end = self.stages[-1].until_step
-        if self.max_steps > end:
+    @field_validator("training")
+    @classmethod
+    def _steps_fit(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
+        stages: tuple[StageConfig, ...] | None = info.data.get("stages")
+        if stages is None:
+            return training
+        end = stages[-1].until_step
+        steps = training.max_steps or end
+        if steps > end:
             raise ValueError(
-                f"training.max_steps {self.max_steps} is beyond the last stage, which ends at {end}; "
-                "raise that stage's until_step"
+                f"max_steps {steps} is beyond the last stage, which ends at {end}; raise that stage's until_step"
             )
-        if self.training.warmup_steps >= self.max_steps:
+        if training.warmup_steps >= steps:
             raise ValueError(
-                f"training.warmup_steps {self.training.warmup_steps} leaves no step of the {self.max_steps} to train "
-                "at the full learning rate; lower it"
+                f"warmup_steps {training.warmup_steps} leaves no step of the {steps} to train at the full learning "
+                "rate; lower it"
             )
-        return self
+        return training
 
-    @model_validator(mode="after")
-    def _adapter_and_export_fit(self) -> "SFTConfig":
-        if self.model.adapter is not None and self.lora != LoraConfig():
-            raise ValueError("model.adapter brings its own shape; leave the lora section out")
-        if self.run.export == "best" and self.validation is None:
-            raise ValueError("run.export: best needs a validation section to tell which is best")
-        if self.model.quantization != "none" and self.lora is None:
-            raise ValueError("quantised weights cannot be trained in full; keep the lora section or drop quantization")
-        return self
+    @field_validator("run")
+    @classmethod
+    def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
+        if run.export == "best" and "validation" in info.data and info.data["validation"] is None:
+            raise ValueError("export: best needs a validation section to tell which is best")
+        return run
+
+
+def _as_curriculum_stages(stages: tuple[StageConfig, ...]) -> list[Stage]:
+    return [Stage(stage.name, stage.until_step, stage.mix) for stage in stages]

@@ -40,7 +40,7 @@ def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool
     backend = choose_backend(config.model)  # before TRL is imported: unsloth rewrites its classes
     tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
     data = prepare_data(config, tokenizer, console.print)
-    console.print(ledger_table(data.ledgers))
+    console.print(ledger_table(data.ledgers), soft_wrap=False)
     identity = run_identity(config, data, tokenizer)
     point = find_resume_point(run, identity, data.curriculum, resume=resume)
     loaded = backend.load_for_training(config.model, config.lora, settings=_settings(config))
@@ -101,7 +101,7 @@ def _announce(config: SFTConfig, run: RunDirectory, point: ResumePoint) -> None:
 
     before = load_config(run.config, SFTConfig)
     for change in differences(before.model_dump(mode="json"), config.model_dump(mode="json")):
-        console.print(f"  changed since the run started: {change}", markup=False)
+        console.print(f"  changed since the run started: {change}")
     change = schedule_change(before.training, before.max_steps, config.training, config.max_steps, point.counters.step)
     if change:
         console.print(f"  {change}")

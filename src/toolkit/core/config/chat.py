@@ -20,7 +20,8 @@ class ChatConfig(StrictModel):
     """Which assistant turns are trained: all of them, or only the last of each conversation."""
 
     reasoning_history: Literal["keep", "drop"] = "keep"
-    """Whether earlier assistant turns keep their reasoning block when a later turn is rendered."""
+    """Whether earlier assistant turns keep their reasoning block when a later turn is rendered; `drop` wants
+    `train_on: last`."""
 
     max_length: int = Field(default=2048, ge=8)
     """Longest conversation, in tokens."""
@@ -37,5 +38,10 @@ class ChatConfig(StrictModel):
             raise ValueError(
                 "reasoning_history: drop hides the reasoning of earlier turns, so they cannot be trained as they "
                 "were written; set train_on: last"
+            )
+        if self.reasoning_history == "drop" and self.template == "tokenizer":
+            raise ValueError(
+                "reasoning_history: drop is for template: chatml; the tokenizer's own template decides for itself, "
+                "so leave it out"
             )
         return self

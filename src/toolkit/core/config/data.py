@@ -1,40 +1,51 @@
 """Data sets, their columns, the validation split, and the curriculum's stages."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from toolkit.core.config.references import LocalOrNamed
 from toolkit.core.config.strict import StrictModel
+
+ColumnName = Annotated[str, Field(min_length=1)]
 
 
 class ColumnsConfig(StrictModel):
     """What the columns of a data set are called; a column that is not there is passed over."""
 
-    messages: str = "messages"
+    messages: ColumnName = "messages"
     """Whole conversations: a list of `{role, content}`."""
 
-    prompt: str = "prompt"
+    prompt: ColumnName = "prompt"
     """The user's text (or a list of messages), where there is no messages column."""
 
-    completion: str = "completion"
+    completion: ColumnName = "completion"
     """The answer that belongs to the prompt."""
 
-    system: str | None = None
+    system: ColumnName | None = None
     """A system message of its own for each row."""
 
-    tools: str = "tools"
+    tools: ColumnName = "tools"
     """Tool definitions for the conversation, as a list of JSON objects."""
 
-    weight: str = "weight"
-    """A factor on the row's loss; rows without it count 1."""
+    weight: ColumnName = "weight"
+    """A factor on the row's loss, above 0; rows without it count 1."""
+
+    @model_validator(mode="after")
+    def _each_name_once(self) -> "ColumnsConfig":
+        names = [name for name in self.model_dump().values() if name is not None]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} cannot stand for two things at once; rename one of them")
+        return self
 
 
 class DatasetConfig(StrictModel):
     """One source of conversations."""
 
     path: LocalOrNamed
-    """A `.jsonl`, `.json`, `.parquet` or `.csv` file, or a Hugging Face data set id."""
+    """A `.jsonl`, `.json`, `.csv` or `.tsv` file (also with `.gz`), a `.parquet` file, or a Hugging Face data set:
+    `owner/name` or `owner/name:subset`."""
 
     split: str = "train"
     """Split of a Hugging Face data set."""
@@ -62,12 +73,18 @@ class ValidationConfig(StrictModel):
     """Stop after so many evaluations in a row without a better loss; null never stops early."""
 
     min_improvement: float = Field(default=0.0, ge=0)
-    """How much lower the loss must be to count as better."""
+    """How much lower the loss must be to count as better for `patience`."""
 
     @model_validator(mode="after")
     def _one_source(self) -> "ValidationConfig":
         if (self.dataset is None) == (self.fraction is None):
             raise ValueError("give one of `dataset` (a file of its own) and `fraction` (a share of the data)")
+        return self
+
+    @model_validator(mode="after")
+    def _improvement_is_read(self) -> "ValidationConfig":
+        if self.min_improvement and self.patience is None:
+            raise ValueError("min_improvement only says when patience runs out; give patience too, or leave it out")
         return self
 
 
@@ -80,8 +97,15 @@ class StageConfig(StrictModel):
     until_step: int = Field(ge=1)
     """The optimizer step at which the stage ends, counted from the start of the run."""
 
-    mix: dict[str, float] = Field(min_length=1)
-    """Data set names and their weights; a weight is a share of the rows."""
+    mix: dict[str, Annotated[float, Field(ge=0)]] = Field(min_length=1)
+    """Data set names and their weights: each gets that share of the stage's rows."""
+
+    @field_validator("mix")
+    @classmethod
+    def _something_is_drawn(cls, mix: dict[str, float]) -> dict[str, float]:
+        if not any(mix.values()):
+            raise ValueError("all weights are 0, so there is nothing to draw; raise one of them")
+        return mix
 
 
 OnBadRecord = Literal["error", "skip"]

@@ -1,6 +1,8 @@
 """How answers are generated, by predict and later by chat and evaluation."""
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import Field, model_validator
 
 from toolkit.core.config.data import ColumnsConfig
 from toolkit.core.config.strict import StrictModel
@@ -27,11 +29,11 @@ class GenerationConfig(StrictModel):
     repetition_penalty: float = Field(default=1.0, gt=0)
     """Divide the score of tokens that were already said; 1 does nothing."""
 
-    stop: tuple[str, ...] = ()
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Texts at which an answer ends, besides the model's own end token."""
 
     n: int = Field(default=1, ge=1)
-    """Answers for each prompt."""
+    """Answers for each prompt; more than one wants a temperature above 0."""
 
     seed: int = Field(default=0, ge=0)
     """Seed of the samples."""
@@ -44,3 +46,9 @@ class GenerationConfig(StrictModel):
 
     columns: ColumnsConfig = ColumnsConfig()
     """What the columns of the input are called."""
+
+    @model_validator(mode="after")
+    def _answers_differ(self) -> "GenerationConfig":
+        if self.n > 1 and self.temperature == 0:
+            raise ValueError(f"n: {self.n} with temperature: 0 is one answer {self.n} times; raise the temperature")
+        return self

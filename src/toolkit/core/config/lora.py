@@ -1,6 +1,6 @@
 """How the adapter is shaped."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ class LoraConfig(StrictModel):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the adapter's input, during training only."""
 
-    target_modules: Literal["auto", "all-linear"] | tuple[str, ...] = "all-linear"
+    target_modules: Literal["auto", "all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = "all-linear"
     """Which layers get an adapter: every linear layer, PEFT's choice for the architecture (`auto`), or names."""
 
     rslora: bool = False

@@ -1,6 +1,9 @@
 """Which model to load, from where, and in what shape."""
 
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
 
 from toolkit.core.config.references import LocalOrNamed
 from toolkit.core.config.strict import ConfigPath, StrictModel
@@ -30,8 +33,21 @@ class ModelConfig(StrictModel):
     adapter: ConfigPath | None = None
     """Folder of a LoRA adapter that training goes on from, instead of a new one."""
 
-    added_tokens: tuple[str, ...] = ()
+    added_tokens: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Tokens to add to the vocabulary; padded embedding rows are used first, new rows start at the mean."""
 
     trust_remote_code: bool = False
     """Run Python code that a model folder or hub id brings along; only for sources you trust."""
+
+    @model_validator(mode="after")
+    def _revision_is_read(self) -> "ModelConfig":
+        if self.revision is not None and (Path(self.name).is_absolute() or self.name.endswith(".gguf")):
+            raise ValueError("revision is for Hugging Face ids, and name is a local path; leave revision out")
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_differ(self) -> "ModelConfig":
+        twice = sorted({token for token in self.added_tokens if self.added_tokens.count(token) > 1})
+        if twice:
+            raise ValueError(f"added_tokens: {', '.join(twice)} is given twice; keep one")
+        return self

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from toolkit.core.config.strict import ConfigPath, StrictModel
+from toolkit.errors import ConfigError
 
 Tracker = Literal["tensorboard", "wandb", "trackio"]
 
@@ -30,3 +31,15 @@ class RunConfig(StrictModel):
 
     trackers: tuple[Tracker, ...] = ()
     """Where metrics are sent besides `metrics.jsonl`; nowhere unless asked."""
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_a_folders(cls, name: str | None) -> str | None:
+        return name if name is None else require_run_name(name)
+
+
+def require_run_name(name: str) -> str:
+    """The name as it is; ConfigError unless it can be that of one folder."""
+    if not name.strip() or name in (".", "..") or "\0" in name or Path(name).name != name:
+        raise ConfigError(f"a run's name is that of one folder, without a slash, so not {name!r}")
+    return name

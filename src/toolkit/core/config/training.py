@@ -17,7 +17,7 @@ class TrainingConfig(StrictModel):
     """Rows that go through the model at once on one device; changes memory and speed, not the training."""
 
     max_steps: int | None = Field(default=None, ge=1)
-    """Stop here; the end of the last stage unless given."""
+    """Stop after so many optimizer steps; at the end of the last stage unless given."""
 
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of the curriculum, the validation split, the adapter's start and dropout."""
@@ -26,7 +26,7 @@ class TrainingConfig(StrictModel):
     """Peak learning rate."""
 
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    """How the learning rate falls after the warm-up."""
+    """How the learning rate falls after the warm-up; `constant` does not."""
 
     warmup_steps: int = Field(default=0, ge=0)
     """Optimizer steps during which the learning rate rises from 0."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.core.cache import cache_dir
-from toolkit.core.files import atomic_rename_dir, content_digest, temporary_sibling
+from toolkit.core.files import atomic_rename_dir, content_digest, fsync_tree, temporary_sibling
+from toolkit.core.models.location import require_all_weights
 from toolkit.errors import ModelError
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ def converted_folder(gguf_file: Path) -> Path:
         aside = temporary_sibling(folder)
         try:
             _convert(gguf_file, aside)
+            fsync_tree(aside)
             atomic_rename_dir(aside, folder)
         except OSError:
             # Another process may have put the same folder there first: its files are as good as ours.
@@ -40,11 +42,16 @@ def _convert(gguf_file: Path, target: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source = {"pretrained_model_name_or_path": str(gguf_file.parent), "gguf_file": gguf_file.name}
+    model: Any
     try:
         tokenizer = AutoTokenizer.from_pretrained(**source)
-        model: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"model.name: cannot read {gguf_file}: {error}") from error
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            **source, dtype=torch.bfloat16, output_loading_info=True
+        )
+    except Exception as error:  # a damaged file makes its readers raise anything
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(f"model.name: cannot read {gguf_file}: {reason}") from error
+    require_all_weights(str(gguf_file), loading["missing_keys"])
     # save_pretrained refuses a model that still says it is quantised; the weights no longer are.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):

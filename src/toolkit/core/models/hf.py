@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import PeftModel
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.utils import logging as transformers_logging
 
 from toolkit.core.models.base import LoadedModel, TrainingSettings
 from toolkit.core.models.devices import compute_dtype, training_device
 from toolkit.core.models.gguf import converted_folder
-from toolkit.core.models.location import locate_model
+from toolkit.core.models.location import locate_model, require_all_weights
 from toolkit.core.models.lora import add_adapter
 from toolkit.core.models.tokens import add_tokens, extend_model
 from toolkit.errors import ModelError
@@ -76,7 +77,10 @@ class HfBackend:
         if config.quantization != "none":
             keywords["quantization_config"] = _quantization(config.quantization, dtype)
         with _one_line_errors(config.name):
-            model = AutoModelForCausalLM.from_pretrained(model_files(config), **_source(config), **keywords)
+            model, loading = AutoModelForCausalLM.from_pretrained(
+                model_files(config), **_source(config), **keywords, output_loading_info=True
+            )
+            require_all_weights(config.name, loading["missing_keys"])
         extend_model(model, new_ids)
         return model, tokenizer, new_ids
 
@@ -111,10 +115,23 @@ def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
     """`model` with the adapter in the folder `adapter` on top; ModelError where it is none, or does not fit."""
     if not (adapter / "adapter_config.json").is_file():
         raise ModelError(f"{adapter} has no adapter_config.json, so it is not a LoRA adapter")
+    if not any((adapter / f"adapter_model.{ending}").is_file() for ending in ("safetensors", "bin")):
+        raise ModelError(f"{adapter} has no adapter_model.safetensors, so there are no weights to load")
     try:
-        return PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
-    except (RuntimeError, ValueError) as error:
-        raise ModelError(f"the adapter in {adapter} does not fit this model: {str(error).splitlines()[0]}") from error
+        adapted = PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
+        # from_pretrained passes over weights without a place and places without weights; loading again tells them.
+        loading = adapted.load_adapter(str(adapter), "default", is_trainable=trainable)
+    except (RuntimeError, ValueError, KeyError, SafetensorError) as error:
+        reason = " ".join(line.strip() for line in str(error).splitlines()[:2])
+        raise ModelError(f"the adapter in {adapter} does not fit this model: {reason}") from error
+    astray = [*loading.missing_keys, *loading.unexpected_keys]
+    if astray:
+        raise ModelError(
+            f"the adapter in {adapter} was made for another model: {len(astray)} of its weights and this model's "
+            f"places for them do not match, such as {astray[0]}"
+        )
+    return adapted
+
 
 
 def _quantization(kind: str, dtype: torch.dtype) -> BitsAndBytesConfig:
@@ -137,8 +154,8 @@ def _one_line_errors(name: str) -> Iterator[None]:
         yield
     except ModelError:
         raise
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(
             f"model.name: cannot load {name!r}: {reason} "
             "(without a hub, give a local folder, a .gguf file or smollm2-135m-instruct)"

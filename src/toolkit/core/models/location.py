@@ -3,6 +3,7 @@
 A name is looked up as: a packaged model, a `.gguf` file, a local folder, and else a Hugging Face id.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,6 +63,13 @@ def locate_model(name: str) -> ModelLocation:
             f"packaged models: {', '.join(PACKAGED)}"
         )
     return ModelLocation("hub", name)
+
+
+def require_all_weights(name: str, missing: Iterable[str]) -> None:
+    """Raise ModelError if a loader found no weights for a part of the model, which it fills with random numbers."""
+    names = sorted(missing)
+    if names:
+        raise ModelError(f"model.name: {name} lacks {len(names)} of its weights, such as {names[0]}")
 
 
 def _packaged_file(name: str, packaged: PackagedModel) -> Path:

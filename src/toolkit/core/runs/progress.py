@@ -7,7 +7,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from toolkit.core.runs.processes import is_main_process
 
-console = Console(stderr=True, highlight=False, quiet=not is_main_process())
+# Lines are left to the terminal to wrap, so that a log file gets each of them whole.
+console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=not is_main_process())
 
 
 class TrainingProgress:
@@ -40,7 +41,7 @@ class TrainingProgress:
 
     def say(self, text: str) -> None:
         """Print one line above the bar."""
-        console.print(text, markup=False)
+        console.print(text)
 
     def stop(self) -> None:
         """Leave the bar as it is and give the terminal back."""

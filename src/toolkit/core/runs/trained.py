@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict
 
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.config.load import load_config
@@ -15,18 +15,25 @@ from toolkit.core.runs.directory import RunDirectory
 from toolkit.errors import ConfigError
 
 
-class _RunSection(BaseModel):
-    output_dir: ConfigPath = Field(default=Path("runs"), validate_default=True)
+class _Part(BaseModel):
+    """A section of which only some keys are of interest; all others are passed over."""
+
+    # Validating defaults gives their paths the folder of the file that is loaded, as in `StrictModel`.
+    model_config = ConfigDict(frozen=True, extra="ignore", validate_default=True, revalidate_instances="always")
+
+
+class _RunSection(_Part):
+    output_dir: ConfigPath = Path("runs")
     name: str | None = None
 
 
-class _Location(BaseModel):
-    """The part of any training config that says where its runs are; all other keys are passed over."""
+class _Location(_Part):
+    """The part of any training config that says where its runs are."""
 
-    run: _RunSection = Field(default=_RunSection(), validate_default=True)
+    run: _RunSection = _RunSection()
 
 
-class _Content(BaseModel):
+class _Content(_Part):
     """The part of any training config that says what a model was made of."""
 
     model: ModelConfig

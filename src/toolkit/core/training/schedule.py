@@ -1,5 +1,6 @@
 """The learning rate as a function of the step, by the scheduler that the trainer uses."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,29 @@ from toolkit.core.training.arguments import schedule_arguments
 
 def learning_rate_at(training: TrainingConfig, max_steps: int, step: int) -> float:
     """The learning rate of optimizer step `step`, counted from 0, in a run of `max_steps`."""
+    return _schedule(training, max_steps)(step)
+
+
+def schedule_change(
+    old: TrainingConfig, old_max_steps: int, new: TrainingConfig, new_max_steps: int, step: int
+) -> str | None:
+    """One sentence on what a resumed run's new schedule does at `step`.
+
+    None where the steps before it had the learning rates that the new schedule gives them too, so that the run
+    is the same as one that had the new schedule from the start.
+    """
+    before, after = _schedule(old, old_max_steps), _schedule(new, new_max_steps)
+    if all(before(earlier) == after(earlier) for earlier in range(step)):
+        return None
+    longer = old_max_steps != new_max_steps
+    return (
+        f"the schedule {f'now spans {new_max_steps} steps instead of {old_max_steps}' if longer else 'changed'}: "
+        f"at step {step} the learning rate goes from {before(step):.3g} to {after(step):.3g}, so the run differs "
+        f"from one that had {new_max_steps if longer else 'it'} from the start"
+    )
+
+
+def _schedule(training: TrainingConfig, max_steps: int) -> Callable[[int], float]:
     name, keywords = schedule_arguments(training)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=training.learning_rate)
     scheduler: Any = get_scheduler(
@@ -20,18 +44,5 @@ def learning_rate_at(training: TrainingConfig, max_steps: int, step: int) -> flo
         num_training_steps=max_steps,
         scheduler_specific_kwargs=keywords,
     )
-    return training.learning_rate * scheduler.lr_lambdas[0](step)
-
-
-def schedule_change(
-    old: TrainingConfig, old_max_steps: int, new: TrainingConfig, new_max_steps: int, step: int
-) -> str | None:
-    """One sentence on what a resumed run's new schedule does at `step`; None where it does nothing."""
-    before = learning_rate_at(old, old_max_steps, step)
-    after = learning_rate_at(new, new_max_steps, step)
-    if before == after and old_max_steps == new_max_steps:
-        return None
-    return (
-        f"the schedule now spans {new_max_steps} steps instead of {old_max_steps}: at step {step} the learning rate "
-        f"goes from {before:.3g} to {after:.3g}, so the run differs from one that had {new_max_steps} from the start"
-    )
+    factor = scheduler.lr_lambdas[0]
+    return lambda step: training.learning_rate * factor(step)

@@ -1,0 +1,31 @@
+"""What can be told to be wrong about a run before anything heavy is imported."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+from toolkit.core.config.run import RunConfig, require_run_name
+from toolkit.errors import ConfigError
+
+
+def choose_run_name(given: str | None, run: RunConfig, config: Path) -> str:
+    """The name after `--run-name`, else the config's own, else that of its file; ConfigError if it cannot be one."""
+    if given is None:
+        return run.name or config.stem
+    try:
+        return require_run_name(given)
+    except ConfigError as error:
+        raise ConfigError(f"--run-name: {error}") from None
+
+
+def require_room_for_run(run: RunConfig) -> None:
+    """Raise ConfigError where no folder can be made in `run.output_dir`, or a tracker is not installed."""
+    there = next(folder for folder in (run.output_dir, *run.output_dir.absolute().parents) if folder.exists())
+    if not there.is_dir():
+        raise ConfigError(f"run.output_dir: {there} is a file, so no run can be kept in it; name a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"run.output_dir: {there} may not be written to; name another folder")
+    missing = [tracker for tracker in run.trackers if find_spec(tracker) is None]
+    if missing:
+        packages = " ".join(missing)
+        raise ConfigError(f"run.trackers: not installed here: {packages}; pip install {packages}, or take it out")

@@ -1,0 +1,111 @@
+"""What all tests share: a clean environment, a tiny model, and the packaged one converted once per machine."""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Text that the tiny tokenizer learns its merges from.
+_CORPUS = [
+    "system\nuser\nassistant\nYou are a helpful assistant.\n",
+    "What is the capital of France? The capital of France is Paris.",
+    "Anna has 3 apples and buys 4 more. How many apples does she have? She has 7 apples.",
+    "one two three four five six seven eight nine ten\n\n1 2 3 4 5 6 7 8 9 10\n",
+] * 4
+_TOKENS = 380
+# A few rows more than tokens, as many real models have.
+_ROWS = 384
+
+
+def pytest_configure() -> None:
+    """Keep the tests off the network: the hub's library reads this when it is imported, so it comes first."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | None]:
+    """Give the session a cache of its own, in one process; the value is the user's setting of the cache folder."""
+    before = os.environ.get("POSTTRAIN_TOOLKIT_CACHE")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+            environment.delenv(name, raising=False)
+        yield before
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder(users_cache: str | None) -> Path:
+    """The packaged model as a folder, in the user's own cache: converting it takes 20 seconds."""
+    from toolkit.core.models.gguf import converted_folder
+    from toolkit.core.models.location import locate_model
+
+    with pytest.MonkeyPatch.context() as environment:
+        if users_cache is None:
+            environment.delenv("POSTTRAIN_TOOLKIT_CACHE")
+        else:
+            environment.setenv("POSTTRAIN_TOOLKIT_CACHE", users_cache)
+        return converted_folder(Path(locate_model("smollm2-135m-instruct").path))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a random Llama of 2 layers with tied embeddings, in float32, and its byte-level tokenizer.
+
+    Its 384 embedding rows are 4 more than the tokenizer has entries.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tokenizer = _tiny_tokenizer()
+    tokenizer.save_pretrained(folder)
+    config = LlamaConfig(
+        vocab_size=_ROWS,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=16,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).float().save_pretrained(folder)
+    return folder
+
+
+def _tiny_tokenizer() -> Any:
+    """Byte-level BPE, so that it can spell every text."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_TOKENS,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        show_progress=False,
+    )
+    backend.train_from_iterator(_CORPUS, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+
+
+@pytest.fixture(scope="session")
+def write_jsonl() -> Callable[[Path, Iterable[Mapping[str, Any]]], Path]:
+    """`write_jsonl(path, rows)` writes one JSON object per line and returns the path."""
+
+    def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        return path
+
+    return write

@@ -1,0 +1,364 @@
+"""From a file to tokenised rows: what becomes of every record, and when the cache may be read.
+
+The tiny tokenizer spells `z` and `Q` as one token each and makes two of `user\\n` and of `assistant\\n`. So a
+row of n `z` and m `Q` is of n + 5 tokens for the user (<|im_start|>, user, newline, n, <|im_end|>, newline) and
+m + 5 for the assistant, of which the m and their <|im_end|> are trained.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from toolkit.core.config.chat import ChatConfig
+from toolkit.core.config.data import ColumnsConfig, DatasetConfig
+from toolkit.core.preparation import prepare_dataset, tokenizer_digest
+from toolkit.core.tokenized import TokenizedDataset
+from toolkit.errors import DataError
+
+
+def row(z: int, q: int, **more: object) -> dict[str, object]:
+    return {"prompt": "z" * z, "completion": "Q" * q, **more}
+
+
+# Of 15, 24 and 31 tokens, of which 4, 5 and 21 are trained.
+THREE = [row(2, 3), row(10, 4), row(1, 20)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """A cache for one test, so that no other test's rows are found in it."""
+    monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "tokenized"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model):
+    return AutoTokenizer.from_pretrained(tiny_model)
+
+
+@pytest.fixture
+def prepare(tmp_path, write_jsonl, tokenizer):
+    """`prepare(rows, **chat)` writes the rows to a file and prepares it; `lines` of the report go to a list."""
+
+    def call(rows, *, lines=None, tokenizer=tokenizer, on_bad_record="error", columns=None, **chat) -> TokenizedDataset:
+        path = tmp_path / "rows.jsonl"
+        if rows is not None:
+            write_jsonl(path, rows)
+        config = DatasetConfig(path=str(path), columns=columns or ColumnsConfig())
+        report = (lambda line: None) if lines is None else lines.append
+        return prepare_dataset("d", config, ChatConfig(**chat), tokenizer, on_bad_record, report)
+
+    return call
+
+
+def counted(data: TokenizedDataset) -> dict[str, object]:
+    """The ledger's numbers that are not 0."""
+    return {key: value for key, value in data.ledger.as_dict().items() if value and key != "name"}
+
+
+def test_rows_that_fit_are_counted_in_the_ledger(prepare):
+    data = prepare(THREE)
+    assert data.lengths().tolist() == [15, 24, 31]
+    assert data.trained_counts().tolist() == [4, 5, 21]
+    assert counted(data) == {
+        "records": 3,
+        "rows": 3,
+        "tokens": 70,
+        "trained_tokens": 30,
+        "longest": 31,
+        "answers": 3,
+        "answers_with_end": 3,
+    }
+    assert data.ledger.trained_share == 30 / 70
+    assert data.ledger.end_share == 1.0
+
+
+def test_what_is_trained_is_the_answer_and_its_end_token(prepare, tokenizer):
+    ids, trained = prepare([row(2, 3)]).row(0)
+    assert tokenizer.decode(ids) == "<|im_start|>user\nzz<|im_end|>\n<|im_start|>assistant\nQQQ<|im_end|>\n"
+    assert tokenizer.decode(ids[trained]) == "QQQ<|im_end|>"
+
+
+def test_rows_that_are_too_long_are_dropped_and_counted(prepare):
+    data = prepare(THREE, max_length=24, truncation="drop")
+    assert data.lines.tolist() == [1, 2]
+    assert counted(data) == {
+        "records": 3,
+        "dropped": {"too long": 1},
+        "rows": 2,
+        "tokens": 39,
+        "trained_tokens": 9,
+        "longest": 24,
+        "answers": 2,
+        "answers_with_end": 2,
+    }
+
+
+def test_a_cut_on_the_right_takes_the_end_of_an_answer_and_says_so(prepare):
+    # The third row's answer begins at its 10th token: of 24 tokens, 15 are of the answer.
+    data = prepare(THREE, max_length=24, truncation="right", min_end_tokens_kept=0.5)
+    assert data.trained_counts().tolist() == [4, 5, 15]
+    assert counted(data) == {
+        "records": 3,
+        "cut_right": 1,
+        "rows": 3,
+        "tokens": 63,
+        "trained_tokens": 24,
+        "longest": 24,
+        "answers": 3,
+        "answers_with_end": 2,
+    }
+
+
+def test_a_cut_on_the_right_that_takes_only_the_last_newline_keeps_the_answer(prepare):
+    data = prepare(THREE[:2], max_length=23, truncation="right")
+    assert counted(data) == {
+        "records": 2,
+        "cut_right": 1,
+        "rows": 2,
+        "tokens": 15 + 23,
+        "trained_tokens": 9,
+        "longest": 23,
+        "answers": 2,
+        "answers_with_end": 2,
+    }
+
+
+def test_a_cut_on_the_left_keeps_the_end_of_the_answer(prepare):
+    data = prepare(THREE, max_length=24, truncation="left")
+    assert data.trained_counts().tolist() == [4, 5, 21]
+    assert (data.ledger.cut_left, data.ledger.cut_right) == (1, 0)
+    assert (data.ledger.answers, data.ledger.answers_with_end) == (3, 3)
+
+
+def test_the_first_token_of_a_row_that_starts_within_an_answer_is_not_counted_as_trained(prepare):
+    # Of 20 tokens 19 are of the answer and its end token; the first of them is predicted by nothing.
+    data = prepare([row(1, 20)], max_length=20, truncation="left")
+    ids, trained = data.row(0)
+    assert len(ids) == 20
+    assert trained.tolist() == [False, *[True] * 18, False]
+    assert data.ledger.trained_tokens == data.sizes().trained_counts[0] == 18
+
+
+def test_a_row_of_which_only_its_first_token_would_be_trained_is_dropped(prepare):
+    # The last 8 tokens are the answer's end token, a newline, and the 6 of the user's turn of one letter.
+    turns = [("user", "z"), ("assistant", "Q"), ("user", "z")]
+    rows = [{"messages": [{"role": role, "content": text} for role, text in turns]}, row(1, 1)]
+    data = prepare(rows, max_length=8, truncation="left")
+    assert data.ledger.dropped == {"nothing to train": 1}
+    assert data.lines.tolist() == [2]
+
+
+def test_a_prompt_that_fills_the_whole_length_leaves_nothing_to_train(prepare):
+    data = prepare([row(2, 3), row(30, 3)], max_length=20, truncation="right")
+    assert data.ledger.dropped == {"nothing to train": 1}
+    assert (data.ledger.cut_right, data.ledger.rows) == (0, 1)
+
+
+def test_under_truncation_error_the_line_of_the_long_row_is_named(prepare):
+    with pytest.raises(DataError, match=r"datasets\.d: line 3: a conversation has 31 tokens, the limit is 30"):
+        prepare(THREE, max_length=30, truncation="error")
+
+
+def test_data_without_a_trained_token_are_refused(prepare):
+    with pytest.raises(DataError, match=r"datasets\.d: no trained token is left of 3 rows \(3 too long\)"):
+        prepare(THREE, max_length=8, truncation="drop")
+
+
+def test_data_whose_answers_lost_their_ends_are_refused(prepare):
+    with pytest.raises(DataError, match=r"only 66\.7% of the answers keep their end token .* = 90%"):
+        prepare(THREE, max_length=24, truncation="right")
+
+
+def test_the_same_data_are_refused_from_the_cache_too(prepare):
+    for _ in range(2):
+        with pytest.raises(DataError, match="keep their end token"):
+            prepare(THREE, max_length=24, truncation="right")
+
+
+def test_a_bad_record_stops_the_run_or_is_skipped_and_counted(prepare):
+    rows = [row(2, 3), {"prompt": "no answer"}, row(10, 4)]
+    with pytest.raises(DataError, match=r"rows\.jsonl:2"):
+        prepare(rows)
+    data = prepare(rows, on_bad_record="skip")
+    assert (data.ledger.records, data.ledger.bad, data.ledger.rows) == (3, 1, 2)
+    assert data.lines.tolist() == [1, 3]
+    assert "rows.jsonl:2" in data.ledger.faults[0]
+
+
+def test_a_turn_with_train_false_is_not_trained(prepare, tokenizer):
+    messages = [
+        {"role": "user", "content": "z"},
+        {"role": "assistant", "content": "QQ", "train": False},
+        {"role": "user", "content": "z"},
+        {"role": "assistant", "content": "QQQ"},
+    ]
+    data = prepare([{"messages": messages}])
+    ids, trained = data.row(0)
+    assert tokenizer.decode(ids[trained]) == "QQQ<|im_end|>"
+    assert data.ledger.answers == 1
+
+
+def test_only_the_last_answer_is_trained_where_the_config_says_so(prepare):
+    turns = [("user", "z"), ("assistant", "QQ"), ("user", "z"), ("assistant", "QQQ")]
+    messages = [{"role": role, "content": text} for role, text in turns]
+    assert prepare([{"messages": messages}]).trained_counts().tolist() == [3 + 4]
+    assert prepare([{"messages": messages}], train_on="last").trained_counts().tolist() == [4]
+
+
+def test_the_weight_column_is_the_factor_on_the_rows_loss(prepare):
+    data = prepare([row(1, 1, weight=0.25), row(1, 2), row(1, 3, weight=2)])
+    assert data.sizes().weights == [0.25, 1.0, 2.0]
+
+
+def test_the_weight_column_can_have_another_name(prepare):
+    columns = ColumnsConfig(weight="importance")
+    assert prepare([row(1, 1, importance=0.5, weight=7)], columns=columns).sizes().weights == [0.5]
+
+
+def state_of(cache: Path) -> dict[str, int]:
+    return {str(path.relative_to(cache)): path.stat().st_mtime_ns for path in sorted(cache.rglob("*"))}
+
+
+def test_the_second_start_reads_the_cache(prepare, cache):
+    lines: list[str] = []
+    first = prepare(THREE, lines=lines)
+    before = state_of(cache)
+    second = prepare(None, lines=lines)
+    assert len(lines) == 1
+    assert lines[0].startswith("tokenising d (")
+    assert state_of(cache) == before
+    assert second.ids.tolist() == first.ids.tolist()
+    assert second.ledger == first.ledger
+
+
+def test_rows_come_from_the_cache_and_not_from_the_tokenizer(prepare, cache, tokenizer):
+    prepare([row(2, 3)])
+    folder = next(cache.iterdir())
+    # Whoever reads the cache sees what is written in it.
+    raw = bytearray((folder / "ids.npy").read_bytes())
+    raw[-4:] = (7).to_bytes(4, "little")
+    (folder / "ids.npy").write_bytes(raw)
+    assert prepare(None).ids[-1] == 7
+
+
+def test_a_cache_that_was_deleted_is_made_again(prepare, cache):
+    lines: list[str] = []
+    prepare(THREE, lines=lines)
+    shutil.rmtree(cache)
+    prepare(None, lines=lines)
+    assert len(lines) == 2
+
+
+def misses(prepare, change) -> bool:
+    """Whether `change()` has the data tokenised again, after they were prepared as they are by default."""
+    lines: list[str] = []
+    prepare(THREE, lines=lines)
+    change(lines)
+    return len(lines) == 2
+
+
+def test_an_edit_of_one_row_is_seen_even_if_size_and_time_stay_as_they_were(prepare, tmp_path, tokenizer):
+    path = tmp_path / "rows.jsonl"
+
+    def edit(lines):
+        stat = path.stat()
+        path.write_text(path.read_text().replace("zz", "zQ", 1))
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        assert path.stat().st_size == stat.st_size
+        assert tokenizer.decode(prepare(None, lines=lines).row(0)[0]).startswith("<|im_start|>user\nzQ<|im_end|>")
+
+    assert misses(prepare, edit)
+
+
+def test_two_rows_that_change_places_are_seen(prepare):
+    def swap(lines):
+        assert prepare([THREE[1], THREE[0], THREE[2]], lines=lines).lengths().tolist() == [24, 15, 31]
+
+    assert misses(prepare, swap)
+
+
+@pytest.mark.parametrize(
+    "chat",
+    [
+        {"max_length": 2047},
+        {"truncation": "left"},
+        {"train_on": "last"},
+        {"default_system": ""},
+        {"default_system": "zz"},
+        {"default_system": "zz "},
+    ],
+    ids=str,
+)
+def test_a_change_of_the_chat_section_is_seen(prepare, chat):
+    assert misses(prepare, lambda lines: prepare(None, lines=lines, **chat))
+
+
+def test_whitespace_in_the_default_system_message_makes_another_data_set(prepare):
+    lines: list[str] = []
+    lengths = [prepare(THREE, lines=lines, default_system=text).lengths()[0] for text in ("zz", "zz ", "zz\n")]
+    assert len(lines) == 3
+    assert lengths == [15 + 7, 15 + 8, 15 + 8]
+
+
+def test_a_change_of_the_columns_is_seen(prepare):
+    columns = ColumnsConfig(prompt="completion", completion="prompt")
+    assert misses(prepare, lambda lines: prepare(None, lines=lines, columns=columns))
+
+
+def test_on_bad_record_is_part_of_the_key(prepare):
+    assert misses(prepare, lambda lines: prepare(None, lines=lines, on_bad_record="skip"))
+
+
+def test_a_tokenizer_that_gained_a_token_is_another_one(prepare, tiny_model):
+    other = AutoTokenizer.from_pretrained(tiny_model)
+    other.add_tokens(["zz"])
+
+    def learn(lines):
+        assert prepare(None, lines=lines, tokenizer=other).lengths().tolist() == [14, 19, 31]
+
+    assert misses(prepare, learn)
+
+
+def test_a_tokenizer_with_another_end_token_or_template_is_another_one(tiny_model):
+    changed = [AutoTokenizer.from_pretrained(tiny_model) for _ in range(3)]
+    changed[1].eos_token = "<|endoftext|>"
+    changed[2].chat_template = "{{ messages }}"
+    assert len({tokenizer_digest(each) for each in changed}) == 3
+
+
+def test_use_of_a_tokenizer_does_not_make_it_another_one(tiny_model, tmp_path):
+    # Some tokenizer files say how to pad and cut; that is reset by whatever is encoded first.
+    saved = AutoTokenizer.from_pretrained(tiny_model)
+    saved.backend_tokenizer.enable_truncation(16)
+    saved.backend_tokenizer.enable_padding(length=16)
+    saved.save_pretrained(tmp_path / "padding")
+    fresh = AutoTokenizer.from_pretrained(tmp_path / "padding")
+    assert fresh.backend_tokenizer.padding is not None
+    before = tokenizer_digest(fresh)
+    fresh(["zz"], padding=False, truncation=False)
+    assert fresh.backend_tokenizer.padding is None
+    assert tokenizer_digest(fresh) == before
+
+
+def test_a_limit_on_lost_ends_is_checked_anew_and_not_part_of_the_key(prepare):
+    lines: list[str] = []
+    cut = {"max_length": 24, "truncation": "right"}
+    prepare(THREE, lines=lines, min_end_tokens_kept=0.5, **cut)
+    prepare(None, lines=lines, min_end_tokens_kept=0.6, **cut)
+    with pytest.raises(DataError, match="min_end_tokens_kept = 70%"):
+        prepare(None, lines=lines, min_end_tokens_kept=0.7, **cut)
+    assert len(lines) == 1
+
+
+def test_a_file_of_the_same_content_under_another_name_is_not_tokenised_again(prepare, tmp_path, tokenizer):
+    prepare(THREE)
+    (tmp_path / "rows.jsonl").rename(tmp_path / "moved.jsonl")
+    lines: list[str] = []
+    config = DatasetConfig(path=str(tmp_path / "moved.jsonl"))
+    moved = prepare_dataset("other", config, ChatConfig(), tokenizer, "error", lines.append)
+    assert lines == []
+    assert moved.name == moved.ledger.name == "other"
