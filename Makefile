@@ -20,6 +20,7 @@ lint: $(VENV)/.dev-ready
 
 docs: $(VENV)/.dev-ready  ## write docs/config-reference.md and the pictures anew
 	$(BIN)/python docs/render.py
+	$(BIN)/python docs/draw_curriculum.py
 
 clean:
 	rm -rf $(VENV) runs

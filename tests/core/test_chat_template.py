@@ -49,7 +49,7 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
     "content in parts": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
     "results first": [{"role": "tool", "content": "r"}, ASKED],
 }
-SYSTEMS = [None, "", 'be "good"\\n\n\té😀 {{ x }} {% if %} \'q\'']
+SYSTEMS = [None, "", "be \"good\"\\n\n\té😀 {{ x }} {% if %} 'q'"]
 
 
 @pytest.fixture(scope="module")

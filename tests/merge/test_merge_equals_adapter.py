@@ -75,9 +75,7 @@ def test_merged_logits_and_weights_equal_those_of_peft(tmp_path: Path, lora: dic
 
 @TIED
 @pytest.mark.parametrize("lora", TRAINS_APART.values(), ids=TRAINS_APART)
-def test_embedding_and_head_that_were_trained_apart_are_two_matrices(
-    tmp_path: Path, lora: dict[str, Any], tied: bool
-):
+def test_embedding_and_head_that_were_trained_apart_are_two_matrices(tmp_path: Path, lora: dict[str, Any], tied: bool):
     merged = tmp_path / "merged"
     case = make_case(make_base(tmp_path / "base", tied=tied), tmp_path / "adapter", **lora)
     report = merge_case(case, merged)
@@ -109,9 +107,7 @@ def test_a_lora_that_is_tied_by_peft_stays_one_matrix(tmp_path: Path):
     ids=["rows_trained", "all_trained", "frozen"],
 )
 @pytest.mark.parametrize("rows", [280, 300], ids=["grown", "padded"])
-def test_tokens_that_the_tokenizer_learnt_have_their_rows(
-    tmp_path: Path, lora: dict[str, Any], tied: bool, rows: int
-):
+def test_tokens_that_the_tokenizer_learnt_have_their_rows(tmp_path: Path, lora: dict[str, Any], tied: bool, rows: int):
     merged = tmp_path / "merged"
     base = make_base(tmp_path / "base", tied=tied, chatml=False, rows=rows, added_tokens=NEW_TOKENS)
     case = make_case(base, tmp_path / "adapter", **lora)

@@ -55,9 +55,13 @@ def toolkit() -> Callable[..., subprocess.CompletedProcess[str]]:
         program, *rest = (str(argument) for argument in arguments)
         command = [shutil.which(program, path=BIN) or program, *rest]
         if processes > 1:
-            command = [str(BIN / "torchrun"), f"--nproc-per-node={processes}", "--master-port=0", *command]
+            command = [str(BIN / "torchrun"), f"--nproc-per-node={processes}", "--standalone", *command]
         finished = subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **environment}
+            command,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         )
         assert finished.returncode == expect, finished.stderr
         return finished

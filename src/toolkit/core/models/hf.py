@@ -67,7 +67,7 @@ class HfBackend:
         model, tokenizer, new_ids = self._base(config, dtype, chatml)
         if adapter is not None:
             model = with_adapter(model, adapter, trainable=False)
-        return LoadedModel(model.to(device).eval(), tokenizer, device, dtype, new_ids)
+        return LoadedModel(model.to(device).eval().requires_grad_(False), tokenizer, device, dtype, new_ids)
 
     def _base(self, config: "ModelConfig", dtype: torch.dtype, chatml: bool) -> tuple[Any, Any, tuple[int, ...]]:
         tokenizer, new_ids = self.tokenizer_with_new_ids(config, chatml=chatml)
@@ -124,7 +124,8 @@ def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
     except (RuntimeError, ValueError, KeyError, SafetensorError) as error:
         reason = " ".join(line.strip() for line in str(error).splitlines()[:2])
         raise ModelError(f"the adapter in {adapter} does not fit this model: {reason}") from error
-    astray = [*loading.missing_keys, *loading.unexpected_keys]
+    # A tied head is saved beside its embedding, so only for LoRA's own weights is a second place too many.
+    astray = [*loading.missing_keys, *(key for key in loading.unexpected_keys if ".lora_" in key)]
     if astray:
         raise ModelError(
             f"the adapter in {adapter} was made for another model: {len(astray)} of its weights and this model's "
