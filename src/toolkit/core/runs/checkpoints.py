@@ -97,6 +97,11 @@ def discard_unfinished(run: RunDirectory, after_step: int) -> None:
     for path in run.path.glob("checkpoint-*"):
         if path not in complete:
             shutil.rmtree(path)
+    newest = latest_checkpoint(run)
+    if newest is not None:
+        atomic_write_text(run.path / "latest", newest.path.name)
+    if best_checkpoint(run) is None:
+        (run.path / "best").unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Checkpoint | None:

@@ -1,0 +1,93 @@
+"""What a run was made of, and what changed."""
+
+import json
+import os
+
+import pytest
+
+from toolkit.core.config.model import ModelConfig
+from toolkit.core.ledger import Ledger
+from toolkit.core.runs.description import write_description
+from toolkit.core.runs.directory import RunDirectory, clear_run_directory
+from toolkit.core.runs.manifest import describe_run, differences, require_same_run
+from toolkit.errors import ConfigError
+
+
+def test_nothing_differs_between_equal_mappings():
+    assert differences({"a": {"b": [1, {"c": None}]}}, {"a": {"b": [1, {"c": None}]}}) == []
+
+
+def test_each_difference_is_one_line_with_its_full_key():
+    old = {"training": {"seed": 0, "rows_per_step": 16}, "lora": {"r": 16}, "tokenizer": "abc", "gone": 1}
+    new = {"training": {"seed": 1, "rows_per_step": 16}, "lora": {"r": 8}, "tokenizer": "abd", "added": [2]}
+    assert differences(old, new) == [
+        "added: absent → [2]",
+        "gone: 1 → absent",
+        "lora.r: 16 → 8",
+        "tokenizer: abc → abd",
+        "training.seed: 0 → 1",
+    ]
+
+
+def test_a_section_that_became_null_is_told_key_by_key():
+    assert differences({"lora": {"r": 16}}, {"lora": None}) == ["lora.r: 16 → absent"]
+
+
+def test_null_is_the_same_as_absent():
+    # So a key that a later version adds, null unless given, does not stop a resume.
+    assert differences({"a": 1}, {"a": 1, "b": None}) == []
+
+
+def test_the_same_run_may_go_on_after_its_manifest_was_read_from_disk():
+    identity = {"training": {"seed": 0, "learning_rate": 1e-5}, "stages": ["one"]}
+    require_same_run(json.loads(json.dumps(describe_run(identity, "toolkit-sft"))), identity)
+
+
+def test_another_run_is_refused_with_every_difference_at_once():
+    saved = describe_run({"training": {"seed": 0}, "datasets": {"a": "x"}}, "toolkit-sft")
+    with pytest.raises(ConfigError) as caught:
+        require_same_run(saved, {"training": {"seed": 1}, "datasets": {"a": "y"}})
+    message = str(caught.value)
+    assert "training.seed: 0 → 1" in message
+    assert "datasets.a: x → y" in message
+    assert message.endswith("put it back, or start a new run with --run-name")
+
+
+def test_the_manifest_names_what_the_run_stands_on():
+    import torch
+
+    manifest = describe_run({"seed": 0}, "toolkit-sft")
+    assert manifest["command"] == "toolkit-sft"
+    assert manifest["identity"] == {"seed": 0}
+    assert manifest["packages"]["torch"] == torch.__version__
+    assert {"transformers", "trl", "peft", "tokenizers"} <= manifest["packages"].keys()
+    assert manifest["cpus"] == os.cpu_count()
+
+
+def test_nothing_from_the_environment_goes_into_the_files_of_a_run(tmp_path, monkeypatch):
+    for name in ("HF_TOKEN", "WANDB_API_KEY", "MY_SETTING"):
+        monkeypatch.setenv(name, f"canary-{name}")
+    run = RunDirectory(tmp_path / "run")
+    clear_run_directory(run)
+    write_description(run, "toolkit-sft", ModelConfig(name="smollm2-135m-instruct"), {"seed": 0}, [Ledger("d")])
+    written = "".join(path.read_text() for path in run.path.iterdir())
+    assert "smollm2-135m-instruct" in written
+    assert "canary" not in written
+
+
+def test_a_resumed_run_keeps_its_start_and_adds_each_resume(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    clear_run_directory(run)
+    config, identity = ModelConfig(name="smollm2-135m-instruct"), {"seed": 0}
+    write_description(run, "toolkit-sft", config, identity, [Ledger("d", records=3)])
+    first = json.loads(run.manifest.read_text())
+    assert "resumed" not in first
+    earlier = {**first, "started": "2020-01-01T00:00:00+00:00"}
+    run.write_json(run.manifest, earlier)
+    for times in (1, 2):
+        write_description(run, "toolkit-sft", config, identity, [Ledger("d", records=3)])
+        manifest = json.loads(run.manifest.read_text())
+        assert manifest["started"] == "2020-01-01T00:00:00+00:00"
+        assert len(manifest["resumed"]) == times
+    assert json.loads(run.ledger.read_text())[0]["records"] == 3
+    assert sorted(path.name for path in run.path.iterdir()) == ["config.yaml", "ledger.json", "manifest.json"]

@@ -1,0 +1,139 @@
+"""Where a run goes on, and when it is refused because it would not be the same run."""
+
+import pytest
+
+from toolkit.core.curriculum.curriculum import Curriculum, Stage
+from toolkit.core.runs.checkpoints import publish
+from toolkit.core.runs.counters import RunCounters
+from toolkit.core.runs.directory import RunDirectory, clear_run_directory
+from toolkit.core.runs.manifest import describe_run
+from toolkit.core.runs.metrics import append_metrics, read_metrics
+from toolkit.core.runs.resume import ResumePoint, find_resume_point, prepare_run_directory
+from toolkit.core.step_plan import RowSizes, StepPlanner
+from toolkit.errors import ConfigError
+
+IDENTITY = {"training": {"seed": 0, "rows_per_step": 2}, "datasets": {"a": "digest a", "b": "digest b"}}
+STAGES = [Stage("one", 4, {"a": 1}), Stage("two", 8, {"a": 1, "b": 1})]
+SIZES = {"a": 7, "b": 5}
+BEGINNING = ResumePoint(None, RunCounters())
+
+
+def curriculum(stages=STAGES, sizes=SIZES, seed: int = 0) -> Curriculum:
+    return Curriculum(stages, sizes, rows_per_step=2, seed=seed)
+
+
+def counters_after(steps: int) -> RunCounters:
+    rows = {name: RowSizes([10] * size, [5] * size, [1.0] * size) for name, size in SIZES.items()}
+    planner, counters = StepPlanner(curriculum(), rows, 1), RunCounters()
+    for step in range(steps):
+        counters.advance(planner.plan(step), 0.5)
+    return counters
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that was killed at step 7, with checkpoints of steps 3 and 6."""
+    directory = RunDirectory(tmp_path / "run")
+    clear_run_directory(directory)
+    directory.write_json(directory.manifest, describe_run(IDENTITY, "toolkit-sft"))
+    for step in range(1, 8):
+        append_metrics(directory.metrics, {"step": step, "loss": 1.0})
+    for step in (3, 6):
+        private = directory.trainer_private / f"checkpoint-{step}"
+        private.mkdir(parents=True)
+        (private / "model.safetensors").write_text("weights")
+        publish(directory, step, {"counters": counters_after(step).as_dict()})
+    return directory
+
+
+def resumed(run, identity=IDENTITY, **changed) -> ResumePoint:
+    return find_resume_point(run, identity, curriculum(**changed), resume=True)
+
+
+def test_a_run_goes_on_from_its_newest_whole_checkpoint(run):
+    assert resumed(run) == ResumePoint(run.path / "checkpoint-6", counters_after(6))
+    (run.path / "checkpoint-6" / "model.safetensors").write_text("weigh")
+    assert resumed(run) == ResumePoint(run.path / "checkpoint-3", counters_after(3))
+
+
+def test_a_start_that_is_no_resume_begins_at_the_beginning_whatever_is_there(run):
+    assert find_resume_point(run, {"another": "run"}, curriculum(seed=9), resume=False) == BEGINNING
+
+
+def test_a_resume_of_nothing_begins_at_the_beginning(run, tmp_path):
+    assert resumed(RunDirectory(tmp_path / "nowhere")) == BEGINNING
+    for step in (3, 6):
+        (run.path / f"checkpoint-{step}" / "toolkit_state.json").unlink()
+    assert resumed(run) == BEGINNING
+
+
+@pytest.mark.parametrize(
+    ("identity", "named"),
+    [
+        ({**IDENTITY, "datasets": {"a": "digest a", "b": "edited"}}, "datasets.b: digest b → edited"),
+        ({**IDENTITY, "training": {"seed": 1, "rows_per_step": 2}}, "training.seed: 0 → 1"),
+        ({**IDENTITY, "training": {"seed": 0, "rows_per_step": 4}}, "training.rows_per_step: 2 → 4"),
+    ],
+)
+def test_changed_data_seed_or_shape_are_refused_by_name(run, identity, named):
+    with pytest.raises(ConfigError, match=named):
+        resumed(run, identity)
+
+
+def test_a_changed_identity_is_refused_even_before_the_first_checkpoint(run):
+    for step in (3, 6):
+        (run.path / f"checkpoint-{step}" / "toolkit_state.json").unlink()
+    with pytest.raises(ConfigError, match=r"training\.seed: 0 → 1"):
+        resumed(run, {**IDENTITY, "training": {"seed": 1, "rows_per_step": 2}})
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [Stage("one", 5, {"a": 1}), STAGES[1]],
+        [Stage("one", 4, {"b": 1}), STAGES[1]],
+        [STAGES[0], Stage("two", 8, {"a": 1, "b": 2})],
+        [Stage("uno", 4, {"a": 1}), STAGES[1]],
+    ],
+    ids=["a longer first stage", "other data", "another mix of the stage under way", "another name"],
+)
+def test_stages_that_would_have_drawn_other_rows_so_far_are_refused(run, stages):
+    with pytest.raises(ConfigError, match="the stages before step 6 changed: .*stages after that step may change"):
+        resumed(run, stages=stages)
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [STAGES[0], Stage("two", 20, {"a": 1, "b": 1})],
+        [STAGES[0], Stage("two", 6, {"a": 1, "b": 1})],
+        [STAGES[0], Stage("two", 6, {"a": 1, "b": 1}), Stage("three", 9, {"b": 1})],
+    ],
+    ids=["a longer last stage", "an end right here", "a new stage"],
+)
+def test_what_comes_after_the_checkpoint_may_change(run, stages):
+    assert resumed(run, stages=stages).counters.step == 6
+
+
+def test_a_run_that_is_beyond_the_last_stage_is_refused(run):
+    with pytest.raises(ConfigError, match="the run is at step 6, beyond the last stage, which ends at 5"):
+        resumed(run, stages=[STAGES[0], Stage("two", 5, {"a": 1, "b": 1})])
+
+
+def test_the_folder_is_made_as_it_was_at_the_checkpoint(run):
+    run.write_json(run.result, {"max_steps": 7})
+    (run.trainer_private / "checkpoint-7").mkdir()
+    (run.path / "checkpoint-6" / "model.safetensors").write_text("weigh")
+    prepare_run_directory(run, resumed(run))
+    assert sorted(path.name for path in run.path.iterdir()) == [
+        "checkpoint-3",
+        "latest",
+        "manifest.json",
+        "metrics.jsonl",
+    ]
+    assert [row["step"] for row in read_metrics(run.metrics)] == [1, 2, 3]
+
+
+def test_a_start_from_the_beginning_empties_the_folder(run):
+    prepare_run_directory(run, BEGINNING)
+    assert list(run.path.iterdir()) == []

@@ -1,0 +1,112 @@
+"""Every config that comes with the toolkit loads and would run, and the template says everything there is to say."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from toolkit.core.config.load import load_config, read_raw
+from toolkit.core.config.schema import schema_of, sections
+from toolkit.core.models.location import PACKAGED
+from toolkit.predict.config import PredictConfig
+from toolkit.sft.config import SFTConfig
+from toolkit.sft.plan import show_plan
+
+ROOT = Path(__file__).parent.parent
+SFT_TEMPLATE = ROOT / "sft_config_template.yaml"
+TEMPLATES = {SFT_TEMPLATE: SFTConfig}
+SHIPPED = sorted([*ROOT.glob("configs/**/*.yaml"), *ROOT.glob("examples/**/*.yaml"), *ROOT.glob("*.yaml")])
+
+
+def class_of(path: Path) -> type[BaseModel]:
+    """A template's by its name, a ready config's by its folder, an example's by its name: one class and no other."""
+    if path in TEMPLATES:
+        return TEMPLATES[path]
+    kind = path.parent.name if ROOT / "configs" in path.parents else path.stem
+    return {"sft": SFTConfig}[kind]
+
+
+def shipped_of(model: type[BaseModel]) -> list[Any]:
+    return [pytest.param(path, id=str(path.relative_to(ROOT))) for path in SHIPPED if class_of(path) is model]
+
+
+def test_there_is_a_template_and_there_are_configs_and_an_example():
+    names = {str(path.relative_to(ROOT)) for path in SHIPPED}
+    assert names >= {
+        "sft_config_template.yaml",
+        "configs/sft/lora.yaml",
+        "configs/sft/full_finetuning.yaml",
+        "configs/sft/curriculum.yaml",
+        "examples/word_problems/sft.yaml",
+    }
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_shipped_config_is_one_of_its_own_class(path: Path):
+    assert isinstance(load_config(path, class_of(path)), class_of(path))
+
+
+@pytest.mark.parametrize("path", shipped_of(SFTConfig))
+def test_toolkit_predict_reads_every_training_config(path: Path):
+    assert load_config(path, PredictConfig).generation == load_config(path, SFTConfig).generation
+
+
+@pytest.mark.parametrize("path", shipped_of(SFTConfig))
+def test_a_dry_run_of_every_shipped_config_finds_nothing_wrong(
+    path: Path, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """With a tiny model in the place of the packaged one, whose conversion would take 20 seconds."""
+    config = load_config(path, SFTConfig)
+    assert config.model.name in PACKAGED, "a config that is tried first should need no hub"
+    overrides = [f"model.name={tiny_model}", f"run.output_dir={tmp_path}", "chat.max_length=256"]
+    show_plan(load_config(path, SFTConfig, overrides), path.stem)
+    shown = capsys.readouterr().err
+    assert "nothing was trained (--dry-run)" in shown
+    assert all(stage.name in shown for stage in config.stages)
+
+
+def test_the_template_names_every_key_of_every_section():
+    written = read_raw(SFT_TEMPLATE)
+    for section in sections(schema_of(SFTConfig)):
+        named = {key for place in section.places for part in _parts_at(written, place) for key in part}
+        assert named == set(section.node["properties"]), section.places[0]
+
+
+def _parts_at(data: Any, place: str) -> list[dict[str, Any]]:
+    """The sections of a config that stand at a place such as `datasets.NAME.columns` or `stages.N`."""
+    parts = [data]
+    for step in place.split(".") if place else []:
+        if step in ("NAME", "N"):
+            parts = [inner for part in parts for inner in (part.values() if step == "NAME" else part)]
+        else:
+            parts = [part[step] for part in parts if part.get(step) is not None]
+    return parts
+
+
+def test_the_template_gives_the_default_of_everything_that_is_not_an_example():
+    written = read_raw(SFT_TEMPLATE)
+    examples = {
+        "model": {"name": written["model"]["name"]},
+        "datasets": {name: {"path": dataset["path"]} for name, dataset in written["datasets"].items()},
+        "validation": {"dataset": written["validation"]["dataset"]},
+        "stages": written["stages"],
+    }
+    with_defaults = SFTConfig.model_validate(examples, context={"base_dir": ROOT})
+    assert load_config(SFT_TEMPLATE, SFTConfig) == with_defaults
+
+
+def test_the_template_has_the_sentence_of_every_key_as_a_comment():
+    lines = [line.strip() for line in SFT_TEMPLATE.read_text().splitlines()]
+    comments = " ".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
+    for section in sections(schema_of(SFTConfig)):
+        for key, node in section.node["properties"].items():
+            sentence = " ".join(node.get("description", "").split())
+            assert sentence in comments, f"{section.places[0]}.{key}"
+
+
+@pytest.mark.parametrize("path", [path for path in SHIPPED if ROOT / "examples" not in path.parents])
+def test_editors_find_the_schema_from_the_first_line(path: Path):
+    header, schema = path.read_text().splitlines()[0].split("=")
+    assert header == "# yaml-language-server: $schema"
+    assert (path.parent / schema).resolve() == ROOT / "configs" / "sft" / "schema.json"

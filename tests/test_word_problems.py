@@ -1,0 +1,42 @@
+"""The example's data are what its generator makes, and its held-out problems are held out."""
+
+import json
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1] / "examples" / "word_problems"
+sys.path.insert(0, str(FOLDER))
+
+import demo  # noqa: E402
+import generate  # noqa: E402
+
+
+def test_the_committed_files_are_what_the_generator_makes():
+    for name, rows in generate.generate().items():
+        committed = [json.loads(line) for line in (FOLDER / name).read_text(encoding="utf-8").splitlines()]
+        assert committed == rows
+
+
+def test_no_held_out_problem_is_trained_on():
+    files = generate.generate()
+    trained = {row["prompt"] for name in ("one_step.jsonl", "two_steps.jsonl") for row in files[name]}
+    assert not trained & {row["prompt"] for row in files["held_out.jsonl"]}
+
+
+def test_every_answer_is_in_the_format_that_the_demo_counts_and_every_calculation_is_right():
+    for rows in generate.generate().values():
+        for row in rows:
+            assert demo.FORMAT.fullmatch(row["completion"])
+            *steps, result = row["completion"].splitlines()
+            for step in steps:
+                calculation, value = step.split(" = ")
+                assert eval(calculation.replace("×", "*")) == int(value)
+            assert result == f"Answer: {value}"
+
+
+def test_the_demo_counts_formats_and_right_answers_by_the_last_number():
+    row = {"messages": [{"content": "3 + 4 = 7\nAnswer: 7"}], "reference": "3 + 4 = 7\nAnswer: 7"}
+    wrong = {**row, "messages": [{"content": "3 + 4 = 8\nAnswer: 8"}]}
+    chatty = {**row, "messages": [{"content": "It is 7."}]}
+    assert [demo.in_format(each) for each in (row, wrong, chatty)] == [True, True, False]
+    assert [demo.is_right(each) for each in (row, wrong, chatty)] == [True, False, True]
