@@ -68,9 +68,7 @@ def metaspace_tokenizer():
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
-    trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=["<unk>", *SPECIAL, *bytes_], show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=["<unk>", *SPECIAL, *bytes_], show_progress=False)
     backend.train_from_iterator(CORPUS, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token=SPECIAL[2])
 

@@ -81,7 +81,7 @@ def test_in_chatml_the_text_of_a_control_token_stays_text(tokenizer):
 
 def test_a_tokenizer_without_a_template_cannot_be_asked_for_its_own(tiny_model):
     bare = AutoTokenizer.from_pretrained(tiny_model)
-    with pytest.raises(ModelError, match="this tokenizer has no chat template; set chat.template: chatml"):
+    with pytest.raises(ModelError, match=r"this tokenizer has no chat template; set chat\.template: chatml"):
         conversation_encoder(ChatConfig(template="tokenizer"), bare)
 
 

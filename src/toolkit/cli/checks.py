@@ -1,11 +1,15 @@
 """What can be told to be wrong about a run before anything heavy is imported."""
 
 import os
+from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
+from toolkit.core.config.data import DatasetConfig
 from toolkit.core.config.run import RunConfig, require_run_name
-from toolkit.errors import ConfigError
+from toolkit.core.files import require_file
+from toolkit.errors import ConfigError, DataError
 
 
 def choose_run_name(given: str | None, run: RunConfig, config: Path) -> str:
@@ -29,3 +33,25 @@ def require_room_for_run(run: RunConfig) -> None:
     if missing:
         packages = " ".join(missing)
         raise ConfigError(f"run.trackers: not installed here: {packages}; pip install {packages}, or take it out")
+
+
+def require_data_files(sources: Mapping[str, DatasetConfig]) -> None:
+    """Raise one DataError for all files that are not there; `sources` are the data sets by their keys in the config."""
+    problems = []
+    for key, source in sources.items():
+        path = Path(source.path)
+        if not path.is_absolute():  # a hub's id: what is meant as a local path is absolute once a config is loaded
+            continue
+        try:
+            require_file(path)
+        except DataError as error:
+            problems.append(f"{key}.path: {error}{_did_you_mean(path)}")
+    if problems:
+        raise DataError("\n  ".join([f"{len(problems)} files cannot be read:"] * (len(problems) > 1) + problems))
+
+
+def _did_you_mean(path: Path) -> str:
+    if path.exists() or not path.parent.is_dir():
+        return ""
+    close = get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1)
+    return f"; did you mean {close[0]}?" if close else ""

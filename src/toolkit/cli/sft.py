@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from toolkit.cli.checks import choose_run_name, require_room_for_run
+from toolkit.cli.checks import choose_run_name, require_data_files, require_room_for_run
 from toolkit.cli.doorway import (
     ConfigFile,
     Debug,
@@ -40,6 +40,7 @@ def sft(
         settings = load_config(config, SFTConfig, set_ or ())
         name = choose_run_name(run_name, settings.run, config)
         require_room_for_run(settings.run)
+        require_data_files(settings.data_sources())
         if dry_run:
             from toolkit.sft.plan import show_plan
 

@@ -49,7 +49,7 @@ def _replace(output: Path, aside: Path) -> None:
     atomic_rename_dir(output, old)
     try:
         atomic_rename_dir(aside, output)
-    except OSError:
+    except BaseException:
         atomic_rename_dir(old, output)
         raise
     shutil.rmtree(old)

@@ -37,7 +37,7 @@ _PROBES = (
 # Float arithmetic in another order moves logits by this share of the largest; rounding each weight to a shorter
 # format by about the format's epsilon, which adds up over the layers.
 _ARITHMETIC = 1e-4
-_EPSILONS = 8
+_EPSILONS = 5
 
 
 @dataclass(frozen=True)

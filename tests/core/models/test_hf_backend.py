@@ -16,14 +16,15 @@ from toolkit.core.models.hf import HfBackend
 from toolkit.core.models.load import choose_backend
 from toolkit.errors import ModelError
 
+SMALL = LoraConfig(r=2)
 IDS = torch.tensor([[1, 30, 40, 50, 2]])
 
 
 @pytest.fixture(scope="module")
 def train(tiny_model):
-    """`train(lora, checkpointing=..., **model)` loads the tiny model for training."""
+    """`train(lora, checkpointing=..., **model)` loads the tiny model for training, by default with an adapter."""
 
-    def load(lora: LoraConfig | None = LoraConfig(r=2), *, seed: int = 0, checkpointing: bool = False, **model):
+    def load(lora: LoraConfig | None = SMALL, *, seed: int = 0, checkpointing: bool = False, **model):
         config = ModelConfig(**{"name": str(tiny_model), "backend": "hf", "dtype": "float32", **model})
         settings = TrainingSettings(chatml=True, max_length=64, gradient_checkpointing=checkpointing, seed=seed)
         return HfBackend().load_for_training(config, lora, settings=settings)

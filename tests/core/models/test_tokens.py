@@ -65,9 +65,7 @@ def test_chatml_adds_its_control_tokens_as_special_ones_and_keeps_those_that_are
     backend = Tokenizer(models.BPE({letter: id_ for id_, letter in enumerate(alphabet)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.add_special_tokens(["<s>", "<extra>"])
-    bare = PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="<s>", additional_special_tokens=["<extra>"]
-    )
+    bare = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<s>", additional_special_tokens=["<extra>"])
     assert add_tokens(bare, ("<word>",), chatml=True) == (258, 259, 260)
     assert bare.convert_ids_to_tokens([256, 257, 258, 259, 260]) == [
         "<s>",

@@ -68,7 +68,9 @@ def test_the_validation_loss_is_drawn_beside_the_other(tmp_path):
     with_it = plot_run([*steps("a", "a", "a", "a"), *EVALUATIONS], tmp_path / "with")[0]
     without = plot_run(steps("a", "a", "a", "a"), tmp_path / "without")[0]
     orange = np.array(colors.to_rgb("C1"))
-    counts = [int((np.abs(image.imread(path)[..., :3] - orange) < 0.05).all(axis=-1).sum()) for path in (with_it, without)]
+    counts = [
+        int((np.abs(image.imread(path)[..., :3] - orange) < 0.05).all(axis=-1).sum()) for path in (with_it, without)
+    ]
     assert counts[0] > 100
     assert counts[1] == 0
 

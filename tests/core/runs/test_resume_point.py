@@ -98,7 +98,7 @@ def test_a_changed_identity_is_refused_even_before_the_first_checkpoint(run):
     ids=["a longer first stage", "other data", "another mix of the stage under way", "another name"],
 )
 def test_stages_that_would_have_drawn_other_rows_so_far_are_refused(run, stages):
-    with pytest.raises(ConfigError, match="the stages before step 6 changed: .*stages after that step may change"):
+    with pytest.raises(ConfigError, match=r"the stages before step 6 changed: .*stages after that step may change"):
         resumed(run, stages=stages)
 
 

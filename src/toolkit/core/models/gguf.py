@@ -42,12 +42,10 @@ def _convert(gguf_file: Path, target: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source = {"pretrained_model_name_or_path": str(gguf_file.parent), "gguf_file": gguf_file.name}
-    model: Any
     try:
         tokenizer = AutoTokenizer.from_pretrained(**source)
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            **source, dtype=torch.bfloat16, output_loading_info=True
-        )
+        loader: Any = AutoModelForCausalLM.from_pretrained
+        model, loading = loader(**source, dtype=torch.bfloat16, output_loading_info=True)
     except Exception as error:  # a damaged file makes its readers raise anything
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(f"model.name: cannot read {gguf_file}: {reason}") from error

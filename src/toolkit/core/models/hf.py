@@ -77,9 +77,8 @@ class HfBackend:
         if config.quantization != "none":
             keywords["quantization_config"] = _quantization(config.quantization, dtype)
         with _one_line_errors(config.name):
-            model, loading = AutoModelForCausalLM.from_pretrained(
-                model_files(config), **_source(config), **keywords, output_loading_info=True
-            )
+            loader: Any = AutoModelForCausalLM.from_pretrained
+            model, loading = loader(model_files(config), **_source(config), **keywords, output_loading_info=True)
             require_all_weights(config.name, loading["missing_keys"])
         extend_model(model, new_ids)
         return model, tokenizer, new_ids
@@ -132,7 +131,6 @@ def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
             f"places for them do not match, such as {astray[0]}"
         )
     return adapted
-
 
 
 def _quantization(kind: str, dtype: torch.dtype) -> BitsAndBytesConfig:

@@ -1,0 +1,71 @@
+"""A small right config and its data, which each test makes wrong in one way, and the run of a command that refuses it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from refusals import contents, the_one_error
+from typer.testing import CliRunner
+
+from toolkit.cli.sft import main
+
+RIGHT = """\
+model: {name: tiny, backend: hf}
+chat:
+  max_length: 64
+datasets:
+  sums: {path: sums.jsonl}
+  words: {path: words.jsonl}
+stages:
+  - name: warm-up
+    until_step: 2
+    mix: {sums: 1}
+  - name: main
+    until_step: 4
+    mix: {sums: 1, words: 2}
+training:
+  rows_per_step: 4
+  micro_batch_size: 2
+  learning_rate: 1e-3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder: run.yaml with the config above, its two data sets of 8 rows, and the tiny model."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(RIGHT)
+    (tmp_path / "tiny").symlink_to(tiny_model)
+    for name in ("sums", "words"):
+        rows = [{"prompt": f"{name} {number}", "completion": f"it is {number}"} for number in range(8)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+@pytest.fixture
+def edit_config(folder: Path) -> Callable[[str, str], None]:
+    """`edit_config(old, new)` replaces text that the config has once; without `old`, `new` comes at the end."""
+
+    def edit(old: str, new: str) -> None:
+        assert not old or RIGHT.count(old) == 1, old
+        (folder / "run.yaml").write_text(RIGHT.replace(old, new) if old else RIGHT + new)
+
+    return edit
+
+
+@pytest.fixture
+def refusal(folder: Path) -> Callable[..., str]:
+    """`refusal(*arguments)` runs toolkit-sft in this process and returns its one error message.
+
+    Whatever is wrong, the exit code is 2, there is no traceback, and every file is as it was.
+    """
+
+    def run(*arguments: str) -> str:
+        before = contents(folder)
+        result = CliRunner().invoke(main, list(arguments))
+        assert result.exit_code == 2, result.output
+        assert contents(folder) == before
+        return the_one_error(result.stderr, result.stdout)
+
+    return run

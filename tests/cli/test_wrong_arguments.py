@@ -1,0 +1,102 @@
+"""Arguments that are wrong in themselves, or contradict each other."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from refusals import contents, the_one_error
+from typer.testing import CliRunner
+
+from running import BIN
+from toolkit.cli.sft import main
+
+Refusal = Callable[..., str]
+
+# By what is wrong: the arguments after the config, and the message.
+WRONG_ARGUMENTS = {
+    "--set without a value": (
+        ["--set", "training.seed"],
+        "--set training.seed: write it as key=value, such as --set training.seed=1",
+    ),
+    "--set of an unknown key": (
+        ["--set", "training.warmup=1"],
+        "--set training.warmup=1: training.warmup: unknown key; did you mean warmup_steps?",
+    ),
+    "--set of a wrong value": (
+        ["--set", "chat.truncation=cut"],
+        "--set chat.truncation=cut: chat.truncation: wanted one of: error, drop, left, right, found 'cut'",
+    ),
+    "--set inside a value": (
+        ["--set", "model.name.x=1"],
+        "--set model.name.x=1: model.name holds a single value, so nothing can be set inside it",
+    ),
+    "--set beyond a list": (
+        ["--set", "stages.2.until_step=9"],
+        "--set stages.2.until_step=9: there is no stages.2: the list has items 0 to 1",
+    ),
+    "--set of broken YAML": (
+        ["--set", "chat.default_system='x"],
+        "--set chat.default_system='x: the value is not valid YAML: a quote that is never closed",
+    ),
+    "--set that no longer fits": (
+        ["--set", "training.rows_per_step=5"],
+        "run.yaml:14: training: rows_per_step 5 is not a multiple of micro_batch_size 2; choose a micro_batch_size "
+        "that divides it",
+    ),
+    "a tracker that is not installed": (
+        ["--set", "run.trackers=[wandb]"],
+        "run.trackers: not installed here: wandb; pip install wandb, or take it out",
+    ),
+    "a run's name with a slash": (
+        ["--run-name", "a/b"],
+        "--run-name: a run's name is that of one folder, without a slash, so not 'a/b'",
+    ),
+    "a run's name of nothing": (
+        ["--run-name", ""],
+        "--run-name: a run's name is that of one folder, without a slash, so not ''",
+    ),
+    "--resume and --overwrite": (
+        ["--resume", "--overwrite"],
+        "--resume and --overwrite contradict each other; give one of them",
+    ),
+}
+
+
+@pytest.mark.parametrize("start", [["--dry-run"], []], ids=["dry run", "start"])
+@pytest.mark.parametrize(("arguments", "message"), WRONG_ARGUMENTS.values(), ids=WRONG_ARGUMENTS.keys())
+def test_a_wrong_argument_is_told_as_it_was_typed(
+    arguments: list[str], message: str, start: list[str], refusal: Refusal
+):
+    assert refusal("run.yaml", *arguments, *start) == message
+
+
+# The arguments, and a part of what Typer answers.
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        ([], "Missing argument 'CONFIG'"),
+        (["run.yaml", "more.yaml"], "unexpected extra argument"),
+        (["run.yaml", "--dryrun"], "--dry-run"),
+        (["run.yaml", "--set"], "'--set' requires an argument"),
+    ],
+)
+def test_a_command_that_was_typed_wrongly_is_told_how_to_type_it(arguments: list[str], answer: str, folder: Path):
+    before = contents(folder)
+    result = CliRunner().invoke(main, arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert answer in result.stderr
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("start", [["--dry-run"], []], ids=["dry run", "start"])
+def test_the_installed_command_says_it_in_the_same_way(start: list[str], folder: Path):
+    (folder / "run.yaml").write_text((folder / "run.yaml").read_text().replace("sums.jsonl", "nowhere.jsonl"))
+    before = contents(folder)
+    finished = subprocess.run(
+        [BIN / "toolkit-sft", "run.yaml", *start], capture_output=True, text=True, check=False, env=dict(os.environ)
+    )
+    assert finished.returncode == 2
+    assert the_one_error(finished.stderr, finished.stdout) == f"no such file: {folder}/nowhere.jsonl"
+    assert contents(folder) == before

@@ -1,0 +1,105 @@
+"""Sections of a config that are right alone and do not fit together."""
+
+from collections.abc import Callable
+
+import pytest
+
+# By what is wrong: the text that is replaced in the config (none: added as line 18), by what, and the message.
+WRONG_TOGETHER = {
+    "a stage that ends before it begins": (
+        "until_step: 4",
+        "until_step: 2",
+        "run.yaml:7: stages: stage 'main': until_step is 2, but the stage begins at 2; until_step counts from the "
+        "start of the run, so raise it to 3 or more",
+    ),
+    "two stages of one name": (
+        "name: main",
+        "name: warm-up",
+        "run.yaml:7: stages: stage 'warm-up': there are two stages of this name; rename one",
+    ),
+    "a data set that is not there": (
+        "words: 2}",
+        "word: 2}",
+        "run.yaml:7: stages: stage 'main': there is no data set 'word'; known: sums, words",
+    ),
+    "a data set that nothing uses": (
+        "{sums: 1, words: 2}",
+        "{sums: 2}",
+        "run.yaml:7: stages: no stage uses words; add it to a stage's mix or remove it from datasets",
+    ),
+    "micro-batches that do not fill a step": (
+        "micro_batch_size: 2",
+        "micro_batch_size: 3",
+        "run.yaml:14: training: rows_per_step 4 is not a multiple of micro_batch_size 3; choose a micro_batch_size "
+        "that divides it",
+    ),
+    "a warm-up as long as the run": (
+        "learning_rate: 1e-3",
+        "warmup_steps: 4",
+        "run.yaml:14: training: warmup_steps 4 leaves no step of the 4 to train at the full learning rate; lower it",
+    ),
+    "more steps than the stages have": (
+        "learning_rate: 1e-3",
+        "max_steps: 5",
+        "run.yaml:14: training: max_steps 5 is beyond the last stage, which ends at 4; raise that stage's until_step",
+    ),
+    "a lowest learning rate without a cosine": (
+        "learning_rate: 1e-3",
+        "schedule: linear\n  min_learning_rate_ratio: 0.1",
+        "run.yaml:14: training: min_learning_rate_ratio is for schedule: cosine; leave it out",
+    ),
+    "validation on nothing": (
+        "",
+        "validation: {every: 5}",
+        "run.yaml:18: validation: give one of `dataset` (a file of its own) and `fraction` (a share of the data)",
+    ),
+    "validation on two things": (
+        "",
+        "validation: {fraction: 0.1, dataset: {path: sums.jsonl}}",
+        "run.yaml:18: validation: give one of `dataset` (a file of its own) and `fraction` (a share of the data)",
+    ),
+    "patience that is missing": (
+        "",
+        "validation: {fraction: 0.1, min_improvement: 0.1}",
+        "run.yaml:18: validation: min_improvement only says when patience runs out; give patience too, or leave it out",
+    ),
+    "the best of nothing measured": (
+        "",
+        "run: {export: best}",
+        "run.yaml:18: run: export: best needs a validation section to tell which is best",
+    ),
+    "an adapter and the shape of another": (
+        "backend: hf}",
+        "adapter: old}\nlora: {r: 4}",
+        "run.yaml:2: lora: model.adapter brings its own shape; leave the lora section out",
+    ),
+    "quantised weights trained in full": (
+        "backend: hf}",
+        "quantization: 4bit}\nlora: null",
+        "run.yaml:2: lora: quantised weights cannot be trained in full; keep the lora section or drop quantization",
+    ),
+    "answers trained without the reasoning in them": (
+        "max_length: 64",
+        "reasoning_history: drop",
+        "run.yaml:2: chat: reasoning_history: drop hides the reasoning of earlier turns, so they cannot be trained as "
+        "they were written; set train_on: last",
+    ),
+    "a revision of a local folder": (
+        "backend: hf",
+        "revision: main",
+        "run.yaml:1: model: revision is for Hugging Face ids, and name is a local path; leave revision out",
+    ),
+    "the same answer several times": (
+        "",
+        "generation: {n: 4}",
+        "run.yaml:18: generation: n: 4 with temperature: 0 is one answer 4 times; raise the temperature",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "message"), WRONG_TOGETHER.values(), ids=WRONG_TOGETHER.keys())
+def test_what_does_not_fit_together_is_told_before_any_file_is_read(
+    old: str, new: str, message: str, edit_config: Callable[[str, str], None], refusal: Callable[..., str]
+):
+    edit_config(old, new)
+    assert refusal("run.yaml") == message

@@ -1,0 +1,116 @@
+"""Wrong values and keys in a config: one message with the line, the key and the way out."""
+
+from collections.abc import Callable
+
+import pytest
+
+# By what is wrong: the text that is replaced in the config (none: added as line 18), by what, and the message.
+WRONG_VALUES = {
+    "a misspelled key": (
+        "learning_rate:",
+        "learning_rat:",
+        "run.yaml:17: training.learning_rat: unknown key; did you mean learning_rate?",
+    ),
+    "a key that stands elsewhere": (
+        "max_length: 64",
+        "warmup_steps: 1",
+        "run.yaml:3: chat.warmup_steps: unknown key here; did you mean training.warmup_steps?",
+    ),
+    "text for a number": (
+        "rows_per_step: 4",
+        "rows_per_step: many",
+        "run.yaml:15: training.rows_per_step: wanted integer ≥ 1, found 'many'",
+    ),
+    "true for a number": (
+        "learning_rate: 1e-3",
+        "max_steps: true",
+        "run.yaml:17: training.max_steps: wanted integer ≥ 1 or null, found true",
+    ),
+    "a fraction for an integer": (
+        "max_length: 64",
+        "max_length: 64.5",
+        "run.yaml:3: chat.max_length: wanted integer ≥ 8, found 64.5",
+    ),
+    "a number that is too small": (
+        "learning_rate: 1e-3",
+        "learning_rate: 0",
+        "run.yaml:17: training.learning_rate: wanted number > 0, found 0",
+    ),
+    "a number that is none": (
+        "learning_rate: 1e-3",
+        "learning_rate: .nan",
+        "run.yaml:17: training.learning_rate: wanted a finite number, found nan",
+    ),
+    "a choice in capitals": (
+        "backend: hf",
+        "backend: HF",
+        "run.yaml:1: model.backend: wanted one of: auto, hf, unsloth, found 'HF'; did you mean hf?",
+    ),
+    "a value for a section": (
+        "{path: sums.jsonl}",
+        "sums.jsonl",
+        "run.yaml:5: datasets.sums: wanted a section with path, found 'sums.jsonl'",
+    ),
+    "a section that is empty": (
+        "  max_length: 64\n",
+        "",
+        "run.yaml:2: chat: the section is empty; write its keys below it, or take the line out",
+    ),
+    "no model": (
+        "model: {name: tiny, backend: hf}",
+        "on_bad_record: skip",
+        "run.yaml:1: model: missing: give it as a section with name",
+    ),
+    "no data": (
+        "  sums: {path: sums.jsonl}\n  words: {path: words.jsonl}\n",
+        "  {}\n",
+        "run.yaml:4: datasets: wanted non-empty mapping of names to a section with path, found {}",
+    ),
+    "a negative weight": (
+        "mix: {sums: 1}",
+        "mix: {sums: -1}",
+        "run.yaml:10: stages.0.mix.sums: wanted number ≥ 0, found -1",
+    ),
+    "weights that are all 0": (
+        "mix: {sums: 1}",
+        "mix: {sums: 0}",
+        "run.yaml:10: stages.0.mix: all weights are 0, so there is nothing to draw; raise one of them",
+    ),
+    "two names for one column": (
+        "{path: sums.jsonl}",
+        "{path: sums.jsonl, columns: {prompt: completion}}",
+        "run.yaml:5: datasets.sums.columns: completion cannot stand for two things at once; rename one of them",
+    ),
+    "a run's name that leads out of the folder": (
+        "",
+        "run: {name: ../elsewhere}",
+        "run.yaml:18: run.name: a run's name is that of one folder, without a slash, so not '../elsewhere'",
+    ),
+    "a list of no layers": (
+        "",
+        "lora: {target_modules: []}",
+        "run.yaml:18: lora.target_modules: wanted one of: auto, all-linear; or non-empty list of text, found []",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "message"), WRONG_VALUES.values(), ids=WRONG_VALUES.keys())
+def test_a_wrong_value_is_told_with_its_line_and_key_and_nothing_is_written(
+    old: str, new: str, message: str, edit_config: Callable[[str, str], None], refusal: Callable[..., str]
+):
+    edit_config(old, new)
+    assert refusal("run.yaml") == message
+
+
+def test_all_that_is_wrong_is_told_at_once_by_line(
+    edit_config: Callable[[str, str], None], refusal: Callable[..., str]
+):
+    edit_config("max_length: 64", "max_length: 1\n  truncate: left")
+    head, *problems = refusal("run.yaml", "--set", "training.seed=-1", "--set", "run.nmae=x").splitlines()
+    assert head == "run.yaml has 4 problems:"
+    assert problems == [
+        "  run.yaml:3: chat.max_length: wanted integer ≥ 8, found 1",
+        "  run.yaml:4: chat.truncate: unknown key; did you mean truncation?",
+        "  --set training.seed=-1: training.seed: wanted integer ≥ 0 and < 4294967296, found -1",
+        "  --set run.nmae=x: run.nmae: unknown key; did you mean name?",
+    ]
