@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+# The hub's library reads it when it is imported, which other conftest files may do before any hook or fixture runs.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 # Text that the tiny tokenizer learns its merges from.
 _CORPUS = [
     "system\nuser\nassistant\nYou are a helpful assistant.\n",
@@ -18,11 +21,6 @@ _CORPUS = [
 _TOKENS = 380
 # A few rows more than tokens, as many real models have.
 _ROWS = 384
-
-
-def pytest_configure() -> None:
-    """Keep the tests off the network: the hub's library reads this when it is imported, so it comes first."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.fixture(scope="session", autouse=True)

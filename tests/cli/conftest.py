@@ -1,4 +1,4 @@
-"""A small right config and its data, which each test makes wrong in one way, and the run of a command that refuses it."""
+"""A small right config with its data, which each test makes wrong in one way, and the command that refuses it."""
 
 import json
 from collections.abc import Callable

@@ -92,11 +92,28 @@ def test_a_command_that_was_typed_wrongly_is_told_how_to_type_it(arguments: list
 
 @pytest.mark.parametrize("start", [["--dry-run"], []], ids=["dry run", "start"])
 def test_the_installed_command_says_it_in_the_same_way(start: list[str], folder: Path):
-    (folder / "run.yaml").write_text((folder / "run.yaml").read_text().replace("sums.jsonl", "nowhere.jsonl"))
+    (folder / "run.yaml").write_text((folder / "run.yaml").read_text().replace("sums.jsonl", "sum.jsonl"))
     before = contents(folder)
     finished = subprocess.run(
         [BIN / "toolkit-sft", "run.yaml", *start], capture_output=True, text=True, check=False, env=dict(os.environ)
     )
     assert finished.returncode == 2
-    assert the_one_error(finished.stderr, finished.stdout) == f"no such file: {folder}/nowhere.jsonl"
+    assert the_one_error(finished.stderr, finished.stdout) == (
+        f"datasets.sums.path: no such file: {folder}/sum.jsonl; did you mean sums.jsonl?"
+    )
     assert contents(folder) == before
+
+
+def test_an_optimizer_whose_package_is_not_installed_is_refused_at_the_start(refusal: Refusal):
+    """bitsandbytes is for CUDA machines, and in none of the extras."""
+    assert refusal("run.yaml", "--set", "training.optimizer=adamw_8bit") == (
+        "training.optimizer: adamw_8bit needs bitsandbytes and a CUDA device: pip install bitsandbytes, or set it to "
+        "adamw"
+    )
+
+
+def test_only_debug_shows_where_an_error_was_raised_and_the_exit_code_stays(folder: Path):
+    result = CliRunner().invoke(main, ["run.yaml", "--debug", "--set", "chat.max_length=0"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Traceback (most recent call last):")
+    assert result.stderr.endswith("\nerror: --set chat.max_length=0: chat.max_length: wanted integer ≥ 8, found 0\n")

@@ -119,3 +119,39 @@ def _conversations(draw):
 def conversations():
     """Strategy: random conversations with tools, reasoning and the text of control tokens in them."""
     return _conversations()
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer(tiny_model):
+    """The tiny model's tokenizer; whoever changes one loads it anew."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_model)
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """Where the tokenised rows of one test are kept, so that no other test's are found there."""
+    monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "tokenized"
+
+
+@pytest.fixture
+def prepare(own_cache, tmp_path, write_jsonl, tiny_tokenizer):
+    """`prepare(rows, **chat)` writes the rows to a file, unless they are None, and prepares that file.
+
+    What is reported goes to the list `lines`.
+    """
+    from toolkit.core.config.chat import ChatConfig
+    from toolkit.core.config.data import ColumnsConfig, DatasetConfig
+    from toolkit.core.preparation import prepare_dataset
+
+    def call(rows, *, lines=None, tokenizer=tiny_tokenizer, on_bad_record="error", columns=None, **chat):
+        path = tmp_path / "rows.jsonl"
+        if rows is not None:
+            write_jsonl(path, rows)
+        config = DatasetConfig(path=str(path), columns=columns or ColumnsConfig())
+        report = (lambda line: None) if lines is None else lines.append
+        return prepare_dataset("d", config, ChatConfig(**chat), tokenizer, on_bad_record, report)
+
+    return call

@@ -1,20 +1,13 @@
-"""From a file to tokenised rows: what becomes of every record, and when the cache may be read.
+"""From a file to tokenised rows: what becomes of every record.
 
 The tiny tokenizer spells `z` and `Q` as one token each and makes two of `user\\n` and of `assistant\\n`. So a
 row of n `z` and m `Q` is of n + 5 tokens for the user (<|im_start|>, user, newline, n, <|im_end|>, newline) and
 m + 5 for the assistant, of which the m and their <|im_end|> are trained.
 """
 
-import os
-import shutil
-from pathlib import Path
-
 import pytest
-from transformers import AutoTokenizer
 
-from toolkit.core.config.chat import ChatConfig
-from toolkit.core.config.data import ColumnsConfig, DatasetConfig
-from toolkit.core.preparation import prepare_dataset, tokenizer_digest
+from toolkit.core.config.data import ColumnsConfig
 from toolkit.core.tokenized import TokenizedDataset
 from toolkit.errors import DataError
 
@@ -25,33 +18,6 @@ def row(z: int, q: int, **more: object) -> dict[str, object]:
 
 # Of 15, 24 and 31 tokens, of which 4, 5 and 21 are trained.
 THREE = [row(2, 3), row(10, 4), row(1, 20)]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """A cache for one test, so that no other test's rows are found in it."""
-    monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "tokenized"
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_model):
-    return AutoTokenizer.from_pretrained(tiny_model)
-
-
-@pytest.fixture
-def prepare(tmp_path, write_jsonl, tokenizer):
-    """`prepare(rows, **chat)` writes the rows to a file and prepares it; `lines` of the report go to a list."""
-
-    def call(rows, *, lines=None, tokenizer=tokenizer, on_bad_record="error", columns=None, **chat) -> TokenizedDataset:
-        path = tmp_path / "rows.jsonl"
-        if rows is not None:
-            write_jsonl(path, rows)
-        config = DatasetConfig(path=str(path), columns=columns or ColumnsConfig())
-        report = (lambda line: None) if lines is None else lines.append
-        return prepare_dataset("d", config, ChatConfig(**chat), tokenizer, on_bad_record, report)
-
-    return call
 
 
 def counted(data: TokenizedDataset) -> dict[str, object]:
@@ -76,10 +42,10 @@ def test_rows_that_fit_are_counted_in_the_ledger(prepare):
     assert data.ledger.end_share == 1.0
 
 
-def test_what_is_trained_is_the_answer_and_its_end_token(prepare, tokenizer):
+def test_what_is_trained_is_the_answer_and_its_end_token(prepare, tiny_tokenizer):
     ids, trained = prepare([row(2, 3)]).row(0)
-    assert tokenizer.decode(ids) == "<|im_start|>user\nzz<|im_end|>\n<|im_start|>assistant\nQQQ<|im_end|>\n"
-    assert tokenizer.decode(ids[trained]) == "QQQ<|im_end|>"
+    assert tiny_tokenizer.decode(ids) == "<|im_start|>user\nzz<|im_end|>\n<|im_start|>assistant\nQQQ<|im_end|>\n"
+    assert tiny_tokenizer.decode(ids[trained]) == "QQQ<|im_end|>"
 
 
 def test_rows_that_are_too_long_are_dropped_and_counted(prepare):
@@ -189,7 +155,7 @@ def test_a_bad_record_stops_the_run_or_is_skipped_and_counted(prepare):
     assert "rows.jsonl:2" in data.ledger.faults[0]
 
 
-def test_a_turn_with_train_false_is_not_trained(prepare, tokenizer):
+def test_a_turn_with_train_false_is_not_trained(prepare, tiny_tokenizer):
     messages = [
         {"role": "user", "content": "z"},
         {"role": "assistant", "content": "QQ", "train": False},
@@ -198,7 +164,7 @@ def test_a_turn_with_train_false_is_not_trained(prepare, tokenizer):
     ]
     data = prepare([{"messages": messages}])
     ids, trained = data.row(0)
-    assert tokenizer.decode(ids[trained]) == "QQQ<|im_end|>"
+    assert tiny_tokenizer.decode(ids[trained]) == "QQQ<|im_end|>"
     assert data.ledger.answers == 1
 
 
@@ -217,148 +183,3 @@ def test_the_weight_column_is_the_factor_on_the_rows_loss(prepare):
 def test_the_weight_column_can_have_another_name(prepare):
     columns = ColumnsConfig(weight="importance")
     assert prepare([row(1, 1, importance=0.5, weight=7)], columns=columns).sizes().weights == [0.5]
-
-
-def state_of(cache: Path) -> dict[str, int]:
-    return {str(path.relative_to(cache)): path.stat().st_mtime_ns for path in sorted(cache.rglob("*"))}
-
-
-def test_the_second_start_reads_the_cache(prepare, cache):
-    lines: list[str] = []
-    first = prepare(THREE, lines=lines)
-    before = state_of(cache)
-    second = prepare(None, lines=lines)
-    assert len(lines) == 1
-    assert lines[0].startswith("tokenising d (")
-    assert state_of(cache) == before
-    assert second.ids.tolist() == first.ids.tolist()
-    assert second.ledger == first.ledger
-
-
-def test_rows_come_from_the_cache_and_not_from_the_tokenizer(prepare, cache, tokenizer):
-    prepare([row(2, 3)])
-    folder = next(cache.iterdir())
-    # Whoever reads the cache sees what is written in it.
-    raw = bytearray((folder / "ids.npy").read_bytes())
-    raw[-4:] = (7).to_bytes(4, "little")
-    (folder / "ids.npy").write_bytes(raw)
-    assert prepare(None).ids[-1] == 7
-
-
-def test_a_cache_that_was_deleted_is_made_again(prepare, cache):
-    lines: list[str] = []
-    prepare(THREE, lines=lines)
-    shutil.rmtree(cache)
-    prepare(None, lines=lines)
-    assert len(lines) == 2
-
-
-def misses(prepare, change) -> bool:
-    """Whether `change()` has the data tokenised again, after they were prepared as they are by default."""
-    lines: list[str] = []
-    prepare(THREE, lines=lines)
-    change(lines)
-    return len(lines) == 2
-
-
-def test_an_edit_of_one_row_is_seen_even_if_size_and_time_stay_as_they_were(prepare, tmp_path, tokenizer):
-    path = tmp_path / "rows.jsonl"
-
-    def edit(lines):
-        stat = path.stat()
-        path.write_text(path.read_text().replace("zz", "zQ", 1))
-        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        assert path.stat().st_size == stat.st_size
-        assert tokenizer.decode(prepare(None, lines=lines).row(0)[0]).startswith("<|im_start|>user\nzQ<|im_end|>")
-
-    assert misses(prepare, edit)
-
-
-def test_two_rows_that_change_places_are_seen(prepare):
-    def swap(lines):
-        assert prepare([THREE[1], THREE[0], THREE[2]], lines=lines).lengths().tolist() == [24, 15, 31]
-
-    assert misses(prepare, swap)
-
-
-@pytest.mark.parametrize(
-    "chat",
-    [
-        {"max_length": 2047},
-        {"truncation": "left"},
-        {"train_on": "last"},
-        {"default_system": ""},
-        {"default_system": "zz"},
-        {"default_system": "zz "},
-    ],
-    ids=str,
-)
-def test_a_change_of_the_chat_section_is_seen(prepare, chat):
-    assert misses(prepare, lambda lines: prepare(None, lines=lines, **chat))
-
-
-def test_whitespace_in_the_default_system_message_makes_another_data_set(prepare):
-    lines: list[str] = []
-    lengths = [prepare(THREE, lines=lines, default_system=text).lengths()[0] for text in ("zz", "zz ", "zz\n")]
-    assert len(lines) == 3
-    assert lengths == [15 + 7, 15 + 8, 15 + 8]
-
-
-def test_a_change_of_the_columns_is_seen(prepare):
-    columns = ColumnsConfig(prompt="completion", completion="prompt")
-    assert misses(prepare, lambda lines: prepare(None, lines=lines, columns=columns))
-
-
-def test_on_bad_record_is_part_of_the_key(prepare):
-    assert misses(prepare, lambda lines: prepare(None, lines=lines, on_bad_record="skip"))
-
-
-def test_a_tokenizer_that_gained_a_token_is_another_one(prepare, tiny_model):
-    other = AutoTokenizer.from_pretrained(tiny_model)
-    other.add_tokens(["zz"])
-
-    def learn(lines):
-        assert prepare(None, lines=lines, tokenizer=other).lengths().tolist() == [14, 19, 31]
-
-    assert misses(prepare, learn)
-
-
-def test_a_tokenizer_with_another_end_token_or_template_is_another_one(tiny_model):
-    changed = [AutoTokenizer.from_pretrained(tiny_model) for _ in range(3)]
-    changed[1].eos_token = "<|endoftext|>"
-    changed[2].chat_template = "{{ messages }}"
-    assert len({tokenizer_digest(each) for each in changed}) == 3
-
-
-def test_use_of_a_tokenizer_does_not_make_it_another_one(tiny_model, tmp_path):
-    # Some tokenizer files say how to pad and cut; that is reset by whatever is encoded first.
-    saved = AutoTokenizer.from_pretrained(tiny_model)
-    saved.backend_tokenizer.enable_truncation(16)
-    saved.backend_tokenizer.enable_padding(length=16)
-    saved.save_pretrained(tmp_path / "padding")
-    fresh = AutoTokenizer.from_pretrained(tmp_path / "padding")
-    assert fresh.backend_tokenizer.padding is not None
-    before = tokenizer_digest(fresh)
-    fresh(["zz"], padding=False, truncation=False)
-    assert fresh.backend_tokenizer.padding is None
-    assert tokenizer_digest(fresh) == before
-
-
-def test_a_limit_on_lost_ends_is_checked_anew_and_not_part_of_the_key(prepare):
-    lines: list[str] = []
-    cut = {"max_length": 24, "truncation": "right"}
-    prepare(THREE, lines=lines, min_end_tokens_kept=0.5, **cut)
-    prepare(None, lines=lines, min_end_tokens_kept=0.6, **cut)
-    with pytest.raises(DataError, match="min_end_tokens_kept = 70%"):
-        prepare(None, lines=lines, min_end_tokens_kept=0.7, **cut)
-    assert len(lines) == 1
-
-
-def test_a_file_of_the_same_content_under_another_name_is_not_tokenised_again(prepare, tmp_path, tokenizer):
-    prepare(THREE)
-    (tmp_path / "rows.jsonl").rename(tmp_path / "moved.jsonl")
-    lines: list[str] = []
-    config = DatasetConfig(path=str(tmp_path / "moved.jsonl"))
-    moved = prepare_dataset("other", config, ChatConfig(), tokenizer, "error", lines.append)
-    assert lines == []
-    assert moved.name == moved.ledger.name == "other"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from toolkit.core.config.data import DatasetConfig
 from toolkit.core.config.run import RunConfig, require_run_name
+from toolkit.core.config.training import TrainingConfig
 from toolkit.core.files import require_file
 from toolkit.errors import ConfigError, DataError
 
@@ -33,6 +34,15 @@ def require_room_for_run(run: RunConfig) -> None:
     if missing:
         packages = " ".join(missing)
         raise ConfigError(f"run.trackers: not installed here: {packages}; pip install {packages}, or take it out")
+
+
+def require_optimizer(training: TrainingConfig) -> None:
+    """Raise ConfigError where the optimizer's package is not installed."""
+    if training.optimizer == "adamw_8bit" and find_spec("bitsandbytes") is None:
+        raise ConfigError(
+            "training.optimizer: adamw_8bit needs bitsandbytes and a CUDA device: pip install bitsandbytes, or set it "
+            "to adamw"
+        )
 
 
 def require_data_files(sources: Mapping[str, DatasetConfig]) -> None:

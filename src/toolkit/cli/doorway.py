@@ -2,6 +2,7 @@
 
 import logging
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -71,13 +72,15 @@ def clear_errors(debug: bool) -> Iterator[None]:
         typer.echo("interrupted", err=True)
         raise typer.Exit(130) from None
     except ToolkitError as error:
-        if debug:
-            raise
-        typer.echo(f"error: {error}", err=True)
+        _tell(str(error), debug)
         raise typer.Exit(error.exit_code) from None
     except Exception as error:
-        if debug:
-            raise
         reason = str(error).strip().splitlines() or [""]
-        typer.echo(f"error: {type(error).__name__}: {reason[0]} (--debug shows where)", err=True)
+        _tell(f"{type(error).__name__}: {reason[0]}" + " (--debug shows where)" * (not debug), debug)
         raise typer.Exit(1) from None
+
+
+def _tell(message: str, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    typer.echo(f"error: {message}", err=True)

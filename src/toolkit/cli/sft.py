@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from toolkit.cli.checks import choose_run_name, require_data_files, require_room_for_run
+from toolkit.cli.checks import choose_run_name, require_data_files, require_optimizer, require_room_for_run
 from toolkit.cli.doorway import (
     ConfigFile,
     Debug,
@@ -47,6 +47,7 @@ def sft(
             show_plan(settings, name, resume=resume, overwrite=overwrite)
             return
         require_extra("train", "toolkit-sft")
+        require_optimizer(settings.training)  # not in a dry run, whose machine may be another than the run's
         from toolkit.sft.train import train
 
         train(settings, name, resume=resume, overwrite=overwrite)

@@ -4,9 +4,13 @@ Text never crosses this border, so what is asked of a model is, id for id, what 
 """
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+Key = tuple[int, int]
+"""Which completion: the position of its request, and its number among those of the request, both from 0."""
 
 
 class StopReason(StrEnum):
@@ -17,12 +21,22 @@ class StopReason(StrEnum):
     LENGTH = "length"
     """It reached `max_new_tokens`."""
     STOP = "stop"
-    """A stop string turned up in its text."""
+    """A stop string turned up in its text; the last token is the one that completed it."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How completions are sampled; temperature 0 is greedy decoding."""
+    """How completions are sampled.
+
+    Attributes:
+        temperature: 0 is greedy decoding, to which top_p, top_k and min_p are nothing.
+        top_p: 1 leaves nothing out.
+        top_k: 0 leaves nothing out.
+        min_p: 0 leaves nothing out.
+        repetition_penalty: on the tokens of the prompt and of the completion so far; 1 is none.
+        stop: strings that are looked for in the completion's own text.
+        logprobs: whether completions come with their log-probabilities.
+    """
 
     max_new_tokens: int
     temperature: float = 0.0
@@ -36,11 +50,19 @@ class Sampling:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """`n` completions of one prompt. `seed` decides the samples where the engine can seed each request."""
+    """A prompt, and one seed for each completion that is wanted of it.
+
+    The seeds decide the samples: the same requests give the same completions again. An engine that cannot seed
+    each completion by itself seeds a batch by the seeds of its completions.
+    """
 
     prompt_ids: tuple[int, ...]
-    n: int = 1
-    seed: int = 0
+    seeds: tuple[int, ...] = (0,)
+
+    @property
+    def n(self) -> int:
+        """How many completions are wanted."""
+        return len(self.seeds)
 
 
 @dataclass(frozen=True)
@@ -50,8 +72,8 @@ class Completion:
     Attributes:
         token_ids: with the end token, where there is one.
         stop_reason: why it ended.
-        logprobs: log p of each token, in nats, at the sampling temperature, before top-p, top-k and min-p;
-            None unless `Sampling.logprobs` asked for them.
+        logprobs: log p of each token, in nats, by the model's softmax at the sampling temperature (1 where that
+            is 0), before the repetition penalty, top-p, top-k and min-p; None unless asked for.
     """
 
     token_ids: tuple[int, ...]
@@ -62,13 +84,14 @@ class Completion:
 class Engine(Protocol):
     """A loaded model that answers requests."""
 
-    end_ids: frozenset[int]
-    """Ids that end an assistant turn."""
-
     def generate(
-        self, requests: Sequence[GenerationRequest], sampling: Sampling
-    ) -> Iterator[tuple[int, list[Completion]]]:
-        """Yield (index of the request, its n completions) as they are done, in whatever order suits the engine."""
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, *, done: AbstractSet[Key] = frozenset()
+    ) -> Iterator[tuple[Key, Completion]]:
+        """Yield completions as they are done, in whatever order suits the engine.
+
+        Those in `done` are not wanted any more. Leaving them out of `requests` instead could change the samples
+        of the others, where an engine makes batches of its requests.
+        """
         ...
 
     def close(self) -> None:

@@ -1,17 +1,19 @@
 """Generation by transformers: batches of like length, padded on the left.
 
-Sampling is seeded per batch, and batches are a function of the requests alone, so the same requests give the
-same samples again.
+Samples are seeded by batch, and batches are a function of the requests alone.
 """
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from toolkit.inference.batching import GenerationBatch, plan_batches
-from toolkit.inference.engine import Completion, GenerationRequest, Sampling, StopReason
+from toolkit.inference.batching import plan_batches
+from toolkit.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
+from toolkit.inference.hf_hooks import LogProbRecorder, RepetitionPenalty, StopStrings
 
 
 class HfEngine:
@@ -21,64 +23,76 @@ class HfEngine:
         model: a causal language model in evaluation mode, with or without an adapter.
         tokenizer: decodes for stop strings, and names the padding token.
         end_ids: ids that end a turn.
-        dtype: what the forward pass computes in.
         batch_size: completions that are generated at once.
     """
 
-    def __init__(
-        self, model: Any, tokenizer: Any, end_ids: frozenset[int], dtype: torch.dtype, batch_size: int
-    ) -> None:
-        self.end_ids = end_ids
+    def __init__(self, model: Any, tokenizer: Any, end_ids: frozenset[int], batch_size: int) -> None:
         self._model: Any = model
         self._tokenizer = tokenizer
-        self._dtype = dtype
+        self._end_ids = end_ids
         self._batch_size = batch_size
 
     def generate(
-        self, requests: Sequence[GenerationRequest], sampling: Sampling
-    ) -> Iterator[tuple[int, list[Completion]]]:
-        """Yield each request's completions as its batch is done, the longest prompts first."""
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, *, done: AbstractSet[Key] = frozenset()
+    ) -> Iterator[tuple[Key, Completion]]:
+        """Yield completions batch by batch, the longest prompts first.
+
+        A batch of which some are done is generated whole, so that the others come out as they would have.
+        """
         for batch in plan_batches(requests, self._batch_size):
-            torch.manual_seed(batch.seed)
-            completions = iter(self._complete(batch, sampling))
-            for index in batch.indices:
-                yield index, [next(completions) for _ in range(requests[index].n)]
+            if done.issuperset(batch.keys):
+                continue
+            prompts = [requests[position].prompt_ids for position, _ in batch.keys]
+            completions = self._complete(prompts, batch.seed, sampling)
+            yield from (pair for pair in zip(batch.keys, completions, strict=True) if pair[0] not in done)
 
     def close(self) -> None:
         """Drop the model."""
         self._model = None
 
-    @torch.no_grad()
-    def _complete(self, batch: GenerationBatch, sampling: Sampling) -> list[Completion]:
-        prompts, mask = self._left_padded(batch.prompts)
+    @torch.inference_mode()
+    def _complete(self, prompts: Sequence[tuple[int, ...]], seed: int, sampling: Sampling) -> list[Completion]:
+        ids, mask = _left_padded(prompts, self._tokenizer.pad_token_id, self._model.device)
+        width = ids.shape[1]
         recorder = LogProbRecorder(sampling.temperature) if sampling.logprobs else None
-        device = self._model.device
-        with torch.autocast(device.type, dtype=self._dtype, enabled=self._dtype is not torch.float32):
+        penalty = RepetitionPenalty(sampling.repetition_penalty, mask) if sampling.repetition_penalty != 1 else None
+        stops = StopStrings(sampling.stop, self._tokenizer, width) if sampling.stop else None
+        with _model_defaults_aside(self._model), _seeded(seed, ids.device):
             sequences = self._model.generate(
-                input_ids=prompts.to(device),
-                attention_mask=mask.to(device),
-                generation_config=self._generation_config(sampling),
-                logits_processor=LogitsProcessorList([recorder] if recorder else []),
-                # Stop strings are found in decoded text, for which generate wants the tokenizer.
-                **({"tokenizer": self._tokenizer} if sampling.stop else {}),
+                input_ids=ids,
+                attention_mask=mask,
+                past_key_values=self._shared_prefill(prompts, ids, mask),
+                generation_config=self._config(sampling),
+                logits_processor=LogitsProcessorList(hook for hook in (recorder, penalty) if hook),
+                stopping_criteria=StoppingCriteriaList([stops] if stops else []),
             )
-        answers = sequences[:, prompts.shape[1] :].cpu()
-        logprobs = recorder.finish(sequences)[:, -answers.shape[1] :].cpu() if recorder else None
+        logprobs = recorder.finish(sequences).tolist() if recorder else [None] * len(prompts)
+        stopped = stops.lengths if stops else {}
         return [
-            self._completion(answer.tolist(), None if logprobs is None else logprobs[row].tolist(), sampling)
-            for row, answer in enumerate(answers)
+            self._completion(answer, row_logprobs, stopped.get(row))
+            for row, (answer, row_logprobs) in enumerate(zip(sequences[:, width:].tolist(), logprobs, strict=True))
         ]
 
-    def _left_padded(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        width = max(len(prompt) for prompt in prompts)
-        ids = torch.full((len(prompts), width), self._tokenizer.pad_token_id, dtype=torch.long)
-        mask = torch.zeros_like(ids)
+    def _shared_prefill(self, prompts: Sequence[tuple[int, ...]], ids: torch.Tensor, mask: torch.Tensor) -> Any:
+        """The cache of all but the last prompt token, computed once for each different prompt; None without repeats."""
+        first_row: dict[tuple[int, ...], int] = {}
         for row, prompt in enumerate(prompts):
-            ids[row, width - len(prompt) :] = torch.tensor(prompt)
-            mask[row, width - len(prompt) :] = 1
-        return ids, mask
+            first_row.setdefault(prompt, row)
+        if len(first_row) == len(prompts) or min(len(prompt) for prompt in prompts) < 2:
+            return None
+        rows = list(first_row.values())
+        cache = self._model.generate(
+            input_ids=ids[rows, :-1],
+            attention_mask=mask[rows, :-1],
+            generation_config=GenerationConfig(
+                max_new_tokens=1, pad_token_id=self._tokenizer.pad_token_id, return_dict_in_generate=True
+            ),
+        ).past_key_values
+        place = {prompt: place for place, prompt in enumerate(first_row)}
+        cache.batch_select_indices(torch.tensor([place[prompt] for prompt in prompts], device=ids.device))
+        return cache
 
-    def _generation_config(self, sampling: Sampling) -> GenerationConfig:
+    def _config(self, sampling: Sampling) -> GenerationConfig:
         sampled: dict[str, Any] = {"do_sample": False}
         if sampling.temperature > 0:
             sampled = {
@@ -90,54 +104,48 @@ class HfEngine:
             }
         return GenerationConfig(
             max_new_tokens=sampling.max_new_tokens,
-            repetition_penalty=sampling.repetition_penalty,
-            eos_token_id=sorted(self.end_ids),
+            eos_token_id=sorted(self._end_ids),
             pad_token_id=self._tokenizer.pad_token_id,
-            stop_strings=list(sampling.stop) or None,
             use_cache=True,
             **sampled,
         )
 
-    def _completion(self, ids: list[int], logprobs: list[float] | None, sampling: Sampling) -> Completion:
-        """Cut the padding off: a row ends at its end id, at a stop string, or at the limit."""
-        end = next((position for position, token in enumerate(ids) if token in self.end_ids), None)
-        if end is not None:
-            length, reason = end + 1, StopReason.END
-        else:
-            length, reason = self._unended(ids, sampling)
+    def _completion(self, ids: list[int], logprobs: list[float] | None, stopped: int | None) -> Completion:
+        """Cut the padding off: a row ends at its end token, at a stop string, or at the limit."""
+        ends = [(len(ids), StopReason.LENGTH)]
+        if stopped is not None:
+            ends.append((stopped, StopReason.STOP))
+        if end := next((length for length, token in enumerate(ids, start=1) if token in self._end_ids), None):
+            ends.append((end, StopReason.END))
+        length, reason = min(reversed(ends), key=lambda pair: pair[0])
         return Completion(tuple(ids[:length]), reason, None if logprobs is None else tuple(logprobs[:length]))
 
-    def _unended(self, ids: list[int], sampling: Sampling) -> tuple[int, StopReason]:
-        for length in range(1, len(ids) + 1) if sampling.stop else ():
-            text = self._tokenizer.decode(ids[:length])
-            if any(stop in text for stop in sampling.stop):
-                return length, StopReason.STOP
-        return len(ids), StopReason.LENGTH
+
+def _left_padded(
+    prompts: Sequence[Sequence[int]], pad_id: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and attention mask, both of shape [prompts, longest]."""
+    width = max(len(prompt) for prompt in prompts)
+    ids = [[pad_id] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
-class LogProbRecorder(LogitsProcessor):
-    """Remembers the log-probability of each sampled token, one step behind: a step's token is known at the next.
+@contextmanager
+def _model_defaults_aside(model: Any) -> Iterator[None]:
+    """Put away the sampling options that a model folder brings along: `generate` fills every gap with them."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    defaults = base.generation_config
+    base.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        base.generation_config = defaults
 
-    It comes before the sampling filters, so the scores are the model's own.
-    """
 
-    def __init__(self, temperature: float) -> None:
-        self._temperature = temperature or 1.0
-        self._pending: torch.Tensor | None = None
-        self._recorded: list[torch.Tensor] = []
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Take ids of shape [rows, seq]; scores of shape [rows, vocabulary] go through unchanged."""
-        self._gather(input_ids[:, -1])
-        self._pending = torch.log_softmax(scores.float() / self._temperature, dim=-1)
-        return scores
-
-    def finish(self, sequences: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities of all generated tokens, shape [rows, new tokens]."""
-        self._gather(sequences[:, -1])
-        return torch.stack(self._recorded, dim=1)
-
-    def _gather(self, tokens: torch.Tensor) -> None:
-        if self._pending is not None:
-            self._recorded.append(self._pending.gather(1, tokens[:, None]).squeeze(1))
-            self._pending = None
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Torch's random numbers from `seed`; afterwards they go on as if nothing had been drawn."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield

@@ -1,5 +1,7 @@
 """Make an engine from a model config and, where there is one, an adapter."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,32 @@ from toolkit.core.models.load import choose_backend
 from toolkit.inference.engine import Engine
 
 
-def load_engine(
-    model: ModelConfig, adapter: Path | None, chat: ChatConfig, batch_size: int
-) -> tuple[Engine, ConversationEncoder, Any]:
-    """An engine, the encoder that makes its prompts, and its tokenizer.
+@dataclass(frozen=True)
+class ModelText:
+    """What a model makes of text, known without its weights.
+
+    `positions` is how many tokens it can hold, prompt and completion together; None where it names no limit.
+    """
+
+    tokenizer: Any
+    encoder: ConversationEncoder
+    positions: int | None
+
+
+def load_text(model: ModelConfig, chat: ChatConfig) -> ModelText:
+    """The tokenizer, the encoder that makes prompts, and the model's limit.
+
+    Raises:
+        ModelError: the tokenizer cannot be loaded, or cannot end a turn.
+    """
+    tokenizer = choose_backend(model).load_tokenizer(model, chatml=chat.template == "chatml")
+    return ModelText(tokenizer, conversation_encoder(chat, tokenizer), _positions(model))
+
+
+def load_engine(model: ModelConfig, adapter: Path | None, chat: ChatConfig, batch_size: int) -> Engine:
+    """The engine for a model with the adapter in `adapter` on top; `batch_size` counts completions.
+
+    A completion ends where training ended a turn, and where the model and its tokenizer say that a text ends.
 
     Raises:
         ModelError: the model or adapter cannot be loaded, or cannot end a turn.
@@ -21,6 +45,26 @@ def load_engine(
     loaded = choose_backend(model).load_for_inference(model, adapter, chatml=chat.template == "chatml")
     from toolkit.inference.hf import HfEngine  # heavy, and after the backend was chosen
 
-    encoder = conversation_encoder(chat, loaded.tokenizer)
-    engine = HfEngine(loaded.model, loaded.tokenizer, encoder.end_ids, loaded.compute_dtype, batch_size)
-    return engine, encoder, loaded.tokenizer
+    end_ids = {
+        *conversation_encoder(chat, loaded.tokenizer).end_ids,
+        *_as_ids(loaded.tokenizer.eos_token_id),
+        *_as_ids(loaded.model.generation_config.eos_token_id),
+    }
+    return HfEngine(loaded.model, loaded.tokenizer, frozenset(end_ids), batch_size)
+
+
+def _positions(model: ModelConfig) -> int | None:
+    from transformers import AutoConfig  # heavy, and after the backend was chosen
+
+    from toolkit.core.models.hf import model_files
+
+    config = AutoConfig.from_pretrained(
+        model_files(model), revision=model.revision or "main", trust_remote_code=model.trust_remote_code
+    )
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
+def _as_ids(value: Any) -> Iterable[int]:
+    if value is None:
+        return ()
+    return value if isinstance(value, list) else (value,)

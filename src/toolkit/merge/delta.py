@@ -11,20 +11,13 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 
 from toolkit.errors import ModelError
-from toolkit.merge.outline import Site
-
-_BASE_WEIGHTS = ("base_layer.weight", "token_adapter.base_layer.weight")
-
-
-def needs_base(site: Site) -> bool:
-    """Whether the merged weight depends on the base weight, which a module saved in full replaces."""
-    return base_name(site) is not None
+from toolkit.merge.outline import BASE_WEIGHTS, Site
 
 
 def base_name(site: Site) -> str | None:
-    """What PEFT's module calls the base weight that it changes."""
+    """What PEFT's module calls the base weight that it changes; None if it was saved in full and needs none."""
     names = dict(site.module.named_parameters())
-    return next((name for name in _BASE_WEIGHTS if name in names), None)
+    return next((name for name in BASE_WEIGHTS if name in names), None)
 
 
 def merged_weight(site: Site, base: torch.Tensor | None, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -41,7 +34,10 @@ def merged_weight(site: Site, base: torch.Tensor | None, tensors: dict[str, torc
     name = base_name(site)
     if name is not None and base is not None:
         state[name] = base
-    site.module.load_state_dict(state, strict=False, assign=True)
+    # Not strict, because a module saved in full leaves the one that it replaces without values.
+    unused = site.module.load_state_dict(state, strict=False, assign=True).unexpected_keys
+    if unused:
+        raise ModelError(f"PEFT's module has no place for {', '.join(unused)}")
     try:
         with torch.no_grad():
             weight = _merged_module(site.module).weight.detach()

@@ -19,6 +19,9 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from toolkit.core.models.tokens import extend_model
 from toolkit.errors import ModelError
 
+BASE_WEIGHTS = ("base_layer.weight", "token_adapter.base_layer.weight")
+"""What PEFT's modules call the weight that they wrap and change."""
+
 _PREFIX = "base_model.model."
 
 
@@ -112,7 +115,7 @@ def _sites(adapted: Any, parameters: set[str], stored: dict[str, tuple[int, ...]
         inner = parameter.removeprefix(f"{owner}.")
         if owner is None and parameter in parameters:
             base_copies[parameter] = in_file
-        elif inner in ("base_layer.weight", "token_adapter.base_layer.weight"):
+        elif inner in BASE_WEIGHTS:
             base_copies[f"{owner}.weight"] = in_file
         elif owner is not None and not inner.startswith("original_module.") and in_file in required:
             sites[f"{owner}.weight"].tensors[inner] = in_file

@@ -9,7 +9,7 @@ import torch
 from toolkit.core.models.tokens import extend_rows
 from toolkit.errors import ModelError
 from toolkit.merge.adapter import Adapter
-from toolkit.merge.delta import is_finite, merged_weight, needs_base
+from toolkit.merge.delta import base_name, is_finite, merged_weight
 from toolkit.merge.outline import Outline
 from toolkit.merge.shards import FLOATS, OutputTensor, StoredTensor
 
@@ -50,7 +50,7 @@ class Merger:
         site = self.outline.sites.get(parameter)
         if site is None:
             return _rounded(parameter, self._base(parameter), dtype)
-        base = self._base(parameter) if needs_base(site) else None
+        base = self._base(parameter) if base_name(site) else None
         tensors = {inner: self.adapter.tensors[name].read_float32() for inner, name in site.tensors.items()}
         try:
             return _rounded(parameter, merged_weight(site, base, tensors), dtype)

