@@ -1,6 +1,6 @@
 """Writes what is derived from the config classes: the reference page and the schema that editors check against.
 
-    python docs/render.py
+python docs/render.py
 """
 
 import sys

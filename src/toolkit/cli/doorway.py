@@ -74,7 +74,7 @@ def clear_errors(debug: bool) -> Iterator[None]:
     except ToolkitError as error:
         _tell(str(error), debug)
         raise typer.Exit(error.exit_code) from None
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # whatever it is, a person is told in one line
         reason = str(error).strip().splitlines() or [""]
         _tell(f"{type(error).__name__}: {reason[0]}" + " (--debug shows where)" * (not debug), debug)
         raise typer.Exit(1) from None

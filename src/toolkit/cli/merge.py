@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from toolkit.cli.doorway import ConfigFile, Debug, Overwrite, RunName, Version, clear_errors, command_app
+from toolkit.cli.doorway import (
+    ConfigFile,
+    Debug,
+    DryRun,
+    Overrides,
+    Overwrite,
+    RunName,
+    Version,
+    clear_errors,
+    command_app,
+)
 from toolkit.core.extras import require_extra
 
 main = command_app()
@@ -20,8 +30,10 @@ def merge(
     output: Annotated[Path | None, typer.Option(help="Folder of the merged model; <run>/merged unless given.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; the base's unless given.")] = None,
     verify: Annotated[bool, typer.Option(help="Compare the merged model's logits with the adapter's.")] = True,
+    set_: Overrides = None,
     run_name: RunName = None,
     overwrite: Overwrite = False,
+    dry_run: DryRun = False,
     debug: Debug = False,
     version: Version = False,
 ) -> None:
@@ -38,4 +50,6 @@ def merge(
             dtype=dtype,
             verify=verify,
             overwrite=overwrite,
+            overrides=set_ or (),
+            dry_run=dry_run,
         )

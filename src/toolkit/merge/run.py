@@ -1,6 +1,6 @@
 """`toolkit-merge`: from a training config to a model that stands on its own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from toolkit.errors import ConfigError
 from toolkit.merge.adapter import CONFIG_FILE
 from toolkit.merge.merge import DTYPES, MergeReport, merge_adapter
 from toolkit.merge.merge import Progress as OnTensor
+from toolkit.merge.output import check_output
 from toolkit.merge.shards import FLOATS, checkpoint_tensors
 from toolkit.merge.verify import Verification, verify_merge
 
@@ -36,13 +37,17 @@ def merge(
     verify: bool = True,
     overwrite: bool = False,
     run_name: str | None = None,
-) -> MergeResult:
+    overrides: Sequence[str] = (),
+    dry_run: bool = False,
+) -> MergeResult | None:
     """Merge the adapter of the run that `config_path` describes.
 
     Args:
         checkpoint: a step, or `latest`; None takes what the run exported at its end.
         output: `merged` in the run's folder unless given, and `merged-checkpoint-N` for a checkpoint.
         dtype: float32, bfloat16 or float16; None keeps the base's.
+        overrides: `--set` options, which may move the run.
+        dry_run: check, say what would be done, and return None.
 
     Raises:
         ConfigError: there is no such run or checkpoint, or nothing to merge in it, or `output` is taken.
@@ -51,10 +56,14 @@ def merge(
     """
     if dtype is not None and dtype not in DTYPES:
         raise ConfigError(f"--dtype {dtype}: choose one of {', '.join(DTYPES)}, or leave it out for the base's own")
-    run = load_trained_run(config_path, run_name)
+    run = load_trained_run(config_path, run_name, overrides)
     adapter = _adapter_folder(run, checkpoint)
     default = "merged" if adapter == run.directory.path else f"merged-{adapter.name}"
     target = output or run.directory.path / default
+    if dry_run:
+        check_output(target, overwrite=overwrite, inputs=(adapter,))
+        console.print(f"would merge {adapter} into {run.model.name} and write {target}; nothing was merged (--dry-run)")
+        return None
     with _tensor_bar() as progress:
         report = merge_adapter(
             run.model, adapter, target, chat=run.chat, dtype=dtype, overwrite=overwrite, progress=progress

@@ -1,74 +1,139 @@
 """Answers on disk as they come, so that a killed run loses none and writes none twice.
 
-`<output>.partial` starts with a line that says what is being answered by what; each further line is one answer.
-At the end the answers are sorted and the finished file appears under its own name in one step.
+`<output>.partial` starts with a line that says what is being answered, by what and how; each further line is one
+answer. A line that is torn or damaged counts for nothing: its answer is generated again. At the end the answers
+are put in order, and each output appears under its own name in one step.
 """
 
-import json
-from collections.abc import Iterable
+import io
+import os
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from toolkit.core.files import atomic_write_text
-from toolkit.errors import ConfigError
+from toolkit.core.files import atomic_write_bytes, atomic_writer
+from toolkit.core.jsonl import json_line, parse_object
+from toolkit.core.runs.manifest import differences
+from toolkit.errors import ConfigError, DataError
 
-Key = tuple[int, int]
-"""(row, sample)."""
+AnswerKey = tuple[str, int, int]
+"""(name of the input file, line in it, sample)."""
 
 
 class PartialOutput:
-    """The answers to one input file so far.
+    """The answers so far. Reading them changes nothing on disk; `begin` does.
 
-    Raises:
-        ConfigError: the output is there already, or the partial file belongs to another job.
+    Attributes:
+        job: what the answers on disk were made of; None where there are none.
+        counts: how many answers ended for which reason; `empty` counts those without text besides.
     """
 
-    def __init__(self, output: Path, job: dict[str, Any], *, overwrite: bool) -> None:
-        self.output = output
-        self._partial = output.with_name(output.name + ".partial")
-        if overwrite:
-            self._partial.unlink(missing_ok=True)
-        elif output.exists():
-            raise ConfigError(f"{output} is there already; choose another name, or replace it by --overwrite")
-        self.answers: dict[Key, dict[str, Any]] = {}
-        if self._partial.exists():
-            self._read(job)
-        else:
-            self._partial.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write_text(self._partial, _line({"job": job}))
+    def __init__(self, output: Path) -> None:
+        absolute = Path(os.path.abspath(output))
+        self.path = absolute.with_name(f"{absolute.name}.partial")
+        self.job: dict[str, Any] | None = None
+        self.counts: Counter[str] = Counter()
+        self._places: dict[AnswerKey, tuple[int, int]] = {}
+        self._file: BinaryIO | None = None
+        if self.path.is_file():
+            self._read()
 
-    def missing(self, keys: Iterable[Key]) -> list[Key]:
-        """Those of `keys` that have no answer yet."""
-        return [key for key in keys if key not in self.answers]
+    def __contains__(self, key: AnswerKey) -> bool:
+        return key in self._places
 
-    def add(self, answers: Iterable[dict[str, Any]]) -> None:
-        """Append answers, each with its `row` and `sample`; one that is there already is passed over."""
-        with self._partial.open("a", encoding="utf-8") as file:
-            for answer in answers:
-                key = (answer["row"], answer["sample"])
-                if key not in self.answers:
-                    self.answers[key] = answer
-                    file.write(_line(answer))
+    def __len__(self) -> int:
+        return len(self._places)
 
-    def finish(self) -> None:
-        """Put the answers, in the order of the input, under the output's own name."""
-        atomic_write_text(self.output, "".join(_line(self.answers[key]) for key in sorted(self.answers)))
-        self._partial.unlink()
+    def require_free(
+        self, job: Mapping[str, Any], outputs: Collection[Path], wanted: Collection[AnswerKey], *, overwrite: bool
+    ) -> None:
+        """Refuse to replace what is there, unless `overwrite` allows it; nothing is written.
 
-    def _read(self, job: dict[str, Any]) -> None:
-        lines = self._partial.read_bytes().split(b"\n")
-        whole, torn = lines[:-1], lines[-1]
-        if not whole or json.loads(whole[0]).get("job") != job:
+        Raises:
+            ConfigError: an output is there, or the partial file holds answers of another job.
+        """
+        same = self.job == job
+        # A run that was killed between two of its outputs has all answers, and put the first ones there itself.
+        was_finishing = same and all(key in self._places for key in wanted)
+        taken = [path for path in outputs if path.exists()]
+        if taken and not (overwrite or was_finishing):
+            more = f" (and {len(taken) - 1} more)" if len(taken) > 1 else ""
+            raise ConfigError(f"{taken[0]}{more} is there already; choose another name, or replace it by --overwrite")
+        if self._places and not (overwrite or same):
+            changed = "\n  ".join(differences(self.job or {}, dict(job)))
             raise ConfigError(
-                f"{self._partial} was begun with another model, input or sampling; "
-                "delete it, or start over by --overwrite"
+                f"{self.path} holds {len(self)} answers of another job; what differs:\n  {changed}\n"
+                "put it back to go on with them, or start over by --overwrite"
             )
-        for line in whole[1:]:
-            answer = json.loads(line)
-            self.answers[answer["row"], answer["sample"]] = answer
-        if torn:  # a kill in the middle of a line: what follows must start on a line of its own
-            self._partial.write_bytes(b"\n".join(whole) + b"\n")
+
+    def begin(self, job: Mapping[str, Any]) -> None:
+        """Open the file for further answers, as a new one unless it belongs to the same job."""
+        if self.job != job:
+            self.job = dict(job)
+            self._places.clear()
+            self.counts.clear()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write_bytes(self.path, json_line({"job": job}))
+        self._file = self.path.open("a+b")
+        if self._file.seek(0, io.SEEK_END):
+            self._file.seek(-1, io.SEEK_END)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")  # a kill in the middle of a line: what follows must not continue it
+
+    def add(self, answer: Mapping[str, Any]) -> None:
+        """Append an answer; it is on its way to the disk when this returns."""
+        assert self._file is not None
+        line = json_line(answer)
+        self._file.write(line)
+        self._file.flush()
+        self._note(answer, self._file.tell() - len(line), len(line))
+
+    def finish(self, outputs: Mapping[str, Path]) -> None:
+        """Put the answers to each input file, in order, under its output's own name; the partial file goes."""
+        assert self._file is not None
+        keys: dict[str, list[AnswerKey]] = {name: [] for name in outputs}
+        for key in sorted(self._places):
+            keys[key[0]].append(key)
+        for name, path in outputs.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_writer(path) as file:
+                for key in keys[name]:
+                    start, length = self._places[key]
+                    self._file.seek(start)
+                    file.write(self._file.read(length))
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Leave the file to a later run."""
+        if self._file is not None:
+            self._file.close()
+
+    def _read(self) -> None:
+        with self.path.open("rb") as file:
+            head = file.readline()
+            self.job = (_object(head) or {}).get("job")
+            if self.job is None:
+                raise ConfigError(f"{self.path} is not a file of toolkit-predict; move it out of the way")
+            start = len(head)
+            for raw in file:
+                value = _object(raw)
+                if value is not None:
+                    self._note(value, start, len(raw))
+                start += len(raw)
+
+    def _note(self, answer: Mapping[str, Any], start: int, length: int) -> None:
+        key = (answer["file"], answer["line"], answer["sample"])
+        if key not in self._places:
+            self._places[key] = (start, length)
+            self.counts[answer["stop_reason"]] += 1
+            self.counts["empty"] += not answer["messages"][-1]["content"].strip()
 
 
-def _line(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False) + "\n"
+def _object(raw: bytes) -> dict[str, Any] | None:
+    """The object in a whole line; None for what a kill or a disk left of one."""
+    try:
+        return parse_object(raw) if raw.endswith(b"\n") else None
+    except DataError:
+        return None

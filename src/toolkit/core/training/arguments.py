@@ -3,6 +3,7 @@
 unsloth changes TRL's defaults (seed, learning rate, optimizer, warm-up and more), so nothing may be left to them.
 """
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -113,6 +114,9 @@ def _optimizer(training: "TrainingConfig") -> dict[str, Any]:
 
 
 def _bookkeeping(run: "RunConfig", directory: "RunDirectory") -> dict[str, Any]:
+    if "tensorboard" in run.trackers:
+        # The only way to tell it; otherwise it writes into the trainer's private folder, which does not last.
+        os.environ["TENSORBOARD_LOGGING_DIR"] = str(directory.path / "tensorboard")
     return {
         "output_dir": str(directory.trainer_private),
         "run_name": directory.path.name,

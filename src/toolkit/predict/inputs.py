@@ -1,0 +1,90 @@
+"""From files to rows that want an answer, with every row that cannot be answered told by its place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.core.chatml import render
+from toolkit.core.config.data import ColumnsConfig, DatasetConfig, OnBadRecord
+from toolkit.core.messages import Conversation
+from toolkit.core.sources import open_source
+from toolkit.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class Row:
+    """One prompt, where it stands, and the answer that the data hold, as a model would write it, if there is one."""
+
+    source: Path
+    line: int
+    prompt: Conversation
+    reference: str | None
+
+    @property
+    def place(self) -> str:
+        return f"{self.source}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All rows of all files in order, a line for each row that was left out, and the files' digests by name."""
+
+    rows: list[Row]
+    faults: list[str]
+    digests: dict[str, str]
+
+
+def match_files(input_: Path, output: Path) -> dict[Path, Path]:
+    """Each input file and the output that it gets: a file for a file, a folder for a folder.
+
+    Raises:
+        ConfigError: there is nothing to read, or `output` cannot be written to.
+    """
+    if not input_.exists():
+        raise ConfigError(f"there is no file or folder {input_}")
+    files = {input_: output}
+    if input_.is_dir():
+        if output.exists() and not output.is_dir():
+            raise ConfigError(f"{output} is a file; the output of a folder is a folder")
+        files = {source: output / source.name for source in sorted(input_.glob("[!.]*.jsonl"))}
+        if not files:
+            raise ConfigError(f"there is no .jsonl file in {input_}")
+    elif output.is_dir():
+        raise ConfigError(f"{output} is a folder; the output of one file is a file: name it, as in out.jsonl")
+    for source, target in files.items():
+        if source.resolve() == target.resolve():
+            raise ConfigError(f"{output} is the input; give the output another name")
+    existing = next(parent for parent in output.absolute().parents if parent.exists())
+    if not existing.is_dir():
+        raise ConfigError(f"{output} cannot be written: {existing} is a file, not a folder")
+    return files
+
+
+def read_inputs(files: Sequence[Path], columns: ColumnsConfig, on_bad_record: OnBadRecord) -> Inputs:
+    """Read and check every file; DataError tells what is wrong in all of them."""
+    rows: list[Row] = []
+    faults: list[str] = []
+    digests: dict[str, str] = {}
+    problems: list[str] = []
+    for file in files:
+        try:
+            source = open_source(DatasetConfig(path=str(file), columns=columns))
+            records = source.read(on_bad_record, require_answer=False)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        digests[file.name] = records.digest
+        faults += records.faults
+        rows += [Row(file, record.line, *_asked(record.conversation)) for record in records.records]
+    if problems:
+        raise DataError("\n".join(problems))
+    return Inputs(rows, faults, digests)
+
+
+def _asked(conversation: Conversation) -> tuple[Conversation, str | None]:
+    """The conversation up to the answer that is asked for, and the answer that the data hold."""
+    *before, last = conversation.messages
+    if last.role != "assistant":
+        return conversation, None
+    # The segments of a turn are <|im_start|>, its header, its content, <|im_end|> and a newline.
+    return Conversation(tuple(before), conversation.tools), render(Conversation((last,)))[2].text
