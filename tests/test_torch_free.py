@@ -117,7 +117,7 @@ def test_the_base_install_tells_bad_records_too(base: Path, config: Path):
 
 @pytest.mark.parametrize(
     ("command", "arguments"),
-    [("toolkit-sft", []), ("toolkit-merge", []), ("toolkit-predict", ["in.jsonl", "out.jsonl"])],
+    [("toolkit-sft", []), ("toolkit-merge", []), ("toolkit-predict", ["in.jsonl", "out.jsonl", "--weights", "base"])],
 )
 def test_a_command_that_needs_an_extra_says_in_one_line_how_to_install_it(
     command: str, arguments: list[str], base: Path, config: Path

@@ -5,49 +5,37 @@ from typing import Annotated
 
 import typer
 
-from toolkit.cli.doorway import (
-    ConfigFile,
-    Debug,
-    Overrides,
-    Overwrite,
-    RunName,
-    Version,
-    clear_errors,
-    command_app,
-)
-from toolkit.core.config.load import load_config
+from toolkit.cli import doorway
 from toolkit.core.extras import require_extra
-from toolkit.predict.config import PredictConfig
-from toolkit.predict.weights import Weights
+from toolkit.predict.config import load_predict_config
+from toolkit.predict.job import PredictJob
+from toolkit.predict.plan import show_plan
+from toolkit.predict.run import predict as answer
+from toolkit.predict.weights import Weights, choose_weights
 
-main = command_app()
-_WEIGHTS = "merged, adapter, or base (the model before training); auto takes merged where it is there."
+main = doorway.command_app()
+_WEIGHTS = "merged, adapter, or base (the model before training); auto takes merged where it is there and up to date."
 
 
 @main.command()
 def predict(
-    config: ConfigFile,
-    input_: Annotated[Path, typer.Argument(metavar="INPUT", help="A .jsonl file, or a folder of them.")],
-    output: Annotated[Path, typer.Argument(help="The .jsonl file (or folder) to write.")],
+    config: doorway.ConfigFile,
+    input_: Annotated[Path, typer.Argument(metavar="INPUT", help="A file of prompts, or a folder of .jsonl files.")],
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="The .jsonl file (or folder) to write.")],
     weights: Annotated[Weights, typer.Option(help=_WEIGHTS)] = "auto",
-    checkpoint: Annotated[str | None, typer.Option(help="A step, or latest: that checkpoint's adapter.")] = None,
-    skip_bad_records: Annotated[bool, typer.Option("--skip-bad-records", help="Leave bad rows out.")] = False,
-    set_: Overrides = None,
-    run_name: RunName = None,
-    overwrite: Overwrite = False,
-    debug: Debug = False,
-    version: Version = False,
+    checkpoint: Annotated[str | None, typer.Option(metavar="STEP", help="A checkpoint's step, or latest.")] = None,
+    set_: doorway.Overrides = None,
+    run_name: doorway.RunName = None,
+    overwrite: doorway.Overwrite = False,
+    dry_run: doorway.DryRun = False,
+    debug: doorway.Debug = False,
+    version: doorway.Version = False,
 ) -> None:
     """Answer every prompt of INPUT. A killed run goes on where it was when it is started again."""
-    with clear_errors(debug):
-        settings = load_config(config, PredictConfig, set_ or ())
-        require_extra("train", "toolkit-predict")
-        from toolkit.predict.run import PredictJob
-        from toolkit.predict.run import predict as run_predict
-        from toolkit.predict.weights import choose_weights
-
-        model, adapter = choose_weights(settings, config, run_name, weights, checkpoint)
-        on_bad_record = "skip" if skip_bad_records else "error"
-        run_predict(
-            PredictJob(model, adapter, settings.chat, settings.generation, input_, output, on_bad_record, overwrite)
-        )
+    with doorway.clear_errors(debug):
+        given = load_predict_config(config, set_ or ())
+        if not dry_run:
+            require_extra("train", "toolkit-predict")
+        chosen = choose_weights(config, weights, checkpoint=checkpoint, run_name=run_name, overrides=set_ or ())
+        job = PredictJob(chosen, given.generation, input_, output, given.on_bad_record, overwrite)
+        show_plan(job) if dry_run else answer(job)

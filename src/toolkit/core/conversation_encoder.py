@@ -3,13 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from jinja2 import TemplateError
+
 from toolkit.core.chatml import IM_END, render, render_prompt, with_default_system
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.hf_encoder import HfTextEncoder
 from toolkit.core.masks import TokenRow, encode_rows
 from toolkit.core.messages import Conversation
 from toolkit.core.template_masks import template_messages, template_row
-from toolkit.errors import ModelError
+from toolkit.errors import DataError, ModelError
 
 
 class ConversationEncoder(Protocol):
@@ -109,13 +111,16 @@ class TemplateEncoder:
         tools = list(conversation.tools) or None
 
         def apply(messages: list[dict[str, Any]], add_generation_prompt: bool) -> list[int]:
-            return self._tokenizer.apply_chat_template(
-                messages,
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-                tokenize=True,
-                return_dict=False,
-            )
+            try:
+                return self._tokenizer.apply_chat_template(
+                    messages,
+                    tools=tools,
+                    add_generation_prompt=add_generation_prompt,
+                    tokenize=True,
+                    return_dict=False,
+                )
+            except TemplateError as error:  # many templates refuse, say, two user turns in a row
+                raise DataError(f"the tokenizer's chat template refuses the conversation: {error}") from error
 
         return apply
 

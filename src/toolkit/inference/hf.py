@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers import DynamicCache, GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from toolkit.inference.batching import plan_batches
 from toolkit.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
@@ -40,7 +41,7 @@ class HfEngine:
         A batch of which some are done is generated whole, so that the others come out as they would have.
         """
         for batch in plan_batches(requests, self._batch_size):
-            if done.issuperset(batch.keys):
+            if all(key in done for key in batch.keys):
                 continue
             prompts = [requests[position].prompt_ids for position, _ in batch.keys]
             completions = self._complete(prompts, batch.seed, sampling)
@@ -74,22 +75,25 @@ class HfEngine:
         ]
 
     def _shared_prefill(self, prompts: Sequence[tuple[int, ...]], ids: torch.Tensor, mask: torch.Tensor) -> Any:
-        """The cache of all but the last prompt token, computed once for each different prompt; None without repeats."""
-        first_row: dict[tuple[int, ...], int] = {}
-        for row, prompt in enumerate(prompts):
-            first_row.setdefault(prompt, row)
-        if len(first_row) == len(prompts) or min(len(prompt) for prompt in prompts) < 2:
+        """The cache of all but the last prompt token, computed once for each different prompt.
+
+        None where no prompt comes twice, or where a layer of the model keeps something else than keys and values,
+        which transformers cannot hand out to several rows.
+        """
+        rows = {prompt: row for row, prompt in enumerate(prompts)}
+        cache = DynamicCache(config=self._model.config)
+        shareable = all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers)
+        if len(rows) == len(prompts) or not shareable or min(map(len, rows)) < 2:
             return None
-        rows = list(first_row.values())
-        cache = self._model.generate(
-            input_ids=ids[rows, :-1],
-            attention_mask=mask[rows, :-1],
-            generation_config=GenerationConfig(
-                max_new_tokens=1, pad_token_id=self._tokenizer.pad_token_id, return_dict_in_generate=True
-            ),
-        ).past_key_values
-        place = {prompt: place for place, prompt in enumerate(first_row)}
-        cache.batch_select_indices(torch.tensor([place[prompt] for prompt in prompts], device=ids.device))
+        different = list(rows.values())
+        self._model.generate(
+            input_ids=ids[different, :-1],
+            attention_mask=mask[different, :-1],
+            past_key_values=cache,
+            generation_config=GenerationConfig(max_new_tokens=1, pad_token_id=self._tokenizer.pad_token_id),
+        )
+        places = {prompt: place for place, prompt in enumerate(rows)}
+        cache.batch_select_indices(torch.tensor([places[prompt] for prompt in prompts], device=ids.device))
         return cache
 
     def _config(self, sampling: Sampling) -> GenerationConfig:

@@ -10,7 +10,9 @@ from toolkit.inference.seeds import derive_seed
 from toolkit.predict.inputs import Row
 
 
-def build_requests(rows: Sequence[Row], prompts: Sequence[Sequence[int]], *, n: int, seed: int) -> list[GenerationRequest]:
+def build_requests(
+    rows: Sequence[Row], prompts: Sequence[Sequence[int]], *, n: int, seed: int
+) -> list[GenerationRequest]:
     """One request for each row, with seeds that depend on the row's place and not on what its prompt is."""
     files = {source: number for number, source in enumerate(dict.fromkeys(row.source for row in rows))}
     return [

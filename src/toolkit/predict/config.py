@@ -1,6 +1,7 @@
 """What `toolkit-predict` reads of a training config: it takes that of any trainer."""
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from pydantic import ConfigDict
@@ -8,8 +9,8 @@ from pydantic import ConfigDict
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.config.data import OnBadRecord
 from toolkit.core.config.generation import GenerationConfig
-from toolkit.core.config.keys import dotted, read_dotted
-from toolkit.core.config.load import load_config
+from toolkit.core.config.keys import read_dotted, shortened
+from toolkit.core.config.load import load_config, read_raw
 from toolkit.core.config.model import ModelConfig
 from toolkit.core.config.run import RunConfig
 from toolkit.core.config.strict import StrictModel
@@ -38,10 +39,24 @@ class PredictConfig(StrictModel):
 
 
 def load_predict_config(path: Path, overrides: Sequence[str] = ()) -> PredictConfig:
-    """Load a training config; ConfigError also for a `--set` that generation would not read."""
+    """Load a training config.
+
+    Raises:
+        ConfigError: as `load_config`; or a `--set` is about something else than generation; or the file has a
+            section that is not known here but for a slip would be: no trainer may have checked it yet.
+    """
+    known = list(PredictConfig.model_fields)
     for override in overrides:
-        head = read_dotted(override)
-        if head is not None and head[0][0] not in PredictConfig.model_fields:
-            known = ", ".join(PredictConfig.model_fields)
-            raise ConfigError(f"--set {dotted(head[0])}: toolkit-predict reads only {known}")
+        if section_of(override) not in (*known, None):
+            raise ConfigError(f"--set {shortened(override)}: toolkit-predict reads only {', '.join(known)}")
+    for name in read_raw(path):
+        near = get_close_matches(name, known, n=1, cutoff=0.8)
+        if near and name not in known:
+            raise ConfigError(f"{path}: unknown section {name!r}; did you mean {near[0]!r}?")
     return load_config(path, PredictConfig, overrides)
+
+
+def section_of(override: str) -> str | None:
+    """The section that `--set` is about; None where it is not written as key=value."""
+    head = read_dotted(override)
+    return head[0][0] if head else None

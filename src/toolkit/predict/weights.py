@@ -11,7 +11,7 @@ from toolkit.core.models.location import locate_model
 from toolkit.core.runs.checkpoints import find_checkpoint
 from toolkit.core.runs.trained import load_trained_run
 from toolkit.errors import ConfigError, ModelError
-from toolkit.predict.config import PredictConfig, load_predict_config
+from toolkit.predict.config import PredictConfig, load_predict_config, section_of
 
 Weights = Literal["auto", "merged", "adapter", "base"]
 
@@ -63,7 +63,7 @@ def choose_weights(
     run = load_trained_run(config_path, run_name, overrides).directory
     folder = run.path if checkpoint is None else find_checkpoint(run, checkpoint).path
     merged = run.path / ("merged" if checkpoint is None else f"merged-{folder.name}")
-    trained = load_predict_config(run.config, [text for text in overrides if text.startswith(("model.", "chat."))])
+    trained = load_predict_config(run.config, [text for text in overrides if section_of(text) in ("model", "chat")])
     if weights == "merged" or (weights == "auto" and _is_newer(merged / "config.json", folder)):
         if not (merged / "config.json").is_file():
             raise ConfigError(f"there is no merged model in {merged}; make it by toolkit-merge")
@@ -88,9 +88,7 @@ def _base(config: PredictConfig) -> ChosenWeights:
 
 
 def _whole(config: PredictConfig, folder: Path) -> ChosenWeights:
-    model = config.model.model_copy(
-        update={"name": str(folder), "revision": None, "adapter": None, "added_tokens": ()}
-    )
+    model = config.model.model_copy(update={"name": str(folder), "revision": None, "adapter": None, "added_tokens": ()})
     return ChosenWeights(model, None, config.chat)
 
 

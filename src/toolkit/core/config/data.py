@@ -25,11 +25,11 @@ class ColumnsConfig(StrictModel):
     system: ColumnName | None = None
     """A system message of its own for each row."""
 
-    tools: ColumnName = "tools"
-    """Tool definitions for the conversation, as a list of JSON objects."""
+    tools: ColumnName | None = "tools"
+    """Tool definitions for the conversation, as a list of JSON objects; null reads none."""
 
-    weight: ColumnName = "weight"
-    """A factor on the row's loss, above 0; rows without it count 1."""
+    weight: ColumnName | None = "weight"
+    """A factor on the row's loss, above 0; rows without it count 1, and null passes the column over."""
 
     @model_validator(mode="after")
     def _each_name_once(self) -> "ColumnsConfig":

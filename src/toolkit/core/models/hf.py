@@ -117,9 +117,12 @@ def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
     if not any((adapter / f"adapter_model.{ending}").is_file() for ending in ("safetensors", "bin")):
         raise ModelError(f"{adapter} has no adapter_model.safetensors, so there are no weights to load")
     try:
-        adapted = PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
+        # PEFT raises an adapter on a 16-bit base to float32, which only training needs.
+        adapted = PeftModel.from_pretrained(model, adapter, is_trainable=trainable, autocast_adapter_dtype=trainable)
         # from_pretrained passes over weights without a place and places without weights; loading again tells them.
-        loading = adapted.load_adapter(str(adapter), "default", is_trainable=trainable)
+        loading = adapted.load_adapter(
+            str(adapter), "default", is_trainable=trainable, autocast_adapter_dtype=trainable
+        )
     except (RuntimeError, ValueError, KeyError, SafetensorError) as error:
         reason = " ".join(line.strip() for line in str(error).splitlines()[:2])
         raise ModelError(f"the adapter in {adapter} does not fit this model: {reason}") from error

@@ -1,0 +1,48 @@
+"""A loaded model that has favourites, and engines on it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from loaded_model import Loaded
+
+from sharp_model import write_sharp_model
+from toolkit.core.config.model import ModelConfig
+from toolkit.core.models.hf import HfBackend
+from toolkit.inference.engine import GenerationRequest
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """For matrices this small, handing work to a second thread takes longer than doing it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def sharp_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sharp_model(tiny_model, tmp_path_factory.mktemp("models") / "sharp")
+
+
+@pytest.fixture
+def load() -> Callable[..., Loaded]:
+    def load_(model: Path, adapter: Path | None = None) -> Loaded:
+        config = ModelConfig(name=str(model), backend="hf", dtype="float32")
+        loaded = HfBackend().load_for_inference(config, adapter, chatml=True)
+        return Loaded(loaded.model, loaded.tokenizer)
+
+    return load_
+
+
+@pytest.fixture
+def sharp(sharp_model: Path, load: Callable[..., Loaded]) -> Loaded:
+    return load(sharp_model)
+
+
+@pytest.fixture
+def uneven() -> list[GenerationRequest]:
+    """Eight prompts of 4 to 32 tokens, each with a seed of its own."""
+    return [GenerationRequest(tuple(range(5 + row, 9 + 5 * row)), (row,)) for row in range(8)]

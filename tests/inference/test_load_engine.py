@@ -1,0 +1,53 @@
+"""From a config to an engine: where its answers end, what it computes in, and what is known before it is loaded."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from sharp_model import write_adapter
+from toolkit.core.config.chat import ChatConfig
+from toolkit.core.config.model import ModelConfig
+from toolkit.core.messages import Conversation, Message
+from toolkit.errors import ModelError
+from toolkit.inference.engine import GenerationRequest, Sampling, StopReason
+from toolkit.inference.load import load_engine, load_text
+
+
+def config_of(folder: Path, dtype: str = "float32") -> ModelConfig:
+    return ModelConfig.model_validate({"name": str(folder), "backend": "hf", "dtype": dtype})
+
+
+def first_tokens(engine, prompt: tuple[int, ...], count: int):
+    (_, completion), *_ = engine.generate([GenerationRequest(prompt)], Sampling(count))
+    return completion
+
+
+def test_an_answer_also_ends_where_the_models_folder_says_that_a_text_ends(sharp_model: Path, tmp_path: Path):
+    model = Path(shutil.copytree(sharp_model, tmp_path / "model"))
+    prompt = tuple(range(9, 20))
+    free = first_tokens(load_engine(config_of(model), None, ChatConfig(), 1), prompt, 6)
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, free.token_ids[3]]}))
+    ended = first_tokens(load_engine(config_of(model), None, ChatConfig(), 1), prompt, 6)
+    assert (ended.token_ids, ended.stop_reason) == (free.token_ids[:4], StopReason.END)
+
+
+def test_text_is_known_without_the_weights(sharp_model: Path, tmp_path: Path):
+    model = Path(shutil.copytree(sharp_model, tmp_path / "model"))
+    (model / "model.safetensors").unlink()
+    text = load_text(config_of(model), ChatConfig())
+    [ids] = text.encoder.prompts([Conversation((Message("user", "one two"),))])
+    assert text.tokenizer.decode(ids) == "<|im_start|>user\none two<|im_end|>\n<|im_start|>assistant\n"
+    assert text.positions == 512
+    with pytest.raises(ModelError):
+        load_engine(config_of(model), None, ChatConfig(), 1)
+
+
+def test_an_adapter_answers_in_the_dtype_of_its_base(sharp_model: Path, tmp_path: Path):
+    adapter = write_adapter(sharp_model, tmp_path / "adapter")
+    engine = load_engine(config_of(sharp_model, "bfloat16"), adapter, ChatConfig(), 1)
+    assert {parameter.dtype for parameter in engine._model.parameters()} == {torch.bfloat16}  # pyright: ignore
+    assert first_tokens(engine, (5, 6, 7), 3).token_ids
+    engine.close()
