@@ -51,7 +51,7 @@ def show(base: Path, tuned: Path, seconds: float) -> None:
     result = json.loads((RUN / "result.json").read_text())
     losses = [row["eval_loss"] for row in read(RUN / "metrics.jsonl") if "eval_loss" in row]
     before, after = read(base), read(tuned)
-    table = Table(title="SmolLM2-135M-Instruct on 100 held-out word problems", title_justify="left")
+    table = Table(title="100 held-out word problems", title_justify="left")
     for column in ("", "base", "tuned"):
         table.add_column(column, justify="right" if column else "left")
     table.add_row("held-out loss (nats per token)", f"{losses[0]:.3f}", f"{losses[-1]:.3f}")

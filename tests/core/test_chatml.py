@@ -73,9 +73,7 @@ def test_no_system_message_is_invented():
 
 
 def test_a_default_system_message_is_added_only_where_there_is_none():
-    assert text(render(conversation(("user", "A")), default_system="S")).startswith(
-        "<|im_start|>system\nS<|im_end|>\n"
-    )
+    assert text(render(conversation(("user", "A")), default_system="S")).startswith("<|im_start|>system\nS<|im_end|>\n")
     own = conversation(("system", ""), ("user", "A"))
     assert text(render(own, default_system="S")).startswith("<|im_start|>system\n<|im_end|>\n")
 
@@ -152,9 +150,7 @@ def test_reasoning_before_the_last_user_message_can_be_dropped():
 
 def test_reasoning_between_tool_results_is_kept_since_no_user_spoke():
     call = Message("assistant", "", reasoning="look up", tool_calls=(ToolCall("add", {}),))
-    segments = render(
-        conversation(("user", "A"), call, ("tool", "1"), ("assistant", "B")), reasoning_history="drop"
-    )
+    segments = render(conversation(("user", "A"), call, ("tool", "1"), ("assistant", "B")), reasoning_history="drop")
     assert trained_text(segments).startswith("<think>\nlook up\n</think>\n\n<tool_call>\n")
 
 

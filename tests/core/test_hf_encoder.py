@@ -32,9 +32,7 @@ def test_empty_texts_have_no_ids_and_no_texts_are_fine(smollm2_tokenizer, metasp
 
 
 @pytest.mark.parametrize("text", ["\x16", "\U00040000"])
-def test_a_character_that_the_vocabulary_cannot_spell_never_becomes_a_control_token(
-    smollm2_tokenizer, text, caplog
-):
+def test_a_character_that_the_vocabulary_cannot_spell_never_becomes_a_control_token(smollm2_tokenizer, text, caplog):
     assert 0 in smollm2_tokenizer(text, split_special_tokens=True)["input_ids"]  # <|endoftext|>
     encoder = HfTextEncoder(smollm2_tokenizer)
     first, again, plain = encoder.encode([f"a{text}b", f"{text}é", "\ufffd"])
@@ -46,9 +44,7 @@ def test_a_character_that_the_vocabulary_cannot_spell_never_becomes_a_control_to
     assert [f"U+{ord(text):04X}; it is written as U+FFFD" in message for message in caplog.messages] == [True]
 
 
-def test_an_unknown_token_of_its_own_stays_where_even_the_replacement_is_unknown(
-    metaspace_tokenizer, monkeypatch
-):
+def test_an_unknown_token_of_its_own_stays_where_even_the_replacement_is_unknown(metaspace_tokenizer, monkeypatch):
     monkeypatch.setattr(metaspace_tokenizer.backend_tokenizer.model, "byte_fallback", False)
     unknown = metaspace_tokenizer.unk_token_id
     assert unknown in HfTextEncoder(metaspace_tokenizer).encode(["日"])[0]

@@ -117,9 +117,7 @@ def test_the_mask_covers_exactly_the_answers_and_their_ends(byte_level, conversa
     row = encode_segments(segments, HfTextEncoder(byte_level))
     trained = [id_ for id_, flag in zip(row.ids, row.trained, strict=True) if flag]
     assert trained == [label for label in labels(row) if label != -100]
-    assert byte_level.decode(trained) == "".join(
-        spelled(byte_level, m.content) + "<|im_end|>" for m in answers
-    )
+    assert byte_level.decode(trained) == "".join(spelled(byte_level, m.content) + "<|im_end|>" for m in answers)
     assert len(answer_ends(row)) == len(answers)
 
 
@@ -187,9 +185,7 @@ def test_ids_are_those_of_the_whole_text_where_no_content_has_control_text_or_le
         ("metaspace_tokenizer", "Hi", False),
     ],
 )
-def test_where_whole_text_tokenising_merges_across_the_header_or_finds_control_text(
-    name, content, equal, request
-):
+def test_where_whole_text_tokenising_merges_across_the_header_or_finds_control_text(name, content, equal, request):
     tokenizer = request.getfixturevalue(name)
     segments = render(talk("A", content))
     ids = encode_segments(segments, HfTextEncoder(tokenizer)).ids

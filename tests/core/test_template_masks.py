@@ -71,14 +71,10 @@ def test_a_default_system_message_goes_through_the_template_too():
 
 def test_a_template_that_rewrites_earlier_turns_is_refused_with_the_first_difference():
     def forgetful(messages, add_generation_prompt):
-        older = [
-            {**m, "content": "B..."} if m["content"] == "B" and m is not messages[-1] else m for m in messages
-        ]
+        older = [{**m, "content": "B..."} if m["content"] == "B" and m is not messages[-1] else m for m in messages]
         return letters(older, add_generation_prompt)
 
-    with pytest.raises(
-        DataError, match=r"up to messages\[2\] and the whole one differ at token \d+ \(id 59 and id 46"
-    ):
+    with pytest.raises(DataError, match=r"up to messages\[2\] and the whole one differ at token \d+ \(id 59 and id 46"):
         template_row(TALK, forgetful, end_ids={ord(";")})
     assert trained_letters(template_row(TALK, forgetful, end_ids={ord(";")}, train_on="last")) == "D\n;"
 
@@ -188,9 +184,7 @@ def test_the_text_is_that_of_the_qwen3_template_with_and_without_a_system_messag
             messages.append(m)
     talk = Conversation(tuple(messages), drawn.tools)
     template = trl_template("qwen3")
-    ours = (
-        render(talk, train_on="last", reasoning_history="drop") if messages[-1].role == "assistant" else None
-    )
+    ours = render(talk, train_on="last", reasoning_history="drop") if messages[-1].role == "assistant" else None
     if ours is not None:
         assert text(ours) == rendered(smollm2_tokenizer, talk, template)
     prompt = render_prompt(talk, reasoning_history="drop")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from running import BIN
 
+from running import BIN
 
 
 def word_problem(number: int, length: int = 1) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 import pytest
 import yaml
-from running import kill_after, metrics
 
+from running import kill_after, metrics
 from toolkit.core.config.load import load_config
 from toolkit.errors import ConfigError
 from toolkit.sft.config import SFTConfig
@@ -49,9 +49,17 @@ def test_a_resumed_run_fetches_no_row_of_an_earlier_step(write_config, tmp_path)
 @pytest.mark.parametrize(
     ("section", "value", "named"),
     [
-        ("training", {"rows_per_step": 8, "micro_batch_size": 2, "learning_rate": 1e-2}, "training.rows_per_step: 4 → 8"),
+        (
+            "training",
+            {"rows_per_step": 8, "micro_batch_size": 2, "learning_rate": 1e-2},
+            "training.rows_per_step: 4 → 8",
+        ),
         ("training", {"rows_per_step": 4, "micro_batch_size": 1, "learning_rate": 1e-2}, "micro_batch_size: 2 → 1"),
-        ("training", {"rows_per_step": 4, "micro_batch_size": 2, "learning_rate": 1e-2, "seed": 1}, "training.seed: 0 → 1"),
+        (
+            "training",
+            {"rows_per_step": 4, "micro_batch_size": 2, "learning_rate": 1e-2, "seed": 1},
+            "training.seed: 0 → 1",
+        ),
         ("chat", {"max_length": 128}, "chat.max_length: 256 → 128"),
         ("lora", {"r": 8, "dropout": 0.1}, "lora.r: 4 → 8"),
         ("stages", [{"name": "one", "until_step": 8, "mix": {"a": 1, "b": 1}}], "the stages before step"),

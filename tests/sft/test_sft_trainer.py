@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from running import metrics
 
+from running import metrics
 from toolkit.core.config.load import load_config
 from toolkit.core.models.base import TrainingSettings
 from toolkit.core.models.load import choose_backend

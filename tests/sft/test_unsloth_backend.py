@@ -1,6 +1,7 @@
 """The shape of the backends: unsloth runs our trainer, in a process of its own, to the same losses."""
 
 import pytest
+
 from running import metrics
 
 

@@ -1,8 +1,8 @@
 """Held-out rows: measured exactly, split off the same way each time, and heeded."""
 
 import pytest
-from running import metrics
 
+from running import metrics
 from toolkit.core.config.load import load_config
 from toolkit.core.models.load import choose_backend
 from toolkit.sft.config import SFTConfig

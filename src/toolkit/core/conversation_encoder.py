@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from jinja2 import TemplateError
-
 from toolkit.core.chatml import IM_END, render, render_prompt, with_default_system
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.hf_encoder import HfTextEncoder
@@ -108,6 +106,8 @@ class TemplateEncoder:
         ]
 
     def _apply(self, conversation: Conversation) -> Callable[[list[dict[str, Any]], bool], list[int]]:
+        from jinja2 import TemplateError  # comes with the tokenizer's library, and not with the base install
+
         tools = list(conversation.tools) or None
 
         def apply(messages: list[dict[str, Any]], add_generation_prompt: bool) -> list[int]:

@@ -28,7 +28,7 @@ class MergeResult:
     verification: Verification | None
 
 
-def merge(
+def merge(  # noqa: PLR0913 - one parameter for each option of the command
     config_path: Path,
     *,
     checkpoint: str | None = None,

@@ -17,7 +17,7 @@ def build_requests(
     files = {source: number for number, source in enumerate(dict.fromkeys(row.source for row in rows))}
     return [
         GenerationRequest(
-            tuple(prompt), tuple(derive_seed(seed, files[row.source], row.line, sample) for sample in range(n))
+            tuple(prompt), tuple(derive_seed(seed, files[row.source], row.index, sample) for sample in range(n))
         )
         for row, prompt in zip(rows, prompts, strict=True)
     ]
@@ -28,6 +28,7 @@ def answer_line(row: Row, sample: int, completion: Completion, text: str) -> dic
     line: dict[str, Any] = {
         "file": row.source.name,
         "line": row.line,
+        "row": row.index,
         "sample": sample,
         "messages": [*_plain_messages(row.prompt), {"role": "assistant", "content": text}],
         "stop_reason": str(completion.stop_reason),

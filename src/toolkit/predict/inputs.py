@@ -13,10 +13,16 @@ from toolkit.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class Row:
-    """One prompt, where it stands, and the answer that the data hold, as a model would write it, if there is one."""
+    """One prompt, and the answer to it that the data hold.
+
+    Attributes:
+        index: its place among the usable rows of its file, from 0; several rows may stand on one line.
+        reference: the answer as a model would write it; None where the data hold none.
+    """
 
     source: Path
     line: int
+    index: int
     prompt: Conversation
     reference: str | None
 
@@ -60,6 +66,13 @@ def match_files(input_: Path, output: Path) -> dict[Path, Path]:
     return files
 
 
+def passed_over(input_: Path) -> list[str]:
+    """Names in an input folder that are not read."""
+    if not input_.is_dir():
+        return []
+    return sorted(path.name for path in input_.iterdir() if path.suffix != ".jsonl" and not path.name.startswith("."))
+
+
 def read_inputs(files: Sequence[Path], columns: ColumnsConfig, on_bad_record: OnBadRecord) -> Inputs:
     """Read and check every file; DataError tells what is wrong in all of them."""
     rows: list[Row] = []
@@ -75,7 +88,7 @@ def read_inputs(files: Sequence[Path], columns: ColumnsConfig, on_bad_record: On
             continue
         digests[file.name] = records.digest
         faults += records.faults
-        rows += [Row(file, record.line, *_asked(record.conversation)) for record in records.records]
+        rows += [Row(file, record.line, record.index, *_asked(record.conversation)) for record in records.records]
     if problems:
         raise DataError("\n".join(problems))
     return Inputs(rows, faults, digests)

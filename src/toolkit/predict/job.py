@@ -57,7 +57,8 @@ class Work:
 
     def key(self, position: int, sample: int) -> AnswerKey:
         """How an answer to the request at `position` is known on disk."""
-        return self.rows[position].source.name, self.rows[position].line, sample
+        row = self.rows[position]
+        return row.source.name, row.index, sample
 
 
 def prepare(job: PredictJob) -> Work:

@@ -18,7 +18,7 @@ from toolkit.core.runs.manifest import differences
 from toolkit.errors import ConfigError, DataError
 
 AnswerKey = tuple[str, int, int]
-"""(name of the input file, line in it, sample)."""
+"""(name of the input file, row in it, sample)."""
 
 
 class PartialOutput:
@@ -124,7 +124,7 @@ class PartialOutput:
                 start += len(raw)
 
     def _note(self, answer: Mapping[str, Any], start: int, length: int) -> None:
-        key = (answer["file"], answer["line"], answer["sample"])
+        key = (answer["file"], answer["row"], answer["sample"])
         if key not in self._places:
             self._places[key] = (start, length)
             self.counts[answer["stop_reason"]] += 1

@@ -2,6 +2,7 @@
 
 from toolkit.core.config.generation import GenerationConfig
 from toolkit.core.runs.progress import console
+from toolkit.predict.inputs import passed_over
 from toolkit.predict.job import PredictJob, Work, prepare
 from toolkit.predict.prompts import first_faults
 
@@ -18,6 +19,8 @@ def show_plan(job: PredictJob) -> None:
 
 def print_plan(job: PredictJob, work: Work) -> None:
     """Rows that are left out, and then what is asked of which weights, and how."""
+    if others := passed_over(job.input):
+        console.print(f"passed over, for only .jsonl files of a folder are read: {', '.join(others)}")
     for fault in first_faults(work.faults):
         console.print(f"left out: {fault}")
     generation = job.generation

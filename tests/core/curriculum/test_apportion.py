@@ -62,11 +62,7 @@ def test_weights_that_mean_nothing_are_refused_by_name(weights, message):
 
 
 @settings(deadline=None)
-@given(
-    st.dictionaries(
-        st.text(max_size=3), st.integers(1, 4000).map(lambda n: n / 1000), min_size=1, max_size=12
-    )
-)
+@given(st.dictionaries(st.text(max_size=3), st.integers(1, 4000).map(lambda n: n / 1000), min_size=1, max_size=12))
 def test_shares_are_exact_for_weights_of_three_digits(weights):
     shares = integer_shares(weights)
     total = sum(Fraction(str(weight)) for weight in weights.values())

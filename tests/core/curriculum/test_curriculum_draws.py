@@ -17,9 +17,7 @@ TWO_STAGES = [
 ]
 
 WEIGHT = st.integers(0, 20).map(lambda n: n / 10)
-MIX = st.fixed_dictionaries({"chat": WEIGHT, "code": WEIGHT, "maths": WEIGHT}).filter(
-    lambda mix: any(mix.values())
-)
+MIX = st.fixed_dictionaries({"chat": WEIGHT, "code": WEIGHT, "maths": WEIGHT}).filter(lambda mix: any(mix.values()))
 
 
 @st.composite

@@ -19,9 +19,7 @@ CASES = json.loads(GOLDEN.read_text(encoding="utf-8"))
 
 
 def build(case: dict) -> Curriculum:
-    return Curriculum(
-        [Stage(**stage) for stage in case["stages"]], case["sizes"], case["rows_per_step"], case["seed"]
-    )
+    return Curriculum([Stage(**stage) for stage in case["stages"]], case["sizes"], case["rows_per_step"], case["seed"])
 
 
 def first_draws(curriculum: Curriculum, count: int = 24) -> list[list]:
@@ -45,9 +43,7 @@ if __name__ == "__main__":
     for case in CASES:
         case |= {"first_draws": first_draws(build(case)), "hashes": hashes(build(case))}
     blocks = [
-        ",\n".join(
-            f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in case.items()
-        )
+        ",\n".join(f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in case.items())
         for case in CASES
     ]
     GOLDEN.write_text("[{\n" + "\n}, {\n".join(blocks) + "\n}]\n", encoding="utf-8")

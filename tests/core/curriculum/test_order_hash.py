@@ -55,10 +55,7 @@ def test_every_field_the_order_and_the_steps_count():
         hash_of(a),
         hash_of(),
         in_two_steps.state(),
-        *(
-            hash_of(a._replace(**change), b)
-            for change in ({"dataset": "c"}, {"row": 2}, {"epoch": 1}, {"stage": "1"})
-        ),
+        *(hash_of(a._replace(**change), b) for change in ({"dataset": "c"}, {"row": 2}, {"epoch": 1}, {"stage": "1"})),
         # Names that imitate the end of a field.
         hash_of(Draw('a", 1, 0, "one"]\n["b', 2, 0, "one")),
         hash_of(Draw("a1", 1, 0, "one"), b),

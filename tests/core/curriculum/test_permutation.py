@@ -44,8 +44,7 @@ def test_a_large_data_set_has_no_collisions_in_a_sample():
 
 def test_seed_data_set_and_epoch_each_change_the_order():
     orders = [
-        shuffled(100, round_keys(*key))
-        for key in [(0, "a", 0), (1, "a", 0), (0, "b", 0), (0, "a", 1), (-1, "a", 0)]
+        shuffled(100, round_keys(*key)) for key in [(0, "a", 0), (1, "a", 0), (0, "b", 0), (0, "a", 1), (-1, "a", 0)]
     ]
     assert all(one != other for index, one in enumerate(orders) for other in orders[:index])
 

@@ -1,5 +1,6 @@
 """The trainer's callbacks: counters and metrics, checkpoints, early stopping."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.metrics import append_metrics
 from toolkit.core.runs.progress import TrainingProgress
 from toolkit.core.step_plan import StepPlan
+from toolkit.errors import RunError
 
 
 class MetricsCallback(TrainerCallback):
@@ -65,6 +67,7 @@ class MetricsCallback(TrainerCallback):
         if not logs or not state.is_world_process_zero:
             return
         if "loss" in logs:
+            _require_finite(logs, state.global_step)
             row = {
                 **self._row,
                 **{key: logs[key] for key in ("loss", "grad_norm", "learning_rate") if key in logs},
@@ -78,6 +81,16 @@ class MetricsCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._progress.stop()
+
+
+def _require_finite(logs: dict[str, float], step: int) -> None:
+    """Stop before a broken step is saved: what is on disk stays the last good state."""
+    for name in ("loss", "grad_norm"):
+        if not math.isfinite(logs.get(name, 0.0)):
+            raise RunError(
+                f"{name} is {logs[name]} at step {step}, so training stopped; earlier checkpoints are as they were. "
+                "Lower training.learning_rate, or keep training.max_grad_norm above 0"
+            )
 
 
 class CheckpointCallback(TrainerCallback):

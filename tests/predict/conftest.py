@@ -1,0 +1,65 @@
+"""A config with a model that has favourites, in a folder of its own, and the command in this process."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from predict_cases import Task
+from typer.testing import CliRunner, Result
+
+from sharp_model import write_adapter, write_sharp_model
+from toolkit.cli.predict import main
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """For matrices this small, handing work to a second thread takes longer than doing it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def sharp_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With room for 1000 tokens: a prompt with tools has 500."""
+    folder = write_sharp_model(tiny_model, tmp_path_factory.mktemp("models") / "sharp")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 1000}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def adapters(sharp_model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three adapters that say different things."""
+    folder = tmp_path_factory.mktemp("adapters")
+    return [write_adapter(sharp_model, folder / str(seed), seed) for seed in range(3)]
+
+
+@pytest.fixture
+def task(tmp_path: Path, sharp_model: Path) -> Task:
+    """`task.yaml`, which asks for 8 greedy tokens, 4 answers at once."""
+    config: dict[str, Any] = {
+        "model": {"name": str(sharp_model), "backend": "hf", "dtype": "float32"},
+        "generation": {"max_new_tokens": 8, "batch_size": 4},
+        "stages": "not read by toolkit-predict",
+    }
+    (tmp_path / "task.yaml").write_text(yaml.safe_dump(config))
+    return Task(tmp_path)
+
+
+@pytest.fixture
+def run() -> Callable[..., Result]:
+    """`run(*arguments)` is toolkit-predict in this process; with `expect`, its exit code."""
+
+    def run_(*arguments: str | Path, expect: int = 0) -> Result:
+        result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+        assert result.exit_code == expect, result.output
+        assert "Traceback" not in result.output
+        return result
+
+    return run_

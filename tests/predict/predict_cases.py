@@ -1,0 +1,78 @@
+"""A folder to predict in: its config, inputs, outputs and runs."""
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+QUESTIONS = [
+    {"prompt": "What is the capital of France?"},
+    {"prompt": "one two three"},
+    {"messages": [{"role": "user", "content": "Anna has 3 apples"}, {"role": "assistant", "content": "She has 3."}]},
+    {"prompt": "You are a helpful assistant. How many apples does she have?", "completion": "7"},
+    {"prompt": "one two three"},
+    {"prompt": "buys"},
+]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Paths in the folder, and what is written to and read from them."""
+
+    folder: Path
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "task.yaml"
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "out.jsonl"
+
+    @property
+    def partial(self) -> Path:
+        return self.folder / "out.jsonl.partial"
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "runs" / "task"
+
+    def ask(self, rows: Iterable[Any] = QUESTIONS, name: str = "in.jsonl") -> Path:
+        """Write an input file; a row that is text is written as it is."""
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        lines = [row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows]
+        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        return path
+
+    def answers(self, path: Path | None = None) -> list[dict[str, Any]]:
+        text = (path or self.output).read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+
+    def said(self, path: Path | None = None) -> list[str]:
+        """The text of each answer."""
+        return [answer["messages"][-1]["content"] for answer in self.answers(path)]
+
+    def change(self, section: str, **keys: Any) -> None:
+        """Change keys of a section of the config."""
+        config = yaml.safe_load(self.config.read_text())
+        config.setdefault(section, {}).update(keys)
+        self.config.write_text(yaml.safe_dump(config))
+
+    def trained(self, weights: Path | None, checkpoints: dict[int, Path] | None = None, **sections: Any) -> Path:
+        """A run's folder as training leaves it: exported weights, the config of then, and checkpoints."""
+        self.run.mkdir(parents=True)
+        if weights is not None:
+            shutil.copytree(weights, self.run, dirs_exist_ok=True)
+        config = {**yaml.safe_load(self.config.read_text()), **sections}
+        (self.run / "config.yaml").write_text(yaml.safe_dump(config))
+        (self.run / "manifest.json").write_text("{}")
+        for step, source in (checkpoints or {}).items():
+            folder = Path(shutil.copytree(source, self.run / f"checkpoint-{step}"))
+            sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
+            (folder / "toolkit_state.json").write_text(json.dumps({"files": sizes}))
+        return self.run
