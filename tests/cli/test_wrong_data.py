@@ -147,3 +147,11 @@ def test_a_file_without_a_usable_record_is_refused_also_where_bad_ones_are_left_
     file.write_bytes(b"{}\n")
     message = refusal("run.yaml", "--set", "on_bad_record=skip", *start)
     assert message.startswith(f"{file} has 1 bad record and no usable one:\n  {file}:1: wants 'messages' or ")
+
+
+def test_bad_records_of_all_data_sets_are_told_at_once(folder, refusal):
+    for name in ("sums", "words"):
+        (folder / f"{name}.jsonl").write_text('{"prompt": "1 + 1", "completion": ""}\n')
+    message = refusal("run.yaml", "--dry-run")
+    assert "sums.jsonl:1: " in message
+    assert "words.jsonl:1: " in message

@@ -76,7 +76,8 @@ def test_a_data_set_without_a_usable_record_is_refused_either_way(folder):
 
 
 def test_rows_of_tables_are_told_by_row_and_lines_of_csv_by_line(folder):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     rows = [PAIR, {"prompt": "x\ny", "completion": ""}, {"prompt": "z", "completion": None}]
     datasets.Dataset.from_list(rows).to_parquet("a.parquet")
     got = read("a.parquet", on_bad_record="skip")
@@ -123,7 +124,8 @@ def test_what_is_no_data_file_is_told_in_one_line(folder):
 
 
 def test_a_hub_that_cannot_be_reached_is_told(monkeypatch):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match="nobody/nothing is no file here, and the Hugging Face hub cannot be reached"):
         read("nobody/nothing")

@@ -36,7 +36,8 @@ def read(source, columns=None, **options):
 
 
 def test_every_format_gives_the_same_records(folder):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     rows = [{"question": "What is 007?", "answer": 'A "spy",\nor 7'}, {"question": "é?", "answer": "NA"}]
     write_jsonl(folder / "a.jsonl", rows)
     (folder / "a.json").write_text(json.dumps(rows, indent=2))
@@ -60,7 +61,8 @@ def test_a_record_knows_its_line_and_its_weight(folder):
 
 
 def test_parquet_keeps_tools_and_calls_as_they_were(folder):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
     call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f", "arguments": {"x": 1}}]}
     row = {"messages": [{"role": "user", "content": "q"}, call], "tools": tools, "weight": 0.5}
@@ -79,7 +81,8 @@ def test_a_prompt_alone_is_a_record_where_no_answer_is_wanted(folder):
 @pytest.fixture
 def hub(folder, monkeypatch):
     """The hub as a folder of `owner/name` folders, which the real `load_dataset` reads."""
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     load = datasets.load_dataset
 
     def load_from_folder(name, subset, split):

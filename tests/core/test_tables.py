@@ -21,7 +21,7 @@ MESSAGES = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "
 
 @pytest.fixture
 def parquet(tmp_path):
-    datasets = pytest.importorskip("datasets")
+    import datasets
 
     def write(rows: list[dict], name: str = "data.parquet"):
         datasets.Dataset.from_list(rows).to_parquet(tmp_path / name)
@@ -118,7 +118,8 @@ def test_a_hub_id_is_an_owner_and_a_name_and_perhaps_a_subset():
 
 
 def test_a_hub_that_cannot_be_reached_is_told_in_one_line(monkeypatch):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match=r"nobody/nothing is no file .* cannot be reached: ") as caught:
         load_hub("nobody/nothing", "train")

@@ -79,7 +79,8 @@ def test_any_bytes_give_lines_or_a_data_error(tmp_path_factory, data):
 
 
 def test_csv_written_by_datasets_is_read_as_it_was(tmp_path):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     rows = [{"q": 'a "b", c\nd', "a": "é\u2028"}, {"q": "007", "a": "NA"}]
     datasets.Dataset.from_list(rows).to_csv(tmp_path / "data.csv")
     assert [line.value for line in read_csv(tmp_path / "data.csv")] == rows

@@ -9,6 +9,11 @@ from typing import Any
 
 import yaml
 
+from toolkit.core.jsonl import json_line
+from toolkit.predict.config import load_predict_config
+from toolkit.predict.job import PredictJob, prepare
+from toolkit.predict.weights import Weights, choose_weights
+
 QUESTIONS = [
     {"prompt": "What is the capital of France?"},
     {"prompt": "one two three"},
@@ -76,3 +81,11 @@ class Task:
             sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
             (folder / "toolkit_state.json").write_text(json.dumps({"files": sizes}))
         return self.run
+
+    def unfinished(self, answers: bytes, input_: Path, output: Path, weights: Weights = "base") -> None:
+        """Leave what a run that was killed after these lines of answers leaves."""
+        given = load_predict_config(self.config)
+        job = PredictJob(choose_weights(self.config, weights), given.generation, input_, output, overwrite=True)
+        partial = output.with_name(f"{output.name}.partial")
+        partial.unlink(missing_ok=True)
+        partial.write_bytes(json_line({"job": prepare(job).identity}) + answers)

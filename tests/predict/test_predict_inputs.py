@@ -124,14 +124,14 @@ def test_a_conversation_that_the_tokenizers_template_refuses_is_a_bad_row(task: 
     for file in sharp_model.iterdir():
         (model / file.name).symlink_to(file)
     (model / "chat_template.jinja").write_text(
-        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('No system role here') }}{% endif %}"
         "{{ m.content }}{{ eos_token }}{% endfor %}"
     )
     task.change("model", name=str(model))
     system = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]}
     path = task.ask([{"prompt": "one"}, system])
     message = refused(run, task.config, path, task.output, "--set", "chat.template=tokenizer")
-    assert f"{path}:2: the tokenizer's chat template refuses the conversation: System role not supported" in message
+    assert f"{path}:2: the tokenizer's chat template refuses the conversation: No system role here" in message
     run(task.config, path, task.output, *BASE, "--set", "chat.template=tokenizer", "--set", "on_bad_record=skip")
     assert [answer["line"] for answer in task.answers()] == [1]
 

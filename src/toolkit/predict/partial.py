@@ -21,6 +21,10 @@ AnswerKey = tuple[str, int, int]
 """(name of the input file, row in it, sample)."""
 
 
+_SHOWN_DIFFERENCES = 10
+_KEYS = {"file", "row", "sample", "stop_reason", "messages"}
+
+
 class PartialOutput:
     """The answers so far. Reading them changes nothing on disk; `begin` does.
 
@@ -61,9 +65,10 @@ class PartialOutput:
             more = f" (and {len(taken) - 1} more)" if len(taken) > 1 else ""
             raise ConfigError(f"{taken[0]}{more} is there already; choose another name, or replace it by --overwrite")
         if self._places and not (overwrite or same):
-            changed = "\n  ".join(differences(self.job or {}, dict(job)))
+            changed = differences(self.job or {}, dict(job))
+            shown = "".join(f"\n  {line}" for line in changed[:_SHOWN_DIFFERENCES])
             raise ConfigError(
-                f"{self.path} holds {len(self)} answers of another job; what differs:\n  {changed}\n"
+                f"{self.path} holds answers of another job ({len(self)} of them); what differs:{shown}\n"
                 "put it back to go on with them, or start over by --overwrite"
             )
 
@@ -114,12 +119,12 @@ class PartialOutput:
         with self.path.open("rb") as file:
             head = file.readline()
             self.job = (_object(head) or {}).get("job")
-            if self.job is None:
+            if not isinstance(self.job, dict):
                 raise ConfigError(f"{self.path} is not a file of toolkit-predict; move it out of the way")
             start = len(head)
             for raw in file:
                 value = _object(raw)
-                if value is not None:
+                if value is not None and value.keys() >= _KEYS:
                     self._note(value, start, len(raw))
                 start += len(raw)
 

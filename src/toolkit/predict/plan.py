@@ -43,7 +43,6 @@ def _sampling(job: PredictJob) -> str:
     if generation.temperature > 0:
         start = f"temperature {generation.temperature:g}, seed {generation.seed}"
         names = ["top_p", "top_k", "min_p", *names]
-    usual = GenerationConfig()
-    options = {name: getattr(generation, name) for name in names}
-    given = [f"{name} {value}" for name, value in options.items() if value != getattr(usual, name)]
-    return ", ".join([start, *given, f"at most {generation.max_new_tokens} tokens, {generation.batch_size} at once"])
+    usual, given = GenerationConfig().model_dump(mode="json"), generation.model_dump(mode="json")
+    options = [f"{name} {given[name]}" for name in names if given[name] != usual[name]]
+    return ", ".join([start, *options, f"at most {generation.max_new_tokens} tokens, {generation.batch_size} at once"])

@@ -46,7 +46,7 @@ def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool
     loaded = backend.load_for_training(config.model, config.lora, settings=_settings(config))
     trainer = _build_trainer(config, data, loaded, run, point.counters)
     if is_main_process():
-        _announce(config, run, point)
+        _announce(config, run, point, loaded.model)
         prepare_run_directory(run, point)
         write_description(run, "toolkit-sft", config, identity, data.ledgers)
     trainer.accelerator.wait_for_everyone()
@@ -91,8 +91,11 @@ def _build_trainer(
     return build_trainer(config, data, loaded, run, counters)
 
 
-def _announce(config: SFTConfig, run: RunDirectory, point: ResumePoint) -> None:
-    """Say from where a resumed run goes on, and what about it is not as it was."""
+def _announce(config: SFTConfig, run: RunDirectory, point: ResumePoint, model: Any) -> None:
+    """Say what is trained, from where a resumed run goes on, and what about it is not as it was."""
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    trained, total = sum(size for size, is_trained in sizes if is_trained), sum(size for size, _ in sizes)
+    console.print(f"trained parameters: {trained:,} of {total:,} ({trained / total:.1%})")
     if point.checkpoint is None:
         console.print(f"run directory: {run.path}")
         return
