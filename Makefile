@@ -16,7 +16,7 @@ lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: $(VENV)/.dev-ready  ## write docs/config-reference.md and the pictures anew
 	$(BIN)/python docs/render.py
