@@ -90,7 +90,9 @@ def prepare(job: PredictJob) -> Work:
 
 
 def _identity(job: PredictJob, inputs: dict[str, str], requests: list[GenerationRequest]) -> dict[str, Any]:
-    prompts = hashlib.blake2b(repr([request.prompt_ids for request in requests]).encode(), digest_size=16)
+    prompts = hashlib.blake2b(digest_size=16)
+    for request in requests:
+        prompts.update(repr(request.prompt_ids).encode())
     return {
         "inputs": inputs,
         "prompts": prompts.hexdigest(),

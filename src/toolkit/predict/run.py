@@ -62,7 +62,8 @@ def _answer(work: Work, engine: Engine, sampling: Sampling) -> None:
             tokens += len(completion.token_ids)
             show(len(work.partial))
     seconds = time.monotonic() - started
-    console.print(f"{tokens:,} tokens in {seconds:.1f} s ({tokens / seconds:,.0f} tokens/s)")
+    if tokens:
+        console.print(f"{tokens:,} tokens in {seconds:.1f} s ({tokens / seconds:,.0f} tokens/s)")
 
 
 def _endings(work: Work) -> str:
