@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from trl import SFTTrainer
 
+from toolkit.core.masks import IGNORED_LABEL
 from toolkit.core.tokenized import TokenizedDataset
 from toolkit.core.training.batches import pad_rows
-from toolkit.core.training.labelled_head import IGNORED, LabelledHead
+from toolkit.core.training.labelled_head import LabelledHead
 
 
 class CurriculumSFTTrainer(SFTTrainer):
@@ -38,7 +39,7 @@ class CurriculumSFTTrainer(SFTTrainer):
         """This micro-batch's share of the step's loss, in nats per trained token."""
         labels = inputs["labels"]
         losses = self._head.token_losses(model, inputs["input_ids"], labels)
-        weights = inputs["row_weights"].repeat_interleave((labels != IGNORED).sum(dim=1))
+        weights = inputs["row_weights"].repeat_interleave((labels != IGNORED_LABEL).sum(dim=1))
         # Gradients are averaged over the ranks, so each rank's share is scaled up by their number.
         return (losses * weights).sum() / inputs["loss_weight"].float() * self.accelerator.num_processes
 
@@ -76,5 +77,5 @@ class CurriculumSFTTrainer(SFTTrainer):
         input_ids, labels = (part.to(self.args.device) for part in pad_rows([dataset.row(row) for row in rows]))
         losses = self._head.token_losses(model, input_ids, labels).double()
         row_weights = torch.tensor(dataset.weights[list(rows)], dtype=torch.float64, device=losses.device)
-        weights = row_weights.repeat_interleave((labels != IGNORED).sum(dim=1))
+        weights = row_weights.repeat_interleave((labels != IGNORED_LABEL).sum(dim=1))
         return torch.stack([(losses * weights).sum(), weights.sum()])

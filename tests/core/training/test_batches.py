@@ -6,12 +6,12 @@ import torch
 
 from toolkit.core.curriculum.curriculum import Curriculum, Stage
 from toolkit.core.ledger import Ledger
+from toolkit.core.masks import IGNORED_LABEL
 from toolkit.core.step_plan import StepPlanner
 from toolkit.core.tokenized import TokenizedDataset
 from toolkit.core.training.batches import CurriculumCollator, pad_rows
-from toolkit.core.training.labelled_head import IGNORED
 
-N = IGNORED
+N = IGNORED_LABEL
 
 
 def row(ids: list[int], trained: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -86,7 +86,7 @@ def test_the_weights_of_a_steps_labels_add_up_to_its_loss_weight(collator):
     total = 0.0
     for start in (4, 6):
         batch = collator([{"position": start}, {"position": start + 1}])
-        labelled = (batch["labels"] != IGNORED).sum(dim=1)
+        labelled = (batch["labels"] != IGNORED_LABEL).sum(dim=1)
         total += float((batch["row_weights"] * labelled).sum())
     assert total == batch["loss_weight"].item()
 

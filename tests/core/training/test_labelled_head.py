@@ -6,13 +6,14 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from toolkit.core.config.lora import LoraConfig
+from toolkit.core.masks import IGNORED_LABEL
 from toolkit.core.models.lora import add_adapter
 from toolkit.core.models.tokens import extend_model
-from toolkit.core.training.labelled_head import IGNORED, LabelledHead
+from toolkit.core.training.labelled_head import LabelledHead
 
 # Three rows of 6, 4 and 2 tokens, padded on the right. 3 + 2 + 1 labels.
 INPUTS = torch.tensor([[1, 10, 20, 30, 40, 50], [1, 60, 70, 80, 0, 0], [1, 90, 0, 0, 0, 0]])
-N = IGNORED
+N = IGNORED_LABEL
 LABELS = torch.tensor([[N, N, 30, 40, 50, N], [N, 70, 80, N, N, N], [90, N, N, N, N, N]])
 LENGTHS = (6, 4, 2)
 
@@ -60,8 +61,8 @@ def model(request, tiny_model):
 def whole_losses(model, inputs, labels) -> torch.Tensor:
     """By the logits of every position, without any of the code under test."""
     logits = model(input_ids=inputs, use_cache=False).logits
-    losses = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
-    return losses[labels.flatten() != IGNORED]
+    losses = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="none")
+    return losses[labels.flatten() != IGNORED_LABEL]
 
 
 def gradients(model, losses: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -142,13 +143,13 @@ def test_a_detached_head_masks_nothing_any_more(tiny_model):
     model = _tied(tiny_model)
     head = LabelledHead(model)
     head.detach()
-    with head.only(LABELS != IGNORED):
+    with head.only(LABELS != IGNORED_LABEL):
         assert model(input_ids=INPUTS).logits.shape == (3, 6, 384)
 
 
 def test_rows_without_a_label_give_no_loss_and_no_error(tiny_model):
     model = _tied(tiny_model)
-    losses = LabelledHead(model).token_losses(model, INPUTS, torch.full_like(INPUTS, IGNORED))
+    losses = LabelledHead(model).token_losses(model, INPUTS, torch.full_like(INPUTS, IGNORED_LABEL))
     assert losses.shape == (0,)
     losses.sum().backward()
 

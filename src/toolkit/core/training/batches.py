@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from toolkit.core.masks import IGNORED_LABEL
 from toolkit.core.step_plan import StepPlanner
 from toolkit.core.tokenized import TokenizedDataset
-from toolkit.core.training.labelled_head import IGNORED
 
 
 def pad_rows(dataset_rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,10 +22,10 @@ def pad_rows(dataset_rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[tor
     """
     width = max(len(ids) for ids, _ in dataset_rows) - 1
     inputs = np.zeros((len(dataset_rows), width), dtype=np.int64)
-    labels = np.full((len(dataset_rows), width), IGNORED, dtype=np.int64)
+    labels = np.full((len(dataset_rows), width), IGNORED_LABEL, dtype=np.int64)
     for row, (ids, trained) in enumerate(dataset_rows):
         inputs[row, : len(ids) - 1] = ids[:-1]
-        labels[row, : len(ids) - 1] = np.where(trained[1:], ids[1:], IGNORED)
+        labels[row, : len(ids) - 1] = np.where(trained[1:], ids[1:], IGNORED_LABEL)
     return torch.from_numpy(inputs), torch.from_numpy(labels)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-IGNORED = -100
+from toolkit.core.masks import IGNORED_LABEL
 
 
 class LabelledHead:
@@ -49,7 +49,7 @@ class LabelledHead:
                 attention no token sees the padding behind it.
             labels: shape [batch, seq]; `labels[b, t]` is the token that position t has to predict, or -100.
         """
-        mask = labels != IGNORED
+        mask = labels != IGNORED_LABEL
         with self.only(mask):
             logits = model(input_ids=input_ids, use_cache=False).logits
         return functional.cross_entropy(logits.float(), labels[mask], reduction="none")
