@@ -61,7 +61,9 @@ def model(request, tiny_model):
 def whole_losses(model, inputs, labels) -> torch.Tensor:
     """By the logits of every position, without any of the code under test."""
     logits = model(input_ids=inputs, use_cache=False).logits
-    losses = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="none")
+    losses = functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="none"
+    )
     return losses[labels.flatten() != IGNORED_LABEL]
 
 
