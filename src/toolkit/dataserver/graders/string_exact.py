@@ -1,0 +1,64 @@
+"""string_exact: the answer is the gold text."""
+
+import re
+import string
+import unicodedata
+from typing import Any, ClassVar, Literal
+
+from toolkit.dataserver.completions import GradeInput
+from toolkit.dataserver.graders.base import Example, Score, TextGrader
+from toolkit.errors import DataError
+
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+class StringExact(TextGrader):
+    """1 if the answer equals the gold text, or one of them where the gold is a list; else 0.
+
+    Both are compared after Unicode normalisation (NFKC), with white space collapsed and trimmed.
+    """
+
+    type: Literal["string_exact"] = "string_exact"
+
+    ignore_case: bool = True
+    """Whether capital and small letters are the same."""
+
+    ignore_punctuation: bool = False
+    """Whether ASCII punctuation is left out of the comparison."""
+
+    needs_gold: ClassVar[bool] = True
+    is_correctness: ClassVar[bool] = True
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example("Paris", 1.0, gold="Paris"),
+        Example("  paris\n", 1.0, gold="Paris", note="white space and case do not count"),
+        Example("Paris.", 0.0, gold="Paris", note="punctuation does, unless told otherwise"),
+        Example("Paris.", 1.0, gold="Paris", params={"ignore_punctuation": True}),
+        Example("It is Paris", 0.0, gold="Paris", note="nothing else may stand there"),
+        Example("NYC", 1.0, gold=["New York", "NYC"], note="a list of golds: any of them"),
+        Example("", 0.0, gold="Paris"),
+        Example("Ｐａｒｉｓ", 1.0, gold="Paris", note="full-width letters are the same under NFKC"),
+        Example("Раris", 0.0, gold="Paris", note="Cyrillic letters that look alike are not"),
+    )
+
+    def check_row(self, item: GradeInput) -> None:
+        """Raise DataError unless the gold is a text, or a list of texts, that is not empty."""
+        for gold in self._golds(item.gold):
+            if not self._normal(gold):
+                raise DataError("the gold text is empty")
+
+    def score_text(self, text: str, item: GradeInput) -> Score | float:
+        """1 or 0."""
+        given = self._normal(text)
+        return float(any(given == self._normal(gold) for gold in self._golds(item.gold)))
+
+    def _golds(self, gold: Any) -> list[str]:
+        golds = gold if isinstance(gold, list) else [gold]
+        if not golds or not all(isinstance(text, str | int | float) and not isinstance(text, bool) for text in golds):
+            raise DataError(f"the gold must be a text or a list of texts, not {gold!r}"[:200])
+        return [str(text) for text in golds]
+
+    def _normal(self, text: str) -> str:
+        normal = unicodedata.normalize("NFKC", text)
+        normal = normal.casefold() if self.ignore_case else normal
+        normal = normal.translate(_NO_PUNCTUATION) if self.ignore_punctuation else normal
+        return re.sub(r"\s+", " ", normal).strip()

@@ -1,0 +1,38 @@
+"""Every line of every grader's table holds, and a table shows at least a full score and none."""
+
+import pytest
+
+from toolkit.dataserver.graders.base import Abstain, Example, Grader, Score
+from toolkit.dataserver.graders.catalogue import built_in_graders
+
+GRADERS = built_in_graders()
+LINES = [
+    pytest.param(grader, example, id=f"{name}-{number}")
+    for name, grader in GRADERS.items()
+    for number, example in enumerate(grader.examples)
+]
+
+
+def answer(grader: type[Grader], example: Example) -> float | None:
+    item = example.grade_input()
+    built = grader.model_validate({**example.params})
+    try:
+        given = built.score(item)
+    except Abstain:
+        return None
+    return given.value if isinstance(given, Score) else given
+
+
+@pytest.mark.parametrize(("grader", "example"), LINES)
+def test_a_line_of_the_table_holds(grader: type[Grader], example: Example) -> None:
+    given = answer(grader, example)
+
+    assert given == (None if example.score is None else pytest.approx(example.score, abs=1e-6))
+
+
+@pytest.mark.parametrize("name", GRADERS)
+def test_a_table_has_a_full_score_and_none(name: str) -> None:
+    scores = [example.score for example in GRADERS[name].examples]
+
+    assert 1.0 in scores
+    assert 0.0 in scores
