@@ -5,7 +5,7 @@ page in the catalogue cannot drift apart. Graders run in worker processes that a
 may take their time, raise, or loop, and only the completion in question goes without a score.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -20,7 +20,7 @@ class Score(NamedTuple):
     detail: str = ""
 
 
-class Abstain(Exception):  # noqa: N818  # not an error: the grader has nothing to say
+class Abstain(Exception):  # not an error: the grader has nothing to say
     """Raised by a grader that cannot judge a completion. No reward is given then, which is not a reward of 0."""
 
 
@@ -70,7 +70,7 @@ class Grader(StrictModel):
     needs_tags: ClassVar[bool] = False
     """Whether the data set must name its reasoning tags."""
 
-    examples: ClassVar[Sequence[Example]] = ()
+    examples: ClassVar[tuple[Example, ...]] = ()
     """The table in the catalogue."""
 
     def check_row(self, item: GradeInput) -> None:
