@@ -4,8 +4,9 @@ import errno
 import hashlib
 import os
 import secrets
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -46,6 +47,28 @@ def atomic_rename_dir(source: Path, target: Path) -> None:
     os.rename(source, target)
     for parent in {source.parent, target.parent}:
         _fsync_folder(parent)
+
+
+@contextmanager
+def atomic_folder(folder: Path, is_whole: Callable[[Path], bool]) -> Iterator[Path]:
+    """An empty folder to fill. It takes the name `folder` when the block ends, and never if the block fails.
+
+    A folder of that name stays if `is_whole` says so, as when another process was first, and is replaced if not.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = temporary_sibling(folder)
+    aside.mkdir()
+    try:
+        yield aside
+        fsync_tree(aside)
+        if folder.is_dir() and not is_whole(folder):
+            shutil.rmtree(folder)
+        atomic_rename_dir(aside, folder)
+    except OSError:
+        if not folder.is_dir() or not is_whole(folder):
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def temporary_sibling(path: Path) -> Path:

@@ -69,26 +69,28 @@ class Source:
                 seen.update(line.value)
                 conversation, weight = parse_record(line.value, self.columns, require_answer=require_answer)
             except DataError as error:
-                faults.append(f"{self._place(line.number)}: {_clipped(str(error))}")
+                faults.append(f"{self.place(line.number)}: {clipped(str(error))}")
             else:
                 records.append(Record(len(records), line.number, conversation, weight))
         if faults and (on_bad_record == "error" or not records):
-            raise DataError(self._refusal(faults, len(records), limit_faults))
+            raise self.refusal(faults, len(records), limit_faults)
         if not records:
             raise DataError(f"{self.name} holds no records")
         if require_answer:
             self._require_columns(seen)
         return RecordSet(records, faults, self.digest)
 
-    def _place(self, number: int) -> str:
+    def place(self, number: int) -> str:
+        """Where a record stands, as a message names it."""
         return f"{self.name} row {number}" if self.counts_rows else f"{self.name}:{number}"
 
-    def _refusal(self, faults: list[str], usable: int, limit: int) -> str:
+    def refusal(self, faults: list[str], usable: int, limit: int = SHOWN_FAULTS) -> DataError:
+        """The error that tells of bad records, `place: reason` each."""
         head = f"{self.name} has {len(faults)} bad record{'s' * (len(faults) > 1)}"
         head += "" if usable else " and no usable one"
         more = [f"... and {len(faults) - limit} more"] if len(faults) > limit else []
         advice = ["correct them, or leave them out by on_bad_record: skip"] if usable else []
-        return "\n".join([f"{head}:", *(f"  {line}" for line in [*faults[:limit], *more]), *advice])
+        return DataError("\n".join([f"{head}:", *(f"  {line}" for line in [*faults[:limit], *more]), *advice]))
 
     def _require_columns(self, seen: set[str]) -> None:
         """A column that was given a name of its own, and is in no record, is misspelled."""
@@ -103,7 +105,7 @@ class Source:
 
 def open_source(config: DatasetConfig) -> Source:
     """Find the data that a config names; DataError where there is nothing, or nothing that can be read."""
-    return _open(config.path, Columns(**config.columns.model_dump()), config.split)
+    return open_data(config.path, Columns(**config.columns.model_dump()), config.split)
 
 
 def read_records(
@@ -116,14 +118,16 @@ def read_records(
     limit_faults: int = SHOWN_FAULTS,
 ) -> RecordSet:
     """The records of a file or a hub data set: `Source.read` in one call."""
-    opened = _open(source, columns, split)
+    opened = open_data(source, columns, split)
     return opened.read(on_bad_record, require_answer=require_answer, limit_faults=limit_faults)
 
 
-def _open(source: str | Path, columns: Columns, split: str) -> Source:
+def open_data(source: str | Path, columns: Columns, split: str = "train", *, every_column: bool = False) -> Source:
+    """`open_source` by name; with `every_column` the lines of a table have the columns that nobody named too."""
     path = Path(source)
     if isinstance(source, str) and is_hub_id(source) and _kind(path) is None and not path.exists():
-        dataset, wanted = load_hub(source, split), list(columns.names().values())
+        dataset = load_hub(source, split)
+        wanted = dataset.column_names if every_column else list(columns.names().values())
         digest = table_digest(dataset, wanted)
         return Source(source, digest, columns, lambda: table_lines(dataset, wanted), counts_rows=True)
     require_file(path)
@@ -134,7 +138,7 @@ def _open(source: str | Path, columns: Columns, split: str) -> Source:
         raise DataError(f"{path}: split {split!r} was asked for, but a file has no splits; leave it out")
     name, digest = str(source), content_digest(path)
     if kind == ".parquet":
-        wanted = columns.names().values()
+        wanted = () if every_column else columns.names().values()
         return Source(name, digest, columns, lambda: table_lines(load_parquet(path), wanted), counts_rows=True)
     return Source(name, digest, columns, lambda: _LINE_READERS[kind](path), counts_rows=False)
 
@@ -154,5 +158,6 @@ def _unknown_kind(path: Path) -> str:
     return f"{path}: cannot tell from the name what it holds; known are {_KNOWN}"
 
 
-def _clipped(text: str) -> str:
+def clipped(text: str) -> str:
+    """The text at a length that a message can hold."""
     return text if len(text) <= _LONGEST_FAULT else f"{text[:_LONGEST_FAULT]}..."

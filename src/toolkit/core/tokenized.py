@@ -6,14 +6,13 @@ a second start maps the arrays from disk. The cache's key says all of that, so n
 
 import hashlib
 import json
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.core.files import atomic_rename_dir, fsync_tree, temporary_sibling
+from toolkit.core.files import atomic_folder
 from toolkit.core.ledger import Ledger
 from toolkit.core.step_plan import RowSizes
 
@@ -101,24 +100,11 @@ def cache_key(parts: dict[str, object]) -> str:
 
 def save(dataset: TokenizedDataset, folder: Path) -> None:
     """Write the arrays and the ledger to `folder`, all or nothing."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = temporary_sibling(folder)
-    aside.mkdir()
-    try:
+    with atomic_folder(folder, lambda there: load(there, dataset.name) is not None) as aside:
         for key in _ARRAYS:
             np.save(aside / f"{key}.npy", getattr(dataset, key), allow_pickle=False)
         described = {"ledger": dataset.ledger.as_dict(), "digest": dataset.digest}
         (aside / "dataset.json").write_text(json.dumps(described, ensure_ascii=False), encoding="utf-8")
-        fsync_tree(aside)
-        if folder.is_dir() and load(folder, dataset.name) is None:
-            shutil.rmtree(folder)
-        atomic_rename_dir(aside, folder)
-    except OSError:
-        # Another process may have written the same content first.
-        if not folder.is_dir():
-            raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def load(folder: Path, name: str) -> TokenizedDataset | None:

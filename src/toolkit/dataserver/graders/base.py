@@ -7,6 +7,7 @@ may take their time, raise, or loop, and only the completion in question goes wi
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from toolkit.core.config.strict import StrictModel
@@ -18,6 +19,15 @@ class Score(NamedTuple):
 
     value: float
     detail: str = ""
+
+
+def checked_score(value: object) -> Score:
+    """What a grader answered, as a score; ValueError unless it is a number in [0, 1] (true and NaN are none)."""
+    score = value if isinstance(value, Score) else Score(value)  # type: ignore[arg-type]
+    number = score.value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0.0 <= number <= 1.0:
+        raise ValueError(f"the grader answered {str(number)[:60]!r}, which is no number from 0 to 1")
+    return Score(float(number), str(score.detail))
 
 
 class Abstain(Exception):  # not an error: the grader has nothing to say
@@ -70,8 +80,33 @@ class Grader(StrictModel):
     needs_tags: ClassVar[bool] = False
     """Whether the data set must name its reasoning tags."""
 
+    needs_code_execution: ClassVar[bool] = False
+    """Whether it runs code that a model wrote."""
+
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Packages whose version decides the scores."""
+
+    preload: ClassVar[tuple[str, ...]] = ()
+    """Modules that take long to import; the grading processes are forked from one that has them."""
+
     examples: ClassVar[tuple[Example, ...]] = ()
     """The table in the catalogue."""
+
+    @property
+    def type_name(self) -> str:
+        """The name that `type` has in a config."""
+        return self.model_dump(include={"type"})["type"]
+
+    def load(self) -> None:
+        """Load users' code and whatever else takes time, once per process.
+
+        Raises:
+            ConfigError: it cannot be loaded.
+        """
+
+    def identity(self) -> str:
+        """What decides the scores besides the parameters: versions of libraries, the hash of a user's code."""
+        return " ".join(f"{package}=={version(package)}" for package in self.libraries)
 
     def check_row(self, item: GradeInput) -> None:
         """Check what the grader wants of a row, once at the start; `item` has a record and a gold, and no completion.

@@ -5,9 +5,38 @@ from typing import Annotated, get_args
 from pydantic import Field
 
 from toolkit.dataserver.graders.base import Grader
+from toolkit.dataserver.graders.category_match import CategoryMatch
+from toolkit.dataserver.graders.choice import Choice
+from toolkit.dataserver.graders.completion_length_cap import CompletionLengthCap
+from toolkit.dataserver.graders.contains import Contains
+from toolkit.dataserver.graders.json_equal import JsonEqual
+from toolkit.dataserver.graders.json_schema import JsonSchema
+from toolkit.dataserver.graders.json_valid import JsonValid
+from toolkit.dataserver.graders.length_soft import LengthSoft
+from toolkit.dataserver.graders.reasoning_format import ReasoningFormat
+from toolkit.dataserver.graders.regex import Regex
+from toolkit.dataserver.graders.repetition import Repetition
 from toolkit.dataserver.graders.string_exact import StringExact
+from toolkit.dataserver.graders.tag_format import TagFormat
+from toolkit.dataserver.graders.xml_schema import XmlSchema
 
-AnyGrader = Annotated[StringExact, Field(discriminator="type")]
+AnyGrader = Annotated[
+    StringExact
+    | CategoryMatch
+    | Choice
+    | CompletionLengthCap
+    | Contains
+    | JsonEqual
+    | JsonSchema
+    | JsonValid
+    | LengthSoft
+    | ReasoningFormat
+    | Regex
+    | Repetition
+    | TagFormat
+    | XmlSchema,
+    Field(discriminator="type"),
+]
 
 _MEMBERS = get_args(get_args(AnyGrader)[0]) or (get_args(AnyGrader)[0],)
 

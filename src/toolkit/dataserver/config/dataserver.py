@@ -1,0 +1,141 @@
+"""The config file of `toolkit-rl-dataserver`."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from toolkit.core.config.data import OnBadRecord, StageConfig
+from toolkit.core.config.strict import ConfigPath, StrictModel
+from toolkit.core.curriculum.curriculum import Curriculum, Stage
+from toolkit.dataserver.config.datasets import AnyDataset, GradedDataset
+from toolkit.dataserver.config.grading import GradingOverride
+from toolkit.dataserver.config.names import check_dataset_graders, check_stage_graders
+from toolkit.dataserver.config.serving import LimitsConfig, ListenConfig
+from toolkit.dataserver.graders.base import Grader
+from toolkit.dataserver.graders.catalogue import AnyGrader, built_in_graders
+from toolkit.dataserver.journal.config import JournalConfig
+
+
+class RLStageConfig(StageConfig):
+    """One stage of the curriculum; its `until_step` counts the trainer's optimizer steps."""
+
+    grading: dict[str, GradingOverride] = Field(default_factory=dict)
+    """Per data set: graders, weights and gates that hold in this stage instead of the data set's own."""
+
+
+class DataserverConfig(StrictModel):
+    """Prompts and rewards for reinforcement learning."""
+
+    data_root: ConfigPath = Path(".")
+    """Folder that holds the data; no file outside it is read, not even through a symbolic link."""
+
+    datasets: dict[str, AnyDataset] = Field(min_length=1)
+    """The data, each under the name by which the stages mix it."""
+
+    on_bad_record: OnBadRecord = "error"
+    """Whether a record that cannot be used stops the start, or is left out and counted."""
+
+    allow_code_execution: bool = False
+    """Whether graders may run code that a model wrote; see the docs on what the sandbox is and is not."""
+
+    graders: dict[str, AnyGrader] = Field(default_factory=dict)
+    """Graders with parameters of their own, each under the name by which the data sets refer to it."""
+
+    stages: tuple[RLStageConfig, ...] = Field(min_length=1)
+    """The curriculum: stages in the order in which they are trained."""
+
+    after_last_stage: Literal["continue", "refuse"] = "continue"
+    """Whether iterations past the last stage go on with its mix, or are refused."""
+
+    prompts_per_iteration: int = Field(default=8, ge=1, le=2**20)
+    """Prompts that one iteration draws, over all ranks of the trainer: for a trainer that generates once per
+    optimizer step, its batch in completions divided by the number of generations per prompt."""
+
+    iteration_stride: int = Field(default=1, ge=1)
+    """Optimizer steps that share one set of prompts, for a trainer that uses its rollouts in several steps."""
+
+    seed: int = 0
+    """Decides the order of the rows and which are held out."""
+
+    listen: ListenConfig = ListenConfig()
+    """Address, token and log."""
+
+    limits: LimitsConfig = LimitsConfig()
+    """How much one request may hold, and how long a grader may take."""
+
+    journal: JournalConfig = JournalConfig()
+    """Where every graded completion is kept."""
+
+    @property
+    def total_iterations(self) -> int:
+        """Where the last stage ends."""
+        return self.stages[-1].until_step
+
+    def curriculum_stages(self) -> list[Stage]:
+        """The stages as the curriculum takes them: in draws of `prompts_per_iteration` rows, not in iterations."""
+        return strided_stages(self.stages, self.iteration_stride)
+
+    @field_validator("datasets")
+    @classmethod
+    def _names_can_be_ids(cls, datasets: dict[str, GradedDataset]) -> dict[str, GradedDataset]:
+        for name in datasets:
+            if not name.strip() or len(name) > 100:
+                raise ValueError(f"a data set's name has 1 to 100 characters, so not {name[:100]!r}")
+        return datasets
+
+    @field_validator("graders")
+    @classmethod
+    def _graders_are_allowed(cls, graders: dict[str, Grader], info: ValidationInfo) -> dict[str, Grader]:
+        for name, grader in graders.items():
+            built_in = built_in_graders().get(name)
+            if built_in is not None and not isinstance(grader, built_in):
+                raise ValueError(f"{name} is the name of a built-in grader; call this one differently")
+        running = [name for name, grader in graders.items() if grader.needs_code_execution]
+        if running and info.data.get("allow_code_execution") is False:
+            raise ValueError(f"{', '.join(running)} runs code that a model wrote; set allow_code_execution: true first")
+        if "datasets" in info.data:
+            check_dataset_graders(info.data["datasets"], graders)
+        return graders
+
+    @field_validator("stages")
+    @classmethod
+    def _stages_fit(cls, stages: tuple[RLStageConfig, ...], info: ValidationInfo) -> tuple[RLStageConfig, ...]:
+        datasets: dict[str, GradedDataset] | None = info.data.get("datasets")
+        if datasets is None:
+            return stages
+        Curriculum(strided_stages(stages, 1), dict.fromkeys(datasets, 1), rows_per_step=1, seed=0)
+        used = {name for stage in stages for name in stage.mix}
+        unused = [name for name in datasets if name not in used]
+        if unused:
+            raise ValueError(f"no stage uses {', '.join(unused)}; add it to a stage's mix or remove it from datasets")
+        if "graders" in info.data:
+            for stage in stages:
+                check_stage_graders(stage.name, stage.grading, datasets, info.data["graders"])
+        return stages
+
+    @field_validator("iteration_stride")
+    @classmethod
+    def _stride_meets_stages(cls, stride: int, info: ValidationInfo) -> int:
+        if "stages" in info.data:
+            strided_stages(info.data["stages"], stride)
+        return stride
+
+
+def strided_stages(stages: tuple[RLStageConfig, ...], stride: int) -> list[Stage]:
+    """The stages in units of `stride` iterations: a stage starts with the first iteration that the stride divides.
+
+    Raises:
+        ValueError: a stage has no such iteration.
+    """
+    strided, start = [], 0
+    for stage in stages:
+        end = -(-stage.until_step // stride)
+        if stride > 1 and end == start:
+            raise ValueError(
+                f"stage {stage.name!r} has no iteration that {stride} divides, so nothing would ever be drawn from it; "
+                f"end it at {(start + 1) * stride} or later"
+            )
+        strided.append(Stage(stage.name, end, stage.mix))
+        start = end
+    return strided

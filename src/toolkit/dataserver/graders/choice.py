@@ -1,0 +1,132 @@
+"""choice: the answer names the right one of several choices."""
+
+import re
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field, field_validator
+
+from toolkit.dataserver.completions import GradeInput
+from toolkit.dataserver.graders.base import Example, Score, TextGrader
+from toolkit.errors import DataError
+
+
+class Choice(TextGrader):
+    """1 if the answer chooses the gold letter and no other; else 0.
+
+    A letter is chosen where it is written as an answer. These places are looked at in turn, and the first kind
+    that holds a letter decides:
+
+    1. in `\\boxed{…}`;
+    2. after the word "answer": `Answer: B`, `the answer is (B)`, `answers A and B`;
+    3. marked as a letter: alone on a line (`B`, `B.`), at the start of a line before its text (`B) Rome`), in
+       brackets (`(B)`), in bold (`**B**`), or after "option" or "choice".
+
+    Several different letters in the places that decide choose nothing, so a text never chooses more than one. A
+    letter elsewhere in a sentence, as in `A dog`, is no choice.
+    """
+
+    type: Literal["choice"] = "choice"
+
+    choices: str | tuple[str, ...] = Field(default="ABCD", min_length=2)
+    """The letters that can be chosen, as one text, or a list of labels such as `[A1, A2]`."""
+
+    ignore_case: bool = False
+    """Whether `b` chooses B. In sentences such as `the answer is a dog` this reads words as letters."""
+
+    needs_gold: ClassVar[bool] = True
+    is_correctness: ClassVar[bool] = True
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example("B", 1.0, gold="B"),
+        Example("B.", 1.0, gold="B"),
+        Example("(B)", 1.0, gold="B"),
+        Example("**B**", 1.0, gold="B"),
+        Example("Answer: B", 1.0, gold="B"),
+        Example("**Answer:** (B) Rome", 1.0, gold="B"),
+        Example("\\boxed{\\text{B}}", 1.0, gold="B"),
+        Example("B) Rome, because A is in France", 1.0, gold="B"),
+        Example("Not (A), and not (C). The answer is B.", 1.0, gold="B", note="what the answer is said to be decides"),
+        Example("C", 0.0, gold="B"),
+        Example("A dog", 0.0, gold="A", note="a word, not a letter"),
+        Example("The answer is a dog", 0.0, gold="A"),
+        Example("CAB", 0.0, gold="B"),
+        Example("(A) or (B)", 0.0, gold="B", note="two letters choose nothing"),
+        Example("Answer: A, B, C or D", 0.0, gold="A"),
+        Example("Answer: A\nAnswer: B", 0.0, gold="B"),
+        Example("A. Paris\nB. Rome\nC. Oslo\nD. Bern", 0.0, gold="B", note="the question said again"),
+        Example("A B C D", 0.0, gold="B"),
+        Example("\\boxed{A, B}", 0.0, gold="B"),
+        Example("b", 0.0, gold="B", note="unless case is ignored"),
+        Example("(b)", 1.0, gold="B", params={"ignore_case": True}),
+        Example("Answer: 3", 1.0, gold=3, params={"choices": "1234"}),
+        Example("Answer: 3.5", 0.0, gold=3, params={"choices": "1234"}, note="another number"),
+        Example("", 0.0, gold="B"),
+    )
+
+    @field_validator("choices")
+    @classmethod
+    def _labels_can_be_found(cls, choices: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if not all(label.isalnum() for label in choices):
+            raise ValueError("a label is made of letters and digits")
+        if len({label.casefold() for label in choices}) < len(choices):
+            raise ValueError("two of the choices are the same letter; leave each once")
+        return choices
+
+    def check_row(self, item: GradeInput) -> None:
+        """Raise DataError unless the gold is one of the choices."""
+        self._gold(item.gold)
+
+    def score_text(self, text: str, item: GradeInput) -> Score | float:
+        """1 or 0."""
+        chosen = {self._normal(label) for label in _written(text, _places(tuple(self.choices), self.ignore_case))}
+        named = ", ".join(sorted(chosen)) or "no letter"
+        return Score(float(chosen == {self._gold(item.gold)}), f"{named} written as an answer")
+
+    def _gold(self, gold: Any) -> str:
+        label = self._normal(str(gold).strip())
+        if label not in map(self._normal, self.choices):
+            raise DataError(f"the gold {gold!r} is not one of the choices {', '.join(self.choices)}"[:200])
+        return label
+
+    def _normal(self, label: str) -> str:
+        return label.casefold() if self.ignore_case else label
+
+
+class _Places(NamedTuple):
+    """Patterns of the places where a letter is written as an answer; each has the letters in its group 1."""
+
+    label: re.Pattern[str]
+    boxed: re.Pattern[str]
+    after_answer: re.Pattern[str]
+    marked: re.Pattern[str]
+
+
+@lru_cache(maxsize=64)
+def _places(labels: tuple[str, ...], ignore_case: bool) -> _Places:
+    either = "|".join(sorted(map(re.escape, labels), key=len, reverse=True))
+    # Not part of a word (CAB), of one with an apostrophe or a hyphen (A's, A-level), or of a number (3.5).
+    label = rf"(?<![\w'’])(?<!\w[-.,])(?:{either})(?![\w'’]|[-.,]\w)"
+    # Between two letters that are both the answer; a letter before an ordinary word begins a sentence.
+    joint = r"[ \t,;/|&+.()*\[\]]{0,5}(?:(?:or|and)[ \t(*\[]{1,5})?"
+    another = rf"{joint}{label}(?![ \t]+(?!or\b|and\b)[a-z])"
+    marks = r"[ \t>*_`#$(\[\"'-]{0,10}"
+    patterns = (
+        label,
+        r"\\boxed\s{0,5}\{((?:[^{}\n]|\{[^{}\n]*\}){0,60})\}",
+        r"(?i:\banswers?)(?:\s{1,5}(?i:is|are))?[\s:]{0,5}(?i:option|choice|letter)?[\s:=*_`\"'(\[$]{0,10}"
+        rf"({label}(?:{another})*)",
+        rf"^{marks}({label})(?:[ \t\r*_`$)\].:,;\"'!-]*$|[).:](?=[\s*]))|[(\[]({label})[)\]]"
+        rf"|(?:\*\*|__)[(\[]?({label})(?:[)\].:]?(?:\*\*|__)|[).:][ \t])|\b(?i:option|choice)[ \t]{{1,5}}[(*\[]{{0,3}}({label})",
+    )
+    flags = re.MULTILINE | (re.IGNORECASE if ignore_case else re.NOFLAG)
+    return _Places(*(re.compile(pattern, flags) for pattern in patterns))
+
+
+def _written(text: str, places: _Places) -> set[str]:
+    """The letters in the first kind of place that holds any."""
+    for place in (places.boxed, places.after_answer, places.marked):
+        found = (next(group for group in match.groups() if group is not None) for match in place.finditer(text))
+        letters = {letter for piece in found for letter in places.label.findall(piece)}
+        if letters:
+            return letters
+    return set()

@@ -1,0 +1,125 @@
+"""What the graders that ask another service share.
+
+They run on the server's event loop and not in a worker process: they wait, they do not compute. Nothing that
+goes wrong with one completion may cost another one its score, so failures are values here and not exceptions.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
+from toolkit.dataserver.completions import GradeInput
+from toolkit.dataserver.graders.base import Grader, Score
+from toolkit.errors import ConfigError
+
+if TYPE_CHECKING:
+    import httpx
+
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
+
+# This machine, however it is written: `all://` stands for http and https.
+_LOOPBACK = ("all://localhost", "all://127.0.0.1", "all://[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a completion has no score, for the person who looks at it later."""
+
+    status: Literal["abstain", "error"]
+    """abstain: the service cannot judge this completion; error: the service or the way to it failed."""
+
+    detail: str
+
+
+Outcome = Score | Failure
+
+
+class RemoteGrader(Grader):
+    """Base of the graders that ask a service."""
+
+    url: str
+    """Where the service listens, beginning with http:// or https://."""
+
+    token_env: str | None = None
+    """Name of the environment variable that holds the service's bearer token, in capitals; never the token."""
+
+    timeout_seconds: float = Field(default=30.0, gt=0, le=3600)
+    """How long one call may take, from its first byte to its last; each retry has as long again."""
+
+    retries: int = Field(default=2, ge=0, le=10)
+    """How often a call is repeated after a timeout, a broken connection, or an answer 429, 502, 503 or 504."""
+
+    max_concurrency: int = Field(default=8, ge=1, le=1000)
+    """How many calls may be under way at once."""
+
+    breaker_failures: int = Field(default=5, ge=1)
+    """After so many failed calls in a row the service is left alone, and completions get an error at once."""
+
+    breaker_seconds: float = Field(default=30.0, gt=0)
+    """How long it is left alone; then a single call finds out whether it is back."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_web_address(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            reachable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            reachable = False
+        if not reachable or not url.isprintable() or " " in url:
+            raise ValueError("the url must begin with http:// or https:// and name a host")
+        if "@" in parts.netloc:
+            raise ValueError("the url holds a user name or password; put a token into the environment (token_env)")
+        return url
+
+    @field_validator("token_env")
+    @classmethod
+    def _names_a_variable(cls, name: str | None) -> str | None:
+        if name is not None and not _VARIABLE.fullmatch(name):
+            # The value may be the token itself, so it is not repeated.
+            raise ValueError("wanted the name of an environment variable, in capitals; the token does not stand here")
+        return name
+
+    @property
+    def place(self) -> str:
+        """The service as messages name it: without what follows a `?`, where some services want a key."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+    def token(self) -> str | None:
+        """The bearer token, if the service wants one.
+
+        Raises:
+            ConfigError: the variable is not set, or holds what no token holds.
+        """
+        if self.token_env is None:
+            return None
+        token = os.environ.get(self.token_env, "")
+        if not token:
+            raise ConfigError(f"the environment variable {self.token_env} is not set; {self.place} wants a token")
+        if not (token.isascii() and token.isprintable()) or " " in token:
+            raise ConfigError(f"the environment variable {self.token_env} holds white space or odd characters")
+        return token
+
+    def load(self) -> None:
+        """Look for the token; ConfigError as in `token`."""
+        self.token()
+
+    async def score_all(self, items: Sequence[GradeInput], client: "httpx.AsyncClient") -> list[Outcome]:
+        """Score completions: one outcome for each, in their order. Never raises because of an item."""
+        raise NotImplementedError
+
+
+def new_client() -> "httpx.AsyncClient":
+    """A client for `score_all`: it takes proxies from the environment, but reaches this machine without one."""
+    import httpx
+
+    # Each grader limits its own calls.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+    direct = dict.fromkeys(_LOOPBACK, httpx.AsyncHTTPTransport(limits=limits))
+    return httpx.AsyncClient(limits=limits, mounts=direct)

@@ -1,0 +1,31 @@
+"""What decides prompts and rewards, as one short hash that servers and trainers compare."""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+
+from toolkit.dataserver.config.dataserver import DataserverConfig
+from toolkit.dataserver.graders.base import Grader
+from toolkit.dataserver.rows import Rows, json_digest
+from toolkit.dataserver.schemas import PROTOCOL_VERSION
+
+# Where a server listens and how much it takes changes no prompt and no reward.
+_NOT_PART_OF_IT = {"data_root", "datasets", "graders", "listen", "limits", "journal"}
+
+
+def config_id(config: DataserverConfig, datasets: Mapping[str, Rows], graders: Mapping[str, Grader]) -> str:
+    """Equal ids give equal prompts and rewards: a hash of the config, the content of the data and the graders."""
+    return json_digest(
+        {
+            "protocol": PROTOCOL_VERSION.split(".")[0],
+            "version": version("posttrain-toolkit"),
+            "config": config.model_dump(mode="json", exclude=_NOT_PART_OF_IT),
+            "datasets": {
+                name: [dataset.model_dump(mode="json", exclude={"path"}), datasets[name].digest]
+                for name, dataset in config.datasets.items()
+            },
+            "graders": {
+                name: [grader.model_dump(mode="json", exclude={"path"}), grader.identity()]
+                for name, grader in graders.items()
+            },
+        }
+    )

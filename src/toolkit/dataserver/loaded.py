@@ -1,0 +1,66 @@
+"""Everything that a config names, read and checked, with nothing running yet."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from toolkit.dataserver.config.dataserver import DataserverConfig
+from toolkit.dataserver.description import describe
+from toolkit.dataserver.graders.base import Grader
+from toolkit.dataserver.graders.remote import RemoteGrader
+from toolkit.dataserver.identity import config_id
+from toolkit.dataserver.loading import Report, load_datasets
+from toolkit.dataserver.plans import graders_in_use
+from toolkit.dataserver.pool import GradingPool
+from toolkit.dataserver.rows import Rows
+from toolkit.dataserver.samples import Samples
+from toolkit.dataserver.sampling import Sampler, Sides, split_rows
+from toolkit.dataserver.schemas import Meta
+from toolkit.dataserver.workers import Setup
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a config names, in memory."""
+
+    config: DataserverConfig
+    datasets: Mapping[str, Rows]
+    sides: Mapping[str, Sides]
+    graders: Mapping[str, Grader]
+    samples: Samples
+    sampler: Sampler
+    meta: Meta
+
+    @classmethod
+    def read(cls, config: DataserverConfig, report: Report) -> Self:
+        """Read the data of a config.
+
+        Raises:
+            DataError, ConfigError: data or config are wrong; all faults in one message.
+        """
+        datasets = load_datasets(config, report)
+        sides = split_rows(config, datasets)
+        graders = graders_in_use(config)
+        identity = config_id(config, datasets, graders)
+        return cls(
+            config=config,
+            datasets=datasets,
+            sides=sides,
+            graders=graders,
+            samples=Samples(config, datasets, sides),
+            sampler=Sampler(config, sides),
+            meta=describe(config, identity, datasets, sides, graders),
+        )
+
+    def new_pool(self) -> GradingPool:
+        """Grading processes for these graders."""
+        limits = self.config.limits
+        local = {name: grader for name, grader in self.graders.items() if not isinstance(grader, RemoteGrader)}
+        setup = Setup(
+            graders=local,
+            tags={name: dataset.reasoning for name, dataset in self.config.datasets.items()},
+            seconds=limits.grader_seconds,
+            memory_bytes=int(limits.worker_memory_mb * 2**20),
+        )
+        preload = dict.fromkeys(module for grader in local.values() for module in grader.preload)
+        return GradingPool(limits.workers, setup, limits.worker_tasks, tuple(preload))

@@ -1,0 +1,97 @@
+"""From the data sets of a config to rows that can be served, with every fault of every file told at once."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from toolkit.core.cache import cache_dir
+from toolkit.core.config.data import OnBadRecord
+from toolkit.core.files import atomic_folder
+from toolkit.core.sources import Source, clipped, open_data
+from toolkit.core.splits import content_hash
+from toolkit.dataserver.config.dataserver import DataserverConfig
+from toolkit.dataserver.config.datasets import FileDataset, GradedDataset, ReasoningGymDataset
+from toolkit.dataserver.paths import confined_file
+from toolkit.dataserver.procedural_rows import ProceduralRows
+from toolkit.dataserver.prompts import gold_answer, parse_prompt, prompt_columns
+from toolkit.dataserver.row_files import FileRows, RowWriter
+from toolkit.dataserver.rows import Rows, json_digest
+from toolkit.errors import ConfigError, DataError
+
+Report = Callable[[str], None]
+
+# Raised when the layout of the cached files or the rules for a usable row change.
+_CACHE_VERSION = 1
+
+
+def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
+    """The rows of every data set.
+
+    Raises:
+        DataError: one message with what is wrong in all of them.
+    """
+    loaded: dict[str, Rows] = {}
+    problems: list[str] = []
+    for name, dataset in config.datasets.items():
+        try:
+            loaded[name] = _load(dataset, config, report)
+        except (DataError, ConfigError) as error:
+            problems.append(f"datasets.{name}: {error}")
+    if problems:
+        raise DataError("\n".join(problems))
+    return loaded
+
+
+def _load(dataset: GradedDataset, config: DataserverConfig, report: Report) -> Rows:
+    if isinstance(dataset, ReasoningGymDataset):
+        return ProceduralRows(dataset, config.seed)
+    assert isinstance(dataset, FileDataset)
+    return load_file(dataset, config.data_root, config.on_bad_record, report)
+
+
+def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, report: Report) -> FileRows:
+    """The rows of a file, from the cache where the same content was read before.
+
+    Raises:
+        DataError: the file is not there or not inside the root, records are bad and `on_bad_record` is error, or no
+            record is usable.
+    """
+    path = confined_file(root, dataset.path)
+    columns = prompt_columns(dataset.columns)
+    source = open_data(path, columns, every_column=True)
+    described = dataset.model_dump(mode="json", include={"columns", "gold"})
+    key = json_digest([_CACHE_VERSION, source.digest, path.suffix, described, on_bad_record])
+    folder = cache_dir() / "rows" / key
+    if not _is_whole(folder):
+        report(f"reading {path}")
+        writer, faults = RowWriter(), list[str]()
+        for line in source.lines():
+            try:
+                if line.value is None:
+                    raise DataError(line.fault)
+                writer.add(line.number, line.value, _checked_content(line.value, dataset))
+            except DataError as error:
+                faults.append(f"{source.place(line.number)}: {clipped(str(error))}")
+        _require_usable(source, faults, len(writer), on_bad_record)
+        with atomic_folder(folder, _is_whole) as aside:
+            writer.write(aside, faults)
+    return FileRows(folder, source.place)
+
+
+def _checked_content(record: Mapping[str, Any], dataset: FileDataset) -> int:
+    """The hash of what a row asks; DataError where it cannot be asked, or its answer not be compared."""
+    conversation = parse_prompt(record, prompt_columns(dataset.columns), dataset.system)
+    gold_answer(record, dataset.gold)
+    return content_hash(conversation)
+
+
+def _require_usable(source: Source, faults: list[str], usable: int, on_bad_record: OnBadRecord) -> None:
+    if faults and (on_bad_record == "error" or not usable):
+        raise source.refusal(faults, usable)
+    if not usable:
+        raise DataError(f"{source.name} holds no records")
+
+
+def _is_whole(folder: Path) -> bool:
+    # The folder took its name when all of it was on disk.
+    return (folder / "rows.json").is_file()

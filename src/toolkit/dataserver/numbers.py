@@ -1,0 +1,175 @@
+"""Plain numbers in a text, as exact decimals.
+
+A number is written with the digits 0 to 9: `72`, `-5`, `1,234.50`, `.5`, `1e3`, also `$72`, `50%` (which is 50), and
+LaTeX's `1{,}234`. Commas must part groups of three. Digits that belong to something else are no number of their own:
+to a word (`x7`, `15km`), a fraction, power or root (`1/7`, `10^3`, `\\sqrt{7}`), a sum that goes on (`3 + 7`), a
+date, a time or a version; nor are digits of other scripts. Words such as `million` are not read. Every function
+reads its text once, so that a megabyte is no trouble.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from decimal import Context, Decimal
+from typing import NamedTuple
+
+from toolkit.core.config.keys import shown
+from toolkit.errors import DataError
+
+_MAX_LENGTH = 1000  # characters of a number; nobody means a longer one
+_MAX_MAGNITUDE = 9999  # of the power of ten; arithmetic on what is kept cannot overflow
+
+# Scripts without spaces between words: `共72个` holds the number 72.
+_SPACELESS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
+)
+# What changes the look of the character before it, or is not seen at all.
+_MARKS = "\u00ad\u0300-\u036f\u200b-\u200f\u202a-\u202e\u2060-\u2069\u20d0-\u20ff\ufe00-\ufe0f\ufeff"
+_ALNUM = rf"(?:[^\W_{_SPACELESS}]|[{_MARKS}])"
+_MINUS = "\\-\u2212\u2013"  # hyphen, minus sign, en dash
+_CURRENCY = "$€£¥₹"
+_GROUPING = r"\{,\}|,\\!|\\,"  # how LaTeX spaces thousands
+
+_JOIN = rf"""(?:
+    [./](?=[0-9])
+  | (?<=[0-9])[,:](?=[0-9])
+  | (?<=[0-9])(?:{_GROUPING})(?=[0-9]{{3}})
+  | [\^_](?={_ALNUM})
+  | (?<![0-9])[{_MINUS}](?=[0-9])
+  | (?<=[0-9][eE])[+](?=[0-9])
+)"""
+_DATE = r"(?:[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}|[0-9]{1,2}-[0-9]{1,2}-[0-9]{4})"
+_CHUNK = re.compile(
+    rf"""
+    (?:(?<![^\W_{_SPACELESS}])(?<![{_MARKS})\]}}%+{_MINUS}])(?P<sign>[+{_MINUS}]))?
+    (?:\\?[{_CURRENCY}]\ ?(?P<inner_sign>[+{_MINUS}])?)?
+    (?P<body>
+        (?:{_DATE}{_ALNUM}* | (?:(?<![^\W_{_SPACELESS}])(?<![{_MARKS}.])[.](?=[0-9]))? {_ALNUM}+)
+        (?:{_JOIN}{_ALNUM}+)*
+    )
+    """,
+    re.VERBOSE,
+)
+_NUMBER = re.compile(r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,6})?")
+_EXPONENT_OR_INDEX = ("^", "^{", "_{", "^(")
+_PART_BEFORE = re.compile(
+    rf"(?:[/√]|[}}\]]\{{|frac\{{|sqrt\{{|[0-9)\]}}%]\ ?[{_MINUS}+*×·÷/]\ ?|\\(?:times|cdot|div)\ ?)\Z"
+)
+_PART_AFTER = re.compile(r"\s?(?:\^|√|\\(?:[dt]?frac|sqrt|pi|cdot|times)(?![A-Za-z]))")
+
+_ROUNDED = Context(prec=50)
+
+
+class Number(NamedTuple):
+    """A number in a text."""
+
+    span: tuple[int, int]
+    """Where it stands, with its sign."""
+
+    value: Decimal
+
+
+class Numeral(NamedTuple):
+    """Something written in digits."""
+
+    text: str
+    """The whole text that it stands in."""
+
+    start: int
+    """Where it begins, with its sign."""
+
+    end: int
+    sign: str
+    """Empty where it has none."""
+
+    digits: str
+    """All but the sign: also a whole date, or `15km`."""
+
+    @property
+    def number(self) -> Number | None:
+        """None where it is not a plain number."""
+        before = self.text[max(self.start - 8, 0) : self.start]
+        if len(self.sign) > 1 or _PART_BEFORE.search(before) or _PART_AFTER.match(self.text, self.end):
+            return None
+        value = _value(self.sign, self.digits)
+        return None if value is None else Number((self.start, self.end), value)
+
+
+def numerals(text: str) -> Iterator[Numeral]:
+    """All that is written in digits: the numbers, and what looks like one but is a date, a fraction and so on.
+
+    Words with digits in them (`x7`, `m2`), exponents and indices are passed over.
+    """
+    for chunk in _CHUNK.finditer(text):
+        digits = chunk["body"]
+        if not ("0" <= digits[0] <= "9" or digits[0] == "."):
+            continue
+        sign = (chunk["sign"] or "") + (chunk["inner_sign"] or "")
+        start = chunk.start("sign" if chunk["sign"] else "inner_sign" if sign else "body")
+        if not text[max(start - 2, 0) : start].endswith(_EXPONENT_OR_INDEX):
+            yield Numeral(text, start, chunk.end(), sign, digits)
+
+
+def find_numbers(text: str) -> list[Number]:
+    """All plain numbers, from the left."""
+    return [found.number for found in numerals(text) if found.number]
+
+
+def last_number(text: str) -> Number | None:
+    """The last number. None where a date, a fraction or the like comes after it: that may be what was meant."""
+    last = deque(numerals(text), maxlen=1)
+    return last[0].number if last else None
+
+
+def parse_number(text: str) -> Decimal | None:
+    """The number that the text is: nothing but white space, a currency or a percent sign may stand beside it."""
+    first = next(numerals(text), None)
+    number = first.number if first else None
+    if number is None:
+        return None
+    beside = text[: number.span[0]] + text[number.span[1] :]
+    return None if beside.strip().strip(f"\\%{_CURRENCY}").strip() else number.value
+
+
+def gold_number(gold: object) -> Decimal:
+    """The number of a gold answer, which may be a number or a text that holds exactly one.
+
+    Raises:
+        DataError: there is none, or more than one.
+    """
+    if isinstance(gold, bool) or not isinstance(gold, int | float | str):
+        raise DataError(f"the gold must be a number or a text with one, not {shown(gold)}")
+    found = list(numerals(gold if isinstance(gold, str) else _spelled(gold)))
+    number = found[0].number if len(found) == 1 else None
+    if number is None:
+        raise DataError(f"the gold must hold exactly one plain number, and is {shown(gold)}")
+    return number.value
+
+
+def is_near(given: Decimal, gold: Decimal, relative: float = 0.0, absolute: float = 0.0) -> bool:
+    """Whether two numbers differ by at most `relative` · |gold| or by at most `absolute`; without either: equal."""
+    if given == gold:
+        return True
+    if not relative and not absolute:
+        return False
+    allowed = max(_ROUNDED.multiply(Decimal(repr(relative)), abs(gold)), Decimal(repr(absolute)))
+    return abs(_ROUNDED.subtract(given, gold)) <= allowed
+
+
+def _value(sign: str, body: str) -> Decimal | None:
+    if len(body) > _MAX_LENGTH:
+        return None
+    plain = re.sub(_GROUPING, ",", body).replace("\u2212", "-").replace("\u2013", "-")
+    if not _NUMBER.fullmatch(plain):
+        return None
+    value = Decimal(plain.replace(",", ""))
+    if abs(value.adjusted()) > _MAX_MAGNITUDE:
+        return None
+    return value.copy_negate() if sign and sign != "+" else value
+
+
+def _spelled(gold: int | float) -> str:
+    try:
+        return repr(gold)
+    except ValueError:  # Python does not write out an integer of thousands of digits
+        return "a very large number"

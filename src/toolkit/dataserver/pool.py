@@ -1,0 +1,138 @@
+"""The grading processes: completions go in, judgements come out, whatever happens in between.
+
+Completions travel in chunks, because a message costs more than a cheap grader. A worker that dies takes its
+chunk along; the completions of that chunk are then sent one by one, so that only the one that kills a worker
+loses its score.
+"""
+
+import asyncio
+import logging
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import TimeoutError as TaskTimeout
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from pebble import ProcessExpired, ProcessPool
+
+from toolkit.dataserver import workers
+from toolkit.dataserver.rewards import Judgement
+from toolkit.dataserver.workers import RowCheck, RowFault, Setup, Task
+from toolkit.errors import RunError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Beyond the interruptible deadline: for what ignores the timer, and for the pool, which looks every 0.1 s.
+_GRACE_SECONDS = 0.5
+
+_LARGEST_CHUNK = 64
+
+
+class WorkerDiedError(Exception):
+    """A worker was killed at its deadline, or ended by itself."""
+
+
+class GradingPool:
+    """`count` processes that grade."""
+
+    def __init__(self, count: int, setup: Setup, tasks_per_worker: int, preload: Sequence[str] = ()) -> None:
+        """`preload`: modules that new workers should find imported."""
+        self._count = count
+        self._setup = setup
+        self._tasks_per_worker = tasks_per_worker
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([workers.__name__, *preload])
+        self._pool = self._new_pool()
+        self.deaths = 0
+        """How many workers were killed or ended by themselves."""
+
+    async def grade(self, tasks: Sequence[Task], done: Callable[[int, Mapping[str, Judgement]], None]) -> None:
+        """Grade all tasks, telling `done(number of the task, judgements)` as they are done."""
+        async with asyncio.TaskGroup() as group:
+            for chunk in _chunks(len(tasks), self._count):
+                group.create_task(self._grade_chunk(chunk, tasks, done))
+
+    async def check_graders(self) -> list[str]:
+        """Why graders cannot be used, one line each."""
+        try:
+            return await self._run(workers.check_graders, (), 120.0)
+        except WorkerDiedError as error:
+            return [f"graders: loading them ended the process: {error}"]
+
+    async def check_rows(self, rows: Sequence[RowCheck]) -> list[RowFault]:
+        """The rows that a grader cannot use."""
+        try:
+            return await self._run(workers.check_rows, (list(rows),), self._setup.seconds * len(rows) + _GRACE_SECONDS)
+        except WorkerDiedError as error:
+            if len(rows) == 1:
+                return [
+                    RowFault(rows[0].row, name, f"checking it ends the process: {error}") for name in rows[0].graders
+                ]
+        return [fault for row in rows for fault in await self.check_rows([row])]
+
+    def close(self) -> None:
+        """End the workers, whatever they do."""
+        self._pool.stop()
+        self._pool.join()
+
+    async def _grade_chunk(
+        self, chunk: Sequence[int], tasks: Sequence[Task], done: Callable[[int, Mapping[str, Judgement]], None]
+    ) -> None:
+        left = list(chunk)
+        while left:
+            # The last completion of a chunk may begin just before the time for one is over.
+            seconds = self._setup.seconds * min(len(left), 2) + _GRACE_SECONDS
+            try:
+                answers = await self._run(workers.grade, ([tasks[number] for number in left],), seconds)
+            except WorkerDiedError as error:
+                if len(left) == 1:
+                    done(left[0], _all_failed(tasks[left[0]], str(error)))
+                    return
+                async with asyncio.TaskGroup() as group:
+                    for number in left:
+                        group.create_task(self._grade_chunk([number], tasks, done))
+                return
+            for number, judgements in zip(left, answers, strict=False):
+                done(number, judgements)
+            left = left[len(answers) :]
+
+    async def _run(self, function: Callable[..., T], arguments: tuple[Any, ...], seconds: float) -> T:
+        for _ in range(3):
+            pool = self._pool
+            try:
+                return await asyncio.wrap_future(pool.schedule(function, args=arguments, timeout=seconds))
+            except TaskTimeout:
+                self.deaths += 1
+                raise WorkerDiedError("timeout") from None
+            except ProcessExpired as error:
+                self.deaths += 1
+                raise WorkerDiedError(f"the grading process ended (exit code {error.exitcode})") from None
+            except (BrokenProcessPool, RuntimeError):
+                # A worker that dies between two tasks breaks the whole pool.
+                if self._pool is pool:
+                    logger.warning("the grading processes are started anew")
+                    pool.stop()
+                    self._pool = self._new_pool()
+        raise RunError("the grading processes end as soon as they are started; see the log for what they print")
+
+    def _new_pool(self) -> ProcessPool:
+        return ProcessPool(
+            max_workers=self._count,
+            max_tasks=self._tasks_per_worker,
+            initializer=workers.start_worker,
+            initargs=(self._setup,),
+            context=self._context,
+        )
+
+
+def _chunks(count: int, workers_count: int) -> Iterator[range]:
+    """Ranges of equal length: two per worker where that is not too many completions at once."""
+    size = max(1, min(_LARGEST_CHUNK, -(-count // (2 * workers_count))))
+    for start in range(0, count, size):
+        yield range(start, min(start + size, count))
+
+
+def _all_failed(task: Task, reason: str) -> dict[str, Judgement]:
+    return {name: Judgement("error", None, 0.0, reason) for name in task.graders}

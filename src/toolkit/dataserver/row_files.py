@@ -1,0 +1,89 @@
+"""Rows of a file, kept in the cache as JSON Lines with an index.
+
+A file is read and checked once, under a hash of its content: the next start neither parses nor checks it, a row
+is read when it is wanted, and memory stays small.
+"""
+
+import json
+import mmap
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from toolkit.dataserver.rows import Indices, Row, row_digest
+
+
+class FileRows:
+    """The rows of one file, in the cache folder where `RowWriter` put them."""
+
+    def __init__(self, folder: Path, place: Callable[[int], str]) -> None:
+        """`place`: names a row's place in the file it came from, by line."""
+        described = json.loads((folder / "rows.json").read_bytes())
+        self.digest: str = described["digest"]
+        self.faults: list[str] = described["faults"]
+        self._offsets: Indices = np.load(folder / "offsets.npy", mmap_mode="r")
+        self._lines: Indices = np.load(folder / "lines.npy", mmap_mode="r")
+        self._contents: npt.NDArray[np.uint64] = np.load(folder / "contents.npy", mmap_mode="r")
+        self._place = place
+        with (folder / "rows.jsonl").open("rb") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._cached = lru_cache(maxsize=4096)(self._read)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def read(self, index: int) -> Row:
+        """Row number `index`; the newest ones read are remembered."""
+        return self._cached(index)
+
+    def find(self, key: str) -> int | None:
+        """The row that stands on line `key`."""
+        if not (key.isascii() and key.isdigit()) or len(key) > 18:
+            return None
+        index = int(np.searchsorted(self._lines, int(key)))
+        return index if index < len(self) and self._lines[index] == int(key) else None
+
+    def place(self, index: int) -> str:
+        """`file:line`."""
+        return self._place(int(self._lines[index]))
+
+    def contents(self) -> npt.NDArray[np.uint64]:
+        """One hash of the prompt per row."""
+        return self._contents
+
+    def _read(self, index: int) -> Row:
+        line = self._bytes[self._offsets[index] : self._offsets[index + 1]]
+        return Row(index, str(self._lines[index]), row_digest(line), json.loads(line))
+
+
+class RowWriter:
+    """Collects rows and writes the folder that `FileRows` reads."""
+
+    def __init__(self) -> None:
+        self._body = bytearray()
+        self._offsets, self._lines, self._contents = [0], list[int](), list[int]()
+
+    def add(self, line: int, record: Mapping[str, Any], content: int) -> None:
+        """Add the row that stands on `line` and whose prompt has the hash `content`."""
+        self._body += json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        self._body += b"\n"
+        self._offsets.append(len(self._body))
+        self._lines.append(line)
+        self._contents.append(content)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def write(self, folder: Path, faults: list[str]) -> None:
+        """Fill the folder, which is there and empty."""
+        (folder / "rows.jsonl").write_bytes(self._body)
+        np.save(folder / "offsets.npy", np.array(self._offsets, dtype=np.int64))
+        np.save(folder / "lines.npy", np.array(self._lines, dtype=np.int64))
+        np.save(folder / "contents.npy", np.array(self._contents, dtype=np.uint64))
+        digest = blake2b(self._body, digest_size=16).hexdigest()
+        (folder / "rows.json").write_text(json.dumps({"digest": digest, "faults": faults}))

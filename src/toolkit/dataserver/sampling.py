@@ -1,0 +1,106 @@
+"""Which rows an iteration asks: a pure function of (config, data, iteration, offset, slot)."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from toolkit.core.curriculum.curriculum import Curriculum
+from toolkit.core.splits import held_out_rows
+from toolkit.dataserver.config.dataserver import DataserverConfig
+from toolkit.dataserver.rows import Indices, Rows
+from toolkit.dataserver.schemas import Split
+from toolkit.errors import ConfigError
+
+# Iterations past the last stage go on with its mix, up to here.
+_LAST_ITERATION = 2**40
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The rows of a data set that training draws from, and those held out; each in rising order."""
+
+    train: Indices
+    validation: Indices
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One row that an iteration asks; `index` numbers the rows of the data set."""
+
+    slot: int
+    dataset: str
+    index: int
+
+
+def split_rows(config: DataserverConfig, datasets: Mapping[str, Rows]) -> dict[str, Sides]:
+    """The two sides of every data set; DataError where nothing can be held out."""
+    sides = {}
+    for name, rows in datasets.items():
+        fraction = config.datasets[name].validation_fraction
+        if fraction is None:
+            sides[name] = Sides(np.arange(len(rows)), np.arange(0))
+        else:
+            sides[name] = Sides(*held_out_rows(rows.contents(), fraction, config.seed, name))
+    return sides
+
+
+class Sampler:
+    """Draws from the curriculum.
+
+    An iteration has `prompts_per_iteration` slots. Only iterations that `iteration_stride` divides are drawn, so
+    that a trainer which uses its rollouts in several optimizer steps skips no draw; see docs/dataserver.md.
+    """
+
+    def __init__(self, config: DataserverConfig, sides: Mapping[str, Sides]) -> None:
+        self._config = config
+        self._sides = sides
+        stages = config.curriculum_stages()
+        sizes = {name: len(side.train) for name, side in sides.items()}
+        self._planned = Curriculum(stages, sizes, config.prompts_per_iteration, config.seed)
+        stages[-1] = dataclasses.replace(stages[-1], until_step=_LAST_ITERATION)
+        self._curriculum = Curriculum(stages, sizes, config.prompts_per_iteration, config.seed)
+        self._validation = [(name, int(index)) for name, side in sides.items() for index in side.validation]
+
+    @property
+    def validation_size(self) -> int:
+        """How many rows are held out, in all data sets."""
+        return len(self._validation)
+
+    def draws_per_dataset(self, stage_index: int) -> dict[str, int]:
+        """How many prompts of each data set a stage asks."""
+        return self._planned.draws_per_dataset(stage_index)
+
+    def stage_index(self, iteration: int) -> int:
+        """Which stage an iteration belongs to; past the last one, the last."""
+        stages = self._config.stages
+        return next((i for i, stage in enumerate(stages) if iteration < stage.until_step), len(stages) - 1)
+
+    def slots(self, iteration: int, offset: int, batch_size: int, split: Split) -> list[Slot]:
+        """The rows in slots offset … offset + batch_size − 1.
+
+        Raises:
+            ConfigError: there are no such slots, or nothing is drawn at that iteration.
+        """
+        self._check(iteration, offset, batch_size, split)
+        if split == "validation":
+            return [Slot(slot, *self._validation[slot]) for slot in range(offset, offset + batch_size)]
+        return [self._draw(iteration, slot) for slot in range(offset, offset + batch_size)]
+
+    def _draw(self, iteration: int, slot: int) -> Slot:
+        draw = self._curriculum.draw(iteration // self._config.iteration_stride, slot)
+        return Slot(slot, draw.dataset, int(self._sides[draw.dataset].train[draw.row]))
+
+    def _check(self, iteration: int, offset: int, batch_size: int, split: Split) -> None:
+        size = self.validation_size if split == "validation" else self._config.prompts_per_iteration
+        if offset + batch_size > size:
+            where = "the validation split has" if split == "validation" else "an iteration has (prompts_per_iteration)"
+            raise ConfigError(f"offset {offset} + batch_size {batch_size} is more than the {size} prompts that {where}")
+        if split == "validation":
+            return
+        stride, end = self._config.iteration_stride, self._config.total_iterations
+        if iteration % stride:
+            raise ConfigError(f"iteration {iteration} is not drawn: only those that iteration_stride {stride} divides")
+        if iteration >= _LAST_ITERATION or (iteration >= end and self._config.after_last_stage == "refuse"):
+            raise ConfigError(f"iteration {iteration} lies past the last stage, which ends at {end}")

@@ -1,0 +1,230 @@
+"""The wire protocol, version 1: what a trainer and the dataserver say to each other.
+
+The server's OpenAPI page, its answers and the trainer's client all come from these classes. Unknown keys are
+errors in requests and are passed over in responses, so that a newer server can add to its answers.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PROTOCOL_VERSION = "1.0"
+
+Identifier = Annotated[str, Field(min_length=1, max_length=200)]
+Split = Literal["train", "validation"]
+Status = Literal["ok", "abstain", "error"]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class _Response(BaseModel):
+    model_config = ConfigDict(
+        extra="ignore", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, ser_json_inf_nan="null"
+    )
+
+
+class StageMeta(_Response):
+    """One stage of the curriculum."""
+
+    name: str
+    from_iteration: int
+    """The first iteration of the stage."""
+
+    until_iteration: int
+    """The first iteration after it."""
+
+    mix: dict[str, float]
+    """Share of each data set, adding up to 1."""
+
+    graders: dict[str, dict[str, float]]
+    """Per data set: the weight of each grader, normalised to add up to 1."""
+
+    gates: dict[str, list[str]]
+    """Per data set: the graders whose scores multiply the reward."""
+
+
+class DatasetMeta(_Response):
+    """One data set."""
+
+    name: str
+    rows: int
+    """Rows that training draws from."""
+
+    validation_rows: int
+    digest: str
+    """Hash of its content and of how it is read."""
+
+
+class Limits(_Response):
+    """What one request may hold, and how long it may take."""
+
+    max_batch_size: int
+    max_items: int
+    max_body_bytes: int
+    max_completion_chars: int
+    grade_timeout_seconds: float
+    """A response to `/grade` comes within this time; what is not graded by then abstains."""
+
+
+class Meta(_Response):
+    """What a trainer checks before it starts."""
+
+    protocol_version: str
+    server_version: str
+    config_id: str
+    """Hash of config, data and graders: equal ids give equal prompts and rewards."""
+
+    seed: int
+    prompts_per_iteration: int
+    """How many prompts one iteration has; `/sample` wants offset + batch_size within it."""
+
+    iteration_stride: int
+    """Only iterations that this number divides are sampled; see `prompts_per_iteration` in the docs."""
+
+    total_iterations: int
+    """Where the last stage ends; iterations after it go on with the last stage."""
+
+    adaptive: bool
+    """Whether sampling depends on earlier grades."""
+
+    stages: list[StageMeta]
+    datasets: list[DatasetMeta]
+    graders: dict[str, str]
+    """Name of each grader and its type."""
+
+    limits: Limits
+
+
+class WireMessage(_Response):
+    """One message of a prompt."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[dict[str, object]] | None = None
+
+
+class SampleRequest(_Request):
+    """Asks for the prompts in slots offset … offset + batch_size − 1 of an iteration."""
+
+    iteration: int = Field(ge=0)
+    """Optimizer steps done so far."""
+
+    batch_size: int = Field(ge=1)
+    offset: int = Field(default=0, ge=0)
+    split: Split = "train"
+    """For validation the slots are the held-out rows in a fixed order, the same at every iteration."""
+
+    config_id: str | None = None
+    """If given, a server with another config answers 409."""
+
+    run_id: str = Field(default="", max_length=200)
+    """Names the run; only adaptive sampling depends on it."""
+
+
+class Sample(_Response):
+    """One prompt. The right answer stays on the server."""
+
+    sample_id: str
+    """Names the row and its content; `/grade` wants it back."""
+
+    dataset: str
+    slot: int
+    messages: list[WireMessage]
+    tools: list[dict[str, object]] | None = None
+    """Definitions of the tools that the assistant may call."""
+
+
+class SampleResponse(_Response):
+    """The prompts, in slot order."""
+
+    iteration: int
+    stage: str
+    config_id: str
+    exhausted: bool
+    """Whether the iteration lies past the last stage."""
+
+    samples: list[Sample]
+
+
+class GradeItem(_Request):
+    """One completion to grade."""
+
+    item_id: Identifier
+    """Comes back with the result; unique within the request."""
+
+    sample_id: Identifier
+    completion: str
+    completion_tokens: int | None = Field(default=None, ge=0)
+    truncated: bool | None = None
+    """Whether generation stopped at its limit."""
+
+    slot: int | None = Field(default=None, ge=0)
+    """The slot that the prompt came from; with it the journal can tell the group of a completion."""
+
+
+class GradeRequest(_Request):
+    """Asks for the rewards of completions."""
+
+    iteration: int = Field(ge=0)
+    """Optimizer steps done so far: decides the stage, and so the weights."""
+
+    request_id: Identifier
+    """Repeating a request under its id changes nothing; another request needs another id."""
+
+    items: list[GradeItem] = Field(min_length=1)
+    config_id: str | None = None
+    run_id: str = Field(default="", max_length=200)
+
+
+class Component(_Response):
+    """What one grader said about one completion."""
+
+    score: float | None
+    """In [0, 1]; null unless the status is ok."""
+
+    weight: float | None
+    """Its share of the sum; null for a gate."""
+
+    status: Status
+    ms: float
+    """Milliseconds in the grader."""
+
+    detail: str = ""
+    """A few words on the score, or the reason why there is none."""
+
+
+class GradeResult(_Response):
+    """The reward of one completion."""
+
+    item_id: str
+    status: Status
+    """ok; abstain: it cannot be judged; error: grading it failed. Without ok there is no reward, which is not 0."""
+
+    reward: float | None
+    reason: str = ""
+    """Why there is no reward."""
+
+    components: dict[str, Component]
+
+
+class GradeResponse(_Response):
+    """One result per item, in the order of the items."""
+
+    request_id: str
+    iteration: int
+    stage: str
+    config_id: str
+    results: list[GradeResult]
+
+
+class Problem(_Response):
+    """Why a request was refused."""
+
+    code: str
+    message: str
+    fields: list[str] = []
+    """The request's fields that are wrong, as paths."""

@@ -1,0 +1,65 @@
+"""A running dataserver as one object: what is made at the start, what works beside the requests, and how it ends."""
+
+import asyncio
+
+import httpx
+
+from toolkit.dataserver.golds import Progress, check_golds
+from toolkit.dataserver.grading import GradeBook
+from toolkit.dataserver.journal.database import open_database
+from toolkit.dataserver.journal.writer import JournalWriter
+from toolkit.dataserver.loaded import Loaded
+from toolkit.dataserver.metrics import Metrics
+from toolkit.dataserver.service import Service
+from toolkit.errors import ConfigError
+
+
+class DataServer:
+    """Serves what was loaded. Made in the event loop that it is to live in."""
+
+    def __init__(self, loaded: Loaded, metrics: Metrics) -> None:
+        config = loaded.config
+        self.loaded = loaded
+        self.meta = loaded.meta
+        self.metrics = metrics
+        self.is_ready = False
+        self.database = open_database(config.journal) if config.journal.enabled else None
+        self.journal = JournalWriter(self.database, config.journal) if self.database is not None else None
+        self._pool = loaded.new_pool()
+        self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False)
+        self._book = GradeBook(
+            loaded.graders,
+            {name: dataset.reasoning for name, dataset in config.datasets.items()},
+            self._pool,
+            self._client,
+            int(config.limits.cache_mb * 2**20),
+        )
+        self.service = Service(loaded, self._book, self.journal, self.metrics)
+        self.metrics.watch("waiting_completions", "Completions that wait for a grader", lambda: self._book.waiting)
+        self.metrics.watch("cache_hits", "Completions that needed no grading", lambda: self._book.cache_hits)
+        self.metrics.watch("worker_deaths", "Grading processes that died", lambda: self._pool.deaths)
+        self.metrics.watch("ready", "Whether the gold answers are checked", lambda: float(self.is_ready))
+
+    async def warm_up(self, progress: Progress) -> None:
+        """Load the graders and check the gold answers; requests are served when that is done.
+
+        Raises:
+            ConfigError, DataError: a grader cannot be loaded, or rows cannot be graded.
+        """
+        problems = await self._pool.check_graders()
+        if problems:
+            raise ConfigError("\n".join(problems))
+        loaded = self.loaded
+        await check_golds(loaded.config, loaded.datasets, loaded.samples, loaded.graders, self._pool, progress)
+        self.is_ready = True
+
+    async def close(self) -> None:
+        """Finish what is under way, keep what was acknowledged, end the processes."""
+        self.is_ready = False
+        await self._book.finish()
+        if self.journal is not None:
+            await asyncio.to_thread(self.journal.close)
+        if self.database is not None:
+            self.database.dispose()
+        await asyncio.to_thread(self._pool.close)
+        await self._client.aclose()

@@ -1,0 +1,216 @@
+"""What the dataserver does, without HTTP: it describes itself, samples prompts and grades completions."""
+
+import asyncio
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from cachetools import LRUCache
+
+from toolkit.dataserver.graders.remote import RemoteGrader
+from toolkit.dataserver.grading import GradeBook, Question
+from toolkit.dataserver.journal.rows import JournalRow
+from toolkit.dataserver.journal.writer import JournalWriter
+from toolkit.dataserver.loaded import Loaded
+from toolkit.dataserver.metrics import Metrics
+from toolkit.dataserver.plans import own_plan, stage_plan
+from toolkit.dataserver.refusals import Refusal
+from toolkit.dataserver.results import deadline_result, error_result, graded_result
+from toolkit.dataserver.samples import Target
+from toolkit.dataserver.schemas import (
+    GradeItem,
+    GradeRequest,
+    GradeResponse,
+    GradeResult,
+    SampleRequest,
+    SampleResponse,
+)
+from toolkit.dataserver.workers import Task
+from toolkit.errors import ConfigError, DataError
+
+# Requests whose ids are remembered, so that an id which comes back with other content is noticed.
+_REMEMBERED_REQUESTS = 10_000
+
+
+class Service:
+    """Serves one config."""
+
+    def __init__(self, loaded: Loaded, book: GradeBook, journal: JournalWriter | None, metrics: Metrics) -> None:
+        """`journal`: where graded completions are kept; None keeps none."""
+        self.config = config = loaded.config
+        self.identity = loaded.meta.config_id
+        self._sampler = loaded.sampler
+        self._samples = loaded.samples
+        self._book = book
+        self._journal = journal
+        self._metrics = metrics
+        self._remote = frozenset(name for name, grader in loaded.graders.items() if isinstance(grader, RemoteGrader))
+        self._own_plans = {name: own_plan(config, name) for name in config.datasets}
+        self._stage_plans = [
+            {name: stage_plan(config, index, name) for name in config.datasets} for index in range(len(config.stages))
+        ]
+        self._requests = LRUCache[tuple[str, str], bytes](maxsize=_REMEMBERED_REQUESTS)
+
+    def sample(self, request: SampleRequest) -> SampleResponse:
+        """The prompts of an iteration.
+
+        Raises:
+            Refusal: the server has another config than the trainer thinks, or there are no such slots.
+        """
+        self._require_config(request.config_id)
+        if request.batch_size > self.config.limits.batch_size:
+            raise Refusal("bad_request", f"batch_size is at most {self.config.limits.batch_size} (limits.batch_size)")
+        try:
+            slots = self._sampler.slots(request.iteration, request.offset, request.batch_size, request.split)
+        except ConfigError as error:
+            raise Refusal("bad_request", str(error)) from None
+        return SampleResponse(
+            iteration=request.iteration,
+            stage=self.config.stages[self._sampler.stage_index(request.iteration)].name,
+            config_id=self.identity,
+            exhausted=request.iteration >= self.config.total_iterations,
+            samples=[self._samples.sample(slot) for slot in slots],
+        )
+
+    async def grade(self, request: GradeRequest) -> GradeResponse:
+        """One result per item, in their order and within `limits.grade_seconds`.
+
+        Raises:
+            Refusal: the request cannot be taken as a whole. What is wrong with one item is told in its result.
+        """
+        begin = time.monotonic()
+        self._require_config(request.config_id)
+        self._require_acceptable(request)
+        stage_index = self._sampler.stage_index(request.iteration)
+        targets = [self._target(item) for item in request.items]
+        asked = {
+            number: self._question(item, target, stage_index)
+            for number, (item, target) in enumerate(zip(request.items, targets, strict=True))
+            if isinstance(target, Target)
+        }
+        answers = dict(zip(asked, self._book.ask(list(asked.values())), strict=True))
+        if answers:
+            left = self.config.limits.grade_seconds - (time.monotonic() - begin)
+            await asyncio.wait(answers.values(), timeout=max(0.0, left))
+        results = []
+        for number, (item, target) in enumerate(zip(request.items, targets, strict=True)):
+            if isinstance(target, str):
+                results.append(error_result(item.item_id, target))
+            elif answers[number].done():
+                results.append(graded_result(item.item_id, asked[number].plan, answers[number].result()))
+            else:
+                results.append(deadline_result(item.item_id))
+        stage = self.config.stages[stage_index].name
+        self._metrics.graded(stage, targets, results)
+        self._keep(request, stage, targets, results, (time.monotonic() - begin) * 1000)
+        return GradeResponse(
+            request_id=request.request_id,
+            iteration=request.iteration,
+            stage=stage,
+            config_id=self.identity,
+            results=results,
+        )
+
+    def _require_config(self, wanted: str | None) -> None:
+        if wanted is not None and wanted != self.identity:
+            raise Refusal(
+                "config_mismatch",
+                f"this server's config_id is {self.identity}, the request wants {wanted}: config, data or graders are "
+                "not those that the run began with",
+            )
+
+    def _require_acceptable(self, request: GradeRequest) -> None:
+        limits = self.config.limits
+        if len(request.items) > limits.items:
+            raise Refusal("bad_request", f"{len(request.items)} items are more than {limits.items} (limits.items)")
+        twice = [item_id for item_id, count in Counter(item.item_id for item in request.items).items() if count > 1]
+        if twice:
+            raise Refusal("bad_request", f"item_id {twice[0]!r} stands in the request more than once")
+        if self._book.waiting + len(request.items) > limits.queue_items:
+            raise Refusal("overloaded", f"{self._book.waiting} completions wait for a grader already; try again later")
+        key, digest = (request.run_id, request.request_id), _request_digest(request)
+        if self._requests.get(key, digest) != digest:
+            raise Refusal("request_id_reused", f"request_id {request.request_id!r} came with other content before")
+        self._requests[key] = digest
+
+    def _target(self, item: GradeItem) -> Target | str:
+        """What the item answers, or why it cannot be graded."""
+        if len(item.completion) > self.config.limits.completion_chars:
+            return f"the completion is longer than {self.config.limits.completion_chars} characters"
+        try:
+            return self._samples.target(item.sample_id)
+        except DataError as error:
+            return str(error)
+
+    def _question(self, item: GradeItem, target: Target, stage_index: int) -> Question:
+        # Held-out rows are judged alike in all stages, so that their rewards can be compared.
+        plan = self._own_plans[target.dataset] if target.is_held_out else self._stage_plans[stage_index][target.dataset]
+        own = plan == self._own_plans[target.dataset]
+        local = tuple(name for name in plan.graders if name not in self._remote)
+        return Question(
+            sample_id=item.sample_id,
+            plan_name="" if own else f"stage {stage_index}",
+            plan=plan,
+            task=Task(
+                dataset=target.dataset,
+                graders=local,
+                completion=item.completion,
+                gold=target.gold,
+                record=target.row.record,
+                prompt=target.prompt,
+                completion_tokens=item.completion_tokens,
+                truncated=item.truncated,
+            ),
+        )
+
+    def _keep(
+        self,
+        request: GradeRequest,
+        stage: str,
+        targets: Sequence[Target | str],
+        results: Sequence[GradeResult],
+        milliseconds: float,
+    ) -> None:
+        if self._journal is None:
+            return
+        now = datetime.now(UTC)
+        rows = [
+            JournalRow(
+                config_id=self.identity,
+                run_id=request.run_id,
+                request_id=request.request_id,
+                item_id=item.item_id,
+                created_at=now,
+                split="validation" if target.is_held_out else "train",
+                iteration=request.iteration,
+                stage=stage,
+                dataset=target.dataset,
+                sample_id=item.sample_id,
+                row_key=target.row.key,
+                slot=item.slot,
+                prompt=target.prompt,
+                gold=target.gold,
+                completion=item.completion,
+                completion_tokens=item.completion_tokens,
+                truncated=item.truncated,
+                status=result.status,
+                reason=result.reason,
+                reward=result.reward,
+                components=result.components,
+                milliseconds=milliseconds,
+            )
+            for item, target, result in zip(request.items, targets, results, strict=True)
+            if isinstance(target, Target)
+        ]
+        self._journal.add(rows)
+
+
+def _request_digest(request: GradeRequest) -> bytes:
+    hasher = hashlib.blake2b(str(request.iteration).encode(), digest_size=16)
+    for item in request.items:
+        described = repr((item.item_id, item.sample_id, item.completion_tokens, item.truncated, len(item.completion)))
+        hasher.update(described.encode("utf-8", "surrogatepass"))
+        hasher.update(item.completion.encode("utf-8", "surrogatepass"))
+    return hasher.digest()

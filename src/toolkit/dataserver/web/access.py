@@ -1,0 +1,96 @@
+"""Who may ask: the bearer token, and the log line, id and count of each request."""
+
+import base64
+import binascii
+import hmac
+import logging
+import re
+import time
+import uuid
+from typing import cast
+
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from toolkit.dataserver.metrics import Metrics
+from toolkit.dataserver.refusals import Refusal
+from toolkit.dataserver.web.answers import refusal_response
+
+logger = logging.getLogger("toolkit.dataserver.requests")
+
+# A load balancer asks these, and learns nothing.
+_OPEN_TO_ALL = ("/healthz", "/readyz")
+
+_USABLE_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
+
+
+class TokenCheck:
+    """Answers 401 unless a request carries the token, as a bearer or as the password of Basic authentication."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in _OPEN_TO_ALL or self._is_welcome(scope):
+            await self._app(scope, receive, send)
+            return
+        refusal = Refusal("unauthorized", "this server wants its token: Authorization: Bearer <token>")
+        await refusal_response(refusal)(scope, receive, send)
+
+    def _is_welcome(self, scope: Scope) -> bool:
+        kind, _, value = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        given = value.strip()
+        if kind.lower() == b"basic":
+            try:
+                given = base64.b64decode(given, validate=True).partition(b":")[2]
+            except binascii.Error:
+                return False
+        elif kind.lower() != b"bearer":
+            return False
+        # Takes as long for a token that is nearly right as for one that is all wrong.
+        return hmac.compare_digest(given, self._token)
+
+
+class RequestLog:
+    """Gives each request an id (the client's own, if it sends one), logs it and counts it."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        sent = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        request_id = sent if _USABLE_ID.fullmatch(sent) else uuid.uuid4().hex
+        begin, status = time.perf_counter(), 500
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], (b"x-request-id", request_id.encode())]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            seconds = time.perf_counter() - begin
+            endpoint = _endpoint(scope)
+            self._metrics.request(endpoint, status, seconds)
+            logger.info(
+                "%s %s %d %.1f ms",
+                scope["method"],
+                endpoint,
+                status,
+                seconds * 1000,
+                extra={"request_id": request_id, "status": status, "ms": round(seconds * 1000, 1)},
+            )
+
+
+def _endpoint(scope: Scope) -> str:
+    """The route's own path, so that no path that a client makes up becomes a counter of its own."""
+    route = scope.get("route")
+    return cast(Route, route).path if route is not None else "unknown"

@@ -1,0 +1,31 @@
+"""Refusals as HTTP responses."""
+
+from collections.abc import Sequence
+
+from starlette.responses import JSONResponse
+
+from toolkit.dataserver.refusals import Code, Refusal
+from toolkit.dataserver.schemas import Problem
+
+_STATUS: dict[Code, int] = {
+    "bad_request": 422,
+    "config_mismatch": 409,
+    "request_id_reused": 409,
+    "too_large": 413,
+    "overloaded": 429,
+    "not_ready": 503,
+    "unauthorized": 401,
+}
+_RETRY_AFTER_SECONDS: dict[Code, int] = {"overloaded": 1, "not_ready": 2}
+
+
+def refusal_response(refusal: Refusal, fields: Sequence[str] = ()) -> JSONResponse:
+    """The response that tells of a refusal, as a `Problem`."""
+    problem = Problem(code=refusal.code, message=str(refusal), fields=list(fields))
+    headers = {}
+    if refusal.code in _RETRY_AFTER_SECONDS:
+        headers["Retry-After"] = str(_RETRY_AFTER_SECONDS[refusal.code])
+    if refusal.code == "unauthorized":
+        # A browser asks for a name and a password then; any name, and the token, will do.
+        headers["WWW-Authenticate"] = 'Basic realm="toolkit-rl-dataserver", charset="UTF-8"'
+    return JSONResponse(problem.model_dump(), _STATUS[refusal.code], headers)

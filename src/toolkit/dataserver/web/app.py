@@ -1,0 +1,131 @@
+"""The routes. What they do is done by the service; here is only what belongs to HTTP."""
+
+from collections.abc import Callable, Coroutine
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import Lifespan
+
+from toolkit.dataserver.metrics import Metrics
+from toolkit.dataserver.refusals import Refusal
+from toolkit.dataserver.schemas import GradeRequest, GradeResponse, Meta, Problem, SampleRequest, SampleResponse
+from toolkit.dataserver.server import DataServer
+from toolkit.dataserver.web.access import RequestLog, TokenCheck
+from toolkit.dataserver.web.answers import refusal_response
+from toolkit.dataserver.web.bodies import BodyLimit, LenientRequest
+
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    401: {"model": Problem, "description": "The token is missing or wrong"},
+    409: {"model": Problem, "description": "The server has another config, or the request id was used before"},
+    413: {"model": Problem, "description": "The body is too large"},
+    422: {"model": Problem, "description": "The request is malformed; `fields` says where"},
+    429: {"model": Problem, "description": "Too much is waiting; come back after Retry-After seconds"},
+    503: {"model": Problem, "description": "The server is starting or stopping; come back after Retry-After seconds"},
+}
+
+
+class LenientRoute(APIRoute):
+    """A route whose requests may hold half surrogate pairs."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def lenient(request: Request) -> Response:
+            return await handle(LenientRequest(request.scope, request.receive))
+
+        return lenient
+
+
+router = APIRouter(route_class=LenientRoute)
+
+
+def _server(request: Request) -> DataServer:
+    server: DataServer = request.app.state.server
+    if not server.is_ready:
+        raise Refusal("not_ready", "the gold answers are being checked; try again soon")
+    return server
+
+
+@router.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """The process is up."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", responses={503: _REFUSALS[503]})
+async def readyz(request: Request) -> dict[str, str]:
+    """Prompts and rewards are served."""
+    return {"status": "ready", "config_id": _server(request).meta.config_id}
+
+
+@router.get("/meta", responses={401: _REFUSALS[401]})
+async def meta(request: Request) -> Meta:
+    """What a trainer checks before it starts."""
+    return request.app.state.server.meta
+
+
+@router.post("/sample", responses=_REFUSALS)
+async def sample(request: Request, body: SampleRequest) -> SampleResponse:
+    """The prompts in some slots of an iteration: equal requests have equal answers."""
+    return _server(request).service.sample(body)
+
+
+@router.post("/grade", responses=_REFUSALS)
+async def grade(request: Request, body: GradeRequest) -> GradeResponse:
+    """The rewards of completions, in their order; one that cannot be graded costs the others nothing."""
+    return await _server(request).service.grade(body)
+
+
+@router.get("/metrics", responses={401: _REFUSALS[401]})
+async def metrics(request: Request) -> Response:
+    """Counters in Prometheus' text format."""
+    exposition = request.app.state.server.metrics.exposition()
+    return Response(exposition, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def create_app(
+    lifespan: Lifespan[FastAPI], metrics: Metrics, *, max_body_bytes: int, token: str | None, hosts: list[str] | None
+) -> FastAPI:
+    """The app; `lifespan` puts the running `DataServer` into `app.state.server`.
+
+    Args:
+        token: what every request has to carry; None lets everybody in.
+        hosts: names by which the server may be called, so that no web page can reach it under a name of its own;
+            None takes any.
+    """
+    middleware = [Middleware(RequestLog, metrics=metrics)]
+    if hosts is not None:
+        middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=hosts))
+    if token is not None:
+        middleware.append(Middleware(TokenCheck, token=token))
+    middleware.append(Middleware(BodyLimit, max_bytes=max_body_bytes))
+    app = FastAPI(
+        title="toolkit-rl-dataserver",
+        version=version("posttrain-toolkit"),
+        summary="Prompts and rewards for reinforcement learning.",
+        lifespan=lifespan,
+        middleware=middleware,
+        docs_url=None,  # its page is loaded from other servers
+        redoc_url=None,
+    )
+    app.include_router(router)
+    app.add_exception_handler(Refusal, _refused)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    return app
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    return refusal_response(error)
+
+
+async def _malformed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    problems = {".".join(map(str, problem["loc"][1:])) or "body": problem["msg"] for problem in error.errors()}
+    lines = [f"{field}: {message}" for field, message in list(problems.items())[:20]]
+    return refusal_response(Refusal("bad_request", "; ".join(lines)), list(problems)[:1000])

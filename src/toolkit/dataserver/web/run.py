@@ -1,0 +1,158 @@
+"""Starts the server process, says where it listens, and ends it without losing what was acknowledged."""
+
+import asyncio
+import errno
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from toolkit.core.files import atomic_write_text
+from toolkit.core.runs.progress import console
+from toolkit.dataserver.config.dataserver import DataserverConfig
+from toolkit.dataserver.config.serving import ListenConfig
+from toolkit.dataserver.golds import Progress as GoldProgress
+from toolkit.dataserver.loaded import Loaded
+from toolkit.dataserver.metrics import Metrics
+from toolkit.dataserver.server import DataServer
+from toolkit.dataserver.web.app import create_app
+from toolkit.dataserver.web.logs import set_up_logs
+from toolkit.errors import ConfigError, ToolkitError
+
+# How long requests that are being answered may take after SIGTERM.
+_GRACE_SECONDS = 30
+
+_SHORTEST_TOKEN = 16
+
+
+def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> None:
+    """Serve until SIGTERM or Ctrl-C.
+
+    Args:
+        ready_file: written when the server is ready, with its url, pid and config_id, and removed at the end.
+
+    Raises:
+        ConfigError, DataError: config, data, graders or gold answers are wrong, or the address cannot be used.
+    """
+    set_up_logs(config.listen.log, debug)
+    token = _token(config.listen)
+    loaded = Loaded.read(config, console.print)
+    listener = _bind(config.listen)
+    url = _url(config.listen, listener)
+    console.print(f"toolkit-rl-dataserver listens on {url} (config_id {loaded.meta.config_id})")
+    failures: list[ToolkitError] = []
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        server = app.state.server = DataServer(loaded, metrics)
+        starting = asyncio.create_task(_get_ready(server, url, ready_file, failures, stop))
+        try:
+            yield
+        finally:
+            starting.cancel()
+            with suppress(asyncio.CancelledError):
+                await starting
+            await server.close()
+
+    app = create_app(
+        lifespan,
+        metrics,
+        max_body_bytes=config.limits.body_bytes,
+        token=token,
+        hosts=["localhost", "127.0.0.1", "[::1]"] if config.listen.is_loopback else None,
+    )
+    web_server = uvicorn.Server(
+        uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_SECONDS, lifespan="on")
+    )
+
+    def stop() -> None:
+        web_server.should_exit = True
+
+    try:
+        web_server.run(sockets=[listener])
+    finally:
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+    if failures:
+        raise failures[0]
+
+
+async def _get_ready(
+    server: DataServer, url: str, ready_file: Path | None, failures: list[ToolkitError], stop: Callable[[], None]
+) -> None:
+    try:
+        with _gold_progress() as progress:
+            await server.warm_up(progress)
+        if ready_file is not None:
+            described = {"url": url, "pid": os.getpid(), "config_id": server.meta.config_id}
+            atomic_write_text(ready_file, json.dumps(described) + "\n")
+        console.print("ready")
+    except ToolkitError as error:
+        failures.append(error)
+        stop()
+    except OSError as error:
+        failures.append(ConfigError(f"--ready-file: {ready_file} cannot be written: {error.strerror or error}"))
+        stop()
+
+
+def _token(listen: ListenConfig) -> str | None:
+    if listen.token_env is None:
+        return None
+    token = os.environ.get(listen.token_env, "")
+    if len(token) < _SHORTEST_TOKEN:
+        state = "not set" if not token else f"shorter than {_SHORTEST_TOKEN} characters"
+        raise ConfigError(
+            f"listen.token_env: the environment variable {listen.token_env} is {state}; put a long random text there, "
+            f"as by: export {listen.token_env}=$(openssl rand -hex 32)"
+        )
+    return token
+
+
+def _bind(listen: ListenConfig) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        hint = "; is another server running? --port 0 picks a free port" if error.errno == errno.EADDRINUSE else ""
+        raise ConfigError(
+            f"cannot listen on {listen.host} port {listen.port}: {error.strerror or error}{hint}"
+        ) from None
+    return listener
+
+
+def _url(listen: ListenConfig, listener: socket.socket) -> str:
+    host = f"[{listen.host}]" if ":" in listen.host else listen.host
+    return f"http://{host}:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def _gold_progress() -> Iterator[GoldProgress]:
+    """A bar per data set; plain lines where there is no terminal."""
+    bars = Progress(
+        TextColumn("checking golds: {task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    tasks: dict[str, TaskID] = {}
+
+    def show(dataset: str, done: int, rows: int) -> None:
+        if dataset not in tasks:
+            tasks[dataset] = bars.add_task(dataset, total=rows)
+        bars.update(tasks[dataset], completed=done)
+        if done == rows:
+            console.print(f"golds of {dataset}: {rows:,} rows can be graded")
+
+    with bars:
+        yield show

@@ -1,0 +1,40 @@
+"""Journals to write to: in a file, and in a PostgreSQL server that is started once."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from dataserver.postgres import PostgresServer, postgres_server
+from toolkit.dataserver.journal.config import JournalConfig
+from toolkit.dataserver.journal.database import open_database
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A running PostgreSQL server."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def sqlite_config(tmp_path: Path) -> JournalConfig:
+    """A journal in a file that is not there yet."""
+    return JournalConfig(path=tmp_path / "journal.sqlite")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def config(request: pytest.FixtureRequest) -> JournalConfig:
+    """A journal that is not there yet: in a file, and in PostgreSQL."""
+    if request.param == "sqlite":
+        return request.getfixturevalue("sqlite_config")
+    return JournalConfig(url=request.getfixturevalue("postgres").new_database())
+
+
+@pytest.fixture
+def engine(config: JournalConfig) -> Iterator[Engine]:
+    """The database of `config`, opened."""
+    engine = open_database(config)
+    yield engine
+    engine.dispose()

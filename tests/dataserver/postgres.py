@@ -1,0 +1,95 @@
+"""A private PostgreSQL server for tests: a real one, in a folder of its own, on a free port.
+
+Its binaries come from Debian's package `postgresql`, or from the PATH.
+"""
+
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+
+class PostgresServer:
+    """One cluster. Its superuser `journal` wants a password, which the environment holds while the server lives."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.port = _free_port()
+        password = folder / "password"
+        password.write_text(os.environ["PGPASSWORD"])
+        self._run("initdb", "--pgdata=data", "--username=journal", "--auth=scram-sha-256", "--pwfile=password",
+                  "--encoding=UTF8", "--no-locale", "--no-sync", "--no-instructions")  # fmt: skip
+
+    def start(self) -> None:
+        """Start it and wait until it answers; it may be stopped and started again on the same port."""
+        options = f"-F -p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories=''"
+        self._run("pg_ctl", "start", "--wait", "--silent", "--pgdata=data", f"--options={options}", "--log=log")
+
+    def stop(self) -> None:
+        """Stop it at once, without a word to those who are connected."""
+        self._run("pg_ctl", "stop", "--mode=immediate", "--silent", "--pgdata=data")
+
+    def new_database(self, encoding: str = "UTF8") -> str:
+        """The URL of a fresh, empty database, without the password."""
+        name = f"journal_{secrets.token_hex(6)}"
+        address = f"host=127.0.0.1 port={self.port} user=journal dbname=postgres"
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0".encode())
+        return f"postgresql+psycopg://journal@127.0.0.1:{self.port}/{name}"
+
+    def _run(self, program: str, *arguments: str) -> None:
+        # PostgreSQL refuses to run as root.
+        as_user = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+        finished = subprocess.run(
+            [_binary(program), *arguments], cwd=self.folder, capture_output=True, text=True, **as_user
+        )
+        assert finished.returncode == 0, f"{program}: {finished.stderr}{_log(self.folder)}"
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """A running server; at the end it is stopped and its folder removed."""
+    # Not pytest's own folder, which only its owner may enter.
+    folder = Path(tempfile.mkdtemp(prefix="toolkit-postgres-"))
+    try:
+        if os.geteuid() == 0:
+            os.chown(folder, pwd.getpwnam("postgres").pw_uid, -1)
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("PGPASSWORD", secrets.token_hex(8))
+            server = PostgresServer(folder)
+            server.start()
+            try:
+                yield server
+            finally:
+                if (folder / "data" / "postmaster.pid").exists():
+                    server.stop()
+    finally:
+        shutil.rmtree(folder)
+
+
+def _binary(program: str) -> Path:
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
+    path = os.pathsep.join([*(str(folder) for folder in reversed(versions)), os.environ.get("PATH", "")])
+    found = shutil.which(program, path=path)
+    if found is None:
+        pytest.fail(f"there is no PostgreSQL server ({program}); apt-get install -y --no-install-recommends postgresql")
+    return Path(found)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def _log(folder: Path) -> str:
+    log = folder / "log"
+    return log.read_text() if log.exists() else ""
