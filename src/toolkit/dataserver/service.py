@@ -9,13 +9,12 @@ from datetime import UTC, datetime
 
 from cachetools import LRUCache
 
-from toolkit.dataserver.graders.remote import RemoteGrader
-from toolkit.dataserver.grading import GradeBook, Question
+from toolkit.dataserver.grading import GradeBook
 from toolkit.dataserver.journal.rows import JournalRow
 from toolkit.dataserver.journal.writer import JournalWriter
 from toolkit.dataserver.loaded import Loaded
 from toolkit.dataserver.metrics import Metrics
-from toolkit.dataserver.plans import own_plan, stage_plan
+from toolkit.dataserver.questions import Questions
 from toolkit.dataserver.refusals import Refusal
 from toolkit.dataserver.results import deadline_result, error_result, graded_result
 from toolkit.dataserver.samples import Target
@@ -27,7 +26,6 @@ from toolkit.dataserver.schemas import (
     SampleRequest,
     SampleResponse,
 )
-from toolkit.dataserver.workers import Task
 from toolkit.errors import ConfigError, DataError
 
 # Requests whose ids are remembered, so that an id which comes back with other content is noticed.
@@ -46,11 +44,7 @@ class Service:
         self._book = book
         self._journal = journal
         self._metrics = metrics
-        self._remote = frozenset(name for name, grader in loaded.graders.items() if isinstance(grader, RemoteGrader))
-        self._own_plans = {name: own_plan(config, name) for name in config.datasets}
-        self._stage_plans = [
-            {name: stage_plan(config, index, name) for name in config.datasets} for index in range(len(config.stages))
-        ]
+        self._questions = Questions(loaded)
         self._requests = LRUCache[tuple[str, str], bytes](maxsize=_REMEMBERED_REQUESTS)
 
     def sample(self, request: SampleRequest) -> SampleResponse:
@@ -86,7 +80,7 @@ class Service:
         stage_index = self._sampler.stage_index(request.iteration)
         targets = [self._target(item) for item in request.items]
         asked = {
-            number: self._question(item, target, stage_index)
+            number: self._questions.question(target, request.iteration, item)
             for number, (item, target) in enumerate(zip(request.items, targets, strict=True))
             if isinstance(target, Target)
         }
@@ -143,27 +137,6 @@ class Service:
             return self._samples.target(item.sample_id)
         except DataError as error:
             return str(error)
-
-    def _question(self, item: GradeItem, target: Target, stage_index: int) -> Question:
-        # Held-out rows are judged alike in all stages, so that their rewards can be compared.
-        plan = self._own_plans[target.dataset] if target.is_held_out else self._stage_plans[stage_index][target.dataset]
-        own = plan == self._own_plans[target.dataset]
-        local = tuple(name for name in plan.graders if name not in self._remote)
-        return Question(
-            sample_id=item.sample_id,
-            plan_name="" if own else f"stage {stage_index}",
-            plan=plan,
-            task=Task(
-                dataset=target.dataset,
-                graders=local,
-                completion=item.completion,
-                gold=target.gold,
-                record=target.row.record,
-                prompt=target.prompt,
-                completion_tokens=item.completion_tokens,
-                truncated=item.truncated,
-            ),
-        )
 
     def _keep(
         self,

@@ -9,6 +9,8 @@ from sqlalchemy import Engine
 from dataserver.postgres import PostgresServer, postgres_server
 from toolkit.dataserver.journal.config import JournalConfig
 from toolkit.dataserver.journal.database import open_database
+from toolkit.dataserver.journal.reader import JournalReader
+from toolkit.dataserver.journal.writer import JournalWriter
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +40,17 @@ def engine(config: JournalConfig) -> Iterator[Engine]:
     engine = open_database(config)
     yield engine
     engine.dispose()
+
+
+@pytest.fixture
+def writer(engine: Engine, config: JournalConfig) -> Iterator[JournalWriter]:
+    """Writes to `engine`; closed at the end."""
+    writer = JournalWriter(engine, config)
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def reader(engine: Engine) -> JournalReader:
+    """Reads what `writer` wrote."""
+    return JournalReader(engine)

@@ -4,7 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from toolkit.dataserver.journal.rows import JournalRow
+from toolkit.dataserver.journal.reader import JournalReader, RowFilter
+from toolkit.dataserver.journal.rows import JournalRow, StoredRow
 from toolkit.dataserver.schemas import Component
 
 ROW = JournalRow(
@@ -41,3 +42,8 @@ def rewarded(*rewards: float | None, **changes: Any) -> list[JournalRow]:
         row(**{"item_id": str(number), "reward": reward, "status": "abstain" if reward is None else "ok", **changes})
         for number, reward in enumerate(rewards)
     ]
+
+
+def everything(reader: JournalReader) -> list[StoredRow]:
+    """All rows, oldest first."""
+    return list(reader.rows(RowFilter()))

@@ -1,42 +1,18 @@
 """What is added is written once, in the background or at once."""
 
 import hashlib
-import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from journal_rows import ROW, row
+from journal_rows import everything, rewarded, row
 from sqlalchemy import Engine
 
 from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.database import open_database
-from toolkit.dataserver.journal.reader import JournalReader, RowFilter
-from toolkit.dataserver.journal.rows import JournalRow, StoredRow
+from toolkit.dataserver.journal.reader import JournalReader
 from toolkit.dataserver.journal.writer import JournalWriter
 from toolkit.dataserver.schemas import Component
-from toolkit.errors import ServerError
-
-
-@pytest.fixture
-def writer(engine: Engine, config: JournalConfig):
-    """Writes to `engine`; closed at the end."""
-    writer = JournalWriter(engine, config)
-    yield writer
-    writer.close()
-
-
-@pytest.fixture
-def reader(engine: Engine) -> JournalReader:
-    """Reads what `writer` wrote."""
-    return JournalReader(engine)
-
-
-def everything(reader: JournalReader) -> list[StoredRow]:
-    return list(reader.rows(RowFilter()))
 
 
 def test_a_row_comes_back_as_it_was_added(writer: JournalWriter, reader: JournalReader):
@@ -82,81 +58,68 @@ def test_rows_are_written_without_being_asked_for_within_the_batch_time(writer: 
     assert time.monotonic() - started >= 0.4
 
 
-def test_a_long_completion_keeps_its_head_and_tail_and_the_digest_of_all(engine: Engine):
-    writer = JournalWriter(engine, JournalConfig(max_completion_chars=200))
-    completion = "a" * 1000 + "z" * 1000
-    writer.add([row(completion=completion), row(1, completion="b" * 200)])
-    writer.close()
-    long, short = everything(JournalReader(engine))
-    assert long.completion == "a" * 100 + "\n[… 1800 characters are not kept …]\n" + "z" * 100
-    assert long.completion_digest == hashlib.sha256(completion.encode()).hexdigest()
-    assert (long.completion_whole, short.completion_whole) == (False, True)
-    assert short.completion == "b" * 200
-
-
-def test_a_long_prompt_gold_and_detail_are_bounded(writer: JournalWriter, reader: JournalReader):
-    detail = Component(score=1.0, weight=1.0, status="ok", ms=1.0, detail="d" * 10**6)
-    writer.add([row(prompt="p" * 10**6, gold=["g" * 10**6], components={"exact": detail}, reason="r" * 10**6)])
-    assert writer.flush()
+@pytest.mark.parametrize("batches", [1, 2], ids=["in one batch", "in two batches"])
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        (("ok", 0.25), ("ok", 0.75), 0.25),
+        (("ok", 0.25), ("error", None), 0.25),
+        (("error", None), ("ok", 0.75), 0.75),
+        (("abstain", None), ("ok", 0.75), 0.75),
+        (("abstain", None), ("error", None), "abstain"),
+    ],
+)
+def test_a_repeated_request_changes_nothing_but_to_bring_a_missing_reward(
+    first: tuple, second: tuple, kept: object, batches: int, writer: JournalWriter, reader: JournalReader
+):
+    rows = [row(status=status, reward=reward, reason=status) for status, reward in (first, second)]
+    for batch in [rows] if batches == 1 else [[given] for given in rows]:
+        writer.add(batch)
+        assert writer.flush()
     (stored,) = everything(reader)
-    assert isinstance(stored.gold, str) and stored.gold.startswith('["ggg') and stored.gold.endswith('ggg"]')
-    texts = (stored.prompt, stored.gold, stored.components["exact"].detail, stored.reason)
-    assert [len(text) // 1000 for text in texts] == [20, 10, 1, 1]
+    assert kept == (stored.status if stored.reward is None else stored.reward)
+    assert stored.reason == stored.status
+    assert writer.stats().written == 2
 
 
-@pytest.mark.parametrize("gold", [float("nan"), {"a": {("tuple",): 1}}])
-def test_a_gold_that_json_cannot_hold_does_not_cost_the_row(gold: object, writer: JournalWriter, reader: JournalReader):
-    writer.add([row(gold=gold)])
+def test_rows_that_differ_in_one_of_four_ids_are_different_rows(writer: JournalWriter, reader: JournalReader):
+    writer.add(
+        [row(), *(replace(row(), **{name: "other"}) for name in ("config_id", "run_id", "request_id", "item_id"))]
+    )
     assert writer.flush()
-    assert everything(reader)[0].gold == f"not kept: a {type(gold).__name__} that JSON cannot hold"
+    assert len(everything(reader)) == 5
 
 
-def test_numbers_that_no_column_holds_do_not_cost_the_row(writer: JournalWriter, reader: JournalReader):
-    component = Component.model_construct(score=float("inf"), weight=1.0, status="ok", ms=float("nan"), detail="")
-    writer.add([row(iteration=10**30, completion_tokens=10**30, reward=float("nan"), components={"exact": component})])
-    assert writer.flush()
-    (stored,) = everything(reader)
-    assert (stored.iteration, stored.completion_tokens) == (2**63 - 1, 2**63 - 1)
-    assert (stored.reward, stored.components["exact"].score, stored.components["exact"].ms) == (None, None, 0.0)
-
-
-hostile = st.text(st.characters() | st.sampled_from("\0\ud800\udfff'\"\\\u2028"), max_size=30)
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(name=hostile, text=hostile)
-def test_no_text_costs_a_row(name: str, text: str, engine: Engine, config: JournalConfig):
-    component = Component.model_construct(score=1.0, weight=1.0, status="ok", ms=1.0, detail=text)
-    texts = dict.fromkeys(("config_id", "run_id", "item_id", "stage", "dataset", "sample_id", "row_key", "reason"), text)
-    writer = JournalWriter(engine, config)
-    added = row(**texts, prompt=text, completion=text, gold={text: [text]}, components={name: component})
-    writer.add([added])
-    assert writer.flush()
+def test_closing_writes_all_that_was_added(engine: Engine, config: JournalConfig):
+    writer = JournalWriter(engine, config.model_copy(update={"batch_seconds": 60.0}))
+    for start in range(0, 3000, 100):
+        writer.add(row(number) for number in range(start, start + 100))
     writer.close()
-    assert writer.stats() == (1, 0, 0, None)
-    kept = next(stored for stored in JournalReader(engine).rows(RowFilter()) if same_completion(stored, text))
-    unkept = any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text)
-    assert kept.completion_whole is not unkept
-    assert (kept.completion == text) is not unkept
+    assert {stored.request_id for stored in everything(JournalReader(engine))} == {
+        f"q{number}" for number in range(3000)
+    }
+    assert writer.stats() == (3000, 0, 0, None)
 
 
-def same_completion(stored: StoredRow, text: str) -> bool:
-    return stored.completion_digest == hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+def test_what_is_added_after_closing_is_dropped_and_counted(writer: JournalWriter, reader: JournalReader):
+    writer.close()
+    writer.add([row()])
+    assert writer.stats() == (0, 1, 0, None)
+    assert writer.flush(timeout=0)
+    writer.close()
 
 
-def first_and_second(first: JournalRow, second: JournalRow, writer: JournalWriter, reader: JournalReader) -> StoredRow:
-    """What is kept of a row that comes twice, in one batch and in two."""
-    kept = []
-    for request, together in (("a", True), ("b", False)):
-        rows = [row(**{**asdict_shallow(given), "request_id": request}) for given in (first, second)]
-        for batch in [rows] if together else [[given] for given in rows]:
-            writer.add(batch)
-            assert writer.flush()
-        kept.append(everything(reader)[-1])
-    assert len(everything(reader)) == 2
-    assert kept[0].reward == kept[1].reward and kept[0].status == kept[1].status
-    return kept[0]
+def test_flushing_waits_only_for_what_was_added_before(writer: JournalWriter):
+    assert writer.flush(timeout=0)
+    writer.add(rewarded(1.0, 0.0))
+    assert writer.flush(timeout=5)
+    assert writer.stats().queued == 0
 
 
-def asdict_shallow(given: JournalRow) -> dict[str, object]:
-    return {name: getattr(given, name) for name in JournalRow.__dataclass_fields__}
+def test_durable_rows_are_there_when_the_call_returns(writer: JournalWriter, reader: JournalReader):
+    writer.add_durable(rewarded(1.0, 0.5, None))
+    assert [stored.reward for stored in everything(reader)] == [1.0, 0.5, None]
+    writer.add_durable(rewarded(1.0, 0.5, None))
+    writer.add_durable([])
+    assert len(everything(reader)) == 3
+    assert writer.stats().written == 6

@@ -93,7 +93,7 @@ class Choice(TextGrader):
 
 
 class _Places(NamedTuple):
-    """Patterns of the places where a letter is written as an answer; each has the letters in its group 1."""
+    """A letter that stands alone, and the places where one is written as an answer: a group of each holds them."""
 
     label: re.Pattern[str]
     boxed: re.Pattern[str]
@@ -105,21 +105,21 @@ class _Places(NamedTuple):
 def _places(labels: tuple[str, ...], ignore_case: bool) -> _Places:
     either = "|".join(sorted(map(re.escape, labels), key=len, reverse=True))
     # Not part of a word (CAB), of one with an apostrophe or a hyphen (A's, A-level), or of a number (3.5).
-    label = rf"(?<![\w'’])(?<!\w[-.,])(?:{either})(?![\w'’]|[-.,]\w)"
-    # Between two letters that are both the answer; a letter before an ordinary word begins a sentence.
+    label = rf"(?<!\w)(?<!\w[-.,'’])(?:{either})(?!\w|[-.,'’]\w)"
+    boxed = r"\\boxed\s{0,5}\{((?:[^{}\n]|\{[^{}\n]*\}){0,60})\}"
+    # What may stand between two letters that are both the answer; one before an ordinary word begins a sentence.
     joint = r"[ \t,;/|&+.()*\[\]]{0,5}(?:(?:or|and)[ \t(*\[]{1,5})?"
     another = rf"{joint}{label}(?![ \t]+(?!or\b|and\b)[a-z])"
-    marks = r"[ \t>*_`#$(\[\"'-]{0,10}"
-    patterns = (
-        label,
-        r"\\boxed\s{0,5}\{((?:[^{}\n]|\{[^{}\n]*\}){0,60})\}",
-        r"(?i:\banswers?)(?:\s{1,5}(?i:is|are))?[\s:]{0,5}(?i:option|choice|letter)?[\s:=*_`\"'(\[$]{0,10}"
-        rf"({label}(?:{another})*)",
-        rf"^{marks}({label})(?:[ \t\r*_`$)\].:,;\"'!-]*$|[).:](?=[\s*]))|[(\[]({label})[)\]]"
-        rf"|(?:\*\*|__)[(\[]?({label})(?:[)\].:]?(?:\*\*|__)|[).:][ \t])|\b(?i:option|choice)[ \t]{{1,5}}[(*\[]{{0,3}}({label})",
+    is_ = r"(?:\s{1,5}(?i:is|are))?[\s:]{0,5}(?i:option|choice|letter)?[\s:=*_`\"'(\[$]{0,10}"
+    after_answer = rf"(?i:\banswers?){is_}({label}(?:{another})*)"
+    marked = (
+        rf"^[ \t>*_`#$(\[\"'-]{{0,10}}({label})(?:[ \t\r*_`$)\].:,;\"'!-]*$|[).:](?=[\s*]))",
+        rf"[(\[]({label})[)\]]",
+        rf"(?:\*\*|__)[(\[]?({label})(?:[)\].:]?(?:\*\*|__)|[).:][ \t])",
+        rf"\b(?i:option|choice)[ \t]{{1,5}}[(*\[]{{0,3}}({label})",
     )
     flags = re.MULTILINE | (re.IGNORECASE if ignore_case else re.NOFLAG)
-    return _Places(*(re.compile(pattern, flags) for pattern in patterns))
+    return _Places(*(re.compile(pattern, flags) for pattern in (label, boxed, after_answer, "|".join(marked))))
 
 
 def _written(text: str, places: _Places) -> set[str]:

@@ -20,6 +20,8 @@ from toolkit.errors import ConfigError
 if TYPE_CHECKING:
     import httpx
 
+    from toolkit.dataserver.graders.calls import Caller
+
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
 
 # This machine, however it is written: `all://` stands for http and https.
@@ -37,6 +39,10 @@ class Failure:
 
 
 Outcome = Score | Failure
+
+
+class CallFailedError(Exception):
+    """A call brought no usable reply. The message names the service and holds neither its words nor a token."""
 
 
 class RemoteGrader(Grader):
@@ -68,12 +74,12 @@ class RemoteGrader(Grader):
     def _is_a_web_address(cls, url: str) -> str:
         try:
             parts = urlsplit(url)
-            reachable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+            is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         except ValueError:
-            reachable = False
-        if not reachable or not url.isprintable() or " " in url:
+            is_whole = False
+        if not is_whole or not url.isprintable() or " " in url:
             raise ValueError("the url must begin with http:// or https:// and name a host")
-        if "@" in parts.netloc:
+        if "@" in url:
             raise ValueError("the url holds a user name or password; put a token into the environment (token_env)")
         return url
 
@@ -110,6 +116,12 @@ class RemoteGrader(Grader):
         """Look for the token; ConfigError as in `token`."""
         self.token()
 
+    def caller(self, client: "httpx.AsyncClient") -> "Caller":
+        """What calls the service through this client."""
+        from toolkit.dataserver.graders.calls import caller
+
+        return caller(self, client)
+
     async def score_all(self, items: Sequence[GradeInput], client: "httpx.AsyncClient") -> list[Outcome]:
         """Score completions: one outcome for each, in their order. Never raises because of an item."""
         raise NotImplementedError
@@ -119,7 +131,6 @@ def new_client() -> "httpx.AsyncClient":
     """A client for `score_all`: it takes proxies from the environment, but reaches this machine without one."""
     import httpx
 
-    # Each grader limits its own calls.
+    # Each grader limits its own calls. A mount without a transport goes straight to the host.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-    direct = dict.fromkeys(_LOOPBACK, httpx.AsyncHTTPTransport(limits=limits))
-    return httpx.AsyncClient(limits=limits, mounts=direct)
+    return httpx.AsyncClient(limits=limits, mounts=dict.fromkeys(_LOOPBACK))

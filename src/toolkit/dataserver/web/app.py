@@ -7,8 +7,10 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import JSONResponse
 from starlette.types import Lifespan
 
 from toolkit.dataserver.metrics import Metrics
@@ -116,6 +118,7 @@ def create_app(
     app.include_router(router)
     app.add_exception_handler(Refusal, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(HTTPException, _failed)
     return app
 
 
@@ -129,3 +132,10 @@ async def _malformed(request: Request, error: Exception) -> Response:
     problems = {".".join(map(str, problem["loc"][1:])) or "body": problem["msg"] for problem in error.errors()}
     lines = [f"{field}: {message}" for field, message in list(problems.items())[:20]]
     return refusal_response(Refusal("bad_request", "; ".join(lines)), list(problems)[:1000])
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """What the framework refuses: an unknown path, a wrong method, a body that is no JSON."""
+    assert isinstance(error, HTTPException)
+    problem = Problem(code="bad_request", message=str(error.detail))
+    return JSONResponse(problem.model_dump(), error.status_code, error.headers)

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import os
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -75,6 +76,8 @@ def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> Non
     def stop() -> None:
         web_server.should_exit = True
 
+    # uvicorn shuts down in good order on SIGTERM, and then hands the signal on.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         web_server.run(sockets=[listener])
     finally:

@@ -1,0 +1,62 @@
+"""Programs that tests start: a server's process that writes and is killed, and one whose disk is full."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from journal_rows import row
+
+from toolkit.dataserver.journal.config import JournalConfig
+from toolkit.dataserver.journal.database import open_database
+from toolkit.dataserver.journal.writer import JournalStats, JournalWriter
+
+
+def write_for_ever(config: JournalConfig) -> None:
+    """Add 20 rows at a time, and say after each time how many there are and when, on the clock of all processes."""
+    writer = JournalWriter(open_database(config), config)
+    for start in range(0, 10**9, 20):
+        writer.add(row(number, completion="word " * 200) for number in range(start, start + 20))
+        print(start + 20, time.monotonic(), flush=True)
+        time.sleep(0.005)
+
+
+def fill_the_disk(folder: Path) -> None:
+    """Write to a disk of 1 MB that becomes full and has room again, and print the counters of each moment."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "journal", str(folder)], check=True)
+    config = JournalConfig(path=folder / "journal.sqlite", max_queued_rows=30, batch_seconds=0.05)
+    writer = JournalWriter(open_database(config), config)
+    moments = []
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError as error:
+            assert error.strerror == "No space left on device"
+    writer.add(row(number, completion=str(number) * 10_000) for number in range(20))
+    moments.append(wait_for(writer, lambda stats: stats.last_error is not None))
+    writer.add(row(number) for number in range(20, 50))
+    moments.append(writer.stats())
+    ballast.unlink()
+    assert writer.flush()
+    moments.append(writer.stats())
+    print(json.dumps(moments))
+
+
+def wait_for(writer: JournalWriter, reached: Callable[[JournalStats], bool]) -> JournalStats:
+    """The counters once they are as wanted."""
+    deadline = time.monotonic() + 20
+    while not reached(stats := writer.stats()):
+        assert time.monotonic() < deadline, stats
+        time.sleep(0.01)
+    return stats
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "write_for_ever":
+        write_for_ever(JournalConfig.model_validate_json(sys.argv[2]))
+    else:
+        fill_the_disk(Path(sys.argv[2]))

@@ -1,0 +1,97 @@
+"""What a grader does to its completion costs that completion its score, and nobody else anything."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+from nasty_graders import Obedient
+
+from toolkit.dataserver.pool import GradingPool
+from toolkit.dataserver.rewards import Judgement
+from toolkit.dataserver.workers import RowCheck, Setup, Task
+
+SECONDS = 0.4
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[GradingPool]:
+    setup = Setup({"grader": Obedient()}, {"data": None}, seconds=SECONDS, memory_bytes=4 * 2**30)
+    pool = GradingPool(2, setup, tasks_per_worker=50)
+    yield pool
+    pool.close()
+
+
+def task(completion: str) -> Task:
+    return Task("data", ("grader",), completion, None, {}, "", None, None)
+
+
+def judge(pool: GradingPool, completions: Sequence[str]) -> list[Judgement]:
+    found: dict[int, Mapping[str, Judgement]] = {}
+
+    def done(number: int, judgements: Mapping[str, Judgement]) -> None:
+        assert number not in found, "a completion was judged twice"
+        found[number] = judgements
+
+    asyncio.run(pool.grade([task(completion) for completion in completions], done))
+    return [found[number]["grader"] for number in range(len(completions))]
+
+
+def test_judgements_come_back_for_their_own_completions(pool: GradingPool) -> None:
+    completions = [f"completion {number}" for number in range(300)]
+
+    assert [judgement.detail for judgement in judge(pool, completions)] == completions
+
+
+@pytest.mark.parametrize(
+    ("order", "status", "reason"),
+    [
+        ("raise", "error", "ValueError: told to raise"),
+        ("abstain", "abstain", "told to abstain"),
+        ("loop", "error", "timeout"),
+        ("loop and swallow", "error", "timeout"),
+        ("loop in C", "error", "timeout"),
+        ("giant number", "error", "timeout"),
+        ("fill memory", "error", "out of memory"),
+        ("exit", "error", "SystemExit: 3"),
+        ("exit hard", "error", "the grading process ended (exit code 3)"),
+        ("recurse", "error", "nested too deep"),
+        ("nan", "error", "ValueError: the grader answered 'nan', which is no number from 0 to 1"),
+        ("infinity", "error", "ValueError: the grader answered 'inf', which is no number from 0 to 1"),
+        ("two", "error", "ValueError: the grader answered '2.0', which is no number from 0 to 1"),
+        ("true", "error", "ValueError: the grader answered 'True', which is no number from 0 to 1"),
+        ("text", "error", "ValueError: the grader answered '1.0', which is no number from 0 to 1"),
+        ("nothing", "error", "ValueError: the grader answered 'None', which is no number from 0 to 1"),
+        ("fork", "ok", ""),
+        ("print", "ok", ""),
+    ],
+)
+def test_a_grader_that_misbehaves_costs_its_own_completion_only(
+    pool: GradingPool, order: str, status: str, reason: str
+) -> None:
+    first, bad, last = judge(pool, ["first", order, "last"])
+
+    assert (first.status, first.detail, last.status, last.detail) == ("ok", "first", "ok", "last")
+    assert (bad.status, bad.detail) == (status, reason)
+    assert (bad.score is None) == (status != "ok")
+
+
+def test_many_that_hang_hold_up_the_others_by_their_own_time_only(pool: GradingPool) -> None:
+    begin = time.monotonic()
+
+    judgements = judge(pool, ["fine", *["loop"] * 8, "fine"])
+
+    assert [judgement.status for judgement in judgements] == ["ok", *["error"] * 8, "ok"]
+    # Eight completions of 0.4 s on two workers, twice that if the machine is busy.
+    assert time.monotonic() - begin < 2 * 8 * SECONDS
+
+
+def test_a_row_that_cannot_be_graded_is_named(pool: GradingPool) -> None:
+    rows = [RowCheck(number, ("grader",), gold, {}) for number, gold in enumerate(["good", "bad", "exit", "good"])]
+
+    faults = asyncio.run(pool.check_rows(rows))
+
+    assert [(fault.row, fault.reason) for fault in faults] == [
+        (1, "the gold is bad"),
+        (2, "checking it ends the process: the grading process ended (exit code 7)"),
+    ]
