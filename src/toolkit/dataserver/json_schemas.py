@@ -39,7 +39,7 @@ def _compile(text: str) -> "Validator":
     schema = parse_strictly(text)
     if not isinstance(schema, dict):
         raise DataError("it is no object")
-    dialect = schema.get("$schema", _DIALECT)
+    dialect = str(schema.get("$schema", _DIALECT))
     try:
         validator_class = validator_for({"$schema": dialect}, default=Draft202012Validator)
         validator_class.check_schema(schema)

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+import httpx
+
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.description import describe
 from toolkit.dataserver.graders.base import Grader
 from toolkit.dataserver.graders.remote import RemoteGrader
+from toolkit.dataserver.grading import GradeBook
 from toolkit.dataserver.identity import config_id
 from toolkit.dataserver.loading import Report, load_datasets
 from toolkit.dataserver.plans import graders_in_use
@@ -64,3 +67,8 @@ class Loaded:
         )
         preload = dict.fromkeys(module for grader in local.values() for module in grader.preload)
         return GradingPool(limits.workers, setup, limits.worker_tasks, tuple(preload))
+
+    def new_book(self, pool: GradingPool, client: httpx.AsyncClient) -> GradeBook:
+        """A grade book for these graders; `client` is for those that ask other services."""
+        tags = {name: dataset.reasoning for name, dataset in self.config.datasets.items()}
+        return GradeBook(self.graders, tags, pool, client, int(self.config.limits.cache_mb * 2**20))

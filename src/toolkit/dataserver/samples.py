@@ -44,12 +44,16 @@ class Samples:
         row = self._datasets[slot.dataset].read(slot.index)
         conversation = self._conversation(slot.dataset, row)
         return Sample(
-            sample_id=f"{slot.dataset}:{row.key}:{row.digest}",
+            sample_id=_sample_id(slot.dataset, row),
             dataset=slot.dataset,
             slot=slot.slot,
             messages=wire_messages(conversation),
             tools=list(conversation.tools) or None,
         )
+
+    def sample_id(self, dataset: str, index: int) -> str:
+        """The id of a row."""
+        return _sample_id(dataset, self._datasets[dataset].read(index))
 
     def target(self, sample_id: str) -> Target:
         """The row that a sample id names.
@@ -86,3 +90,7 @@ class Samples:
         held_out = self._sides[dataset].validation
         place = int(np.searchsorted(held_out, index))
         return place < len(held_out) and int(held_out[place]) == index
+
+
+def _sample_id(dataset: str, row: Row) -> str:
+    return f"{dataset}:{row.key}:{row.digest}"

@@ -5,7 +5,6 @@ import asyncio
 import httpx
 
 from toolkit.dataserver.golds import Progress, check_golds
-from toolkit.dataserver.grading import GradeBook
 from toolkit.dataserver.journal.database import open_database
 from toolkit.dataserver.journal.writer import JournalWriter
 from toolkit.dataserver.loaded import Loaded
@@ -27,13 +26,7 @@ class DataServer:
         self.journal = JournalWriter(self.database, config.journal) if self.database is not None else None
         self._pool = loaded.new_pool()
         self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False)
-        self._book = GradeBook(
-            loaded.graders,
-            {name: dataset.reasoning for name, dataset in config.datasets.items()},
-            self._pool,
-            self._client,
-            int(config.limits.cache_mb * 2**20),
-        )
+        self._book = loaded.new_book(self._pool, self._client)
         self.service = Service(loaded, self._book, self.journal, self.metrics)
         self.metrics.watch("waiting_completions", "Completions that wait for a grader", lambda: self._book.waiting)
         self.metrics.watch("cache_hits", "Completions that needed no grading", lambda: self._book.cache_hits)

@@ -37,7 +37,7 @@ class Service:
 
     def __init__(self, loaded: Loaded, book: GradeBook, journal: JournalWriter | None, metrics: Metrics) -> None:
         """`journal`: where graded completions are kept; None keeps none."""
-        self.config = config = loaded.config
+        self.config = loaded.config
         self.identity = loaded.meta.config_id
         self._sampler = loaded.sampler
         self._samples = loaded.samples

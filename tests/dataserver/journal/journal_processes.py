@@ -1,11 +1,14 @@
-"""Programs that tests start: a server's process that writes and is killed, and one whose disk is full."""
+"""Other processes: one that writes and is killed, one whose disk is full, and several that race."""
 
 import json
+import multiprocessing
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import TypeVar
 
 from journal_rows import row
 
@@ -13,13 +16,32 @@ from toolkit.dataserver.journal.config import JournalConfig
 from toolkit.dataserver.journal.database import open_database
 from toolkit.dataserver.journal.writer import JournalStats, JournalWriter
 
+Answer = TypeVar("Answer")
+
+
+def race(work: Callable[[JournalConfig, int], Answer], config: JournalConfig, runners: int = 4) -> list[Answer]:
+    """What `work(config, number)` gives in processes that all begin at the same moment."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(runners, _line_up, [context.Barrier(runners)]) as pool:
+        return pool.starmap(_run, [(work, config, number) for number in range(runners)], chunksize=1)
+
+
+def _line_up(barrier: Barrier) -> None:
+    globals()["start"] = barrier
+
+
+def _run(work: Callable[[JournalConfig, int], Answer], config: JournalConfig, number: int) -> Answer:
+    globals()["start"].wait(60)
+    return work(config, number)
+
 
 def write_for_ever(config: JournalConfig) -> None:
     """Add 20 rows at a time, and say after each time how many there are and when, on the clock of all processes."""
     writer = JournalWriter(open_database(config), config)
     for start in range(0, 10**9, 20):
         writer.add(row(number, completion="word " * 200) for number in range(start, start + 20))
-        print(start + 20, time.monotonic(), flush=True)
+        sys.stdout.write(f"{start + 20} {time.monotonic()}\n")
+        sys.stdout.flush()
         time.sleep(0.005)
 
 
@@ -43,7 +65,7 @@ def fill_the_disk(folder: Path) -> None:
     ballast.unlink()
     assert writer.flush()
     moments.append(writer.stats())
-    print(json.dumps(moments))
+    sys.stdout.write(json.dumps(moments))
 
 
 def wait_for(writer: JournalWriter, reached: Callable[[JournalStats], bool]) -> JournalStats:
@@ -57,6 +79,6 @@ def wait_for(writer: JournalWriter, reached: Callable[[JournalStats], bool]) -> 
 
 if __name__ == "__main__":
     if sys.argv[1] == "write_for_ever":
-        write_for_ever(JournalConfig.model_validate_json(sys.argv[2]))
+        write_for_ever(JournalConfig(**json.loads(sys.argv[2])))
     else:
         fill_the_disk(Path(sys.argv[2]))

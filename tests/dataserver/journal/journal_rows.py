@@ -33,7 +33,7 @@ ROW = JournalRow(
 
 def row(number: int = 0, /, **changes: Any) -> JournalRow:
     """A row whose request is its own, with some columns changed."""
-    return replace(ROW, request_id=f"q{number}", **changes)
+    return replace(ROW, **{"request_id": f"q{number}", **changes})
 
 
 def rewarded(*rewards: float | None, **changes: Any) -> list[JournalRow]:

@@ -1,10 +1,10 @@
 """Opening a journal: what is made, what is refused."""
 
-import multiprocessing
 import re
 from pathlib import Path
 
 import pytest
+from journal_processes import race
 from sqlalchemy import Engine, func, inspect, select, update
 
 from dataserver.postgres import PostgresServer
@@ -29,13 +29,12 @@ def test_a_journal_of_another_version_is_refused(version: int, age: str, engine:
         open_database(config)
 
 
-def _open(config: JournalConfig) -> None:
+def _open(config: JournalConfig, _: int) -> None:
     open_database(config).dispose()
 
 
 def test_four_processes_may_make_the_same_journal_at_once(config: JournalConfig):
-    with multiprocessing.get_context("spawn").Pool(4) as pool:
-        pool.map(_open, [config] * 4, chunksize=1)
+    race(_open, config)
     engine = open_database(config)
     with engine.connect() as connection:
         assert connection.scalar(select(func.count()).select_from(schema_version)) == 1

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import signal
 import sqlite3
 import subprocess
@@ -17,7 +16,7 @@ from journal_processes import wait_for
 from journal_rows import everything, row
 from sqlalchemy import Engine, event
 
-from dataserver.postgres import PostgresServer, postgres_server
+from dataserver.postgres import postgres_server
 from toolkit.dataserver.journal.config import JournalConfig
 from toolkit.dataserver.journal.database import open_database
 from toolkit.dataserver.journal.reader import JournalReader
@@ -25,11 +24,11 @@ from toolkit.dataserver.journal.writer import JournalWriter
 from toolkit.errors import ServerError
 
 PROGRAM = [sys.executable, journal_processes.__file__]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+Small = tuple[JournalWriter, Engine, JournalConfig]
 
 
 @pytest.fixture
-def small(sqlite_config: JournalConfig) -> Iterator[tuple[JournalWriter, Engine, JournalConfig]]:
+def small(sqlite_config: JournalConfig) -> Iterator[Small]:
     """A writer with room for 100 rows, and a database that is full once `fill` is called."""
     config = sqlite_config.model_copy(update={"max_queued_rows": 100, "batch_seconds": 0.02})
     engine = open_database(config)
@@ -54,7 +53,9 @@ def _no_more_pages(raw: sqlite3.Connection, _: object) -> None:
     raw.execute("PRAGMA max_page_count=1")  # as few as it has
 
 
-def test_rows_wait_while_the_disk_is_full_and_are_written_when_there_is_room(small: tuple, caplog):
+def test_rows_wait_while_the_disk_is_full_and_are_written_when_there_is_room(
+    small: Small, caplog: pytest.LogCaptureFixture
+):
     writer, engine, _ = small
     fill(engine)
     with caplog.at_level(logging.WARNING):
@@ -70,7 +71,7 @@ def test_rows_wait_while_the_disk_is_full_and_are_written_when_there_is_room(sma
     assert writer.stats() == (50, 0, 0, None)
 
 
-def test_beyond_the_bound_new_rows_are_dropped_and_counted_and_nobody_waits(small: tuple):
+def test_beyond_the_bound_new_rows_are_dropped_and_counted_and_nobody_waits(small: Small):
     writer, engine, _ = small
     fill(engine)
     started = time.monotonic()
@@ -85,7 +86,7 @@ def test_beyond_the_bound_new_rows_are_dropped_and_counted_and_nobody_waits(smal
     ]
 
 
-def test_durable_rows_fail_loudly_and_whole(small: tuple):
+def test_durable_rows_fail_loudly_and_whole(small: Small):
     writer, engine, _ = small
     fill(engine)
     with pytest.raises(ServerError, match="journal: 40 rows cannot be written: database or disk is full"):
@@ -94,7 +95,9 @@ def test_durable_rows_fail_loudly_and_whole(small: tuple):
     assert writer.stats().written == 0
 
 
-def test_closing_a_writer_whose_database_fails_ends_in_time_and_counts_what_is_lost(small: tuple, caplog):
+def test_closing_a_writer_whose_database_fails_ends_in_time_and_counts_what_is_lost(
+    small: Small, caplog: pytest.LogCaptureFixture
+):
     writer, engine, _ = small
     fill(engine)
     writer.add(row(number, completion="c" * 9000) for number in range(50))
@@ -105,7 +108,7 @@ def test_closing_a_writer_whose_database_fails_ends_in_time_and_counts_what_is_l
     assert "closed with 50 rows not written: database or disk is full" in caplog.text
 
 
-def test_a_row_that_the_database_refuses_costs_only_itself(small: tuple, caplog):
+def test_a_row_that_the_database_refuses_costs_only_itself(small: Small, caplog: pytest.LogCaptureFixture):
     writer, engine, _ = small
     with engine.begin() as connection:
         connection.exec_driver_sql(
@@ -118,7 +121,7 @@ def test_a_row_that_the_database_refuses_costs_only_itself(small: tuple, caplog)
     assert "a row cannot be written and is dropped" in caplog.text
 
 
-def test_a_writer_waits_for_another_process_that_holds_the_lock(small: tuple):
+def test_a_writer_waits_for_another_process_that_holds_the_lock(small: Small):
     writer, engine, config = small
     other = sqlite3.connect(config.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -133,7 +136,7 @@ def test_a_writer_waits_for_another_process_that_holds_the_lock(small: tuple):
 
 def test_a_disk_that_is_really_full_costs_only_what_does_not_fit_into_memory(tmp_path: Path):
     command = ["unshare", "--user", "--map-root-user", "--mount", *PROGRAM, "fill_the_disk", str(tmp_path)]
-    finished = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert finished.returncode == 0, finished.stderr
     full, fuller, after = json.loads(finished.stdout)
     assert full == [0, 0, 20, "database or disk is full"]
@@ -151,9 +154,9 @@ def test_rows_wait_while_postgresql_is_gone_and_are_written_when_it_is_back():
         server.stop()
         writer.add([row(1)])
         assert "refused" in (wait_for(writer, lambda stats: stats.last_error is not None).last_error or "")
-        with pytest.raises(ServerError, match="1 rows cannot be written: .*refused"):
+        with pytest.raises(ServerError, match=r"1 rows cannot be written: .*refused"):
             writer.add_durable([row(2)])
-        with pytest.raises(ServerError, match="graded completions cannot be read: .*refused"):
+        with pytest.raises(ServerError, match=r"graded completions cannot be read: .*refused"):
             everything(JournalReader(engine))
         server.start()
         assert writer.flush()
@@ -166,7 +169,7 @@ def test_rows_wait_while_postgresql_is_gone_and_are_written_when_it_is_back():
 def test_killing_the_server_loses_only_the_last_moments(config: JournalConfig):
     open_database(config).dispose()
     command = [*PROGRAM, "write_for_ever", config.model_dump_json()]
-    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     lines = [process.stdout.readline()]
     started = time.monotonic()

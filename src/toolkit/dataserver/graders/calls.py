@@ -40,21 +40,21 @@ class _Breaker:
     """Leaves a service alone after several failures in a row."""
 
     failures: int = 0
-    closed_until: float = 0.0
+    resting_until: float = 0.0
     """On the monotonic clock: no call before it."""
 
     def admit(self, grader: RemoteGrader) -> None:
         if self.failures < grader.breaker_failures:
             return
         now = time.monotonic()
-        if now < self.closed_until:
+        if now < self.resting_until:
             raise CallFailedError(f"{grader.place} is left alone after {self.failures} failed calls in a row")
         # This call is the only one until it has come back, or until the time is over again.
-        self.closed_until = now + grader.breaker_seconds
+        self.resting_until = now + grader.breaker_seconds
 
     def record(self, grader: RemoteGrader, succeeded: bool) -> None:
         self.failures = 0 if succeeded else self.failures + 1
-        self.closed_until = time.monotonic() + grader.breaker_seconds
+        self.resting_until = time.monotonic() + grader.breaker_seconds
 
 
 @dataclass
@@ -86,9 +86,10 @@ class Caller:
             return reply
 
     def clean(self, text: str, length: int = 500) -> str:
-        """What a service says, fit to be shown: short, and without the token, should it send that back."""
+        """What a service says, fit to be shown: valid, short, and without the token, should it send that back."""
         token = os.environ.get(self.grader.token_env or "")
-        return (text.replace(token, "***") if token else text)[:length]
+        hidden = text.replace(token, "***") if token else text
+        return hidden[:length].encode("utf-8", "replace").decode()
 
     async def _repeated(self, client: httpx.AsyncClient, body: str, token: str | None) -> object:
         headers = {"Content-Type": "application/json"}

@@ -7,7 +7,6 @@ from sqlalchemy import JSON, ColumnElement, Engine, Executable, column, func, se
 
 from toolkit.dataserver.journal.database import connected
 from toolkit.dataserver.journal.tables import grades
-from toolkit.dataserver.schemas import Component
 
 _OK = grades.c.status == "ok"
 
@@ -108,13 +107,14 @@ class JournalSummaries:
         query = select(*keys, func.count(), func.count().filter(each.c.equal)).group_by(*keys).order_by(*keys)
         return [GroupCell(*row) for row in self._all(query)]
 
-    def recent_components(self, run_id: str, rows: int) -> list[dict[str, Component]]:
-        """What the graders said about the newest rows of a run."""
+    def grader_milliseconds(self, run_id: str, rows: int) -> dict[str, list[float]]:
+        """How long each grader took for the newest rows of a run, newest first."""
         query = select(grades.c.components).where(grades.c.run_id == run_id).order_by(grades.c.id.desc()).limit(rows)
-        return [
-            {name: Component.model_validate(component) for name, component in components.items()}
-            for (components,) in self._all(query)
-        ]
+        times: dict[str, list[float]] = {}
+        for (components,) in self._all(query):
+            for name, component in components.items():
+                times.setdefault(name, []).append(component["ms"])
+        return times
 
     def _all(self, query: Executable) -> list[Any]:
         with connected(self._engine, "the summary cannot be made") as connection:

@@ -1,0 +1,33 @@
+"""toolkit-rl-grade: grade a file of completions."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toolkit.cli import doorway
+from toolkit.core.config.load import load_config
+from toolkit.core.extras import require_extra
+from toolkit.dataserver.config.dataserver import DataserverConfig
+
+main = doorway.command_app()
+_COMPLETIONS = "A .jsonl file of completions, such as toolkit-predict writes."
+_OUTPUT = "A .jsonl file to write: one line per completion, with its reward and scores."
+
+
+@main.command()
+def rl_grade(
+    config: doorway.ConfigFile,
+    completions: Annotated[Path, typer.Argument(metavar="COMPLETIONS", help=_COMPLETIONS)],
+    output: Annotated[Path | None, typer.Argument(metavar="[OUTPUT]", help=_OUTPUT)] = None,
+    set_: doorway.Overrides = None,
+    debug: doorway.Debug = False,
+    version: doorway.Version = False,
+) -> None:
+    """Grade COMPLETIONS with the graders of a dataserver's config, without a server."""
+    with doorway.clear_errors(debug):
+        settings = load_config(config, DataserverConfig, set_ or ())
+        require_extra("server", "toolkit-rl-grade")
+        from toolkit.dataserver.offline.grade import grade_file
+
+        grade_file(settings, completions, output)

@@ -1,0 +1,165 @@
+"""Runs a Python program that a model wrote.
+
+With bubblewrap the program has no network, sees the interpreter and the system's libraries and no other file, and
+no other process: what is left to attack is the kernel. Without it, under resource limits alone, this is NOT a
+security boundary: limits stop loops, floods of output and of processes, but the program can open network
+connections and read every file that the user it runs as can read. That user is `nobody` where the server runs as
+root; otherwise it is the server's own, and then the program can also end the server's processes and read their
+memory. Run untrusted models' code on a machine of its own.
+"""
+
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from toolkit.errors import ConfigError
+
+Kind = Literal["bubblewrap", "rlimits"]
+
+_NOBODY = 65534
+_LAUNCHER = Path(__file__).with_name("sandbox_launcher.py")
+# The kernel takes 128 KiB as one argument.
+_LONGEST_PROGRAM_BYTES = 120_000
+_SYSTEM_FOLDERS = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one run may use."""
+
+    seconds: float
+    """By the clock, and of the processor."""
+    memory_mb: int = 512
+    """Address space, in MiB."""
+    output_bytes: int = 2**20
+    """Of standard output; also the size of any file."""
+
+
+class Run(NamedTuple):
+    """What a run came to."""
+
+    status: Literal["ok", "failed", "timeout"]
+    """ok: it ended by itself, with exit code 0."""
+    output: str
+    detail: str
+
+
+def run_program(program: str, stdin: str, limits: Limits, kind: Kind) -> Run:
+    """Run a program with that text as its standard input. Nothing of it is left running afterwards."""
+    try:
+        if len(program.encode()) > _LONGEST_PROGRAM_BYTES or "\0" in program:
+            return Run("failed", "", f"the program holds NUL characters or more than {_LONGEST_PROGRAM_BYTES} bytes")
+    except UnicodeEncodeError:
+        return Run("failed", "", "the program is no valid Unicode")
+    with (
+        tempfile.TemporaryDirectory(prefix="sandbox-") as folder,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+    ):
+        process = subprocess.Popen(
+            _command(program, limits, kind),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=errors,
+            cwd=folder,
+            env={},
+            start_new_session=True,
+        )
+        try:
+            process.communicate(stdin.encode("utf-8", "replace"), timeout=limits.seconds)
+        except subprocess.TimeoutExpired:
+            return Run("timeout", "", f"ran longer than {limits.seconds:g} s")
+        finally:
+            _end(process)
+        return _result(process.returncode, _text(output, limits.output_bytes), _text(errors, 10_000))
+
+
+@cache
+def find_sandbox(wanted: Literal["auto", "bubblewrap", "rlimits"]) -> Kind:
+    """The sandbox to use; `auto` prefers bubblewrap. Each is tried on a small program first.
+
+    Raises:
+        ConfigError: it does not work here.
+    """
+    kinds: tuple[Kind, ...] = ("bubblewrap", "rlimits") if wanted == "auto" else (wanted,)
+    reasons = []
+    for kind in kinds:
+        reason = _fault(kind)
+        if reason is None:
+            return kind
+        reasons.append(f"{kind}: {reason}")
+    raise ConfigError(f"programs cannot be run here ({'; '.join(reasons)})")
+
+
+def _fault(kind: Kind) -> str | None:
+    if os.name != "posix":
+        return "only on Linux and macOS"
+    if kind == "bubblewrap" and shutil.which("bwrap") is None:
+        return "there is no program bwrap; install the package bubblewrap"
+    run = run_program("import json\nprint(json.loads(input()) + 1)", "41", Limits(seconds=10.0), kind)
+    return None if run.output.strip() == "42" else f"a test program fails: {run.detail or run.output}"[:300]
+
+
+def _command(program: str, limits: Limits, kind: Kind) -> list[str]:
+    interpreter = os.path.realpath(sys.executable)
+    numbers = {
+        "RLIMIT_CPU": math.ceil(limits.seconds),
+        "RLIMIT_AS": limits.memory_mb * 2**20,
+        "RLIMIT_FSIZE": limits.output_bytes,
+        "RLIMIT_NOFILE": 64,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_NPROC": 0,  # root alone is exempt from it
+    }
+    return [
+        *(_bubblewrap(interpreter) if kind == "bubblewrap" else ()),
+        *(interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _LAUNCHER.read_text(encoding="utf-8")),
+        str(math.ceil(limits.seconds) + 1),
+        str(_NOBODY) if os.geteuid() == 0 else "",
+        " ".join(f"{name}={number}" for name, number in numbers.items()),
+        program,
+    ]
+
+
+def _bubblewrap(interpreter: str) -> Sequence[str]:
+    folders = dict.fromkeys((*_SYSTEM_FOLDERS, sys.base_prefix, sys.base_exec_prefix, os.path.dirname(interpreter)))
+    binds = [word for folder in folders for word in ("--ro-bind-try", folder, folder)]
+    # Root needs no user namespace, and keeps the right to become nobody, for whom the limits hold.
+    user = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
+    return (
+        *("bwrap", "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-net", "--unshare-ipc"),
+        *("--unshare-uts", "--unshare-cgroup-try"),
+        *(user if os.geteuid() == 0 else ("--unshare-user", "--uid", str(_NOBODY), "--gid", str(_NOBODY))),
+        *binds,
+        *("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--dir", "/empty", "--chdir", "/empty"),
+        *("--remount-ro", "/", "--"),
+    )
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _text(file: "tempfile._TemporaryFileWrapper[bytes]", size: int) -> str:
+    file.seek(0)
+    return file.read(size).decode("utf-8", "replace")
+
+
+def _result(code: int, output: str, errors: str) -> Run:
+    last = errors.strip().splitlines()[-1][:300] if errors.strip() else ""
+    if code in (-signal.SIGXCPU, -signal.SIGALRM):
+        return Run("timeout", output, "used up its time")
+    if code:
+        return Run("failed", output, last or f"exit code {code}")
+    return Run("ok", output, last)

@@ -1,0 +1,63 @@
+import pytest
+from pydantic import ValidationError
+
+from toolkit.dataserver.completions import GradeInput
+from toolkit.dataserver.graders.base import Score
+from toolkit.dataserver.graders.json_schema import JsonSchema
+from toolkit.errors import DataError
+
+
+def test_errors_beyond_the_limit_cost_no_more() -> None:
+    grader = JsonSchema(inline={"items": {"type": "string"}}, partial=0.8, max_errors=4)
+
+    def score(text: str) -> float:
+        return grader.score(GradeInput(text, text)).value  # type: ignore[union-attr]
+
+    assert score('["a", 1]') == pytest.approx(0.8 * 3 / 4)
+    assert score('["a", 1, 2, 3]') == pytest.approx(0.8 * 1 / 4)
+    assert score("[1, 2, 3, 4]") == 0
+    assert score("[1, 2, 3, 4, 5, 6]") == 0
+
+
+def test_the_detail_names_the_place() -> None:
+    grader = JsonSchema(inline={"properties": {"a": {"type": "string"}}})
+
+    assert grader.score(GradeInput("", '{"a": 1}')) == Score(0.0, "$.a: 1 is not of type 'string'")
+
+
+def test_the_detail_can_be_sent_whatever_the_answer_holds() -> None:
+    grader = JsonSchema(inline={"additionalProperties": {"type": "string"}})
+
+    given = grader.score(GradeInput("", '{"\\ud800\\n": 1}'))
+
+    assert isinstance(given, Score)
+    assert given.detail.encode().decode() == given.detail
+
+
+def test_a_value_nested_too_deep_for_a_recursive_schema_earns_nothing() -> None:
+    schema = {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"anyOf": [{"items": {"$ref": "#"}}]}]}}}
+    grader = JsonSchema(inline=schema)
+
+    assert grader.score(GradeInput("", "[" * 5 + "]" * 5)) == Score(1.0)
+    assert grader.score(GradeInput("", "[" * 100 + "]" * 100)) == Score(0.0, "nested too deep")
+
+
+def test_exactly_one_place_for_the_schema() -> None:
+    for params in ({}, {"inline": {}, "column": "schema"}):
+        with pytest.raises(ValidationError, match="give the schema as inline, or the name of the column"):
+            JsonSchema.model_validate(params)
+
+
+def test_a_schema_that_is_none_is_refused_with_the_config() -> None:
+    with pytest.raises(ValidationError, match=r"\$\.type: 'strnig' is not valid"):
+        JsonSchema(inline={"type": "strnig"})
+
+
+def test_a_row_without_a_usable_schema_is_refused_before_the_start() -> None:
+    grader = JsonSchema(column="task.schema")
+
+    with pytest.raises(DataError, match=r"the column 'task\.schema' is missing or null"):
+        grader.check_row(GradeInput("", None, record={"task": {}}))
+    with pytest.raises(DataError, match=r"task\.schema: not usable as a JSON Schema: .*'strnig'"):
+        grader.check_row(GradeInput("", None, record={"task": {"schema": {"type": "strnig"}}}))
+    grader.check_row(GradeInput("", None, record={"task": {"schema": "{}"}}))

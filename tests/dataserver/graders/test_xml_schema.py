@@ -1,0 +1,68 @@
+import pytest
+from pydantic import ValidationError
+
+from toolkit.dataserver.completions import GradeInput
+from toolkit.dataserver.graders.base import Score
+from toolkit.dataserver.graders.xml_schema import XmlSchema, XmlShape
+from toolkit.errors import DataError
+
+
+def score(grader: XmlSchema, text: str) -> Score:
+    given = grader.score(GradeInput(text, text))
+    assert isinstance(given, Score)
+    return given
+
+
+def test_names_are_compared_with_their_namespace() -> None:
+    grader = XmlSchema(inline=XmlShape(root="{urn:a}note", required_children=("{urn:a}to",)))
+
+    assert score(grader, '<note xmlns="urn:a"><to>x</to></note>').value == 1
+    assert score(grader, '<n:note xmlns:n="urn:a"><n:to>x</n:to></n:note>').value == 1
+    assert score(grader, "<note><to>x</to></note>") == Score(0.0, "the root is note")
+
+
+def test_what_is_missing_is_named() -> None:
+    grader = XmlSchema(
+        inline=XmlShape(root="a", required_children=("b", "c"), required_attributes=("d", "e")), partial=0.8
+    )
+
+    # b and e are there: two of four.
+    assert score(grader, '<a e=""><b>1</b><c> </c></a>') == Score(0.4, "missing or empty: <c>, d")
+
+
+def test_a_second_child_may_fill_what_the_first_one_left_empty() -> None:
+    grader = XmlSchema(inline=XmlShape(root="a", required_children=("b",)))
+
+    assert score(grader, "<a><b/><b>1</b></a>").value == 1
+    assert score(grader, "<a><b/><c>1</c></a>").value == 0
+
+
+def test_the_root_is_looked_at_before_the_rest() -> None:
+    assert score(XmlSchema(inline=XmlShape(root="a"), partial=0.9), "<b><a>1</a></b>") == Score(0.0, "the root is b")
+
+
+def test_deep_and_closed_nesting_is_fine() -> None:
+    text = "<a>" * 100_000 + "x" + "</a>" * 100_000
+
+    assert score(XmlSchema(inline=XmlShape(root="a")), text).value == 1
+
+
+def test_exactly_one_place_for_the_shape() -> None:
+    for params in ({}, {"inline": {"root": "a"}, "column": "shape"}):
+        with pytest.raises(ValidationError, match="give the shape as inline, or the name of the column"):
+            XmlSchema.model_validate(params)
+
+
+def test_a_row_without_a_usable_shape_is_refused_before_the_start() -> None:
+    grader = XmlSchema(column="shape")
+
+    for shape, reason in [
+        (None, "shape"),
+        ("{", "the shape of the XML is no JSON"),
+        ({"root": "a", "childs": []}, r"shape\.childs"),
+        ({"root": "a b"}, r"shape\.root"),
+        (7, "the shape of the XML is not usable"),
+    ]:
+        with pytest.raises(DataError, match=reason):
+            grader.check_row(GradeInput("", None, record={"shape": shape}))
+    grader.check_row(GradeInput("", None, record={"shape": {"root": "a"}}))
