@@ -6,7 +6,7 @@ from toolkit.errors import ConfigError
 
 _MODULES = {
     "train": ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "matplotlib"),
-    "server": ("fastapi", "uvicorn", "httpx", "pebble", "sqlalchemy", "re2", "math_verify", "prometheus_client", "numpy"),
+    "server": ("fastapi", "uvicorn", "httpx", "pebble", "sqlalchemy", "re2", "math_verify", "prometheus_client"),
     "unsloth": ("unsloth",),
 }
 

@@ -9,6 +9,7 @@ import codecs
 import gzip
 import io
 import json
+import math
 import re
 import zlib
 from collections import Counter
@@ -127,7 +128,9 @@ def parse_object(raw: bytes) -> dict[str, Any]:
 def parse_json(raw: bytes) -> Any:
     """One JSON value, taken strictly; DataError as in `parse_object`."""
     try:
-        value = json.loads(raw.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant)
+        value = json.loads(
+            raw.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite_float
+        )
     except DataError:
         raise
     except UnicodeDecodeError as error:
@@ -184,6 +187,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise DataError(f"{name} is not JSON; leave the value out or write null")
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise DataError(f"{text[:60]} is larger than any float")
+    return number
 
 
 def _is_too_deep(value: Any) -> bool:

@@ -56,7 +56,7 @@ async def check_golds(
             continue
         faults = await _check(name, rows, samples, checked, pool, progress)
         if faults:
-            problems += [f"datasets.{name}: {len(faults)} rows cannot be graded:"]
+            problems += [f"datasets.{name}: {len(faults)} row{'s' * (len(faults) > 1)} cannot be graded:"]
             problems += [f"  {line}" for line in faults[:SHOWN_FAULTS]]
             problems += [f"  ... and {len(faults) - SHOWN_FAULTS} more"] if len(faults) > SHOWN_FAULTS else []
         else:

@@ -3,14 +3,13 @@
 import asyncio
 import hashlib
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import httpx
-from cachetools import TLRUCache
+from cachetools import LRUCache, TTLCache
 
 from toolkit.dataserver.completions import GradeInput, ReasoningTags
 from toolkit.dataserver.graders.base import Grader, checked_score
@@ -23,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 # A completion that could not be graded may be again, when what failed is back.
 _FAILURE_SECONDS = 60.0
+_REMEMBERED_FAILURES = 10_000
 
 _BYTES_PER_JUDGEMENT = 400
 
@@ -66,9 +66,8 @@ class GradeBook:
         self._tags = tags
         self._pool = pool
         self._client = client
-        self._known = TLRUCache[tuple[object, ...], Graded](
-            maxsize=max(1, cache_bytes), ttu=_time_to_forget, timer=time.monotonic, getsizeof=_size
-        )
+        self._known = LRUCache[tuple[object, ...], Graded](maxsize=max(1, cache_bytes), getsizeof=_size)
+        self._failed = TTLCache[tuple[object, ...], Graded](_REMEMBERED_FAILURES, _FAILURE_SECONDS, time.monotonic)
         self._under_way: dict[tuple[object, ...], asyncio.Future[Graded]] = {}
         self._batches = set[asyncio.Task[None]]()
         self.cache_hits = 0
@@ -86,7 +85,7 @@ class GradeBook:
         new: list[tuple[Question, asyncio.Future[Graded]]] = []
         for question in questions:
             key = question.key()
-            known, future = self._known.get(key), self._under_way.get(key)
+            known, future = self._known.get(key) or self._failed.get(key), self._under_way.get(key)
             if known is not None:
                 future = loop.create_future()
                 future.set_result(known)
@@ -112,8 +111,13 @@ class GradeBook:
 
     def _remember(self, key: tuple[object, ...], done: "asyncio.Future[Graded]") -> None:
         del self._under_way[key]
-        if not done.cancelled():
-            self._known[key] = done.result()
+        if done.cancelled():
+            return
+        graded = done.result()
+        if any(judgement.status == "error" for judgement in graded.judgements.values()):
+            self._failed[key] = graded
+        elif _size(graded) <= self._known.maxsize:
+            self._known[key] = graded
 
     async def _grade(self, asked: Sequence[tuple[Question, "asyncio.Future[Graded]"]]) -> None:
         found: list[dict[str, Judgement]] = [{} for _ in asked]
@@ -170,11 +174,6 @@ def _judgement(outcome: Outcome, milliseconds: float) -> Judgement:
     except ValueError as error:
         return Judgement("error", None, milliseconds, str(error))
     return Judgement("ok", score.value, milliseconds, score.detail[:500])
-
-
-def _time_to_forget(key: object, graded: Graded, now: float) -> float:
-    final = all(judgement.status == "ok" for judgement in graded.judgements.values())
-    return math.inf if final else now + _FAILURE_SECONDS
 
 
 def _size(graded: Graded) -> int:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.graders.base import Grader
@@ -24,8 +26,14 @@ def config_id(config: DataserverConfig, datasets: Mapping[str, Rows], graders: M
                 for name, dataset in config.datasets.items()
             },
             "graders": {
-                name: [grader.model_dump(mode="json", exclude={"path"}), grader.identity()]
+                name: [_without_folder(grader.model_dump(mode="json")), grader.identity()]
                 for name, grader in graders.items()
             },
         }
     )
+
+
+def _without_folder(grader: dict[str, Any]) -> dict[str, Any]:
+    """The place of users' code as the same on every machine; what it holds is in the grader's own identity."""
+    path = grader.get("path")
+    return {**grader, "path": Path(path).name} if isinstance(path, str) else grader

@@ -14,14 +14,14 @@ from toolkit.dataserver.config.datasets import FileDataset, GradedDataset, Reaso
 from toolkit.dataserver.paths import confined_file
 from toolkit.dataserver.procedural_rows import ProceduralRows
 from toolkit.dataserver.prompts import gold_answer, parse_prompt, prompt_columns
-from toolkit.dataserver.row_files import FileRows, RowWriter
+from toolkit.dataserver.row_files import FileRows, RowFault, RowWriter
 from toolkit.dataserver.rows import Rows, json_digest
 from toolkit.errors import ConfigError, DataError
 
 Report = Callable[[str], None]
 
 # Raised when the layout of the cached files or the rules for a usable row change.
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 
 
 def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
@@ -60,18 +60,18 @@ def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, repo
     columns = prompt_columns(dataset.columns)
     source = open_data(path, columns, every_column=True)
     described = dataset.model_dump(mode="json", include={"columns", "gold"})
-    key = json_digest([_CACHE_VERSION, source.digest, path.suffix, described, on_bad_record])
+    key = json_digest([_CACHE_VERSION, source.digest, path.suffixes[-2:], described, on_bad_record])
     folder = cache_dir() / "rows" / key
     if not _is_whole(folder):
         report(f"reading {path}")
-        writer, faults = RowWriter(), list[str]()
+        writer, faults = RowWriter(), list[RowFault]()
         for line in source.lines():
             try:
                 if line.value is None:
                     raise DataError(line.fault)
                 writer.add(line.number, line.value, _checked_content(line.value, dataset))
             except DataError as error:
-                faults.append(f"{source.place(line.number)}: {clipped(str(error))}")
+                faults.append(RowFault(line.number, clipped(str(error))))
         _require_usable(source, faults, len(writer), on_bad_record)
         with atomic_folder(folder, _is_whole) as aside:
             writer.write(aside, faults)
@@ -79,15 +79,18 @@ def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, repo
 
 
 def _checked_content(record: Mapping[str, Any], dataset: FileDataset) -> int:
-    """The hash of what a row asks; DataError where it cannot be asked, or its answer not be compared."""
-    conversation = parse_prompt(record, prompt_columns(dataset.columns), dataset.system)
+    """The hash of what a row asks; DataError where it cannot be asked, or its answer not be compared.
+
+    The data set's own system message is no part of it: another one leaves the same rows held out.
+    """
+    conversation = parse_prompt(record, prompt_columns(dataset.columns), None)
     gold_answer(record, dataset.gold)
     return content_hash(conversation)
 
 
-def _require_usable(source: Source, faults: list[str], usable: int, on_bad_record: OnBadRecord) -> None:
+def _require_usable(source: Source, faults: list[RowFault], usable: int, on_bad_record: OnBadRecord) -> None:
     if faults and (on_bad_record == "error" or not usable):
-        raise source.refusal(faults, usable)
+        raise source.refusal([f"{source.place(fault.line)}: {fault.reason}" for fault in faults], usable)
     if not usable:
         raise DataError(f"{source.name} holds no records")
 

@@ -1,11 +1,13 @@
 """What the server counts, for Prometheus."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+import prometheus_client
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 
 from toolkit.dataserver.samples import Target
-from toolkit.dataserver.schemas import GradeResult
+from toolkit.dataserver.schemas import Component, GradeResult
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -31,14 +33,24 @@ class Metrics:
 
     def graded(self, stage: str, targets: Sequence[Target | str], results: Sequence[GradeResult]) -> None:
         """Count graded completions, each with what it answers or the reason why that is unknown."""
-        for target, result in zip(targets, results, strict=True):
-            dataset = target.dataset if isinstance(target, Target) else "unknown"
-            self._completions.labels(dataset, stage, result.status).inc()
+        datasets = [target.dataset if isinstance(target, Target) else "unknown" for target in targets]
+        statuses = Counter((dataset, result.status) for dataset, result in zip(datasets, results, strict=True))
+        for (dataset, status), count in statuses.items():
+            self._completions.labels(dataset, stage, status).inc(count)
+        rewards = {dataset: self._rewards.labels(dataset, stage) for dataset in set(datasets)}
+        for dataset, result in zip(datasets, results, strict=True):
             if result.reward is not None:
-                self._rewards.labels(dataset, stage).observe(result.reward)
-            for name, component in result.components.items():
-                self._scores.labels(name, component.status).inc()
-                self._grader_seconds.labels(name).observe(component.ms / 1000)
+                rewards[dataset].observe(result.reward)
+        self._graders([result.components for result in results])
+
+    def _graders(self, components: Sequence[Mapping[str, Component]]) -> None:
+        answers = Counter((name, each.status) for scored in components for name, each in scored.items())
+        for (name, status), count in answers.items():
+            self._scores.labels(name, status).inc(count)
+        seconds = {name: self._grader_seconds.labels(name) for name, _ in answers}
+        for scored in components:
+            for name, each in scored.items():
+                seconds[name].observe(each.ms / 1000)
 
     def watch(self, name: str, description: str, read: Callable[[], float]) -> None:
         """Report a number that something else keeps."""
@@ -48,8 +60,8 @@ class Metrics:
         """Everything, in Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def _counter(self, name: str, description: str, labels: Sequence[str]) -> Counter:
-        return Counter(f"dataserver_{name}", description, labels, registry=self._registry)
+    def _counter(self, name: str, description: str, labels: Sequence[str]) -> prometheus_client.Counter:
+        return prometheus_client.Counter(f"dataserver_{name}", description, labels, registry=self._registry)
 
     def _histogram(self, name: str, description: str, labels: Sequence[str], buckets: Sequence[float]) -> Histogram:
         return Histogram(f"dataserver_{name}", description, labels, registry=self._registry, buckets=buckets)

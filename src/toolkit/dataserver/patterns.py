@@ -10,10 +10,12 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from types import ModuleType
 from typing import Annotated, Protocol, cast
 
-import re2
 from pydantic import AfterValidator
+
+from toolkit.errors import ConfigError
 
 _MEMORY = 8 * 1024 * 1024  # bytes for a compiled pattern and the states of its automaton
 _READ_FOR_LAST = 200_000_000  # characters: each of many matches may read on to the end of the text
@@ -35,6 +37,7 @@ class CompiledPattern:
 
     def __init__(self, pattern: str) -> None:
         """Raises ValueError with RE2's reason."""
+        re2 = _load_re2()
         options = re2.Options()
         options.max_mem = _MEMORY
         options.log_errors = False
@@ -87,6 +90,14 @@ class CompiledPattern:
 def compile_pattern(pattern: str) -> CompiledPattern:
     """Compile a pattern once; ValueError with the reason where RE2 cannot."""
     return CompiledPattern(pattern)
+
+
+def _load_re2() -> ModuleType:
+    try:
+        import re2
+    except ImportError:
+        raise ConfigError("patterns need the package google-re2: pip install 'posttrain-toolkit[server]'") from None
+    return re2
 
 
 def _encodable(text: str) -> str:

@@ -28,6 +28,7 @@ def show_plan(config: DataserverConfig) -> None:
         console.print(f"  {sample.sample_id}")
         for message in sample.messages:
             console.print(f"    {message.role}: {_shortened(message.content)}")
+    console.print("nothing was started (--dry-run)")
 
 
 def _data_table(loaded: Loaded) -> Table:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from toolkit.dataserver.config.datasets import ReasoningGymDataset
 from toolkit.dataserver.procedural import ProceduralItems
-from toolkit.dataserver.rows import Row, json_digest, row_digest
+from toolkit.dataserver.rows import Row, json_digest, row_digest, row_number
 
 
 class ProceduralRows:
@@ -33,8 +33,8 @@ class ProceduralRows:
 
     def find(self, key: str) -> int | None:
         """The item whose number `key` is."""
-        is_number = key.isascii() and key.isdigit() and len(key) <= 18 and key == str(int(key))
-        return int(key) if is_number and int(key) < len(self) else None
+        number = row_number(key)
+        return number if number is not None and number < len(self) else None
 
     def place(self, index: int) -> str:
         """The task and the number."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from toolkit.core.messages import Conversation, Message, ToolCall
 from toolkit.core.records import Columns, parse_record
+from toolkit.dataserver.columns import column_value
 from toolkit.dataserver.config.datasets import PromptColumnsConfig
 from toolkit.dataserver.config.grading import GoldConfig
 from toolkit.dataserver.extraction import extract
@@ -44,22 +45,16 @@ def gold_answer(record: Mapping[str, Any], gold: GoldConfig | None) -> Any:
         return None
     value = column_value(record, gold.column)
     if value is None:
-        raise DataError(f"there is no gold answer: {gold.column!r} is missing or null")
+        raise DataError(
+            f"there is no gold answer: {gold.column!r} is missing or null; name the column in gold.column, or write "
+            "gold: null where no grader needs one"
+        )
     if not isinstance(value, str):
         return value
     found = extract(value, gold.extract)
     if not found:
         raise DataError(f"there is no gold answer: {gold.column!r} holds nothing where gold.extract looks")
     return found
-
-
-def column_value(record: Mapping[str, Any], column: str) -> Any:
-    """The column of that name, or else, for `a.b`, key b of the object in column a; None where there is none."""
-    if column in record:
-        return record[column]
-    head, _, rest = column.partition(".")
-    inner = record.get(head)
-    return column_value(inner, rest) if rest and isinstance(inner, Mapping) else None
 
 
 def wire_messages(conversation: Conversation) -> list[WireMessage]:

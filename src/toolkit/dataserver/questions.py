@@ -14,16 +14,14 @@ class Questions:
 
     def __init__(self, loaded: Loaded) -> None:
         config = loaded.config
-        self._sampler = loaded.sampler
         self._remote = frozenset(name for name, grader in loaded.graders.items() if isinstance(grader, RemoteGrader))
         self._own_plans = {name: own_plan(config, name) for name in config.datasets}
         self._stage_plans = [
             {name: stage_plan(config, index, name) for name in config.datasets} for index in range(len(config.stages))
         ]
 
-    def question(self, target: Target, iteration: int, item: GradeItem) -> Question:
-        """The question how good the item's completion is, `iteration` optimizer steps into the run."""
-        stage_index = self._sampler.stage_index(iteration)
+    def question(self, target: Target, stage_index: int, item: GradeItem) -> Question:
+        """The question how good the item's completion is, in a stage of the curriculum."""
         own = self._own_plans[target.dataset]
         # Held-out rows are judged alike in all stages, so that their rewards can be compared.
         plan = own if target.is_held_out else self._stage_plans[stage_index][target.dataset]

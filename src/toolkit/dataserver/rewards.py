@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
@@ -37,10 +38,15 @@ class GradingPlan:
         whole = sum(weights.values())
         return cls({name: weight / whole for name, weight in weights.items()}, gates, on_missing_score)
 
-    @property
+    @cached_property
     def graders(self) -> tuple[str, ...]:
         """Every grader that is asked, once."""
         return tuple(dict.fromkeys((*self.weights, *self.gates)))
+
+    @cached_property
+    def counted(self) -> Mapping[str, float]:
+        """The shares above 0: a grader of weight 0 decides nothing, not even by failing."""
+        return {name: weight for name, weight in self.weights.items() if weight > 0}
 
 
 class Reward(NamedTuple):
@@ -52,11 +58,8 @@ class Reward(NamedTuple):
 
 
 def total_reward(plan: GradingPlan, judgements: Mapping[str, Judgement]) -> Reward:
-    """Σ wᵢ·sᵢ / Σ wᵢ × Π gates, over the graders of the plan.
-
-    A grader of weight 0 decides nothing, not even by failing.
-    """
-    weights = {name: weight for name, weight in plan.weights.items() if weight > 0}
+    """Σ wᵢ·sᵢ / Σ wᵢ × Π gates, over the graders of the plan."""
+    weights = plan.counted
     missing = [name for name in weights if judgements[name].score is None]
     closed = [name for name in plan.gates if judgements[name].score is None]
     if plan.on_missing_score == "renormalise" and len(missing) < len(weights):

@@ -6,16 +6,16 @@ is read when it is wanted, and memory stays small.
 
 import json
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.dataserver.rows import Indices, Row, row_digest
+from toolkit.dataserver.rows import Indices, Row, row_digest, row_number
 
 
 class FileRows:
@@ -25,7 +25,7 @@ class FileRows:
         """`place`: names a row's place in the file it came from, by line."""
         described = json.loads((folder / "rows.json").read_bytes())
         self.digest: str = described["digest"]
-        self.faults: list[str] = described["faults"]
+        self.faults = [f"{place(line)}: {reason}" for line, reason in described["faults"]]
         self._offsets: Indices = np.load(folder / "offsets.npy", mmap_mode="r")
         self._lines: Indices = np.load(folder / "lines.npy", mmap_mode="r")
         self._contents: npt.NDArray[np.uint64] = np.load(folder / "contents.npy", mmap_mode="r")
@@ -43,10 +43,11 @@ class FileRows:
 
     def find(self, key: str) -> int | None:
         """The row that stands on line `key`."""
-        if not (key.isascii() and key.isdigit()) or len(key) > 18:
+        line = row_number(key)
+        if line is None:
             return None
-        index = int(np.searchsorted(self._lines, int(key)))
-        return index if index < len(self) and self._lines[index] == int(key) else None
+        index = int(np.searchsorted(self._lines, line))
+        return index if index < len(self) and self._lines[index] == line else None
 
     def place(self, index: int) -> str:
         """`file:line`."""
@@ -61,6 +62,13 @@ class FileRows:
         return Row(index, str(self._lines[index]), row_digest(line), json.loads(line))
 
 
+class RowFault(NamedTuple):
+    """A record that was left out, by its line."""
+
+    line: int
+    reason: str
+
+
 class RowWriter:
     """Collects rows and writes the folder that `FileRows` reads."""
 
@@ -70,7 +78,9 @@ class RowWriter:
 
     def add(self, line: int, record: Mapping[str, Any], content: int) -> None:
         """Add the row that stands on `line` and whose prompt has the hash `content`."""
-        self._body += json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        # A table may hold dates and the like in columns that nobody reads.
+        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), default=str)
+        self._body += text.encode("utf-8", "surrogatepass")
         self._body += b"\n"
         self._offsets.append(len(self._body))
         self._lines.append(line)
@@ -79,11 +89,13 @@ class RowWriter:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def write(self, folder: Path, faults: list[str]) -> None:
+    def write(self, folder: Path, faults: Sequence[RowFault]) -> None:
         """Fill the folder, which is there and empty."""
         (folder / "rows.jsonl").write_bytes(self._body)
         np.save(folder / "offsets.npy", np.array(self._offsets, dtype=np.int64))
-        np.save(folder / "lines.npy", np.array(self._lines, dtype=np.int64))
+        lines = np.array(self._lines, dtype="<i8")
+        np.save(folder / "lines.npy", lines)
         np.save(folder / "contents.npy", np.array(self._contents, dtype=np.uint64))
-        digest = blake2b(self._body, digest_size=16).hexdigest()
+        # With the lines, since a sample id names its row by them.
+        digest = blake2b(self._body + lines.tobytes(), digest_size=16).hexdigest()
         (folder / "rows.json").write_text(json.dumps({"digest": digest, "faults": faults}))

@@ -58,6 +58,12 @@ def row_digest(line: bytes) -> str:
     return blake2b(line, digest_size=4).hexdigest()
 
 
+def row_number(key: str) -> int | None:
+    """The number that a row's key spells; None where it is no such key."""
+    is_number = key.isascii() and key.isdigit() and len(key) <= 18 and key == str(int(key))
+    return int(key) if is_number else None
+
+
 def json_digest(value: Any) -> str:
     """32 hex digits of a JSON value."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=True)

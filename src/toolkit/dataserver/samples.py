@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,8 @@ class Samples:
         self._config = config
         self._datasets = datasets
         self._sides = sides
+        # The completions of a group, and of the ranks of a trainer, name the same few rows.
+        self._targets = lru_cache(maxsize=4096)(self._target)
 
     def sample(self, slot: Slot) -> Sample:
         """What is sent for a slot; never the gold answer."""
@@ -61,6 +64,14 @@ class Samples:
         Raises:
             DataError: there is none, or the row is not any more what it was when it was sampled.
         """
+        return self._targets(sample_id)
+
+    def gold(self, dataset: str, row: Row) -> Any:
+        """The row's right answer; None where the data set has none."""
+        config = self._config.datasets[dataset]
+        return gold_answer(row.record, config.gold) if isinstance(config, FileDataset) else row.record["answer"]
+
+    def _target(self, sample_id: str) -> Target:
         dataset, key, digest = ["", "", *sample_id.rsplit(":", 2)][-3:]
         rows = self._datasets.get(dataset)
         index = rows.find(key) if rows is not None else None
@@ -72,11 +83,6 @@ class Samples:
         return Target(
             dataset, row, self._is_held_out(dataset, index), self.gold(dataset, row), self._prompt(dataset, row)
         )
-
-    def gold(self, dataset: str, row: Row) -> Any:
-        """The row's right answer; None where the data set has none."""
-        config = self._config.datasets[dataset]
-        return gold_answer(row.record, config.gold) if isinstance(config, FileDataset) else row.record["answer"]
 
     def _prompt(self, dataset: str, row: Row) -> str:
         return last_user_text(self._conversation(dataset, row))

@@ -21,7 +21,7 @@ _LAST_ITERATION = 2**40
 class Sides:
     """The rows of a data set that training draws from, and those held out; each in rising order."""
 
-    train: Indices
+    train: Indices | range
     validation: Indices
 
 
@@ -40,7 +40,7 @@ def split_rows(config: DataserverConfig, datasets: Mapping[str, Rows]) -> dict[s
     for name, rows in datasets.items():
         fraction = config.datasets[name].validation_fraction
         if fraction is None:
-            sides[name] = Sides(np.arange(len(rows)), np.arange(0))
+            sides[name] = Sides(range(len(rows)), np.arange(0))
         else:
             sides[name] = Sides(*held_out_rows(rows.contents(), fraction, config.seed, name))
     return sides
@@ -59,7 +59,7 @@ class Sampler:
         stages = config.curriculum_stages()
         sizes = {name: len(side.train) for name, side in sides.items()}
         self._planned = Curriculum(stages, sizes, config.prompts_per_iteration, config.seed)
-        stages[-1] = dataclasses.replace(stages[-1], until_step=_LAST_ITERATION)
+        stages[-1] = dataclasses.replace(stages[-1], until_step=max(_LAST_ITERATION, stages[-1].until_step))
         self._curriculum = Curriculum(stages, sizes, config.prompts_per_iteration, config.seed)
         self._validation = [(name, int(index)) for name, side in sides.items() for index in side.validation]
 
@@ -102,5 +102,5 @@ class Sampler:
         stride, end = self._config.iteration_stride, self._config.total_iterations
         if iteration % stride:
             raise ConfigError(f"iteration {iteration} is not drawn: only those that iteration_stride {stride} divides")
-        if iteration >= _LAST_ITERATION or (iteration >= end and self._config.after_last_stage == "refuse"):
+        if iteration >= end and (iteration >= _LAST_ITERATION or self._config.after_last_stage == "refuse"):
             raise ConfigError(f"iteration {iteration} lies past the last stage, which ends at {end}")

@@ -2,10 +2,10 @@
 
 With bubblewrap the program has no network, sees the interpreter and the system's libraries and no other file, and
 no other process: what is left to attack is the kernel. Without it, under resource limits alone, this is NOT a
-security boundary: limits stop loops, floods of output and of processes, but the program can open network
-connections and read every file that the user it runs as can read. That user is `nobody` where the server runs as
-root; otherwise it is the server's own, and then the program can also end the server's processes and read their
-memory. Run untrusted models' code on a machine of its own.
+security boundary: limits stop loops, floods of output and floods of processes, but the program can open network
+connections, read every file that its user can read, and write where its user can write. That user is `nobody`
+where the server runs as root; otherwise it is the server's own, and then the program can also end the server's
+processes and read their memory. Run the programs of models that you do not trust on a machine of its own.
 """
 
 import math
@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import IO, Literal, NamedTuple
 
 from toolkit.errors import ConfigError
 
@@ -63,12 +63,13 @@ def run_program(program: str, stdin: str, limits: Limits, kind: Kind) -> Run:
         return Run("failed", "", "the program is no valid Unicode")
     with (
         tempfile.TemporaryDirectory(prefix="sandbox-") as folder,
-        tempfile.TemporaryFile() as output,
-        tempfile.TemporaryFile() as errors,
+        _file(stdin.encode("utf-8", "replace")) as given,
+        _file() as output,
+        _file() as errors,
     ):
         process = subprocess.Popen(
             _command(program, limits, kind),
-            stdin=subprocess.PIPE,
+            stdin=given,
             stdout=output,
             stderr=errors,
             cwd=folder,
@@ -76,12 +77,12 @@ def run_program(program: str, stdin: str, limits: Limits, kind: Kind) -> Run:
             start_new_session=True,
         )
         try:
-            process.communicate(stdin.encode("utf-8", "replace"), timeout=limits.seconds)
+            code = process.wait(limits.seconds)
         except subprocess.TimeoutExpired:
             return Run("timeout", "", f"ran longer than {limits.seconds:g} s")
         finally:
             _end(process)
-        return _result(process.returncode, _text(output, limits.output_bytes), _text(errors, 10_000))
+        return _result(code, _text(output, limits.output_bytes), _text(errors, 10_000))
 
 
 @cache
@@ -151,7 +152,17 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def _text(file: "tempfile._TemporaryFileWrapper[bytes]", size: int) -> str:
+def _file(content: bytes = b"") -> IO[bytes]:
+    """A file without a name, which is gone when it is closed."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
+    if os.geteuid() == 0:
+        os.fchown(file.fileno(), _NOBODY, _NOBODY)  # so that /dev/stdin can be opened
+    file.write(content)
+    file.seek(0)
+    return file
+
+
+def _text(file: IO[bytes], size: int) -> str:
     file.seek(0)
     return file.read(size).decode("utf-8", "replace")
 

@@ -4,10 +4,7 @@ It is handed to a bare interpreter as text, so it uses the standard library alon
 """
 
 import os
-import resource
-import signal
 import sys
-from types import ModuleType
 
 
 def main() -> None:
@@ -15,36 +12,38 @@ def main() -> None:
     seconds, user, limits, program = sys.argv[1:]
     if user:
         _become(int(user))
+    # Not above: packages that are imported by now are looked for where the new user may not go.
+    import resource
+    import signal
+
     for limit in limits.split():
         name, _, value = limit.partition("=")
-        _lower(getattr(resource, name), int(value))
+        number = getattr(resource, name)
+        hard = resource.getrlimit(number)[1]
+        lowered = int(value) if hard == resource.RLIM_INFINITY else min(int(value), hard)
+        resource.setrlimit(number, (lowered, lowered))
     # Whoever started this may be gone before the time is over.
     signal.alarm(int(seconds))
-    run(program)
-
-
-def run(program: str) -> None:
-    """Run the program as if it were a file of its own."""
-    module = ModuleType("__main__")
-    sys.modules["__main__"] = module
-    sys.argv = ["program.py"]
-    exec(compile(program, "program.py", "exec"), module.__dict__)
+    _run(program)
 
 
 def _become(user: int) -> None:
     # The interpreter may live where that user may not go, so its folders are opened first and named by number.
     if os.path.isdir("/proc/self/fd"):
-        folders = [os.open(folder, os.O_RDONLY) for folder in sys.path if os.path.isdir(folder)]
-        sys.path[:] = [f"/proc/self/fd/{number}" for number in folders]
+        numbers = {folder: os.open(folder, os.O_RDONLY) for folder in sys.path if os.path.isdir(folder)}
+        sys.path[:] = [f"/proc/self/fd/{number}" for number in numbers.values()]
+        encodings = sys.modules["encodings"]  # the one package that every interpreter has imported by now
+        encodings.__path__ = [f"{folder}/encodings" for folder in sys.path]
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
 
 
-def _lower(limit: int, value: int) -> None:
-    hard = resource.getrlimit(limit)[1]
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(limit, (value, value))
+def _run(program: str) -> None:
+    module = type(sys)("__main__")
+    sys.modules["__main__"] = module
+    sys.argv = ["program.py"]
+    exec(compile(program, "program.py", "exec"), module.__dict__)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ class Service:
         stage_index = self._sampler.stage_index(request.iteration)
         targets = [self._target(item) for item in request.items]
         asked = {
-            number: self._questions.question(target, request.iteration, item)
+            number: self._questions.question(target, stage_index, item)
             for number, (item, target) in enumerate(zip(request.items, targets, strict=True))
             if isinstance(target, Target)
         }

@@ -1,5 +1,6 @@
 """The config file of `toolkit-rl-dataserver`."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -10,11 +11,12 @@ from toolkit.core.config.strict import ConfigPath, StrictModel
 from toolkit.core.curriculum.curriculum import Curriculum, Stage
 from toolkit.dataserver.config.datasets import AnyDataset, GradedDataset
 from toolkit.dataserver.config.grading import GradingOverride
-from toolkit.dataserver.config.names import check_dataset_graders, check_stage_graders
+from toolkit.dataserver.config.names import Fault, GraderCheck, refuse, section_faults
 from toolkit.dataserver.config.serving import LimitsConfig, ListenConfig
 from toolkit.dataserver.graders.base import Grader
-from toolkit.dataserver.graders.catalogue import AnyGrader, built_in_graders
+from toolkit.dataserver.graders.catalogue import AnyGrader
 from toolkit.dataserver.journal.config import JournalConfig
+from toolkit.errors import ConfigError
 
 
 class RLStageConfig(StageConfig):
@@ -30,9 +32,6 @@ class DataserverConfig(StrictModel):
     data_root: ConfigPath = Path(".")
     """Folder that holds the data; no file outside it is read, not even through a symbolic link."""
 
-    datasets: dict[str, AnyDataset] = Field(min_length=1)
-    """The data, each under the name by which the stages mix it."""
-
     on_bad_record: OnBadRecord = "error"
     """Whether a record that cannot be used stops the start, or is left out and counted."""
 
@@ -41,6 +40,9 @@ class DataserverConfig(StrictModel):
 
     graders: dict[str, AnyGrader] = Field(default_factory=dict)
     """Graders with parameters of their own, each under the name by which the data sets refer to it."""
+
+    datasets: dict[str, AnyDataset] = Field(min_length=1)
+    """The data, each under the name by which the stages mix it."""
 
     stages: tuple[RLStageConfig, ...] = Field(min_length=1)
     """The curriculum: stages in the order in which they are trained."""
@@ -76,27 +78,26 @@ class DataserverConfig(StrictModel):
         """The stages as the curriculum takes them: in draws of `prompts_per_iteration` rows, not in iterations."""
         return strided_stages(self.stages, self.iteration_stride)
 
-    @field_validator("datasets")
-    @classmethod
-    def _names_can_be_ids(cls, datasets: dict[str, GradedDataset]) -> dict[str, GradedDataset]:
-        for name in datasets:
-            if not name.strip() or len(name) > 100:
-                raise ValueError(f"a data set's name has 1 to 100 characters, so not {name[:100]!r}")
-        return datasets
+    # What looks at more than one section is checked where the later of them is read, and told at the key in question;
+    # a section that is missing from `info.data` is wrong by itself, which is told.
 
     @field_validator("graders")
     @classmethod
-    def _graders_are_allowed(cls, graders: dict[str, Grader], info: ValidationInfo) -> dict[str, Grader]:
-        for name, grader in graders.items():
-            built_in = built_in_graders().get(name)
-            if built_in is not None and not isinstance(grader, built_in):
-                raise ValueError(f"{name} is the name of a built-in grader; call this one differently")
-        running = [name for name, grader in graders.items() if grader.needs_code_execution]
-        if running and info.data.get("allow_code_execution") is False:
-            raise ValueError(f"{', '.join(running)} runs code that a model wrote; set allow_code_execution: true first")
-        if "datasets" in info.data:
-            check_dataset_graders(info.data["datasets"], graders)
+    def _names_are_free(cls, graders: dict[str, Grader]) -> dict[str, Grader]:
+        refuse(section_faults(graders))
         return graders
+
+    @field_validator("datasets")
+    @classmethod
+    def _graders_fit(cls, datasets: dict[str, GradedDataset], info: ValidationInfo) -> dict[str, GradedDataset]:
+        faults = [
+            Fault((name,), name, "a data set's name has 1 to 100 characters")
+            for name in datasets
+            if not name.strip() or len(name) > 100
+        ]
+        check = _grader_check(info)
+        refuse([*faults, *(check.dataset_faults(datasets) if check else ())])
+        return datasets
 
     @field_validator("stages")
     @classmethod
@@ -104,14 +105,12 @@ class DataserverConfig(StrictModel):
         datasets: dict[str, GradedDataset] | None = info.data.get("datasets")
         if datasets is None:
             return stages
-        Curriculum(strided_stages(stages, 1), dict.fromkeys(datasets, 1), rows_per_step=1, seed=0)
-        used = {name for stage in stages for name in stage.mix}
-        unused = [name for name in datasets if name not in used]
-        if unused:
-            raise ValueError(f"no stage uses {', '.join(unused)}; add it to a stage's mix or remove it from datasets")
-        if "graders" in info.data:
-            for stage in stages:
-                check_stage_graders(stage.name, stage.grading, datasets, info.data["graders"])
+        faults = list(_curriculum_faults(stages, datasets))
+        check = _grader_check(info)
+        if check is not None:
+            for index, stage in enumerate(stages):
+                faults += check.stage_faults(index, stage.grading, stage.mix, datasets)
+        refuse(faults)
         return stages
 
     @field_validator("iteration_stride")
@@ -120,6 +119,25 @@ class DataserverConfig(StrictModel):
         if "stages" in info.data:
             strided_stages(info.data["stages"], stride)
         return stride
+
+
+def _grader_check(info: ValidationInfo) -> GraderCheck | None:
+    """None where the section `graders` is wrong by itself."""
+    graders = info.data.get("graders")
+    return None if graders is None else GraderCheck(graders, info.data.get("allow_code_execution", True))
+
+
+def _curriculum_faults(stages: tuple[RLStageConfig, ...], datasets: Mapping[str, GradedDataset]) -> Iterator[Fault]:
+    try:
+        # Sizes of 1 stand for data not yet counted.
+        Curriculum(strided_stages(stages, 1), dict.fromkeys(datasets, 1), rows_per_step=1, seed=0)
+    except ConfigError as error:
+        yield Fault((), stages, str(error))
+    used = {name for stage in stages for name in stage.mix}
+    unused = [name for name in datasets if name not in used]
+    if unused:
+        reason = f"no stage uses {', '.join(unused)}; add it to a stage's mix or remove it from datasets"
+        yield Fault((), stages, reason)
 
 
 def strided_stages(stages: tuple[RLStageConfig, ...], stride: int) -> list[Stage]:

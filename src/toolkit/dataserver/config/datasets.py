@@ -2,14 +2,14 @@
 
 import os
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
 
 from toolkit.core.config.data import ColumnName
 from toolkit.core.config.strict import StrictModel
 from toolkit.dataserver.completions import ReasoningTags
-from toolkit.dataserver.config.grading import GoldConfig, OnMissingScore, Weight, check_weights
+from toolkit.dataserver.config.grading import Gates, GoldConfig, OnMissingScore, Weight, check_weights
 
 
 class PromptColumnsConfig(StrictModel):
@@ -49,7 +49,7 @@ class GradedDataset(StrictModel):
     """Graders and their weights. A name is one of the section `graders`, or the type of a built-in grader, which
     then has its defaults."""
 
-    gates: tuple[str, ...] = ()
+    gates: Gates = ()
     """Graders whose scores multiply the reward."""
 
     on_missing_score: OnMissingScore = "abstain"
@@ -95,7 +95,8 @@ class FileDataset(GradedDataset):
     def _stays_inside(cls, path: str) -> str:
         if "\0" in path:
             raise ValueError("the path holds a NUL character, which no file name can have")
-        if PurePath(path).is_absolute() or path.startswith("~") or os.path.normpath(path).startswith(".."):
+        leads_up = PurePath(os.path.normpath(path)).parts[:1] == ("..",)
+        if leads_up or PurePath(path).is_absolute() or path.startswith("~"):
             raise ValueError(f"{path!r} leaves data_root; every path starts from it and stays inside")
         return path
 
@@ -110,10 +111,10 @@ class ReasoningGymDataset(GradedDataset):
     """Which of its data sets, as `leg_counting`. To raise the difficulty stage by stage, name the task several
     times with other parameters and mix those data sets."""
 
-    rows: int = Field(default=100_000, ge=1, le=2**31)
+    rows: int = Field(default=100_000, ge=1, le=10_000_000)
     """How many items there are before they repeat."""
 
-    params: dict[str, Any] = Field(default_factory=dict)
+    params: dict[str, JsonValue] = Field(default_factory=dict)
     """Parameters of the task, as its own documentation lists them."""
 
 

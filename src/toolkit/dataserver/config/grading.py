@@ -2,13 +2,23 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from toolkit.core.config.strict import StrictModel
 from toolkit.dataserver.extraction import Extract
 
 OnMissingScore = Literal["abstain", "renormalise", "zero"]
-Weight = Annotated[float, Field(ge=0)]
+Weight = Annotated[float, Field(ge=0, le=1e6)]
+
+
+def _each_once(gates: tuple[str, ...]) -> tuple[str, ...]:
+    twice = sorted({name for name in gates if gates.count(name) > 1})
+    if twice:
+        raise ValueError(f"{', '.join(twice)} would count twice; name each gate once")
+    return gates
+
+
+Gates = Annotated[tuple[str, ...], AfterValidator(_each_once)]
 
 
 class GoldConfig(StrictModel):
@@ -34,7 +44,7 @@ class GradingOverride(StrictModel):
     graders: dict[str, Weight] | None = None
     """Graders and their weights in this stage, instead of the data set's own."""
 
-    gates: tuple[str, ...] | None = None
+    gates: Gates | None = None
     """Gates in this stage, instead of the data set's own."""
 
     @field_validator("graders")

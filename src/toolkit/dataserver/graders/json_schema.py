@@ -9,7 +9,7 @@ from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Example, Score
 from toolkit.dataserver.json_answers import JsonGrader
 from toolkit.dataserver.json_schemas import compile_schema
-from toolkit.dataserver.prompts import column_value
+from toolkit.dataserver.columns import column_value
 from toolkit.errors import DataError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from toolkit.core.config.strict import StrictModel
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.fences import FencedTextGrader
 from toolkit.dataserver.graders.base import Example, Score
-from toolkit.dataserver.prompts import column_value
+from toolkit.dataserver.columns import column_value
 from toolkit.dataserver.xml_outline import Element, Outline, outline
 from toolkit.errors import DataError
 

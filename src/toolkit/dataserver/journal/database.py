@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -87,24 +86,10 @@ def _sqlite(config: JournalConfig) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _set_up(raw: sqlite3.Connection, _: object) -> None:
-        _use_wal(raw)
+        raw.execute("PRAGMA journal_mode=WAL")
         raw.execute("PRAGMA synchronous=NORMAL")
 
     return engine
-
-
-def _use_wal(raw: sqlite3.Connection) -> None:
-    """Let readers and a writer go on beside one another."""
-    deadline = time.monotonic() + _BUSY_SECONDS
-    while True:
-        try:
-            raw.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            # SQLite does not wait by itself here when another process makes the same change.
-            if True:
-                raise
-            time.sleep(0.02)
 
 
 def _postgresql(url: str) -> Engine:
@@ -117,6 +102,7 @@ def _postgresql(url: str) -> Engine:
 def _prepare(connection: Connection, place: str) -> None:
     if connection.dialect.name == "postgresql":
         # CREATE … IF NOT EXISTS is no protection against another creator at the same moment.
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({_CREATORS_LOCK})"))
         encoding = connection.scalar(text("SHOW server_encoding"))
         if encoding != "UTF8":
             raise ConfigError(f"journal: {place} has the encoding {encoding}; make it anew with ENCODING 'UTF8'")

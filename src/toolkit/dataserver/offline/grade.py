@@ -35,7 +35,9 @@ def grade_file(config: DataserverConfig, source: Path, output: Path | None) -> N
     loaded = Loaded.read(config, console.print)
     completions = read_completions(source, loaded)
     questions = Questions(loaded)
-    asked = [questions.question(each.target, each.iteration, _item(each)) for each in completions]
+    asked = [
+        questions.question(each.target, loaded.sampler.stage_index(each.iteration), _item(each)) for each in completions
+    ]
     results = grade_questions(loaded, asked)
     if output is not None:
         write_jsonl(output, (_output_line(*pair) for pair in zip(completions, results, strict=True)))

@@ -56,7 +56,8 @@ def regrade(config: DataserverConfig, source: Path | None, output: Path | None, 
         raise DataError(f"nothing can be graded again{f': {skipped[0]}' if skipped else ': there are no completions'}")
     questions = Questions(loaded)
     asked = [
-        questions.question(target, each.iteration, _item(each)) for each, target in zip(usable, targets, strict=True)
+        questions.question(target, loaded.sampler.stage_index(each.iteration), _item(each))
+        for each, target in zip(usable, targets, strict=True)
     ]
     results = grade_questions(loaded, asked)
     changes = [Change(*each) for each in zip(usable, (target.dataset for target in targets), results, strict=True)]

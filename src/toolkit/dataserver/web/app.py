@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -71,16 +72,21 @@ async def meta(request: Request) -> Meta:
     return request.app.state.server.meta
 
 
-@router.post("/sample", responses=_REFUSALS)
-async def sample(request: Request, body: SampleRequest) -> SampleResponse:
+@router.post("/sample", response_model=SampleResponse, responses=_REFUSALS)
+async def sample(request: Request, body: SampleRequest) -> Response:
     """The prompts in some slots of an iteration: equal requests have equal answers."""
-    return _server(request).service.sample(body)
+    return _as_json(_server(request).service.sample(body))
 
 
-@router.post("/grade", responses=_REFUSALS)
-async def grade(request: Request, body: GradeRequest) -> GradeResponse:
+@router.post("/grade", response_model=GradeResponse, responses=_REFUSALS)
+async def grade(request: Request, body: GradeRequest) -> Response:
     """The rewards of completions, in their order; one that cannot be graded costs the others nothing."""
-    return await _server(request).service.grade(body)
+    return _as_json(await _server(request).service.grade(body))
+
+
+def _as_json(answer: BaseModel) -> Response:
+    """The answer as it is: a model that was made here needs no second validation."""
+    return Response(answer.model_dump_json(), media_type="application/json")
 
 
 @router.get("/metrics", responses={401: _REFUSALS[401]})
