@@ -27,7 +27,7 @@ def describe(
         prompts_per_iteration=config.prompts_per_iteration,
         iteration_stride=config.iteration_stride,
         total_iterations=config.total_iterations,
-        adaptive=False,
+        adaptive=config.adaptive is not None,
         stages=[_stage(config, index) for index in range(len(config.stages))],
         datasets=[
             DatasetMeta(
@@ -51,7 +51,10 @@ def describe(
 
 def _stage(config: DataserverConfig, index: int) -> StageMeta:
     stage = config.stages[index]
-    plans = {name: stage_plan(config, index, name) for name, weight in stage.mix.items() if weight}
+    drawn = [name for name, weight in stage.mix.items() if weight]
+    if config.adaptive is not None and config.adaptive.easy is not None:
+        drawn.append(config.adaptive.easy.dataset)
+    plans = {name: stage_plan(config, index, name) for name in drawn}
     whole = sum(stage.mix.values())
     return StageMeta(
         name=stage.name,

@@ -60,16 +60,20 @@ def extract_untrimmed(text: str, how: Extract) -> str | None:
         match = pattern.last(text)
         return match.group(1 if pattern.groups else 0) if match else None
     if how == "boxed":
-        return _last_box(text)
+        boxes = find_boxes(text)
+        return text[boxes[-1]] if boxes else None
     if how == "last_number":
         number = last_number(text)
         return text[slice(*number.span)] if number else None
     return text
 
 
-def _last_box(text: str) -> str | None:
-    """What the box that is opened last holds; a box that is never closed is none."""
-    start, end = -1, -1
+def find_boxes(text: str) -> list[slice]:
+    """Where the content of each `\\boxed{…}` and `\\fbox{…}` is, by where they open.
+
+    A box that is never closed is none.
+    """
+    boxes = []
     opened: list[int | None] = []  # where the content of a box starts; None for other braces
     for brace in _BRACES.finditer(text):
         if brace["box"]:
@@ -77,7 +81,7 @@ def _last_box(text: str) -> str | None:
         elif brace["open"]:
             opened.append(None)
         elif brace["close"] and opened:
-            content = opened.pop()
-            if content is not None and content > start:
-                start, end = content, brace.start()
-    return text[start:end] if start >= 0 else None
+            start = opened.pop()
+            if start is not None:
+                boxes.append(slice(start, brace.start()))
+    return sorted(boxes, key=lambda box: box.start)

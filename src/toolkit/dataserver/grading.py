@@ -16,7 +16,7 @@ from toolkit.dataserver.graders.base import Grader, checked_score
 from toolkit.dataserver.graders.remote import Failure, Outcome, RemoteGrader
 from toolkit.dataserver.pool import GradingPool
 from toolkit.dataserver.rewards import GradingPlan, Judgement, Reward, total_reward
-from toolkit.dataserver.workers import Task, grade_input
+from toolkit.dataserver.workers import Task, grade_input, shown
 
 logger = logging.getLogger(__name__)
 
@@ -104,10 +104,11 @@ class GradeBook:
             batch.add_done_callback(self._batches.discard)
         return answers
 
-    async def finish(self) -> None:
-        """Wait for what is under way."""
-        if self._batches:
-            await asyncio.wait(self._batches)
+    async def close(self) -> None:
+        """Give up what is under way; to be called when nobody waits for it any more."""
+        for batch in self._batches:
+            batch.cancel()
+        await asyncio.gather(*self._batches, return_exceptions=True)
 
     def _remember(self, key: tuple[object, ...], done: "asyncio.Future[Graded]") -> None:
         del self._under_way[key]
@@ -157,7 +158,7 @@ class GradeBook:
         try:
             outcomes: Sequence[Outcome] = await grader.score_all(items, self._client)
         except Exception as error:  # noqa: BLE001  # it costs these completions their score, and no others
-            outcomes = [Failure("error", f"{type(error).__name__}: {error}"[:500])] * len(items)
+            outcomes = [Failure("error", f"{type(error).__name__}: {error}")] * len(items)
         milliseconds = (time.perf_counter() - begin) * 1000
         for number, outcome in zip(numbers, outcomes, strict=True):
             add(number, {name: _judgement(outcome, milliseconds)})
@@ -168,12 +169,12 @@ _Add = Callable[[int, Mapping[str, Judgement]], None]
 
 def _judgement(outcome: Outcome, milliseconds: float) -> Judgement:
     if isinstance(outcome, Failure):
-        return Judgement(outcome.status, None, milliseconds, outcome.detail[:500])
+        return Judgement(outcome.status, None, milliseconds, shown(outcome.detail))
     try:
         score = checked_score(outcome)
     except ValueError as error:
-        return Judgement("error", None, milliseconds, str(error))
-    return Judgement("ok", score.value, milliseconds, score.detail[:500])
+        return Judgement("error", None, milliseconds, shown(str(error)))
+    return Judgement("ok", score.value, milliseconds, shown(score.detail))
 
 
 def _size(graded: Graded) -> int:

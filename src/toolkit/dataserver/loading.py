@@ -11,7 +11,7 @@ from toolkit.core.sources import Source, clipped, open_data
 from toolkit.core.splits import content_hash
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.config.datasets import FileDataset, GradedDataset, ReasoningGymDataset
-from toolkit.dataserver.paths import confined_file
+from toolkit.dataserver.paths import confined_file, require_root
 from toolkit.dataserver.procedural_rows import ProceduralRows
 from toolkit.dataserver.prompts import gold_answer, parse_prompt, prompt_columns
 from toolkit.dataserver.row_files import FileRows, RowFault, RowWriter
@@ -32,6 +32,8 @@ def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
     """
     loaded: dict[str, Rows] = {}
     problems: list[str] = []
+    if any(isinstance(dataset, FileDataset) for dataset in config.datasets.values()):
+        require_root(config.data_root)
     for name, dataset in config.datasets.items():
         try:
             loaded[name] = _load(dataset, config, report)

@@ -52,10 +52,11 @@ _CHUNK = re.compile(
 )
 _NUMBER = re.compile(r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,6})?")
 _EXPONENT_OR_INDEX = ("^", "^{", "_{", "^(")
+_OPERATORS = "times|cdot|div|pm|mp|pi|log|ln|exp|sin|cos|tan|int|sum|prod|in|cup|cap"
 _PART_BEFORE = re.compile(
-    rf"(?:[/√]|[}}\]]\{{|frac\{{|sqrt\{{|[0-9)\]}}%]\ ?[{_MINUS}+*×·÷/]\ ?|\\(?:times|cdot|div)\ ?)\Z"
+    rf"(?:[/√]|[}}\]]\{{|frac\{{|sqrt\{{|[0-9)\]}}%]\ ?[{_MINUS}+*×·÷/]\ ?|\\(?:{_OPERATORS})[\ ({{]?)\Z"
 )
-_PART_AFTER = re.compile(r"\s?(?:\^|√|\\(?:[dt]?frac|sqrt|pi|cdot|times)(?![A-Za-z]))")
+_PART_AFTER = re.compile(rf"\s?(?:\^|√|\\(?:[dt]?frac|sqrt|{_OPERATORS})(?![A-Za-z]))")
 
 _ROUNDED = Context(prec=50)
 
@@ -86,10 +87,15 @@ class Numeral(NamedTuple):
     """All but the sign: also a whole date, or `15km`."""
 
     @property
+    def is_part(self) -> bool:
+        """Whether it is an operand: of a fraction, a power, a root, a product or a sum."""
+        before = self.text[max(self.start - 9, 0) : self.start]
+        return bool(_PART_BEFORE.search(before) or _PART_AFTER.match(self.text, self.end))
+
+    @property
     def number(self) -> Number | None:
         """None where it is not a plain number."""
-        before = self.text[max(self.start - 8, 0) : self.start]
-        if len(self.sign) > 1 or _PART_BEFORE.search(before) or _PART_AFTER.match(self.text, self.end):
+        if len(self.sign) > 1 or self.is_part:
             return None
         value = _value(self.sign, self.digits)
         return None if value is None else Number((self.start, self.end), value)

@@ -7,14 +7,18 @@ from toolkit.core.files import require_file
 from toolkit.errors import DataError
 
 
+def require_root(root: Path) -> None:
+    """Raise DataError unless the data root is a folder."""
+    if not root.is_dir():
+        raise DataError(f"data_root {root} is no folder; set data_root to where the data are")
+
+
 def confined_file(root: Path, relative: str) -> Path:
     """The file at `relative` under the data root.
 
     Raises:
         DataError: there is no such file, or it lies outside the root, be it by a symbolic link.
     """
-    if not root.is_dir():
-        raise DataError(f"data_root {root} is no folder; set data_root to where the data are")
     path = root / relative
     real, real_root = os.path.realpath(path), os.path.realpath(root)
     if os.path.commonpath([real, real_root]) != real_root:

@@ -3,8 +3,12 @@
 from rich.table import Table
 
 from toolkit.core.runs.progress import console
+from toolkit.dataserver.adaptive.outline import outline
+from toolkit.dataserver.adaptive.planned import as_slots
+from toolkit.dataserver.adaptive.planner import Planner
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.loaded import Loaded
+from toolkit.dataserver.sampling import Slot
 from toolkit.dataserver.schemas import StageMeta
 
 _FIRST_PROMPTS = 4
@@ -22,13 +26,22 @@ def show_plan(config: DataserverConfig) -> None:
     console.print(f"config_id {loaded.meta.config_id}")
     console.print(_data_table(loaded), soft_wrap=False)
     console.print(_stage_table(loaded), soft_wrap=False)
+    if config.adaptive is not None:
+        console.print("\n".join(outline(config.adaptive, config.iteration_stride)))
     console.print("the first prompts:")
-    for slot in loaded.sampler.slots(0, 0, min(_FIRST_PROMPTS, config.prompts_per_iteration), "train"):
+    for slot in _first_slots(loaded, min(_FIRST_PROMPTS, config.prompts_per_iteration)):
         sample = loaded.samples.sample(slot)
         console.print(f"  {sample.sample_id}")
         for message in sample.messages:
             console.print(f"    {message.role}: {_shortened(message.content)}")
     console.print("nothing was started (--dry-run)")
+
+
+def _first_slots(loaded: Loaded, count: int) -> list[Slot]:
+    """The first slots of iteration 0, before anything is graded."""
+    if loaded.config.adaptive is not None:
+        return as_slots(Planner(loaded, loaded.config.adaptive).plan(0, {}))[:count]
+    return loaded.sampler.slots(0, 0, count, "train")
 
 
 def _data_table(loaded: Loaded) -> Table:

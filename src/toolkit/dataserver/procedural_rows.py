@@ -31,6 +31,10 @@ class ProceduralRows:
         """Item number `index`; the newest ones made are remembered."""
         return self._cached(index)
 
+    def key(self, index: int) -> str:
+        """The number of the item, as text."""
+        return str(index)
+
     def find(self, key: str) -> int | None:
         """The item whose number `key` is."""
         number = row_number(key)
@@ -46,4 +50,4 @@ class ProceduralRows:
 
     def _make(self, index: int) -> Row:
         record: dict[str, Any] = self._items.item(index)
-        return Row(index, str(index), row_digest(json.dumps(record, sort_keys=True).encode()), record)
+        return Row(index, self.key(index), row_digest(json.dumps(record, sort_keys=True).encode()), record)

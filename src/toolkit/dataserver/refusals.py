@@ -10,7 +10,9 @@ Code = Literal[
     "request_id_reused",
     "too_large",
     "overloaded",
+    "not_found",
     "not_ready",
+    "unavailable",
     "unauthorized",
 ]
 

@@ -41,6 +41,10 @@ class FileRows:
         """Row number `index`; the newest ones read are remembered."""
         return self._cached(index)
 
+    def key(self, index: int) -> str:
+        """The line on which row number `index` stands."""
+        return str(self._lines[index])
+
     def find(self, key: str) -> int | None:
         """The row that stands on line `key`."""
         line = row_number(key)
@@ -59,7 +63,7 @@ class FileRows:
 
     def _read(self, index: int) -> Row:
         line = self._bytes[self._offsets[index] : self._offsets[index + 1]]
-        return Row(index, str(self._lines[index]), row_digest(line), json.loads(line))
+        return Row(index, self.key(index), row_digest(line), json.loads(line))
 
 
 class RowFault(NamedTuple):

@@ -40,6 +40,10 @@ class Rows(Protocol):
         """Row number `index`."""
         ...
 
+    def key(self, index: int) -> str:
+        """The key of row number `index`, without reading it."""
+        ...
+
     def find(self, key: str) -> int | None:
         """The number of the row with that key, if there is one."""
         ...

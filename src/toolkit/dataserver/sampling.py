@@ -11,7 +11,7 @@ from toolkit.core.splits import held_out_rows
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.rows import Indices, Rows
 from toolkit.dataserver.schemas import Split
-from toolkit.errors import ConfigError
+from toolkit.errors import ConfigError, DataError
 
 # Iterations past the last stage go on with its mix, up to here.
 _LAST_ITERATION = 2**40
@@ -35,14 +35,27 @@ class Slot:
 
 
 def split_rows(config: DataserverConfig, datasets: Mapping[str, Rows]) -> dict[str, Sides]:
-    """The two sides of every data set; DataError where nothing can be held out."""
-    sides = {}
+    """The two sides of every data set.
+
+    Raises:
+        DataError: nothing can be held out; one message for all data sets.
+    """
+    sides: dict[str, Sides] = {}
+    problems: list[str] = []
     for name, rows in datasets.items():
         fraction = config.datasets[name].validation_fraction
         if fraction is None:
             sides[name] = Sides(range(len(rows)), np.arange(0))
-        else:
+            continue
+        try:
             sides[name] = Sides(*held_out_rows(rows.contents(), fraction, config.seed, name))
+        except DataError:
+            problems.append(
+                f"datasets.{name}.validation_fraction: the {len(rows)} rows all ask the same, so none can be held out; "
+                "leave it out"
+            )
+    if problems:
+        raise DataError("\n".join(problems))
     return sides
 
 
@@ -83,16 +96,13 @@ class Sampler:
         Raises:
             ConfigError: there are no such slots, or nothing is drawn at that iteration.
         """
-        self._check(iteration, offset, batch_size, split)
+        self.require_slots(iteration, offset, batch_size, split)
         if split == "validation":
             return [Slot(slot, *self._validation[slot]) for slot in range(offset, offset + batch_size)]
         return [self._draw(iteration, slot) for slot in range(offset, offset + batch_size)]
 
-    def _draw(self, iteration: int, slot: int) -> Slot:
-        draw = self._curriculum.draw(iteration // self._config.iteration_stride, slot)
-        return Slot(slot, draw.dataset, int(self._sides[draw.dataset].train[draw.row]))
-
-    def _check(self, iteration: int, offset: int, batch_size: int, split: Split) -> None:
+    def require_slots(self, iteration: int, offset: int, batch_size: int, split: Split) -> None:
+        """Raise ConfigError unless these slots are there, as `slots` does."""
         size = self.validation_size if split == "validation" else self._config.prompts_per_iteration
         if offset + batch_size > size:
             where = "the validation split has" if split == "validation" else "an iteration has (prompts_per_iteration)"
@@ -104,3 +114,7 @@ class Sampler:
             raise ConfigError(f"iteration {iteration} is not drawn: only those that iteration_stride {stride} divides")
         if iteration >= end and (iteration >= _LAST_ITERATION or self._config.after_last_stage == "refuse"):
             raise ConfigError(f"iteration {iteration} lies past the last stage, which ends at {end}")
+
+    def _draw(self, iteration: int, slot: int) -> Slot:
+        draw = self._curriculum.draw(iteration // self._config.iteration_stride, slot)
+        return Slot(slot, draw.dataset, int(self._sides[draw.dataset].train[draw.row]))

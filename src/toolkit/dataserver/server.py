@@ -1,11 +1,14 @@
 """A running dataserver as one object: what is made at the start, what works beside the requests, and how it ends."""
 
 import asyncio
+from functools import partial
 
 import httpx
 
+from toolkit.dataserver.adaptive.sampler import AdaptiveSampler
 from toolkit.dataserver.golds import Progress, check_golds
 from toolkit.dataserver.journal.database import open_database
+from toolkit.dataserver.journal.plans import PlanStore
 from toolkit.dataserver.journal.writer import JournalWriter
 from toolkit.dataserver.loaded import Loaded
 from toolkit.dataserver.metrics import Metrics
@@ -14,9 +17,14 @@ from toolkit.errors import ConfigError
 
 
 class DataServer:
-    """Serves what was loaded. Made in the event loop that it is to live in."""
+    """Serves what was loaded."""
 
     def __init__(self, loaded: Loaded, metrics: Metrics) -> None:
+        """Open the journal.
+
+        Raises:
+            ConfigError, ServerError: it cannot be opened.
+        """
         config = loaded.config
         self.loaded = loaded
         self.meta = loaded.meta
@@ -27,7 +35,19 @@ class DataServer:
         self._pool = loaded.new_pool()
         self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False)
         self._book = loaded.new_book(self._pool, self._client)
-        self.service = Service(loaded, self._book, self.journal, self.metrics)
+        adaptive = (
+            AdaptiveSampler(loaded, config.adaptive, PlanStore(self.database))
+            if config.adaptive is not None and self.database is not None
+            else None
+        )
+        self.service = Service(loaded, self._book, self.journal, self.metrics, adaptive)
+        self._watch()
+
+    def _watch(self) -> None:
+        if (journal := self.journal) is not None:
+            for name in ("written", "dropped", "queued"):
+                read = partial(_read_journal, journal, name)
+                self.metrics.watch(f"journal_{name}", f"Rows of the journal that are {name}", read)
         self.metrics.watch("waiting_completions", "Completions that wait for a grader", lambda: self._book.waiting)
         self.metrics.watch("cache_hits", "Completions that needed no grading", lambda: self._book.cache_hits)
         self.metrics.watch("worker_deaths", "Grading processes that died", lambda: self._pool.deaths)
@@ -47,12 +67,16 @@ class DataServer:
         self.is_ready = True
 
     async def close(self) -> None:
-        """Finish what is under way, keep what was acknowledged, end the processes."""
+        """Keep what was acknowledged, end the processes. All requests must have been answered."""
         self.is_ready = False
-        await self._book.finish()
+        await self._book.close()
         if self.journal is not None:
             await asyncio.to_thread(self.journal.close)
         if self.database is not None:
             self.database.dispose()
         await asyncio.to_thread(self._pool.close)
         await self._client.aclose()
+
+
+def _read_journal(journal: JournalWriter, name: str) -> float:
+    return float(getattr(journal.stats(), name))

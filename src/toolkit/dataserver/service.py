@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from cachetools import LRUCache
 
+from toolkit.dataserver.adaptive.sampler import AdaptiveSampler
 from toolkit.dataserver.grading import GradeBook
 from toolkit.dataserver.journal.rows import JournalRow
 from toolkit.dataserver.journal.writer import JournalWriter
@@ -18,6 +19,7 @@ from toolkit.dataserver.questions import Questions
 from toolkit.dataserver.refusals import Refusal
 from toolkit.dataserver.results import deadline_result, error_result, graded_result
 from toolkit.dataserver.samples import Target
+from toolkit.dataserver.sampling import Slot
 from toolkit.dataserver.schemas import (
     GradeItem,
     GradeRequest,
@@ -26,7 +28,7 @@ from toolkit.dataserver.schemas import (
     SampleRequest,
     SampleResponse,
 )
-from toolkit.errors import ConfigError, DataError
+from toolkit.errors import ConfigError, DataError, ServerError
 
 # Requests whose ids are remembered, so that an id which comes back with other content is noticed.
 _REMEMBERED_REQUESTS = 10_000
@@ -35,8 +37,16 @@ _REMEMBERED_REQUESTS = 10_000
 class Service:
     """Serves one config."""
 
-    def __init__(self, loaded: Loaded, book: GradeBook, journal: JournalWriter | None, metrics: Metrics) -> None:
-        """`journal`: where graded completions are kept; None keeps none."""
+    def __init__(
+        self,
+        loaded: Loaded,
+        book: GradeBook,
+        journal: JournalWriter | None,
+        metrics: Metrics,
+        adaptive: AdaptiveSampler | None,
+    ) -> None:
+        """`journal`: where graded completions are kept; None keeps none. `adaptive` needs one, and chooses the rows
+        that training asks."""
         self.config = loaded.config
         self.identity = loaded.meta.config_id
         self._sampler = loaded.sampler
@@ -44,22 +54,26 @@ class Service:
         self._book = book
         self._journal = journal
         self._metrics = metrics
+        self._adaptive = adaptive
         self._questions = Questions(loaded)
         self._requests = LRUCache[tuple[str, str], bytes](maxsize=_REMEMBERED_REQUESTS)
 
-    def sample(self, request: SampleRequest) -> SampleResponse:
+    async def sample(self, request: SampleRequest) -> SampleResponse:
         """The prompts of an iteration.
 
         Raises:
-            Refusal: the server has another config than the trainer thinks, or there are no such slots.
+            Refusal: the server has another config than the trainer thinks, there are no such slots, or the journal
+                that adaptive sampling needs cannot be asked.
         """
         self._require_config(request.config_id)
         if request.batch_size > self.config.limits.batch_size:
             raise Refusal("bad_request", f"batch_size is at most {self.config.limits.batch_size} (limits.batch_size)")
         try:
-            slots = self._sampler.slots(request.iteration, request.offset, request.batch_size, request.split)
+            slots = await self._slots(request)
         except ConfigError as error:
             raise Refusal("bad_request", str(error)) from None
+        except ServerError as error:
+            raise Refusal("unavailable", str(error)) from None
         return SampleResponse(
             iteration=request.iteration,
             stage=self.config.stages[self._sampler.stage_index(request.iteration)].name,
@@ -72,7 +86,8 @@ class Service:
         """One result per item, in their order and within `limits.grade_seconds`.
 
         Raises:
-            Refusal: the request cannot be taken as a whole. What is wrong with one item is told in its result.
+            Refusal: the request cannot be taken as a whole, or not be kept where adaptive sampling depends on it. What
+                is wrong with one item is told in its result.
         """
         begin = time.monotonic()
         self._require_config(request.config_id)
@@ -97,8 +112,8 @@ class Service:
             else:
                 results.append(deadline_result(item.item_id))
         stage = self.config.stages[stage_index].name
+        await self._keep(request, stage, targets, results, (time.monotonic() - begin) * 1000)
         self._metrics.graded(stage, targets, results)
-        self._keep(request, stage, targets, results, (time.monotonic() - begin) * 1000)
         return GradeResponse(
             request_id=request.request_id,
             iteration=request.iteration,
@@ -107,11 +122,16 @@ class Service:
             results=results,
         )
 
+    async def _slots(self, request: SampleRequest) -> list[Slot]:
+        if self._adaptive is None or request.split == "validation":
+            return self._sampler.slots(request.iteration, request.offset, request.batch_size, request.split)
+        return await self._adaptive.slots(request.run_id, request.iteration, request.offset, request.batch_size)
+
     def _require_config(self, wanted: str | None) -> None:
         if wanted is not None and wanted != self.identity:
             raise Refusal(
                 "config_mismatch",
-                f"this server's config_id is {self.identity}, the request wants {wanted}: config, data or graders are "
+                f"this server's config_id is {self.identity}, the request wants {wanted[:64]}: config, data or graders are "
                 "not those that the run began with",
             )
 
@@ -122,7 +142,8 @@ class Service:
         twice = [item_id for item_id, count in Counter(item.item_id for item in request.items).items() if count > 1]
         if twice:
             raise Refusal("bad_request", f"item_id {twice[0]!r} stands in the request more than once")
-        if self._book.waiting + len(request.items) > limits.queue_items:
+        # A server that has nothing to do takes any request, or one with more items would never be taken.
+        if 0 < self._book.waiting > limits.queue_items - len(request.items):
             raise Refusal("overloaded", f"{self._book.waiting} completions wait for a grader already; try again later")
         key, digest = (request.run_id, request.request_id), _request_digest(request)
         if self._requests.get(key, digest) != digest:
@@ -138,7 +159,7 @@ class Service:
         except DataError as error:
             return str(error)
 
-    def _keep(
+    async def _keep(
         self,
         request: GradeRequest,
         stage: str,
@@ -177,7 +198,14 @@ class Service:
             for item, target, result in zip(request.items, targets, results, strict=True)
             if isinstance(target, Target)
         ]
-        self._journal.add(rows)
+        if self._adaptive is None:
+            self._journal.add(rows)
+            return
+        try:
+            # What a trainer was told must count for later iterations, also if the server is killed now.
+            await asyncio.to_thread(self._journal.add_durable, rows)
+        except ServerError as error:
+            raise Refusal("unavailable", str(error)) from None
 
 
 def _request_digest(request: GradeRequest) -> bytes:

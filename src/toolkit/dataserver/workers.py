@@ -157,7 +157,7 @@ def _judge(grader: Grader, item: GradeInput, seconds: float) -> Judgement:
             raise _TimedOut
         with _deadline(seconds):
             score = checked_score(grader.score(item))
-        return Judgement("ok", score.value, _milliseconds(begin), score.detail[:_LONGEST_DETAIL])
+        return Judgement("ok", score.value, _milliseconds(begin), shown(score.detail))
     except Abstain as error:
         return Judgement("abstain", None, _milliseconds(begin), _reason(error))
     except _TimedOut:
@@ -168,7 +168,7 @@ def _judge(grader: Grader, item: GradeInput, seconds: float) -> Judgement:
         reason = "nested too deep"
     except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001  # it costs this completion its score
         reason = f"{type(error).__name__}: {_reason(error)}"
-    return Judgement("error", None, _milliseconds(begin), reason[:_LONGEST_DETAIL])
+    return Judgement("error", None, _milliseconds(begin), shown(reason))
 
 
 def _milliseconds(begin: float) -> float:
@@ -195,7 +195,12 @@ def _on_alarm(signal_number: int, frame: object) -> None:
 
 def _reason(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0][:_LONGEST_DETAIL] if lines else type(error).__name__
+    return shown(lines[0]) if lines else type(error).__name__
+
+
+def shown(text: str) -> str:
+    """The start of what a grader says, with a question mark for what no encoder takes: half surrogate pairs."""
+    return text[:_LONGEST_DETAIL].encode(errors="replace").decode()
 
 
 def _end_with_server() -> None:

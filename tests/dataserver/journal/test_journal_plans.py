@@ -47,9 +47,10 @@ def test_the_first_plan_of_an_iteration_stays(store: PlanStore, engine: Engine):
 
 
 def test_each_run_config_and_iteration_has_a_plan_of_its_own(store: PlanStore):
-    keys = [("run", "c1", 5), ("run", "c1", 6), ("run", "c2", 5), ("", "c1", 5)]
+    keys = [("run", "c1", 5), ("run", "c1", 6), ("run", "c2", 5), ("", "c1", 5), ("a\0\ud800", "c1", 5)]
     for number, key in enumerate(keys):
         assert store.store_plan(*key, {"number": number}) == {"number": number}
+        assert store.plan(*key) == {"number": number}
 
 
 def _store_plans(config: JournalConfig, process: int) -> list[Plan]:

@@ -87,3 +87,9 @@ def test_a_row_that_got_its_reward_later_keeps_its_place(engine: Engine, config:
     writer.add_durable([row(0, status="ok", reward=1.0)])
     assert [stored.request_id for stored in reader.rows(RowFilter(status="ok"))] == ["q0", "q1"]
     writer.close()
+
+
+def test_a_run_is_found_by_the_name_that_its_trainer_gave_it(writer: JournalWriter, reader: JournalReader):
+    name = "a\0b\ud800'%"
+    writer.add_durable([row(run_id=name)])
+    assert len(reader.page(RowFilter(run_id=name), limit=10)) == 1

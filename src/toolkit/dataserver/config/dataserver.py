@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from toolkit.core.config.data import OnBadRecord, StageConfig
 from toolkit.core.config.strict import ConfigPath, StrictModel
 from toolkit.core.curriculum.curriculum import Curriculum, Stage
+from toolkit.dataserver.config.adaptive import AdaptiveConfig
 from toolkit.dataserver.config.datasets import AnyDataset, GradedDataset
 from toolkit.dataserver.config.grading import GradingOverride
 from toolkit.dataserver.config.names import Fault, GraderCheck, refuse, section_faults
@@ -59,6 +60,9 @@ class DataserverConfig(StrictModel):
 
     seed: int = 0
     """Decides the order of the rows and which are held out."""
+
+    adaptive: AdaptiveConfig | None = None
+    """Sampling that looks at earlier grades; without this section it depends on config and data alone."""
 
     listen: ListenConfig = ListenConfig()
     """Address, token and log."""
@@ -120,6 +124,30 @@ class DataserverConfig(StrictModel):
             strided_stages(info.data["stages"], stride)
         return stride
 
+    @field_validator("adaptive")
+    @classmethod
+    def _easy_dataset_is_there(cls, adaptive: AdaptiveConfig | None, info: ValidationInfo) -> AdaptiveConfig | None:
+        datasets: dict[str, GradedDataset] | None = info.data.get("datasets")
+        name = adaptive.easy.dataset if adaptive is not None and adaptive.easy is not None else None
+        if name is not None and datasets is not None and name not in datasets:
+            reason = f"there is no data set {name!r}; known: {', '.join(datasets)}"
+            refuse([Fault(("easy", "dataset"), name, reason)])
+        return adaptive
+
+    @model_validator(mode="after")
+    def _sections_fit(self) -> "DataserverConfig":
+        used = {name for stage in self.stages for name in stage.mix}
+        if self.adaptive is not None and self.adaptive.easy is not None:
+            used.add(self.adaptive.easy.dataset)
+        unused = [name for name in self.datasets if name not in used]
+        if unused:
+            reason = f"no stage uses {', '.join(unused)}; add it to a stage's mix or remove it from datasets"
+            refuse([Fault(("stages",), self.stages, reason)])
+        if self.adaptive is not None and not self.journal.enabled:
+            reason = "adaptive sampling looks at the grades in the journal; leave it on, or take out adaptive"
+            refuse([Fault(("journal", "enabled"), False, reason)])
+        return self
+
 
 def _grader_check(info: ValidationInfo) -> GraderCheck | None:
     """None where the section `graders` is wrong by itself."""
@@ -133,11 +161,6 @@ def _curriculum_faults(stages: tuple[RLStageConfig, ...], datasets: Mapping[str,
         Curriculum(strided_stages(stages, 1), dict.fromkeys(datasets, 1), rows_per_step=1, seed=0)
     except ConfigError as error:
         yield Fault((), stages, str(error))
-    used = {name for stage in stages for name in stage.mix}
-    unused = [name for name in datasets if name not in used]
-    if unused:
-        reason = f"no stage uses {', '.join(unused)}; add it to a stage's mix or remove it from datasets"
-        yield Fault((), stages, reason)
 
 
 def strided_stages(stages: tuple[RLStageConfig, ...], stride: int) -> list[Stage]:

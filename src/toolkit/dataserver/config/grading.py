@@ -8,7 +8,7 @@ from toolkit.core.config.strict import StrictModel
 from toolkit.dataserver.extraction import Extract
 
 OnMissingScore = Literal["abstain", "renormalise", "zero"]
-Weight = Annotated[float, Field(ge=0, le=1e6)]
+Weight = Annotated[float, Field(ge=0, le=1_000_000)]
 
 
 def _each_once(gates: tuple[str, ...]) -> tuple[str, ...]:

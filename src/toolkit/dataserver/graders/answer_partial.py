@@ -35,6 +35,7 @@ class AnswerPartial(TextGrader):
     """For a number that is off by at most a fifth."""
 
     needs_gold: ClassVar[bool] = True
+    libraries: ClassVar[tuple[str, ...]] = ("google-re2",)
     examples: ClassVar[tuple[Example, ...]] = (
         Example("100", 1.0, gold="100"),
         Example("Paris", 1.0, gold="Paris"),

@@ -10,7 +10,7 @@ from toolkit.dataserver.graders.base import Example, Score, TextGrader
 from toolkit.dataserver.sandbox import Limits, find_sandbox, run_program
 from toolkit.errors import DataError
 
-_FENCE = re.compile(r"^[ ]{0,3}```([^\n`]*)\n(.*?)^[ ]{0,3}```[ \t]*$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r" {0,3}```([^`]*)")
 _PYTHON = {"python", "python3", "py"}
 
 _DOUBLE = {"tests": [{"input": "3", "output": "6"}, {"input": "-1", "output": "-2"}]}
@@ -113,7 +113,20 @@ class CodeStdio(TextGrader):
 
 def last_program(text: str) -> str | None:
     """The program of the last fenced block, of those marked as Python where any is; None without a closed block."""
-    blocks = [(match[1].strip().lower(), match[2]) for match in _FENCE.finditer(text)]
+    blocks: list[tuple[str, str]] = []
+    mark: str | None = None
+    lines: list[str] = []
+    for line in text.split("\n"):
+        fence = _FENCE.fullmatch(line)
+        if fence is None:
+            lines.append(line)
+        elif mark is None:
+            mark, lines = fence[1].strip().lower(), []
+        elif fence[1].strip():
+            lines.append(line)  # inside a block only a bare fence closes it
+        else:
+            blocks.append((mark, "\n".join(lines)))
+            mark = None
     marked = [program for mark, program in blocks if mark in _PYTHON]
     return (marked or [program for _, program in blocks] or [None])[-1]
 

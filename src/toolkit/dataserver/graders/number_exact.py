@@ -34,6 +34,7 @@ class NumberExact(TextGrader):
 
     needs_gold: ClassVar[bool] = True
     is_correctness: ClassVar[bool] = True
+    libraries: ClassVar[tuple[str, ...]] = ("google-re2",)
     examples: ClassVar[tuple[Example, ...]] = (
         Example("The answer is 72.", 1.0, gold="72"),
         Example("The answer is 73.", 0.0, gold="72"),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine, func, select
 
 from toolkit.dataserver.journal.database import connected, insert_into
+from toolkit.dataserver.journal.records import storable
 from toolkit.dataserver.journal.tables import grades, plans
 
 Plan = dict[str, object]
@@ -39,7 +40,7 @@ class PlanStore:
         reward = grades.c.reward
         keys = (grades.c.dataset, grades.c.row_key)
         query = select(*keys, func.count(), func.avg(reward), func.count().filter(reward >= solved_at)).where(
-            grades.c.run_id == run_id,
+            grades.c.run_id == storable(run_id),
             grades.c.config_id == config_id,
             grades.c.split == "train",
             grades.c.status == "ok",
@@ -55,7 +56,7 @@ class PlanStore:
         Raises:
             ServerError: the database does not answer.
         """
-        key = {"config_id": config_id, "run_id": run_id, "iteration": iteration}
+        key = {"config_id": config_id, "run_id": storable(run_id), "iteration": iteration}
         purpose = f"the plan of iteration {iteration} cannot be kept"
         with connected(self._engine, purpose, survives_power_cuts=True) as connection, connection.begin():
             ours = insert_into(connection, plans).values(**key, plan=plan)
@@ -64,6 +65,6 @@ class PlanStore:
 
     def plan(self, run_id: str, config_id: str, iteration: int) -> Plan | None:
         """The plan of an iteration, if it has one; ServerError as above."""
-        query = select(plans.c.plan).filter_by(run_id=run_id, config_id=config_id, iteration=iteration)
+        query = select(plans.c.plan).filter_by(run_id=storable(run_id), config_id=config_id, iteration=iteration)
         with connected(self._engine, f"the plan of iteration {iteration} cannot be read") as connection:
             return connection.scalars(query).first()

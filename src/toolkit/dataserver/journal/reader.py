@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Engine, Executable, Select, func, select
 
 from toolkit.dataserver.journal.database import connected
-from toolkit.dataserver.journal.records import stored_row
+from toolkit.dataserver.journal.records import storable, stored_row, utc
 from toolkit.dataserver.journal.rows import StoredRow
 from toolkit.dataserver.journal.tables import grades
 from toolkit.dataserver.schemas import Split, Status
@@ -31,7 +31,7 @@ class RowFilter:
     def conditions(self) -> list[ColumnElement[bool]]:
         """As SQL."""
         equal = ("run_id", "dataset", "split", "status")
-        chosen = [grades.c[name] == value for name in equal if (value := getattr(self, name)) is not None]
+        chosen = [grades.c[name] == storable(value) for name in equal if (value := getattr(self, name)) is not None]
         if self.first_iteration is not None:
             chosen.append(grades.c.iteration >= self.first_iteration)
         if self.last_iteration is not None:
@@ -84,7 +84,7 @@ class JournalReader:
         query = _excerpts().where(*chosen.conditions()).order_by(grades.c.id.desc()).limit(limit)
         if before is not None:
             query = query.where(grades.c.id < before)
-        return [RowExcerpt(**record) for record in self._records(query)]
+        return [RowExcerpt(**{**record, "created_at": utc(record["created_at"])}) for record in self._records(query)]
 
     def _records(self, query: Executable) -> list[dict[str, Any]]:
         with connected(self._engine, "graded completions cannot be read") as connection:

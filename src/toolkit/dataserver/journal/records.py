@@ -46,26 +46,36 @@ def without_middle(text: str, limit: int) -> str:
 def record_of(queued: QueuedRow) -> dict[str, object]:
     """The columns of `grades`, without the id."""
     row = queued.row
-    kept = _storable(row.completion)
+    kept = storable(row.completion)
     record = {name: _column(getattr(row, name)) for name in _PLAIN}
     return record | {
-        "created_at": _utc(row.created_at),
+        "created_at": utc(row.created_at),
         "reward": _finite(row.reward),
         "milliseconds": _finite(row.milliseconds) or 0.0,
         "completion": kept,
         "completion_digest": queued.digest or _digest(row.completion),
         "completion_whole": queued.digest is None and kept == row.completion,
-        "prompt": _storable(without_middle(row.prompt, MAX_PROMPT_CHARS)),
+        "prompt": storable(without_middle(row.prompt, MAX_PROMPT_CHARS)),
         "gold": _bounded_gold(row.gold),
         "reason": _detail(row.reason),
-        "components": {_storable(name): _component(component) for name, component in row.components.items()},
+        "components": {storable(name): _component(component) for name, component in row.components.items()},
     }
 
 
 def stored_row(record: Mapping[str, Any]) -> StoredRow:
     """What was written."""
     components = {name: Component.model_validate(component) for name, component in record["components"].items()}
-    return StoredRow(**{**record, "created_at": _utc(record["created_at"]), "components": components})
+    return StoredRow(**{**record, "created_at": utc(record["created_at"]), "components": components})
+
+
+def storable(text: str) -> str:
+    """The text without what PostgreSQL and UTF-8 do not take: NUL characters and halves of surrogate pairs."""
+    return text.replace("\0", "␀").encode("utf-8", "replace").decode()
+
+
+def utc(time: datetime) -> datetime:
+    """The same moment in UTC; a time without a zone, as SQLite gives it back, is in UTC already."""
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 _WORKED_ON = {"created_at", "reward", "milliseconds", "completion", "prompt", "gold", "reason", "components"}
@@ -78,23 +88,14 @@ def _digest(text: str) -> str:
 
 def _column(value: object) -> object:
     if isinstance(value, str):
-        return _storable(value)
+        return storable(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return min(value, _LARGEST_INTEGER)
     return value
 
 
-def _storable(text: str) -> str:
-    """The text without what PostgreSQL and UTF-8 do not take: NUL characters and halves of surrogate pairs."""
-    return text.replace("\0", "␀").encode("utf-8", "replace").decode()
-
-
 def _detail(text: str) -> str:
-    return _storable(without_middle(text, MAX_DETAIL_CHARS))
-
-
-def _utc(time: datetime) -> datetime:
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    return storable(without_middle(text, MAX_DETAIL_CHARS))
 
 
 def _finite(number: float | None) -> float | None:
@@ -114,7 +115,7 @@ def _component(component: Component) -> dict[str, object]:
 def _bounded_gold(gold: object) -> object:
     """The gold as JSON data; one that is too long becomes the head and tail of its JSON text."""
     try:
-        written = _storable(json.dumps(gold, ensure_ascii=False, allow_nan=False, default=str))
+        written = storable(json.dumps(gold, ensure_ascii=False, allow_nan=False, default=str))
     except (TypeError, ValueError, RecursionError):
         return f"not kept: a {type(gold).__name__} that JSON cannot hold"
     return without_middle(written, MAX_GOLD_CHARS) if len(written) > MAX_GOLD_CHARS else json.loads(written)

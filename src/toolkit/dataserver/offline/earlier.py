@@ -1,75 +1,182 @@
 """Completions that were graded before, from a journal or from a file of toolkit-rl-grade."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
+from typing import Protocol
 
-from toolkit.core.jsonl import read_jsonl
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy import Engine, func, select
+
+from toolkit.core.files import require_file
+from toolkit.core.jsonl import Line, read_jsonl
+from toolkit.core.sources import SHOWN_FAULTS, clipped
 from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.database import open_database
+from toolkit.dataserver.journal.database import connected
 from toolkit.dataserver.journal.reader import JournalReader, RowFilter
-from toolkit.errors import DataError
+from toolkit.dataserver.journal.summaries import JournalSummaries
+from toolkit.dataserver.journal.tables import grades
+from toolkit.dataserver.offline.completion import Completion
+from toolkit.dataserver.offline.journals import journal_to_read
+from toolkit.dataserver.schemas import Component, Status
+from toolkit.errors import ConfigError, DataError
+
+_SQLITE = b"SQLite format 3\0"
+_SHOWN_RUNS = 10
 
 
-@dataclass(frozen=True)
-class Earlier:
+@dataclass(frozen=True, kw_only=True)
+class Earlier(Completion):
     """A completion that was graded before, and what it got."""
 
-    place: str
-    """Where it stands, as a message names it."""
-    sample_id: str
-    iteration: int
-    completion: str | None
-    """None where only a part of it was kept."""
-    completion_tokens: int | None
-    truncated: bool | None
+    is_whole: bool
+    """Whether `text` is all that the model wrote."""
+    status: Status
     reward: float | None
-    scores: Mapping[str, float | None]
+    components: Mapping[str, Component]
 
 
-def read_earlier(source: Path | None, journal: JournalConfig, chosen: RowFilter) -> Iterator[Earlier]:
-    """What `source` holds: a `.jsonl` file, an SQLite journal, or, if None, `journal`.
+class EarlierCompletions(Protocol):
+    """Completions that were graded before."""
+
+    count: int
+
+    def __iter__(self) -> Iterator[Earlier]:
+        """All of them, in the order in which they were graded."""
+        ...
+
+
+@contextmanager
+def earlier_completions(source: Path | None, journal: JournalConfig, chosen: RowFilter) -> Iterator[EarlierCompletions]:
+    """What was chosen of `source`: an SQLite journal, or a file of graded completions; or of `journal`, if None.
 
     Raises:
-        DataError: it is not there, or is something else.
+        DataError: it is not there, is something else, or nothing was chosen.
+        ConfigError: the journal is of another version, or a file is asked for a run.
+        ServerError: PostgreSQL cannot be reached.
     """
-    if source is not None and source.suffix == ".jsonl":
-        return _from_file(source)
-    journal = journal if source is None else JournalConfig(path=source)
-    if journal.url is None and not journal.path.is_file():
-        raise DataError(f"there is no journal {journal.path}; name one, or a .jsonl file that toolkit-rl-grade wrote")
-    return _from_journal(journal, chosen)
+    if source is not None and not _is_sqlite(source):
+        yield _GradedFile(source, chosen)
+        return
+    with journal_to_read(journal if source is None else JournalConfig(path=source)) as engine:
+        yield _Journal(engine, chosen)
 
 
-def _from_journal(journal: JournalConfig, chosen: RowFilter) -> Iterator[Earlier]:
-    for row in JournalReader(open_database(journal)).rows(chosen):
-        yield Earlier(
-            place=f"journal row {row.id}",
-            sample_id=row.sample_id,
-            iteration=row.iteration,
-            completion=row.completion if row.completion_whole else None,
-            completion_tokens=row.completion_tokens,
-            truncated=row.truncated,
-            reward=row.reward,
-            scores={name: component.score for name, component in row.components.items()},
+class _Journal:
+    def __init__(self, engine: Engine, chosen: RowFilter) -> None:
+        self._reader = JournalReader(engine)
+        self._chosen = chosen
+        query = select(func.count(), func.max(grades.c.id)).where(*chosen.conditions())
+        with connected(engine, "graded completions cannot be counted") as connection:
+            # A server may be adding to it: what comes after this moment is not meant.
+            self.count, self._newest = connection.execute(query).one()
+        if not self.count:
+            raise DataError(_nothing_chosen(engine))
+
+    def __iter__(self) -> Iterator[Earlier]:
+        for row in takewhile(lambda row: row.id <= self._newest, self._reader.rows(self._chosen)):
+            yield Earlier(
+                place=f"journal row {row.id}",
+                number=row.id,
+                sample_id=row.sample_id,
+                iteration=row.iteration,
+                text=row.completion,
+                is_whole=row.completion_whole,
+                completion_tokens=row.completion_tokens,
+                truncated=row.truncated,
+                status=row.status,
+                reward=row.reward,
+                components=row.components,
+            )
+
+
+def _nothing_chosen(engine: Engine) -> str:
+    runs = JournalSummaries(engine).runs()
+    if not runs:
+        return "the journal holds no completions"
+    shown = ", ".join(f"{run.run_id!r} ({run.rows:,} completions)" for run in runs[:_SHOWN_RUNS])
+    more = f" and {len(runs) - _SHOWN_RUNS} more" if len(runs) > _SHOWN_RUNS else ""
+    return f"the journal holds no such completions; its runs are {shown}{more}"
+
+
+class _GradedLine(BaseModel):
+    """What is read of a line of toolkit-rl-grade."""
+
+    model_config = ConfigDict(strict=True)
+
+    dataset: str
+    sample_id: str
+    iteration: int = Field(ge=0)
+    status: Status
+    reward: float | None
+    components: dict[str, Component]
+    completion: str
+    completion_tokens: int | None = Field(default=None, ge=0)
+    truncated: bool | None = None
+
+
+class _GradedFile:
+    def __init__(self, path: Path, chosen: RowFilter) -> None:
+        if chosen.run_id is not None:
+            raise ConfigError(f"--run: {path} tells no runs, as a journal does; leave it out")
+        self._path = path
+        self._chosen = chosen
+        self.count = 0
+        faults: list[str] = []
+        fault_count = 0
+        for line in read_jsonl(path):
+            try:
+                self.count += self._is_chosen(_graded_line(line))
+            except DataError as error:
+                fault_count += 1
+                faults += [f"  {path}:{line.number}: {clipped(str(error))}"] if fault_count <= SHOWN_FAULTS else []
+        if faults:
+            more = [f"  ... and {fault_count - SHOWN_FAULTS:,} more"] if fault_count > SHOWN_FAULTS else []
+            raise DataError("\n".join([f"{path} is no file that toolkit-rl-grade wrote:", *faults, *more]))
+        if not self.count:
+            raise DataError(f"{path} holds no such completions")
+
+    def __iter__(self) -> Iterator[Earlier]:
+        for line in read_jsonl(self._path):
+            graded = _graded_line(line)
+            if self._is_chosen(graded):
+                yield Earlier(
+                    place=f"{self._path}:{line.number}",
+                    number=line.number,
+                    sample_id=graded.sample_id,
+                    iteration=graded.iteration,
+                    text=graded.completion,
+                    is_whole=True,
+                    completion_tokens=graded.completion_tokens,
+                    truncated=graded.truncated,
+                    status=graded.status,
+                    reward=graded.reward,
+                    components=graded.components,
+                )
+
+    def _is_chosen(self, line: _GradedLine) -> bool:
+        chosen = self._chosen
+        return (
+            chosen.dataset in (None, line.dataset)
+            and chosen.status in (None, line.status)
+            and (chosen.first_iteration is None or line.iteration >= chosen.first_iteration)
+            and (chosen.last_iteration is None or line.iteration <= chosen.last_iteration)
         )
 
 
-def _from_file(path: Path) -> Iterator[Earlier]:
-    for line in read_jsonl(path):
-        try:
-            if line.value is None:
-                raise DataError(line.fault)
-            value = line.value
-            yield Earlier(
-                place=f"{path}:{line.number}",
-                sample_id=value["sample_id"],
-                iteration=value["iteration"],
-                completion=value["completion"],
-                completion_tokens=value["completion_tokens"],
-                truncated=value["truncated"],
-                reward=value["reward"],
-                scores={name: component["score"] for name, component in value["components"].items()},
-            )
-        except (DataError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{path}:{line.number}: not a line that toolkit-rl-grade wrote: {error}") from None
+def _graded_line(line: Line) -> _GradedLine:
+    if line.value is None:
+        raise DataError(line.fault)
+    try:
+        return _GradedLine.model_validate(line.value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise DataError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _is_sqlite(path: Path) -> bool:
+    require_file(path)
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE

@@ -1,151 +1,120 @@
 """Grades what a journal or a file holds once more, with the graders of a config, and shows what would change."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
-from rich.table import Table
-
-from toolkit.core.jsonl import write_jsonl
 from toolkit.core.runs.progress import console
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.journal.reader import RowFilter
 from toolkit.dataserver.loaded import Loaded
-from toolkit.dataserver.offline.earlier import Earlier, read_earlier
-from toolkit.dataserver.offline.grade import grade_questions, mean_text
-from toolkit.dataserver.questions import Questions
-from toolkit.dataserver.samples import Target
-from toolkit.dataserver.schemas import GradeItem, GradeResult
-from toolkit.errors import DataError
-
-_SHOWN_CHANGES = 10
-_SMALLEST_CHANGE = 1e-9
-
-
-@dataclass(frozen=True)
-class Change:
-    """A completion with its reward before and now."""
-
-    earlier: Earlier
-    dataset: str
-    result: GradeResult
-
-    @property
-    def size(self) -> float:
-        """How far the reward moves; 2 where there is one only before or only now, which counts as more than any."""
-        before, now = self.earlier.reward, self.result.reward
-        if before is None or now is None:
-            return 0.0 if before is now else 2.0
-        return abs(now - before)
+from toolkit.dataserver.offline.changes import Changes
+from toolkit.dataserver.offline.completion import Judged, graded_line
+from toolkit.dataserver.offline.earlier import Earlier, EarlierCompletions, earlier_completions
+from toolkit.dataserver.offline.grading import grade_all
+from toolkit.dataserver.offline.output import check_output, output_lines
+from toolkit.dataserver.offline.plan import Plan
+from toolkit.dataserver.offline.reasons import Reasons
+from toolkit.errors import ConfigError, DataError
 
 
-def regrade(config: DataserverConfig, source: Path | None, output: Path | None, chosen: RowFilter) -> None:
-    """Print what would change, and write one line per completion to `output`.
+def regrade(
+    config: DataserverConfig,
+    source: Path | None,
+    output: Path | None,
+    chosen: RowFilter,
+    *,
+    overwrite: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Print what would change, and write one line per completion to `output`; a journal is only read.
 
     Args:
         source: an SQLite journal, or a file that toolkit-rl-grade wrote; the config's own journal if None.
-        chosen: which rows of a journal are meant.
+        chosen: which completions are meant.
+        overwrite: whether an output that is there is replaced.
+        dry_run: check everything, and print what would be graded.
 
     Raises:
-        DataError, ConfigError: config, data or source are wrong.
+        DataError, ConfigError: config, data, source or output are wrong; told before anything is graded.
+        ServerError: PostgreSQL cannot be reached.
     """
-    loaded = Loaded.read(config, console.print)
-    earlier = list(read_earlier(source, config.journal, chosen))
-    usable, targets, skipped = _find_rows(loaded, earlier)
-    if not usable:
-        raise DataError(f"nothing can be graded again{f': {skipped[0]}' if skipped else ': there are no completions'}")
-    questions = Questions(loaded)
-    asked = [
-        questions.question(target, loaded.sampler.stage_index(each.iteration), _item(each))
-        for each, target in zip(usable, targets, strict=True)
-    ]
-    results = grade_questions(loaded, asked)
-    changes = [Change(*each) for each in zip(usable, (target.dataset for target in targets), results, strict=True)]
-    _show(changes, skipped)
+    _require_order(chosen)
     if output is not None:
-        write_jsonl(output, (_output_line(change) for change in changes))
+        check_output(output, [source or config.journal.path], config, overwrite=overwrite)
+    with earlier_completions(source, config.journal, chosen) as earlier:
+        loaded = Loaded.read(config, console.print)
+        skipped = Reasons()
+        usable = _usable(loaded, earlier, skipped)
+        if dry_run:
+            _show_plan(loaded, usable, skipped)
+        else:
+            _grade(loaded, usable, earlier.count, output, skipped)
+
+
+def _require_order(chosen: RowFilter) -> None:
+    first, last = chosen.first_iteration, chosen.last_iteration
+    if first is not None and last is not None and first > last:
+        raise ConfigError(f"--from-iteration {first} lies after --to-iteration {last}")
+
+
+def _usable(loaded: Loaded, earlier: EarlierCompletions, skipped: Reasons) -> Iterator[Earlier]:
+    """Those that can be graded again; why the others cannot is counted in `skipped`."""
+    for each in earlier:
+        reason = _why_not(loaded, each)
+        if reason is None:
+            yield each
+        else:
+            skipped.add(reason, each.place)
+
+
+def _why_not(loaded: Loaded, earlier: Earlier) -> str | None:
+    if not earlier.is_whole:
+        return "the journal keeps only a part of the completion; see journal.max_completion_chars"
+    try:
+        loaded.samples.target(earlier.sample_id)
+    except DataError:
+        dataset = earlier.sample_id.rsplit(":", 2)[0]
+        if dataset not in loaded.datasets:
+            return f"the config has no data set {dataset!r}"
+        return f"its row in the data set {dataset} has changed since, or is gone"
+    return None
+
+
+def _show_plan(loaded: Loaded, usable: Iterator[Earlier], skipped: Reasons) -> None:
+    plan = Plan(loaded)
+    for each in usable:
+        plan.add(each)
+    plan.show()
+    _show_skipped(skipped)
+    console.print("nothing was graded (--dry-run)")
+
+
+def _grade(loaded: Loaded, usable: Iterator[Earlier], total: int, output: Path | None, skipped: Reasons) -> None:
+    first = next(usable, None)
+    if first is None:
+        raise DataError("\n".join(["nothing can be graded again:", *skipped.lines()]))
+    changes = Changes()
+    with output_lines(output) as write:
+
+        def done(earlier: Earlier, judged: Judged) -> None:
+            changes.add(earlier, judged)
+            before = {
+                "status_before": earlier.status,
+                "reward_before": earlier.reward,
+                "scores_before": {name: component.score for name, component in earlier.components.items()},
+            }
+            write({"place": earlier.place, **graded_line(earlier, judged), **before})
+
+        grade_all(loaded, chain([first], usable), total, done)
+    changes.show()
+    _show_skipped(skipped)
+    if output is not None:
         console.print(f"wrote {output}")
 
 
-def _find_rows(loaded: Loaded, earlier: Sequence[Earlier]) -> tuple[list[Earlier], list[Target], list[str]]:
-    """Those whose row is still there, their rows, and why the others cannot be graded."""
-    usable: list[Earlier] = []
-    targets: list[Target] = []
-    skipped: list[str] = []
-    for each in earlier:
-        try:
-            if each.completion is None:
-                raise DataError("the journal keeps only a part of this completion (journal.max_completion_chars)")
-            targets.append(loaded.samples.target(each.sample_id))
-            usable.append(each)
-        except DataError as error:
-            skipped.append(f"{each.place}: {error}")
-    return usable, targets, skipped
-
-
-def _item(earlier: Earlier) -> GradeItem:
-    return GradeItem(
-        item_id=earlier.place[-200:],
-        sample_id=earlier.sample_id,
-        completion=earlier.completion or "",
-        completion_tokens=earlier.completion_tokens,
-        truncated=earlier.truncated,
-    )
-
-
-def _show(changes: Sequence[Change], skipped: Sequence[str]) -> None:
-    console.print(_reward_table(changes), soft_wrap=False)
-    console.print(_score_table(changes), soft_wrap=False)
-    moved = sorted((change for change in changes if change.size > _SMALLEST_CHANGE), key=lambda change: -change.size)
-    if moved:
-        console.print(f"{len(moved):,} of {len(changes):,} rewards change; the largest changes:")
-    else:
-        console.print(f"none of {len(changes):,} rewards changes")
-    for change in moved[:_SHOWN_CHANGES]:
-        before, now = _number(change.earlier.reward), _number(change.result.reward)
-        console.print(f"  {change.earlier.place} ({change.earlier.sample_id}): {before} → {now}{_why(change)}")
-    if skipped:
-        console.print(f"{len(skipped):,} completions cannot be graded again, such as {skipped[0]}")
-
-
-def _reward_table(changes: Sequence[Change]) -> Table:
-    table = Table("data set", "completions", "changed", "mean reward before", "now")
-    for name in dict.fromkeys(change.dataset for change in changes):
-        own = [change for change in changes if change.dataset == name]
-        changed = sum(change.size > _SMALLEST_CHANGE for change in own)
-        before, now = (change.earlier.reward for change in own), (change.result.reward for change in own)
-        table.add_row(name, f"{len(own):,}", f"{changed:,}", mean_text(before), mean_text(now))
-    return table
-
-
-def _score_table(changes: Sequence[Change]) -> Table:
-    table = Table("grader", "mean score before", "now")
-    before = dict.fromkeys(name for change in changes for name in change.earlier.scores)
-    now = dict.fromkeys(name for change in changes for name in change.result.components)
-    for name in dict.fromkeys((*before, *now)):
-        old = (change.earlier.scores.get(name) for change in changes)
-        new = (change.result.components[name].score for change in changes if name in change.result.components)
-        table.add_row(name, mean_text(old), mean_text(new))
-    return table
-
-
-def _number(reward: float | None) -> str:
-    return "none" if reward is None else f"{reward:.4f}"
-
-
-def _why(change: Change) -> str:
-    said = [f"{name}: {component.detail}" for name, component in change.result.components.items() if component.detail]
-    return f" ({'; '.join(said)[:200]})" if said else ""
-
-
-def _output_line(change: Change) -> dict[str, object]:
-    return {
-        "dataset": change.dataset,
-        "iteration": change.earlier.iteration,
-        **change.result.model_dump(exclude={"item_id"}),
-        "reward_before": change.earlier.reward,
-        "sample_id": change.earlier.sample_id,
-        "completion": change.earlier.completion,
-        "completion_tokens": change.earlier.completion_tokens,
-        "truncated": change.earlier.truncated,
-    }
+def _show_skipped(skipped: Reasons) -> None:
+    if skipped.total:
+        console.print(f"{skipped.total:,} completions cannot be graded again:")
+        for line in skipped.lines():
+            console.print(line)

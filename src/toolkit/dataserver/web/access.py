@@ -36,7 +36,7 @@ class TokenCheck:
             await self._app(scope, receive, send)
             return
         refusal = Refusal("unauthorized", "this server wants its token: Authorization: Bearer <token>")
-        await refusal_response(refusal)(scope, receive, send)
+        await refusal_response(refusal, ends_connection=True)(scope, receive, send)
 
     def _is_welcome(self, scope: Scope) -> bool:
         kind, _, value = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")

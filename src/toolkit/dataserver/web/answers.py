@@ -13,16 +13,22 @@ _STATUS: dict[Code, int] = {
     "request_id_reused": 409,
     "too_large": 413,
     "overloaded": 429,
+    "not_found": 404,
     "not_ready": 503,
+    "unavailable": 503,
     "unauthorized": 401,
 }
-_RETRY_AFTER_SECONDS: dict[Code, int] = {"overloaded": 1, "not_ready": 2}
+_RETRY_AFTER_SECONDS: dict[Code, int] = {"overloaded": 1, "not_ready": 2, "unavailable": 2}
 
 
-def refusal_response(refusal: Refusal, fields: Sequence[str] = ()) -> JSONResponse:
-    """The response that tells of a refusal, as a `Problem`."""
+def refusal_response(refusal: Refusal, fields: Sequence[str] = (), ends_connection: bool = False) -> JSONResponse:
+    """The response that tells of a refusal, as a `Problem`.
+
+    Args:
+        ends_connection: nothing more is read from the client: not the rest of a body that it goes on sending.
+    """
     problem = Problem(code=refusal.code, message=str(refusal), fields=list(fields))
-    headers = {}
+    headers = {"Connection": "close"} if ends_connection else {}
     if refusal.code in _RETRY_AFTER_SECONDS:
         headers["Retry-After"] = str(_RETRY_AFTER_SECONDS[refusal.code])
     if refusal.code == "unauthorized":

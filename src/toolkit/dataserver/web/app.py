@@ -18,6 +18,7 @@ from toolkit.dataserver.metrics import Metrics
 from toolkit.dataserver.refusals import Refusal
 from toolkit.dataserver.schemas import GradeRequest, GradeResponse, Meta, Problem, SampleRequest, SampleResponse
 from toolkit.dataserver.server import DataServer
+from toolkit.dataserver.web import dashboard
 from toolkit.dataserver.web.access import RequestLog, TokenCheck
 from toolkit.dataserver.web.answers import refusal_response
 from toolkit.dataserver.web.bodies import BodyLimit, LenientRequest
@@ -28,8 +29,11 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     413: {"model": Problem, "description": "The body is too large"},
     422: {"model": Problem, "description": "The request is malformed; `fields` says where"},
     429: {"model": Problem, "description": "Too much is waiting; come back after Retry-After seconds"},
-    503: {"model": Problem, "description": "The server is starting or stopping; come back after Retry-After seconds"},
+    503: {"model": Problem, "description": "Not ready, or without its journal; come back after Retry-After seconds"},
 }
+
+# Of a request that is wrong in very many places.
+_SHOWN_FIELDS = 20
 
 
 class LenientRoute(APIRoute):
@@ -75,7 +79,7 @@ async def meta(request: Request) -> Meta:
 @router.post("/sample", response_model=SampleResponse, responses=_REFUSALS)
 async def sample(request: Request, body: SampleRequest) -> Response:
     """The prompts in some slots of an iteration: equal requests have equal answers."""
-    return _as_json(_server(request).service.sample(body))
+    return _as_json(await _server(request).service.sample(body))
 
 
 @router.post("/grade", response_model=GradeResponse, responses=_REFUSALS)
@@ -122,6 +126,7 @@ def create_app(
         redoc_url=None,
     )
     app.include_router(router)
+    app.include_router(dashboard.router)
     app.add_exception_handler(Refusal, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _failed)
@@ -135,9 +140,10 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _malformed(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    problems = {".".join(map(str, problem["loc"][1:])) or "body": problem["msg"] for problem in error.errors()}
-    lines = [f"{field}: {message}" for field, message in list(problems.items())[:20]]
-    return refusal_response(Refusal("bad_request", "; ".join(lines)), list(problems)[:1000])
+    first = error.errors()[:_SHOWN_FIELDS]
+    problems = {(".".join(map(str, problem["loc"][1:])) or "body")[:200]: problem["msg"] for problem in first}
+    lines = [f"{field}: {message}" for field, message in problems.items()]
+    return refusal_response(Refusal("bad_request", "; ".join(lines)), list(problems))
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -9,6 +9,7 @@ import re
 import zlib
 from typing import Any
 
+from fastapi.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -33,7 +34,8 @@ class BodyLimit:
         try:
             body = await self._read(headers, receive)
         except Refusal as refusal:
-            await refusal_response(refusal)(scope, receive, send)
+            # Some of the body may not have been read, and will not be.
+            await refusal_response(refusal, ends_connection=True)(scope, receive, send)
             return
         if body is None:
             return
@@ -68,6 +70,8 @@ class BodyLimit:
                 break
         if unpack is not None and not unpack.eof:
             raise Refusal("bad_request", "the gzip body is cut short")
+        if unpack is not None and unpack.unused_data:
+            raise Refusal("bad_request", "something follows the end of the gzip body")
         return bytes(body)
 
     def _too_large(self) -> Refusal:
@@ -93,10 +97,19 @@ class LenientRequest(Request):
     """A request whose JSON may hold half surrogate pairs."""
 
     async def json(self) -> Any:
-        """The body's value; ValueError or RecursionError where it is no JSON."""
+        """The body's value.
+
+        Raises:
+            HTTPException: it is no JSON.
+        """
         body = await self.body()
-        value = json.loads(body)
-        return _without_surrogates(value) if b"\\u" in body else value
+        try:
+            value = json.loads(body.decode())
+            return _without_surrogates(value) if b"\\u" in body else value
+        except RecursionError:
+            raise HTTPException(422, "the body is nested too deep") from None
+        except ValueError as error:
+            raise HTTPException(422, f"the body is no JSON in UTF-8: {error}") from None
 
 
 def _without_surrogates(value: Any) -> Any:

@@ -3,8 +3,11 @@
 import json
 import logging
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
+
+from toolkit.core.runs.progress import console
 
 _OWN = ("request_id", "status", "ms")
 
@@ -25,8 +28,11 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def set_up_logs(form: Literal["text", "json"], debug: bool) -> None:
-    """Send the log to the error stream; requests are logged in JSON, or while debugging."""
+def set_up_logs(form: Literal["text", "json"], debug: bool) -> Callable[[str], None]:
+    """Send the log to the error stream; requests are logged in JSON, or while debugging.
+
+    Returns what tells of the start: in the log's form where that is for machines.
+    """
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if form == "json" else text)
@@ -34,3 +40,4 @@ def set_up_logs(form: Literal["text", "json"], debug: bool) -> None:
     logging.getLogger("toolkit").setLevel(logging.DEBUG if debug or form == "json" else logging.WARNING)
     for chatty in ("httpx", "httpcore", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    return logging.getLogger("toolkit.dataserver").info if form == "json" else console.print

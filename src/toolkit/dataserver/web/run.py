@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+import math
 import os
 import signal
 import socket
@@ -24,10 +25,10 @@ from toolkit.dataserver.metrics import Metrics
 from toolkit.dataserver.server import DataServer
 from toolkit.dataserver.web.app import create_app
 from toolkit.dataserver.web.logs import set_up_logs
-from toolkit.errors import ConfigError, ToolkitError
+from toolkit.errors import ConfigError
 
-# How long requests that are being answered may take after SIGTERM.
-_GRACE_SECONDS = 30
+# Requests that are being answered may take so much longer than limits.grade_seconds after SIGTERM.
+_GRACE_SECONDS = 10
 
 _SHORTEST_TOKEN = 16
 
@@ -36,24 +37,30 @@ def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> Non
     """Serve until SIGTERM or Ctrl-C.
 
     Args:
-        ready_file: written when the server is ready, with its url, pid and config_id, and removed at the end.
+        ready_file: written when the server is ready, with its url, pid and config_id, and removed at the end. One
+            that a server left which was killed is removed at the start.
 
     Raises:
-        ConfigError, DataError: config, data, graders or gold answers are wrong, or the address cannot be used.
+        ConfigError, DataError: config, data, graders or gold answers are wrong, or the address or the journal's file
+            cannot be used.
+        ServerError: the journal's database cannot be reached.
     """
-    set_up_logs(config.listen.log, debug)
+    say = set_up_logs(config.listen.log, debug)
     token = _token(config.listen)
-    loaded = Loaded.read(config, console.print)
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)
+    loaded = Loaded.read(config, say)
     listener = _bind(config.listen)
     url = _url(config.listen, listener)
-    console.print(f"toolkit-rl-dataserver listens on {url} (config_id {loaded.meta.config_id})")
-    failures: list[ToolkitError] = []
     metrics = Metrics()
+    server = DataServer(loaded, metrics)
+    say(f"toolkit-rl-dataserver listens on {url} (config_id {loaded.meta.config_id})")
+    failures: list[Exception] = []
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        server = app.state.server = DataServer(loaded, metrics)
-        starting = asyncio.create_task(_get_ready(server, url, ready_file, failures, stop))
+        app.state.server = server
+        starting = asyncio.create_task(_get_ready(server, url, ready_file, failures, stop, say))
         try:
             yield
         finally:
@@ -67,17 +74,18 @@ def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> Non
         metrics,
         max_body_bytes=config.limits.body_bytes,
         token=token,
-        hosts=["localhost", "127.0.0.1", "[::1]"] if config.listen.is_loopback else None,
+        hosts=["localhost", "127.0.0.1", "[::1]", _host(config.listen)] if config.listen.is_loopback else None,
     )
+    grace = math.ceil(config.limits.grade_seconds) + _GRACE_SECONDS
     web_server = uvicorn.Server(
-        uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE_SECONDS, lifespan="on")
+        uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=grace, lifespan="on")
     )
 
     def stop() -> None:
         web_server.should_exit = True
 
-    # uvicorn shuts down in good order on SIGTERM, and then hands the signal on.
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    # uvicorn shuts down in good order on SIGTERM, and then hands the signal on; it may also come before uvicorn runs.
+    signal.signal(signal.SIGTERM, lambda *_: stop())
     try:
         web_server.run(sockets=[listener])
     finally:
@@ -88,21 +96,29 @@ def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> Non
 
 
 async def _get_ready(
-    server: DataServer, url: str, ready_file: Path | None, failures: list[ToolkitError], stop: Callable[[], None]
+    server: DataServer,
+    url: str,
+    ready_file: Path | None,
+    failures: list[Exception],
+    stop: Callable[[], None],
+    say: Callable[[str], None],
 ) -> None:
     try:
-        with _gold_progress() as progress:
+        with _gold_progress(say) as progress:
             await server.warm_up(progress)
         if ready_file is not None:
-            described = {"url": url, "pid": os.getpid(), "config_id": server.meta.config_id}
-            atomic_write_text(ready_file, json.dumps(described) + "\n")
-        console.print("ready")
-    except ToolkitError as error:
+            _announce(ready_file, {"url": url, "pid": os.getpid(), "config_id": server.meta.config_id})
+        say("ready")
+    except Exception as error:  # noqa: BLE001  # whatever it is, a server that can never be ready ends
         failures.append(error)
         stop()
+
+
+def _announce(ready_file: Path, described: dict[str, str | int]) -> None:
+    try:
+        atomic_write_text(ready_file, json.dumps(described) + "\n")
     except OSError as error:
-        failures.append(ConfigError(f"--ready-file: {ready_file} cannot be written: {error.strerror or error}"))
-        stop()
+        raise ConfigError(f"--ready-file: {ready_file} cannot be written: {error.strerror or error}") from None
 
 
 def _token(listen: ListenConfig) -> str | None:
@@ -124,6 +140,7 @@ def _bind(listen: ListenConfig) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen()  # from here on a second server is refused, and a client waits
     except OSError as error:
         hint = "; is another server running? --port 0 picks a free port" if error.errno == errno.EADDRINUSE else ""
         raise ConfigError(
@@ -133,13 +150,16 @@ def _bind(listen: ListenConfig) -> socket.socket:
 
 
 def _url(listen: ListenConfig, listener: socket.socket) -> str:
-    host = f"[{listen.host}]" if ":" in listen.host else listen.host
-    return f"http://{host}:{listener.getsockname()[1]}"
+    return f"http://{_host(listen)}:{listener.getsockname()[1]}"
+
+
+def _host(listen: ListenConfig) -> str:
+    return f"[{listen.host}]" if ":" in listen.host else listen.host
 
 
 @contextmanager
-def _gold_progress() -> Iterator[GoldProgress]:
-    """A bar per data set; plain lines where there is no terminal."""
+def _gold_progress(say: Callable[[str], None]) -> Iterator[GoldProgress]:
+    """A bar per data set where there is a terminal; a line when one is done."""
     bars = Progress(
         TextColumn("checking golds: {task.description}"),
         BarColumn(),
@@ -155,7 +175,7 @@ def _gold_progress() -> Iterator[GoldProgress]:
             tasks[dataset] = bars.add_task(dataset, total=rows)
         bars.update(tasks[dataset], completed=done)
         if done == rows:
-            console.print(f"golds of {dataset}: {rows:,} rows can be graded")
+            say(f"golds of {dataset}: {rows:,} rows can be graded")
 
     with bars:
         yield show

@@ -1,0 +1,158 @@
+"""Finds the mathematical expressions that a text answers with, as LaTeX without its delimiters.
+
+Looked for in this order: boxes; what stands between `$…$`, `$$…$$`, `\\(…\\)` or `\\[…\\]`; a text that is an
+expression and nothing else; numbers and fractions in prose. The last one counts, with those that a comma, `and` or
+`or` links to it: who names several candidates has answered with all of them.
+"""
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import NamedTuple
+
+from toolkit.dataserver.extraction import find_boxes
+from toolkit.dataserver.numbers import Numeral, numerals, parse_number
+
+_MAX_LENGTH = 500  # characters of an expression, and
+_MAX_DEPTH = 8  # nested brackets: both keep the LaTeX parser under a second
+_MAX_ANSWERS = 20
+_MAX_DIGITS = 50  # of a number that is written out for the LaTeX parser
+
+_DELIMITED = re.compile(
+    r"""
+    \\\\                                                       # a line break, not the start of \( or \[
+  | \$\$(?P<display>(?:[^$\\]|\\.)+)\$\$
+  | \$(?P<inline>(?:[^\s$\\]|\\.)(?:(?:[^$\\]|\\.)*(?:[^\s$\\]|\\.))?)\$(?![0-9])
+  | \\\((?P<round>(?:[^\\]|\\[^()])+)\\\)
+  | \\\[(?P<square>(?:[^\\]|\\[^\[\]])+)\\\]
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_LINK = re.compile(r"[\s,;]*(?:and|or)?[\s,;]*[$€£¥₹]?")
+_NAMES = re.compile(r"\\(?:text|textbf|textrm|mbox|mathrm|mathbf|operatorname|begin|end)\s*\{[^{}]*\}")
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_HALF = re.compile(r"\s*[=*/<>×÷·]|.*[-=+*/<>×÷·^_]\s*\Z", re.DOTALL)  # between two currency signs, say
+_NOT_MATHS = re.compile(r"[^\W\d_]{2,}|[0-9]\s+[0-9]")  # a word; two numbers side by side, which LaTeX would multiply
+_BRACKET = re.compile(r"(?P<open>[({\[])|(?P<close>[)}\]])")
+_HEAVY = re.compile(
+    r"""
+    \^ \s* (?:\{[^{}]*\}|[^{}\s]) \s* \^               # a power of a power without braces
+  | [0-9] \s* \^ [\s{(]* -? [0-9.]+ \s* \^             # a tower of numbers
+  | \^ [\s{(]* -? [0-9]{5,}
+  | [0-9]{5,} [)}\s]* !
+  | ! [)}\s]* !
+    """,
+    re.VERBOSE,
+)
+_DECORATION = " \t\r\n*_`"  # Markdown's
+_FRACTION = re.compile(r"[0-9]{1,15}/[0-9]{1,15}")
+
+
+class Expression(NamedTuple):
+    """One expression."""
+
+    latex: str
+    """Empty for a number too long to write out."""
+
+    number: Decimal | None = None
+    """Its value, where it is a plain number."""
+
+
+def find_expressions(text: str, max_chars: int, only: bool = False) -> list[Expression]:
+    """The answer: one expression, or several where the text names several; none where it names none.
+
+    Boxes are looked for everywhere, all else in the last `max_chars` characters. With `only`, prose must hold exactly
+    one number or fraction.
+    """
+    boxes = find_boxes(text)
+    if not boxes:
+        tail = text[-max_chars:]
+        return _delimited(tail) or _read(tail, only)
+    ends = [box.start for box in boxes[1:]] + [len(text)]
+    innermost = [text[box] for box, end in zip(boxes, ends, strict=True) if box.stop <= end]
+    read = [_read_box(content, only) for content in list(dict.fromkeys(innermost))[: _MAX_ANSWERS + 1]]
+    return _once(expression for found in read for expression in found) if all(read) else []
+
+
+def is_expression(text: str) -> bool:
+    """Whether a text looks like mathematics that can be parsed in reasonable time: no words, no towers of powers."""
+    if len(text) > _MAX_LENGTH or not re.search(r"[^\W_]", text):
+        return False
+    if _NOT_MATHS.search(_without_commands(text)) or _HALF.match(text) or _HEAVY.search(text):
+        return False
+    depth = deepest = braces = 0
+    for bracket in _BRACKET.finditer(text):
+        step = 1 if bracket.lastgroup == "open" else -1
+        depth += step
+        deepest = max(deepest, depth)
+        braces += step if bracket.group() in "{}" else 0
+    return deepest <= _MAX_DEPTH and braces == 0
+
+
+def _delimited(text: str) -> list[Expression]:
+    """The last expression between delimiters, with those linked to it."""
+    found: list[Expression] = []
+    end = 0
+    for match in _DELIMITED.finditer(text):
+        inside = match[match.lastgroup] if match.lastgroup else ""
+        if is_expression(inside):
+            linked = found and _LINK.fullmatch(text, end, match.start())
+            found = [*(found if linked else []), _normal(inside)]
+            end = match.end()
+    return _once(found)
+
+
+def _without_commands(text: str) -> str:
+    return _COMMAND.sub(r"\\", _NAMES.sub(r"\\", text))
+
+
+def _read_box(content: str, only: bool) -> list[Expression]:
+    """As `_read`; but numbers are not picked out of LaTeX that cannot be parsed."""
+    is_prose = not _COMMAND.search(_NAMES.sub("", content))
+    return _read(content, only) if is_prose or is_expression(content) else []
+
+
+def _read(text: str, only: bool) -> list[Expression]:
+    """A text that is an expression; else the last number or fraction in it, with those linked to it."""
+    text = text.strip(_DECORATION).removesuffix(".").strip(_DECORATION)
+    if is_expression(text):
+        return [_normal(text)]
+    written = list(numerals(text))
+    found: list[Expression | None] = []
+    end = 0
+    for numeral in written if len(written) == 1 or not only else ():
+        linked = found and _LINK.fullmatch(text, end, numeral.start)
+        found = [*(found if linked else []), _plain(numeral)]
+        end = numeral.end
+    plain = [expression for expression in found if expression]
+    return _once(plain) if len(plain) == len(found) else []
+
+
+def _once(expressions: Iterable[Expression]) -> list[Expression]:
+    """Each value once; none where there are too many to be an answer."""
+    by_value = {
+        expression.latex if expression.number is None else expression.number: expression for expression in expressions
+    }
+    return list(by_value.values()) if len(by_value) <= _MAX_ANSWERS else []
+
+
+def _normal(latex: str) -> Expression:
+    latex = latex.strip()
+    number = parse_number(latex)
+    return Expression(latex) if number is None else _number(number, "%" in latex)
+
+
+def _plain(numeral: Numeral) -> Expression | None:
+    """A number or a fraction in prose."""
+    number = numeral.number
+    if number:
+        return _number(number.value, bool(re.match(r"\s?\\?%", numeral.text[numeral.end : numeral.end + 3])))
+    is_mixed = re.search(r"[0-9]\s\Z", numeral.text[: numeral.start])
+    if numeral.is_part or is_mixed or not _FRACTION.fullmatch(numeral.digits):
+        return None
+    return Expression(f"{'' if numeral.sign in ('', '+') else '-'}{numeral.digits}")
+
+
+def _number(value: Decimal, percent: bool) -> Expression:
+    written = f"{value:f}" if abs(value.adjusted()) <= _MAX_DIGITS else ""
+    return Expression(rf"{written}\%") if percent else Expression(written, value)

@@ -1,0 +1,221 @@
+"""math_verify: the answer is mathematically equal to the gold."""
+
+import logging
+import math
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from toolkit.core.config.keys import shown
+from toolkit.dataserver.completions import GradeInput, ReasoningTags
+from toolkit.dataserver.expressions import Expression, find_expressions
+from toolkit.dataserver.extraction import Extract, extract
+from toolkit.dataserver.graders.base import Example, Score, TextGrader
+from toolkit.dataserver.numbers import parse_number
+from toolkit.errors import DataError
+
+if TYPE_CHECKING:
+    from sympy import Basic, MatrixBase
+
+    Parsed = Basic | MatrixBase
+
+_FRACTION = re.compile(
+    r"-?\s*\\[dt]?frac\s*(?:\{\s*-?(?P<above>[0-9]+)\s*\}|(?P<digit>[0-9]))\s*\{?\s*(?P<below>[0-9]+)\s*\}?"
+    r"|-?\s*(?P<left>[0-9]+)\s*/\s*(?P<right>[0-9]+)"
+)
+_ASSIGNED = re.compile(r"\s*[A-Za-z](?:_\{?\w\}?)?\s*=(?!.*=)\s*", re.DOTALL)
+_UNIT = re.compile(r"\\(?:text|mathrm|mbox)\s*\{[^{}]*\}|\\[,;:! ]")
+
+
+class MathVerify(TextGrader):
+    r"""1 if the answer equals the gold as mathematics (by Math-Verify and SymPy), else 0.
+
+    The answer is what stands in `\boxed{…}`; else the last expression between `$…$`, `\(…\)` and the like; else the
+    whole text, if it is an expression; else the last number or fraction in the prose. Several boxes, and expressions
+    that are listed, make a set, which equals no single gold. 1/2 equals 0.5, x = 5 equals 5, 50% equals both 0.5 and
+    50, units do not count, and decimals are compared with other forms to six places.
+
+    An expression of more than 500 characters, with brackets nested more than 8 deep, or with towers of powers is not
+    read. What still takes long ends at the deadline of the grader and has no score.
+    """
+
+    type: Literal["math_verify"] = "math_verify"
+
+    extract: Extract = "all"
+    """The part of the answer in which the expression is looked for."""
+
+    require_simplified: bool = False
+    """Whether the answer must be written as simply as the gold. Without it a question given back as the answer is
+    right: 6+1 is 7. A rational number must be a plain number or a fraction in lowest terms."""
+
+    max_answer_chars: int = Field(default=2000, ge=1)
+    """How many characters, from the end, are searched for an answer that is not in a box."""
+
+    needs_gold: ClassVar[bool] = True
+    is_correctness: ClassVar[bool] = True
+    libraries: ClassVar[tuple[str, ...]] = ("math-verify", "latex2sympy2_extended", "sympy", "google-re2")
+    preload: ClassVar[tuple[str, ...]] = ("math_verify",)
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(r"The answer is \boxed{72}.", 1.0, gold="72"),
+        Example(r"The answer is \boxed{73}.", 0.0, gold="72"),
+        Example("So she sold 72 clips.", 1.0, gold=72, note="prose: the last number"),
+        Example(r"$\frac{1}{2}$", 1.0, gold="1/2"),
+        Example("0.5", 1.0, gold=r"\frac{1}{2}"),
+        Example("The share is 2/4.", 1.0, gold=r"$\frac{1}{2}$"),
+        Example("1,234.0", 1.0, gold="$1234$"),
+        Example(r"x = 5", 1.0, gold="5"),
+        Example(r"\boxed{72\text{ cm}}", 1.0, gold="72", note="units do not count"),
+        Example("50%", 1.0, gold="0.5"),
+        Example("50", 1.0, gold=r"50\%"),
+        Example(r"$\sqrt{8}$", 1.0, gold=r"2\sqrt{2}"),
+        Example("2", 0.0, gold=r"2\sqrt{2}"),
+        Example(r"$2x + x^2 + 1$", 1.0, gold="(x+1)^2"),
+        Example(r"\boxed{2, 1}", 1.0, gold=r"\{1, 2\}"),
+        Example("$[1, 2)$", 0.0, gold="$(1, 2)$", note="half open is not open"),
+        Example(r"\boxed{7} or \boxed{8}", 0.0, gold="7", note="several boxes make a set"),
+        Example("7 or 8", 0.0, gold="8", note="and so does a list"),
+        Example("1, 2, 3, 4, 5, 6, 7", 0.0, gold="7"),
+        Example("8 = 7", 0.0, gold="7"),
+        Example("3 + 4 = 7", 1.0, gold="7"),
+        Example("7 8", 0.0, gold="56", note="two numbers are no product"),
+        Example("3.14.15", 0.0, gold="3.14"),
+        Example(r"\boxed{x72}", 0.0, gold="72"),
+        Example(r"\boxed{6+1}", 1.0, gold="7", note="the question given back: equal, unless told otherwise"),
+        Example(r"\boxed{6+1}", 0.0, gold="7", params={"require_simplified": True}),
+        Example(r"\boxed{\int_0^{12} 1 dx}", 0.0, gold="12", params={"require_simplified": True}),
+        Example(r"\boxed{\frac{14}{2}}", 0.0, gold="7", params={"require_simplified": True}),
+        Example(r"\boxed{x = \frac{1}{2}}", 1.0, gold="0.5", params={"require_simplified": True}),
+        Example(r"\boxed{x + 6 + 1}", 0.0, gold="x + 7", params={"require_simplified": True}),
+        Example(r"\boxed{7 + x}", 1.0, gold="x + 7", params={"require_simplified": True}),
+        Example(r"$9^{9^{9^9}}$", 0.0, gold="9", note="too large to read"),
+        Example("48+24=72\n#### 72", 1.0, gold="72", params={"extract": {"after": "####"}}),
+        Example("<think>It is 72.</think>I do not know", 0.0, gold="72", tags=ReasoningTags()),
+        Example("", 0.0, gold="0"),
+    )
+
+    def load(self) -> None:
+        """Warm the parser up: it takes a second for its first expression."""
+        _parse(r"\frac{1}{2}")
+
+    def check_row(self, item: GradeInput) -> None:
+        """Raise DataError unless the gold is one expression that can be parsed."""
+        _read_gold(item.gold)
+
+    def score_text(self, text: str, item: GradeInput) -> Score | float:
+        """1 or 0."""
+        gold = _read_gold(item.gold)
+        part = extract(text, self.extract)
+        answers = find_expressions(part, self.max_answer_chars) if part else []
+        if not answers:
+            return Score(0.0, "no expression that can be read")
+        if len(answers) == 1 and gold.number is not None and answers[0].number is not None:
+            return float(answers[0].number == gold.number)
+        return self._compare(answers, gold)
+
+    def _compare(self, answers: list[Expression], gold: Expression) -> Score | float:
+        parsed = [_parse(answer.latex) for answer in answers]
+        known = [each for each in parsed if each is not None]
+        right = _parse(gold.latex)
+        if right is None or len(known) < len(parsed):
+            return Score(0.0, "not an expression that can be parsed")
+        given = known[0] if len(known) == 1 else _set_of(known)
+        if not all(_equal(right, side, _places(gold)) for side in (given, *_sides(given))):
+            return 0.0
+        if self.require_simplified and not _is_as_simple(answers, given, right):
+            return Score(0.0, "equal, but not in simplest form")
+        return 1.0
+
+
+@lru_cache(maxsize=16384)
+def _gold_expression(gold: str) -> Expression | None:
+    found = find_expressions(gold, max_chars=len(gold), only=True)
+    if len(found) != 1:
+        return None
+    parsed = None if found[0].number is not None else _parse(found[0].latex)
+    return found[0] if found[0].number is not None or _is_definite(parsed) else None
+
+
+def _read_gold(gold: object) -> Expression:
+    if isinstance(gold, bool) or not isinstance(gold, str | int | float):
+        raise DataError(f"the gold must be a text or a number, not {shown(gold)}")
+    expression = _gold_expression(str(gold))
+    if expression is None:
+        raise DataError(f"the gold must be one expression, as LaTeX or plain (72, 1/2), and is {shown(gold)}")
+    return expression
+
+
+@lru_cache(maxsize=4096)
+def _parse(latex: str) -> "Parsed | None":
+    """SymPy's form of an expression, not worked out; None where it cannot be parsed.
+
+    Without a timeout of its own: Math-Verify's would replace the SIGALRM timer that the worker process runs under.
+    """
+    if not latex:
+        return None
+    from math_verify import LatexExtractionConfig, parse
+
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that there is no timeout
+    boxed = (LatexExtractionConfig(boxed_match_priority=0),)
+    found = parse(rf"\boxed{{{latex}}}", boxed, fallback_mode="no_fallback", parsing_timeout=None)  # type: ignore[arg-type]
+    return found[0] if found else None
+
+
+def _equal(gold: "Parsed", given: "Parsed", places: int) -> bool:
+    from math_verify import verify
+
+    return verify(gold, given, float_rounding=places, timeout_seconds=None)
+
+
+def _places(gold: Expression) -> int:
+    """Decimal places that are compared: six significant ones of a gold below 1, so that 0.0000001 is not 0."""
+    number = gold.number
+    return 6 - number.adjusted() if number and abs(number) < 1 else 6
+
+
+def _is_definite(parsed: "Parsed | None") -> bool:
+    from sympy import nan, zoo
+
+    return parsed is not None and not parsed.has(nan, zoo)
+
+
+def _set_of(expressions: list["Parsed"]) -> "Basic":
+    from latex2sympy2_extended.sets import FiniteSet
+
+    elements = [each.args if isinstance(each, FiniteSet) else (each,) for each in expressions]
+    return FiniteSet(*(element for group in elements for element in group))
+
+
+def _sides(given: "Parsed") -> list["Parsed"]:
+    """The sides of equations without unknowns: 8 = 7 does not answer 7."""
+    from sympy import Eq
+
+    return [] if given.free_symbols else [side for equation in given.atoms(Eq) for side in equation.args]
+
+
+def _is_as_simple(answers: list[Expression], given: "Parsed", gold: "Parsed") -> bool:
+    """Whether an answer that equals the gold is written with no more than the gold needs."""
+    from sympy import Eq, Symbol, preorder_traversal
+
+    def value(parsed: "Parsed") -> "Parsed":
+        return parsed.rhs if isinstance(parsed, Eq) and isinstance(parsed.lhs, Symbol) else parsed
+
+    right, given = value(gold), value(given)
+    worked_out = right.doit()
+    if getattr(worked_out, "is_Rational", False) or getattr(worked_out, "is_Float", False):
+        return len(answers) == 1 and _is_written_out(answers[0])
+    size, most = (sum(1 for _ in preorder_traversal(each)) for each in (given, right))
+    return size <= most and given.doit() == worked_out
+
+
+def _is_written_out(answer: Expression) -> bool:
+    """Whether it is a plain number or a fraction in lowest terms."""
+    latex = _UNIT.sub("", _ASSIGNED.sub("", answer.latex, count=1)).strip()
+    if answer.number is not None or parse_number(latex) is not None:
+        return True
+    fraction = _FRACTION.fullmatch(latex)
+    if not fraction:
+        return False
+    above, below = (int(text) for text in fraction.groups() if text)
+    return below > 1 and math.gcd(above, below) == 1

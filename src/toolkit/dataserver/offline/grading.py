@@ -1,0 +1,143 @@
+"""Grades completions as they are read, with the processes and graders of a dataserver, and hands them on in order."""
+
+import asyncio
+import time
+from asyncio import Future
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from toolkit.core.runs.progress import console
+from toolkit.dataserver.graders.remote import RemoteGrader, new_client
+from toolkit.dataserver.grading import GradeBook, Graded, Question
+from toolkit.dataserver.loaded import Loaded
+from toolkit.dataserver.offline.completion import Completion, Judged, stage_of
+from toolkit.dataserver.pool import GradingPool
+from toolkit.dataserver.questions import Questions
+from toolkit.dataserver.results import error_result, graded_result
+from toolkit.dataserver.samples import Target
+from toolkit.dataserver.schemas import GradeItem, GradeResult
+from toolkit.errors import ConfigError
+
+_BATCH = 256
+# Batches under way: while the slowest completions of one are waited for, the workers have the next ones.
+_AHEAD = 4
+_SECONDS_BETWEEN_LINES = 10.0
+
+C = TypeVar("C", bound=Completion)
+Done = Callable[[C, Judged], None]
+
+
+class _Asked(NamedTuple, Generic[C]):
+    completion: C
+    target: Target
+    question: Question
+
+
+def grade_all(loaded: Loaded, completions: Iterable[C], total: int, done: Done[C]) -> None:
+    """Grade completions, however long it takes, and call `done` with each of them, in their order.
+
+    Only some of them are in memory at a time. `total`: how many there are, for the progress that is shown.
+
+    Raises:
+        ConfigError: a grader cannot be loaded.
+        DataError: a completion names a row that is not there.
+    """
+    with _progress(total) as advance:
+
+        def count(completion: C, judged: Judged) -> None:
+            done(completion, judged)
+            advance()
+
+        asyncio.run(_grade_all(loaded, iter(completions), count))
+
+
+async def _grade_all(loaded: Loaded, completions: Iterator[C], done: Done[C]) -> None:
+    questions = Questions(loaded)
+    pool = loaded.new_pool()
+    try:
+        await _require_graders(loaded, pool)
+        async with new_client() as client:
+            book = loaded.new_book(pool, client)
+            under_way: deque[_Batch[C]] = deque()
+            while asked := [_asked(loaded, questions, each) for each in islice(completions, _BATCH)]:
+                under_way.append(_Batch(loaded, book, asked))
+                if len(under_way) == _AHEAD:
+                    await under_way.popleft().finish(done)
+            for batch in under_way:
+                await batch.finish(done)
+    finally:
+        await asyncio.to_thread(pool.close)
+
+
+async def _require_graders(loaded: Loaded, pool: GradingPool) -> None:
+    problems = await pool.check_graders()
+    for name, grader in loaded.graders.items():
+        if isinstance(grader, RemoteGrader):
+            try:
+                grader.load()
+            except ConfigError as error:
+                problems.append(f"graders.{name}: {error}")
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _asked(loaded: Loaded, questions: Questions, completion: C) -> _Asked[C]:
+    target = loaded.samples.target(completion.sample_id)
+    item = GradeItem(
+        item_id=str(completion.number),
+        sample_id=completion.sample_id,
+        completion=completion.text,
+        completion_tokens=completion.completion_tokens,
+        truncated=completion.truncated,
+    )
+    stage_index = loaded.sampler.stage_index(completion.iteration)
+    return _Asked(completion, target, questions.question(target, stage_index, item))
+
+
+class _Batch(Generic[C]):
+    """Completions that are being graded."""
+
+    def __init__(self, loaded: Loaded, book: GradeBook, asked: list[_Asked[C]]) -> None:
+        self._loaded = loaded
+        self._asked = asked
+        self._limit = loaded.config.limits.completion_chars
+        short = [number for number, each in enumerate(asked) if len(each.completion.text) <= self._limit]
+        answers = book.ask([asked[number].question for number in short])
+        self._answers: dict[int, Future[Graded]] = dict(zip(short, answers, strict=True))
+
+    async def finish(self, done: Done[C]) -> None:
+        """Wait for all of them, and hand them on."""
+        await asyncio.gather(*self._answers.values())
+        for number, (completion, target, question) in enumerate(self._asked):
+            stage = stage_of(self._loaded, target, completion.iteration)
+            done(completion, Judged(target, stage, self._result(number, question)))
+
+    def _result(self, number: int, question: Question) -> GradeResult:
+        if number not in self._answers:
+            # As the server answers.
+            return error_result("", f"the completion is longer than {self._limit} characters")
+        return graded_result("", question.plan, self._answers[number].result())
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    """A function to call for each completion: a bar in a terminal, a line now and then elsewhere."""
+    columns = (TextColumn("grading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("grading", total=total)
+        count, last_line = 0, time.monotonic()
+
+        def advance() -> None:
+            nonlocal count, last_line
+            count += 1
+            bar.advance(task)
+            if not console.is_terminal and time.monotonic() - last_line > _SECONDS_BETWEEN_LINES:
+                last_line = time.monotonic()
+                console.print(f"{count:,} of {total:,} completions graded")
+
+        yield advance

@@ -1,0 +1,80 @@
+"""What came out of a grading, as tables and a few lines."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from rich.table import Table
+
+from toolkit.core.runs.progress import console
+from toolkit.dataserver.offline.completion import Completion, Judged
+from toolkit.dataserver.offline.reasons import Reasons
+from toolkit.dataserver.offline.tables import Mean, new_table, weight_text
+from toolkit.dataserver.schemas import Component, Status
+
+
+@dataclass
+class _Scores:
+    """What one grader said in one stage about one data set."""
+
+    weight: float | None
+    scores: Mean = field(default_factory=Mean)
+    missing: int = 0
+
+    def add(self, component: Component) -> None:
+        self.scores.add(component.score)
+        self.missing += component.score is None
+
+
+@dataclass
+class _Group:
+    """The completions of one data set in one stage."""
+
+    statuses: Counter[Status] = field(default_factory=Counter)
+    rewards: Mean = field(default_factory=Mean)
+    graders: dict[str, _Scores] = field(default_factory=dict)
+
+
+class Summary:
+    """Counts completions as they are graded."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, str], _Group] = {}
+        self._reasons = Reasons()
+
+    def add(self, completion: Completion, judged: Judged) -> None:
+        """Count one in."""
+        target, stage, result = judged
+        group = self._groups.setdefault((target.dataset, stage), _Group())
+        group.statuses[result.status] += 1
+        group.rewards.add(result.reward)
+        for name, component in result.components.items():
+            group.graders.setdefault(name, _Scores(component.weight)).add(component)
+        self._reasons.add_result(result, completion.place)
+
+    def show(self) -> None:
+        """Print it."""
+        console.print(self._reward_table(), soft_wrap=False)
+        console.print(self._score_table(), soft_wrap=False)
+        total = sum(group.statuses.total() for group in self._groups.values())
+        without = total - sum(group.rewards.count for group in self._groups.values())
+        if without:
+            console.print(f"{without:,} of {total:,} completions have no reward")
+        if self._reasons.total:
+            console.print("why scores are missing:")
+            for line in self._reasons.lines():
+                console.print(line)
+
+    def _reward_table(self) -> Table:
+        table = new_table("data set", "stage", "completions", "ok", "abstain", "error", "mean reward")
+        for (dataset, stage), group in self._groups.items():
+            counts = [f"{group.statuses[status]:,}" for status in ("ok", "abstain", "error")]
+            table.add_row(dataset, stage, f"{group.statuses.total():,}", *counts, str(group.rewards))
+        return table
+
+    def _score_table(self) -> Table:
+        table = new_table("data set", "stage", "grader", "weight", "no score", "mean score")
+        for (dataset, stage), group in self._groups.items():
+            for name, each in group.graders.items():
+                numbers = (weight_text([each.weight]), f"{each.missing:,}", str(each.scores))
+                table.add_row(dataset, stage, name, *numbers)
+        return table

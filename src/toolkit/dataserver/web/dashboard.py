@@ -1,0 +1,74 @@
+"""The page to look at in a browser, and the data that it fetches."""
+
+from importlib.resources import files
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import HTMLResponse
+from sqlalchemy import Engine
+
+from toolkit.dataserver.journal.reader import JournalReader
+from toolkit.dataserver.journal.rows import StoredRow
+from toolkit.dataserver.refusals import Refusal
+from toolkit.dataserver.schemas import Split, Status
+from toolkit.dataserver.server import DataServer
+from toolkit.dataserver.ui import data
+
+# The page is one file: it needs nothing from elsewhere, and nothing of it goes elsewhere.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+# Not part of the protocol: what the page fetches may change with the page.
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/ui")
+def page() -> Response:
+    """The page."""
+    html = files("toolkit.dataserver.ui").joinpath("page.html").read_text(encoding="utf-8")
+    return HTMLResponse(html, headers={"Content-Security-Policy": _POLICY, "Cache-Control": "no-cache"})
+
+
+# These are no coroutines: the database is asked in a thread, beside the requests of trainers.
+
+
+@router.get("/ui/data")
+def dashboard(request: Request, run: str | None = None, since: int = 0) -> data.Dashboard:
+    """Charts and counters of a run."""
+    server: DataServer = request.app.state.server
+    stats = server.journal.stats() if server.journal is not None else None
+    return data.dashboard(_database(request), stats, run, since)
+
+
+@router.get("/ui/completions")
+def completions(
+    request: Request,
+    run: str | None = None,
+    dataset: str | None = None,
+    split: Split | None = None,
+    status: Status | None = None,
+    iteration: Annotated[str | None, Query(pattern=data.ITERATIONS_PATTERN)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+) -> data.CompletionsPage:
+    """A page of the table of completions."""
+    chosen = data.row_filter(run, dataset, split, status, iteration)
+    return data.completions(_database(request), chosen, limit, before)
+
+
+@router.get("/ui/completions/{row_id}")
+def completion(request: Request, row_id: int) -> StoredRow:
+    """One completion with its prompt, gold and scores."""
+    row = JournalReader(_database(request)).row(row_id) if 0 <= row_id < 2**63 else None
+    if row is None:
+        raise Refusal("not_found", f"the journal has no row {row_id}")
+    return row
+
+
+def _database(request: Request) -> Engine:
+    server: DataServer = request.app.state.server
+    if server.database is None:
+        raise Refusal("not_found", "there is nothing to show: the journal is off (journal.enabled: false)")
+    return server.database

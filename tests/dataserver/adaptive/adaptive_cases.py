@@ -1,0 +1,55 @@
+"""Two small data sets, and adaptive configs that ask them."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dataserver.dataserver_cases import make_config, questions, write_rows
+from toolkit.dataserver.adaptive.planned import RowKey, RowPlace
+from toolkit.dataserver.journal.plans import RowStatistics
+from toolkit.dataserver.loaded import Loaded
+
+SLOTS = 8
+
+
+def adaptive_config(
+    root: Path,
+    adaptive: Mapping[str, Any] | None,
+    sizes: Mapping[str, int] | None = None,
+    easy: Mapping[str, Any] | None = None,
+    **keys: Any,
+) -> Loaded:
+    """Data sets `hard` and `more`, of which the curriculum asks three to one, and `easy`, which no stage names.
+
+    Args:
+        sizes: how many rows they have.
+        easy: more keys of the section of `easy`.
+    """
+    sizes = sizes or {"hard": 30, "more": 12, "easy": 10}
+    for name, size in sizes.items():
+        write_rows(root / f"{name}.jsonl", questions(name, size))
+    mix = {"hard": 3, "more": 1}
+    if adaptive is None or "easy" not in adaptive:
+        sizes = {name: size for name, size in sizes.items() if name != "easy"}
+    settings = {
+        "stages": [{"name": "all", "until_step": 100, "mix": mix}],
+        "prompts_per_iteration": SLOTS,
+        "adaptive": adaptive,
+        "journal": {"path": str(root / "journal.sqlite")},
+    }
+    sections = {name: {} for name in sizes}
+    sections.update({"easy": easy} if easy else {})
+    return Loaded.read(make_config(root, sections, **{**settings, **keys}), str)
+
+
+def statistics(loaded: Loaded, rows: Mapping[RowPlace, tuple[float, int]]) -> dict[RowKey, RowStatistics]:
+    """Mean reward and number of grades, by data set and number of the row."""
+    return {
+        (dataset, loaded.datasets[dataset].key(number)): RowStatistics(count, mean, 0)
+        for (dataset, number), (mean, count) in rows.items()
+    }
+
+
+def all_rows(loaded: Loaded, dataset: str) -> Iterable[RowPlace]:
+    """Every row of a data set."""
+    return ((dataset, number) for number in range(len(loaded.datasets[dataset])))

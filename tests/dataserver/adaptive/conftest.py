@@ -1,0 +1,43 @@
+"""Journals for adaptive sampling: in a file, and in a PostgreSQL server that is started once."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from dataserver.postgres import PostgresServer, postgres_server
+from toolkit.dataserver.journal.config import JournalConfig
+from toolkit.dataserver.journal.database import open_database
+from toolkit.dataserver.journal.writer import JournalWriter
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A running PostgreSQL server."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def journal(request: pytest.FixtureRequest, tmp_path: Path) -> JournalConfig:
+    """A journal that is not there yet."""
+    if request.param == "sqlite":
+        return JournalConfig(path=tmp_path / "journal.sqlite")
+    return JournalConfig(url=request.getfixturevalue("postgres").new_database())
+
+
+@pytest.fixture
+def engine(journal: JournalConfig) -> Iterator[Engine]:
+    """The database of `journal`, opened."""
+    engine = open_database(journal)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def writer(engine: Engine, journal: JournalConfig) -> Iterator[JournalWriter]:
+    """Writes to `engine`; closed at the end."""
+    writer = JournalWriter(engine, journal)
+    yield writer
+    writer.close()

@@ -1,0 +1,63 @@
+"""Which rows are held out: never trained on, and the same in every run."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dataserver_cases import make_config, questions, write_rows
+
+from toolkit.dataserver.loading import load_datasets
+from toolkit.dataserver.samples import Samples
+from toolkit.dataserver.sampling import Sampler, split_rows
+from toolkit.errors import ConfigError
+
+
+def served(folder: Path, fraction: float | None, seed: int = 0, **section: Any) -> tuple[Sampler, Samples]:
+    part = {"validation_fraction": fraction, **section}
+    config = make_config(folder, {"a": part, "b": part}, seed=seed, prompts_per_iteration=64)
+    datasets = load_datasets(config, lambda line: None)
+    sides = split_rows(config, datasets)
+    return Sampler(config, sides), Samples(config, datasets, sides)
+
+
+def asked(one: Sampler, samples: Samples, split: Any, count: int, iteration: int = 0) -> list[str]:
+    return [samples.sample(slot).messages[-1].content for slot in one.slots(iteration, 0, count, split)]
+
+
+def test_what_is_held_out_is_never_trained_on(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        # Every question twice: both are on the same side.
+        write_rows(tmp_path / f"{name}.jsonl", [*questions(name, 20), *questions(name, 20)])
+    one, samples = served(tmp_path, 0.2)
+    assert one.validation_size == 16
+    held_out = asked(one, samples, "validation", 16)
+    trained = {text for iteration in range(10) for text in asked(one, samples, "train", 64, iteration)}
+    assert not trained & set(held_out)
+    assert trained | set(held_out) == {f"{name} {number}" for name in ("a", "b") for number in range(20)}
+    with pytest.raises(ConfigError, match="more than the 16 prompts that the validation split has"):
+        one.slots(0, 16, 1, "validation")
+
+
+def test_the_same_is_held_out_at_every_iteration_whatever_the_order_of_the_lines(tmp_path: Path) -> None:
+    rows = {name: questions(name, 50) for name in ("a", "b")}
+    held_out = []
+    for number in range(3):
+        for name in rows:
+            random.Random(number).shuffle(rows[name])
+            write_rows(tmp_path / f"{name}.jsonl", rows[name])
+        one, samples = served(tmp_path, 0.1)
+        held_out.append(sorted(asked(one, samples, "validation", 10)))
+        assert one.slots(0, 0, 10, "validation") == one.slots(10**9, 0, 10, "validation")
+    assert held_out[0] == held_out[1] == held_out[2]
+    one, samples = served(tmp_path, 0.1, seed=1)
+    assert sorted(asked(one, samples, "validation", 10)) != held_out[0]
+
+
+def test_the_system_message_of_a_data_set_decides_nothing_about_what_is_held_out(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_rows(tmp_path / f"{name}.jsonl", questions(name, 50))
+    held_out = [
+        asked(*served(tmp_path, 0.1, system=system), "validation", 10) for system in (None, "Be short.", "Be long.")
+    ]
+    assert held_out[0] == held_out[1] == held_out[2]

@@ -1,0 +1,205 @@
+"""Who may ask, and what nobody is told."""
+
+import base64
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from dataserver.serving import Server, a_config, serving
+from running import BIN
+from toolkit.core.config.load import load_config
+from toolkit.dataserver.config.dataserver import DataserverConfig
+from toolkit.errors import ConfigError
+
+TOKEN = "canary-8d1f-token-päss"
+ASKED_BY_ALL = ["/healthz", "/readyz"]
+PROTECTED = ["/meta", "/metrics", "/openapi.json", "/sample", "/grade", "/nothing"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Listens for other machines, with a token and a log for machines."""
+    listen = {"host": "0.0.0.0", "token_env": "DATASERVER_TOKEN", "log": "json"}
+    config = a_config(tmp_path_factory.mktemp("security") / "config", listen=listen)
+    with serving(config, token=TOKEN, environment={"DATASERVER_TOKEN": TOKEN}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def local_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Listens for this machine only, on an address of its own."""
+    config = a_config(tmp_path_factory.mktemp("local") / "config", listen={"host": "127.0.0.3"})
+    with serving(config) as server:
+        yield server
+
+
+def ask(server: Server, path: str, authorization: str | bytes | None) -> httpx.Response:
+    headers = {} if authorization is None else {"Authorization": authorization}
+    method = "POST" if path in ("/sample", "/grade") else "GET"
+    return httpx.request(method, server.url + path, headers=headers, trust_env=False)
+
+
+def basic(name: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer:",
+        f"Bearer {TOKEN[:-1]}".encode(),
+        f"Bearer {TOKEN}x".encode(),
+        f"Bearer {TOKEN.upper()}".encode(),
+        f"Token {TOKEN}".encode(),
+        TOKEN.encode(),
+        basic("", "wrong"),
+        basic(TOKEN, ""),
+        "Basic %%%",
+        "Basic é".encode(),
+        "Basic " + base64.b64encode(b"no colon").decode(),
+        b"Bearer \xff\xfe",
+    ],
+    ids=range(15),
+)
+def test_without_the_token_nothing_is_told(server: Server, authorization: str | bytes | None) -> None:
+    for path in PROTECTED:
+        response = ask(server, path, authorization)
+
+        assert response.status_code == 401
+        assert response.json()["code"] == "unauthorized"
+        assert response.headers["WWW-Authenticate"].startswith("Basic realm=")
+
+
+@pytest.mark.parametrize(
+    "authorization", [f"Bearer {TOKEN}", f"bearer  {TOKEN}", basic("anybody", TOKEN), basic("", TOKEN)]
+)
+def test_the_token_opens_everything(server: Server, authorization: str) -> None:
+    told = {path: ask(server, path, authorization.encode()).status_code for path in PROTECTED}
+
+    assert told == {"/meta": 200, "/metrics": 200, "/openapi.json": 200, "/sample": 422, "/grade": 422, "/nothing": 404}
+
+
+def test_a_load_balancer_needs_no_token_and_learns_little(server: Server) -> None:
+    answers = [ask(server, path, None) for path in ASKED_BY_ALL]
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].json() == {"status": "ok"}
+    # Paths that only look like the open ones are not.
+    for path in ("/healthz/", "/readyz/../meta", "//healthz", "/healthz%2f..%2fmeta", "/HEALTHZ"):
+        assert ask(server, path, None).status_code in (401, 404)
+
+
+def test_the_token_is_written_nowhere(server: Server) -> None:
+    sample = server.sample(0, 1).samples[0]
+    item = {"item_id": "a", "sample_id": sample.sample_id, "completion": "raise an error"}
+    server.grade([item], "canary")
+    answers = [ask(server, path, f"Bearer {TOKEN}".encode()) for path in PROTECTED]
+    answers += [ask(server, path, f"Bearer {TOKEN}x".encode()) for path in PROTECTED]
+    answers += [server.client.get("/meta", headers={"X-Request-ID": "a"}), server.client.post("/grade", content=b"{")]
+    commands = str([process.info for process in psutil.process_iter(["cmdline"])])
+    files = [path.read_bytes() for path in server.log.parent.rglob("*") if path.is_file()]
+
+    for canary in (TOKEN.encode(), b"canary-8d1f", base64.b64encode(f":{TOKEN}".encode())):
+        assert not [answer for answer in answers if canary in answer.content + str(answer.headers).encode()]
+        assert canary.decode() not in commands
+        assert not [content for content in files if canary in content]
+
+
+def test_every_line_of_a_log_for_machines_is_json_and_names_its_request(server: Server) -> None:
+    asked = ["first-request", "second-request"]
+    server.client.get("/meta", headers={"X-Request-ID": asked[0]})
+    ask(server, "/no such path?secret=7", None)
+    server.client.post("/grade", content=b"{", headers={"X-Request-ID": asked[1]})
+
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+
+    assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)
+    by_id = {line.get("request_id"): line for line in lines}
+    assert by_id[asked[0]]["message"].startswith("GET /meta 200 ")
+    assert (by_id[asked[1]]["status"], by_id[asked[1]]["message"][:15]) == (422, "POST /grade 422")
+    assert by_id[asked[0]]["ms"] > 0
+    assert not [line for line in lines if "secret" in str(line)]
+
+
+def test_no_web_page_of_another_origin_is_let_in(local_server: Server) -> None:
+    origin = {"Origin": "http://evil.example"}
+    preflight = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+
+    answers = [
+        local_server.client.get("/meta", headers=origin),
+        local_server.client.options("/grade", headers=preflight),
+        # What a page may send without asking first.
+        local_server.client.post(
+            "/sample", content=b'{"iteration":0,"batch_size":1}', headers={**origin, "Content-Type": "text/plain"}
+        ),
+    ]
+
+    assert [answer.status_code for answer in answers] == [200, 405, 422]
+    assert not [name for answer in answers for name in answer.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:9000",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "10.0.0.1",
+        "",
+        "[::1",
+        "a b",
+    ],
+)
+def test_a_server_for_this_machine_answers_to_no_other_name(local_server: Server, host: str) -> None:
+    for path in ("/meta", "/healthz"):
+        assert local_server.client.get(path, headers={"Host": host}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:1234", "LOCALHOST", "127.0.0.1", "127.0.0.1:9000", "[::1]:9000", "127.0.0.3"]
+)
+def test_a_server_for_this_machine_answers_to_the_names_of_this_machine(local_server: Server, host: str) -> None:
+    assert local_server.client.get("/meta", headers={"Host": host}).status_code == 200
+
+
+def test_unless_told_otherwise_only_this_machine_is_listened_to(tmp_path: Path) -> None:
+    with serving(a_config(tmp_path / "config"), wait=False) as server:
+        addresses = {connection.laddr.ip for connection in psutil.Process(server.process.pid).net_connections("inet")}
+
+    assert addresses == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
+def test_other_machines_are_listened_to_with_a_token_only(tmp_path: Path, host: str) -> None:
+    config = a_config(tmp_path / "config", listen={"host": host})
+
+    with pytest.raises(ConfigError, match=f"on host {host} other machines reach prompts and rewards.*token_env"):
+        load_config(config, DataserverConfig, [])
+
+
+@pytest.mark.parametrize(("token", "state"), [("", "is not set"), ("easy-to-guess", "is shorter than 16 characters")])
+def test_a_token_that_anybody_could_guess_is_refused(tmp_path: Path, token: str, state: str) -> None:
+    config = a_config(tmp_path / "config", listen={"host": "0.0.0.0", "token_env": "DATASERVER_TOKEN"})
+
+    ended = subprocess.run(
+        [BIN / "toolkit-rl-dataserver", config],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "DATASERVER_TOKEN": token},
+    )
+
+    assert ended.returncode == 2
+    assert f"the environment variable DATASERVER_TOKEN {state}" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert "easy-to-guess" not in ended.stderr
