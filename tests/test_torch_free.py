@@ -1,5 +1,6 @@
 """What must run where only the base packages are: configs, ChatML, the curriculum, data readers and every --help."""
 
+import resource
 import subprocess
 import sys
 import tomllib
@@ -14,7 +15,12 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = Path(toolkit.__path__[0])
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 
-HEAVY = ["torch", "transformers", "trl", "peft", "accelerate", "datasets", "unsloth", "vllm", "numpy"]
+TRAINING = ["torch", "transformers", "trl", "peft", "accelerate", "datasets", "unsloth", "vllm"]
+SERVING = [
+    *("fastapi", "uvicorn", "httpx", "pebble", "sqlalchemy", "re2", "jsonschema", "cachetools", "prometheus_client"),
+    *("math_verify", "sympy", "reasoning_gym"),
+]
+HEAVY = [*TRAINING, *SERVING, "numpy"]
 
 LIGHT = [
     "errors",
@@ -23,9 +29,10 @@ LIGHT = [
     *(f"core.{name}" for name in ("cache", "extras", "chat_template", "conversation_encoder")),
     *("core.models.location", "core.models.load", "core.runs.directory", "core.runs.trained", "core.runs.progress"),
     *("sft.config", "sft.plan", "predict.config", "predict.weights"),
+    *("dataserver.schemas", "dataserver.graders.catalogue", "dataserver.journal.config"),
     *(
         f"{folder}.{file.stem}".replace("/", ".")
-        for folder in ("core/config", "core/curriculum", "cli")
+        for folder in ("core/config", "core/curriculum", "dataserver/config", "cli")
         for file in sorted((PACKAGE / folder).glob("[!_]*.py"))
     ),
 ]
@@ -63,6 +70,27 @@ def test_a_light_module_loads_nothing_heavy(module: str):
 def test_the_base_install_has_all_that_light_modules_load(base: Path):
     code = "import importlib, sys; [importlib.import_module(f'toolkit.{module}') for module in sys.argv[1:]]"
     assert run(base, code, *LIGHT).stderr == ""
+
+
+def test_the_dataserver_loads_nothing_that_trains():
+    files = sorted((PACKAGE / "dataserver").rglob("[!_]*.py"))
+    modules = [".".join(("toolkit", *file.relative_to(PACKAGE).with_suffix("").parts)) for file in files]
+    code = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]; print(*sys.modules)"
+    finished = run(sys.executable, code, *modules)
+    assert finished.returncode == 0, finished.stderr
+    assert set(TRAINING).isdisjoint(finished.stdout.split())
+
+
+@pytest.mark.parametrize("command", SCRIPTS)
+def test_help_takes_little_time(command: str):
+    def used() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    before = used()
+    run(sys.executable, CALL, SCRIPTS[command], command, "--help")
+    # Seconds of a processor: about 1, and 5 or more where one of the heavy packages is loaded.
+    assert used() - before < 3
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])

@@ -84,7 +84,7 @@ def a_config(folder: Path, **changes: Any) -> Path:
             {"name": "late", "until_step": 6, "mix": {"words": 1}},
         ],
         "prompts_per_iteration": 8,
-        "listen": {"port": 0},
+        "listen": {},
         "limits": {"workers": 2},
         "journal": {"batch_seconds": 0.05},
     }
@@ -119,6 +119,11 @@ class Server:
     def url(self) -> str:
         """Where it listens."""
         return str(self.client.base_url).rstrip("/")
+
+    @property
+    def port(self) -> int:
+        """The port of `url`."""
+        return int(self.url.rpartition(":")[2])
 
     def sample(self, iteration: int, batch_size: int = 8, **more: Any) -> SampleResponse:
         """The answer to /sample, which must be a good one."""
@@ -157,19 +162,26 @@ def good(response: httpx.Response) -> Any:
 
 @contextmanager
 def serving(
-    config: Path, *, wait: bool = True, token: str | None = None, environment: Mapping[str, str] | None = None
+    config: Path,
+    *,
+    port: int = 0,
+    ready_file: Path | None = None,
+    wait: bool = True,
+    token: str | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """A server of that config on a free port, killed at the end.
+    """A server of that config, killed at the end.
 
     Args:
+        port: 0 for a free one.
         wait: until it is ready; or only until it listens.
         token: what its client sends.
     """
     name = f"server-{next(_numbers)}"
-    ready_file, log = config.with_name(f"{name}.json"), config.with_name(f"{name}.log")
+    ready_file, log = ready_file or config.with_name(f"{name}.json"), config.with_name(f"{name}.log")
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [BIN / "toolkit-rl-dataserver", config, "--ready-file", ready_file],
+            [BIN / "toolkit-rl-dataserver", config, "--port", str(port), "--ready-file", ready_file],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,

@@ -27,7 +27,8 @@ def found(text: str, max_chars: int = 2000, only: bool = False) -> list[str]:
         (r"\(x\), \[y\] and $z$", ["x", "y", "z"]),
         ("$8$, or maybe $7$", ["7"]),
         ("It costs $5 and leaves $7", ["7"]),
-        ("$5 + $7 = $12", ["12"]),
+        ("$5 and $7 are $12", ["12"]),
+        (r"\boxed{$x + 1$}", ["x + 1"]),
         ("$50+$20=$<<50+20=70>>70.", ["70"]),
         (r"2\sqrt{3}", [r"2\sqrt{3}"]),
         ("**1/2**.", ["1/2"]),
@@ -55,8 +56,8 @@ def test_a_plain_number_comes_with_its_value():
 
 
 def test_only_the_end_of_a_long_text_is_searched_but_for_boxes():
-    assert found("7 apples " + "x " * 50, max_chars=20) == []
-    assert found(r"\boxed{7} " + "x " * 50, max_chars=20) == ["7"]
+    assert found("7 apples " + "and " * 50, max_chars=20) == []
+    assert found(r"\boxed{7} " + "and " * 50, max_chars=20) == ["7"]
 
 
 def test_a_gold_in_prose_has_one_number():

@@ -48,9 +48,8 @@ def items(sample_id: str, completions: list[str]) -> list[dict[str, Any]]:
 
 def wire(server: Server, *headers: str) -> socket.socket:
     """A connection to the server on which a POST to /grade has begun."""
-    host, _, port = server.url.removeprefix("http://").rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=20)
-    lines = ["POST /grade HTTP/1.1", f"Host: {host}", "Content-Type: application/json", *headers, "", ""]
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    lines = ["POST /grade HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers, "", ""]
     connection.sendall("\r\n".join(lines).encode())
     return connection
 

@@ -1,9 +1,7 @@
 """A sample id names a row and its content; the gold answer never leaves the server."""
 
-from pathlib import Path
-
 import pytest
-from dataserver_cases import make_config, questions, write_rows
+from dataserver_cases import make_config, write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,7 +83,7 @@ def test_a_row_knows_whether_it_is_held_out(samples: Samples) -> None:
     ],
 )
 def test_an_id_that_names_no_row_is_unknown(change, samples: Samples) -> None:
-    with pytest.raises(DataError, match="^unknown sample"):
+    with pytest.raises(DataError, match=r"^unknown sample"):
         samples.target(change(*samples.sample_id("sums", 3).split(":")))
 
 

@@ -32,7 +32,8 @@ _LINK = re.compile(r"[\s,;]*(?:and|or)?[\s,;]*[$€£¥₹]?")
 _NAMES = re.compile(r"\\(?:text|textbf|textrm|mbox|mathrm|mathbf|operatorname|begin|end)\s*\{[^{}]*\}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _HALF = re.compile(r"\s*[=*/<>×÷·]|.*[-=+*/<>×÷·^_]\s*\Z", re.DOTALL)  # between two currency signs, say
-_NOT_MATHS = re.compile(r"[^\W\d_]{2,}|[0-9]\s+[0-9]")  # a word; two numbers side by side, which LaTeX would multiply
+# A word; two numbers side by side, which LaTeX would multiply; a currency sign.
+_NOT_MATHS = re.compile(r"[^\W\d_]{2,}|[0-9]\s+[0-9]|(?<!\\)\$")
 _BRACKET = re.compile(r"(?P<open>[({\[])|(?P<close>[)}\]])")
 _HEAVY = re.compile(
     r"""
@@ -109,7 +110,7 @@ def _without_commands(text: str) -> str:
 def _read_box(content: str, only: bool) -> list[Expression]:
     """As `_read`; but numbers are not picked out of LaTeX that cannot be parsed."""
     is_prose = not _COMMAND.search(_NAMES.sub("", content))
-    return _read(content, only) if is_prose or is_expression(content) else []
+    return _delimited(content) or (_read(content, only) if is_prose or is_expression(content) else [])
 
 
 def _read(text: str, only: bool) -> list[Expression]:

@@ -31,10 +31,13 @@ def compile_schema(schema: object) -> "Validator":
 
 @lru_cache(maxsize=1024)
 def _compile(text: str) -> "Validator":
-    from jsonschema import Draft202012Validator, SchemaError
-    from jsonschema.validators import validator_for
-    from jsonschema_specifications import REGISTRY
-    from referencing.jsonschema import UnknownDialect
+    try:
+        from jsonschema import Draft202012Validator, SchemaError
+        from jsonschema.validators import validator_for
+        from jsonschema_specifications import REGISTRY
+        from referencing.jsonschema import UnknownDialect
+    except ImportError:
+        raise DataError("schemas need the package jsonschema: pip install 'posttrain-toolkit[server]'") from None
 
     schema = parse_strictly(text)
     if not isinstance(schema, dict):

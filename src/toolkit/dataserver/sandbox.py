@@ -169,7 +169,8 @@ def _text(file: IO[bytes], size: int) -> str:
 
 def _result(code: int, output: str, errors: str) -> Run:
     last = errors.strip().splitlines()[-1][:300] if errors.strip() else ""
-    if code in (-signal.SIGXCPU, -signal.SIGALRM):
+    ended_by = -code if code < 0 else code - 128  # bubblewrap says 128 + n for signal n, as shells do
+    if ended_by in (signal.SIGXCPU, signal.SIGALRM):
         return Run("timeout", output, "used up its time")
     if code:
         return Run("failed", output, last or f"exit code {code}")

@@ -5,6 +5,7 @@ prints goes to the error stream, a process that it forks ends at once, and a tim
 cannot interrupt is killed from outside, with the process.
 """
 
+import fcntl
 import os
 import resource
 import signal
@@ -100,7 +101,7 @@ def start_worker(setup: Setup) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the whole group; the server ends us
     signal.signal(signal.SIGALRM, _on_alarm)
     os.register_at_fork(after_in_child=lambda: os._exit(1))
-    threading.Thread(target=_end_with_server, daemon=True).start()
+    _end_with_server()
 
 
 def check_graders() -> list[str]:
@@ -204,8 +205,16 @@ def shown(text: str) -> str:
 
 
 def _end_with_server() -> None:
-    """A server that is killed takes its workers along."""
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
+    """Let a server that is killed take its workers along."""
+    server = parent_process()
+    if server is None:
+        return
+
+    def watch() -> None:
+        wait([server.sentinel])
         os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    # A grader in C may let no thread of Python run. Linux then ends the process, by a signal that nothing handles.
+    fcntl.fcntl(server.sentinel, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(server.sentinel, fcntl.F_SETFL, fcntl.fcntl(server.sentinel, fcntl.F_GETFL) | os.O_ASYNC)

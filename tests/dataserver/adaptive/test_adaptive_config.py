@@ -4,10 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from adaptive_cases import adaptive_config
 from pydantic import ValidationError
 
 from dataserver.dataserver_cases import make_config
+from toolkit.core.config.dump import to_yaml
+from toolkit.core.config.load import load_config
+from toolkit.dataserver.adaptive.planner import Planner
 from toolkit.dataserver.config.adaptive import AdaptiveConfig
+from toolkit.dataserver.config.dataserver import DataserverConfig
+from toolkit.dataserver.plan import show_plan
 
 EASY = {"dataset": "easy", "share": {0: 0.5, 200: 0.0}}
 STAGES = [{"name": "all", "until_step": 10, "mix": {"hard": 1}}]
@@ -93,3 +99,44 @@ def test_adaptive_sampling_needs_the_journal() -> None:
     where, what = config_refusal(["hard"], adaptive={"pools": {}}, journal={"enabled": False})
     assert where == ("journal", "enabled")
     assert "adaptive sampling looks at the grades in the journal" in what
+
+
+def test_trainers_are_told_and_can_compare_it(tmp_path: Path) -> None:
+    sections: list[dict[str, Any] | None] = [None, {"pools": {}}, {"pools": {"solved_weight": 0.2}}]
+    metas = [adaptive_config(tmp_path, section).meta for section in sections]
+    assert [meta.adaptive for meta in metas] == [False, True, True]
+    assert len({meta.config_id for meta in metas}) == 3
+
+
+def test_trainers_are_told_how_the_easy_data_set_is_graded(tmp_path: Path) -> None:
+    (stage,) = adaptive_config(tmp_path, {"easy": EASY}).meta.stages
+    assert stage.mix == {"hard": 0.75, "more": 0.25}
+    assert stage.graders["easy"] == {"string_exact": 1.0}
+
+
+def test_a_config_can_be_written_and_read_again(tmp_path: Path) -> None:
+    config = adaptive_config(tmp_path, {"easy": EASY, "pools": {}}).config
+    path = tmp_path / "config.yaml"
+    path.write_text(to_yaml(config))
+    assert load_config(path, DataserverConfig, []) == config
+
+
+def test_a_dry_run_tells_how_rows_are_chosen_and_shows_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections = {"easy": EASY, "pools": {}, "replay": {"share": {0: 0.25}}}
+    loaded = adaptive_config(tmp_path, sections, iteration_stride=2)
+    show_plan(loaded.config)
+    shown = "".join(capsys.readouterr())
+    assert (
+        "adaptive: iteration i is decided by the grades of iterations up to i − 4\n"
+        "  pools: rows with 4 grades or more are kept with a chance of 0.1 from a mean of 1 up, and of 0.5 from 0 down\n"
+        "  easy: 0.5 at iteration 0, then 0 at iteration 200, of the prompts come from easy\n"
+        "  replay: 0.25 at iteration 0 of the prompts are rows that were asked before\n"
+    ) in shown
+    assert loaded.config.adaptive is not None
+    first = Planner(loaded, loaded.config.adaptive).plan(0, {})[:4]
+    assert {row.reason for row in first} == {"curriculum", "easy"}
+    for row in first:
+        assert loaded.samples.sample_id(row.dataset, row.number) in shown
+    assert not loaded.config.journal.path.exists()

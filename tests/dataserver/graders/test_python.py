@@ -107,7 +107,7 @@ class Rule:
 
 def test_a_file_imports_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "worths_of_words.py").write_text("WORTH = 0.5")
-    code = "from worths_of_words import WORTH\n\ndef score(item):\n    from worths_of_words import WORTH as again\n    return again"
+    code = "import worths_of_words\n\ndef score(item):\n    from worths_of_words import WORTH\n    return WORTH"
 
     assert of(tmp_path, code).score(ITEM) == Score(0.5)
 

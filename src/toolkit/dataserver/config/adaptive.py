@@ -51,7 +51,7 @@ class EasyConfig(StrictModel):
     """The data set; no stage need name it. Its rows come in an order of their own, each once before any repeats."""
 
     share: SharePoints
-    """Share of the slots by iteration, as `{0: 0.5, 200: 0}`: linear between the points, constant outside."""
+    """Share of the slots by iteration, as `{"0": 0.5, "200": 0}`: linear between the points, constant outside."""
 
 
 class ReplayConfig(StrictModel):
@@ -63,7 +63,7 @@ class ReplayConfig(StrictModel):
     """
 
     share: SharePoints
-    """Share of the slots by iteration, as `{0: 0, 50: 0.25}`: linear between the points, constant outside."""
+    """Share of the slots by iteration, as `{"0": 0, "50": 0.25}`: linear between the points, constant outside."""
 
     exploration: float = Field(default=0.5, ge=0)
     """How much rows with few grades are preferred."""

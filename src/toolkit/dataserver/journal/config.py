@@ -34,15 +34,17 @@ class JournalConfig(StrictModel):
     @field_validator("url")
     @classmethod
     def _postgresql_without_a_password(cls, url: str | None) -> str | None:
-        from sqlalchemy.engine import make_url
-        from sqlalchemy.exc import ArgumentError
-
+        if url is None:
+            return None
         try:
-            parsed = None if url is None else make_url(url)
+            from sqlalchemy.engine import make_url
+            from sqlalchemy.exc import ArgumentError
+        except ImportError:
+            raise ValueError("a database needs SQLAlchemy: pip install 'posttrain-toolkit[server]'") from None
+        try:
+            parsed = make_url(url)
         except (ArgumentError, ValueError):
             raise ValueError(f"not a database URL; write {_DRIVER}://user@host/database") from None
-        if parsed is None:
-            return None
         if parsed.password is not None or "password" in parsed.query:
             raise ValueError(
                 "the URL holds a password; leave it out, and give it by the environment variable PGPASSWORD"

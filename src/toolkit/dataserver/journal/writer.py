@@ -145,7 +145,8 @@ class JournalWriter:
         except Exception as error:
             if _is_outage(error):
                 raise
-            _log.exception("journal: a row cannot be written and is dropped")
+            with self._changed:
+                self._warn(f"a row cannot be written and is dropped: {reason_of(error)}")
             return False
         return True
 
@@ -164,16 +165,18 @@ class JournalWriter:
             self._changed.notify_all()
 
     def _wait_out(self, reason: str) -> None:
-        """Keep the rows for another try, and tell once a minute."""
+        """Keep the rows for another try."""
         with self._changed:
             self._last_error = reason
-            if time.monotonic() >= self._next_warning:
-                self._next_warning = time.monotonic() + _SECONDS_BETWEEN_WARNINGS
-                _log.warning(
-                    "journal: cannot be written (%s); %d rows wait, %d are dropped so far; grading goes on",
-                    *(reason, len(self._queue), self._dropped),
-                )
+            waiting, dropped = len(self._queue), self._dropped
+            self._warn(f"cannot be written ({reason}); {waiting} rows wait, {dropped} are dropped so far")
             self._changed.wait_for(lambda: self._closing, _SECONDS_BETWEEN_TRIES)
+
+    def _warn(self, message: str) -> None:
+        """One line a minute at most, whatever goes wrong."""
+        if time.monotonic() >= self._next_warning:
+            self._next_warning = time.monotonic() + _SECONDS_BETWEEN_WARNINGS
+            _log.warning("journal: %s; grading goes on", message)
 
 
 def _is_outage(error: Exception) -> bool:

@@ -1,0 +1,24 @@
+"""number_match: what the table does not show."""
+
+import pytest
+
+from toolkit.dataserver.completions import GradeInput
+from toolkit.dataserver.graders.base import Score
+from toolkit.dataserver.graders.number_match import NumberMatch
+from toolkit.errors import DataError
+
+
+def score(answer: str, gold: object, **params: object) -> float:
+    given = NumberMatch.model_validate(params).score(GradeInput(answer, answer, gold=gold))
+    return given.value if isinstance(given, Score) else given
+
+
+def test_the_tags_can_be_others():
+    assert score("Answer: 72 of 80", 72, open="Answer:", close="") == 1.0
+    assert score("[a]72[/a]", 72, open="[a]", close="[/a]") == 1.0
+
+
+@pytest.mark.parametrize("gold", [None, "", "x", "3 or 4"])
+def test_a_row_without_a_number_is_refused(gold: object):
+    with pytest.raises(DataError):
+        NumberMatch().check_row(GradeInput("", None, gold=gold))

@@ -1,0 +1,22 @@
+"""number_only: the steps of its scale, at their edges."""
+
+import pytest
+
+from toolkit.dataserver.completions import GradeInput
+from toolkit.dataserver.graders.base import Score
+from toolkit.dataserver.graders.number_only import NumberOnly
+
+
+@pytest.mark.parametrize(
+    ("beside", "wanted"),
+    [
+        (0, 1.0), (1, 0.5), (9, 0.5), (10, 0.4), (19, 0.4), (20, 0.3), (29, 0.3), (30, 0.2), (39, 0.2), (40, 0.1),
+        (49, 0.1), (50, 0.0), (1000, 0.0),
+    ],
+)  # fmt: skip
+def test_the_scale_goes_down_with_the_characters_beside_the_number(beside: int, wanted: float):
+    answer = "72" + "!" * beside
+    given = NumberOnly().score(GradeInput(answer, answer))
+
+    assert isinstance(given, Score)
+    assert given.value == wanted

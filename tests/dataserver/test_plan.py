@@ -1,0 +1,145 @@
+"""`--dry-run`: it tells what would be served, and starts nothing."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from dataserver_cases import questions, write_rows
+from typer.testing import CliRunner
+
+from cli.refusals import contents
+from toolkit.cli.rl_dataserver import main
+from toolkit.core.config.load import load_config
+from toolkit.dataserver.config.dataserver import DataserverConfig
+from toolkit.dataserver.loaded import Loaded
+
+CONFIG = """\
+datasets:
+  sums:
+    path: sums.jsonl
+    graders: {string_exact: 2, tidy: 1}
+    gates: [short]
+  words:
+    path: words.jsonl
+    validation_fraction: 0.2
+    graders: {string_exact: 1, json_valid: 0}
+graders:
+  short: {type: completion_length_cap, max_tokens: 100}
+  tidy: {type: regex, pattern: "[0-9]+"}
+stages:
+  - name: warm-up
+    until_step: 2
+    mix: {sums: 1}
+  - name: "[/main]"
+    until_step: 5
+    mix: {sums: 1, words: 2}
+    grading:
+      sums: {gates: []}
+on_bad_record: skip
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    write_rows(tmp_path / "sums.jsonl", [{"prompt": f"[/INST] sums {n}\n\n+ 1", "answer": "1"} for n in range(8)])
+    write_rows(tmp_path / "words.jsonl", [*questions("words", 10), {"prompt": ""}, {}])
+    return tmp_path
+
+
+def shown(*arguments: str) -> str:
+    result = CliRunner().invoke(main, ["run.yaml", "--dry-run", *arguments], env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    assert result.stdout == ""
+    return result.stderr
+
+
+def cells(plan: str) -> list[list[str]]:
+    """What stands in the tables, row by row."""
+    return [[cell.strip() for cell in line.strip("│┃ ").split("│")] for line in plan.splitlines() if "│" in line]
+
+
+def test_the_plan_tells_the_data_the_stages_and_the_rewards(folder: Path) -> None:
+    plan = shown()
+    # 10 usable rows, 2 of them held out; 2 iterations of 8 prompts, then 3 with one third of sums.
+    assert cells(plan) == [
+        ["sums", "8", "0", "0", "sums.jsonl"],
+        ["words", "8", "2", "2", "words.jsonl"],
+        ["warm-up", "0 to 1", "sums", "100.0%", "16", "(0.667 string_exact + 0.333 tidy) × short"],
+        ["[/main]", "2 to 4", "sums", "33.3%", "8", "0.667 string_exact + 0.333 tidy"],
+        ["[/main]", "2 to 4", "words", "66.7%", "16", "1 string_exact + 0 json_valid"],
+    ]
+    assert plan.endswith("\nnothing was started (--dry-run)\n")
+
+
+def test_the_plan_shows_the_first_prompts_on_one_line_each(folder: Path) -> None:
+    lines = shown().splitlines()
+    first = lines[lines.index("the first prompts:") + 1 : -1]
+    assert len(first) == 8
+    for name, text in zip(first[::2], first[1::2], strict=True):
+        _, line, _ = name.split(":")
+        assert text == f"    user: [/INST] sums {int(line) - 1} + 1"
+
+
+def test_the_plan_tells_the_identity(folder: Path) -> None:
+    (told,) = {line for plan in (shown(), shown("--port", "0")) for line in plan.splitlines() if "config_id" in line}
+    assert len(told.removeprefix("config_id ")) == 32
+    assert told not in shown("--set", "seed=1")
+
+
+def test_with_a_stride_fewer_prompts_are_drawn(folder: Path) -> None:
+    table = cells(shown("--set", "iteration_stride=2"))
+    # Iteration 0; then 2 and 4.
+    assert [row[4] for row in table[2:]] == ["8", "5", "11"]
+
+
+def test_a_long_prompt_is_cut(folder: Path) -> None:
+    write_rows(folder / "sums.jsonl", [{"prompt": "x" * 1000, "answer": "1"}])
+    (line,) = {line for line in shown().splitlines() if line.startswith("    user")}
+    assert line == f"    user: {'x' * 300}..."
+
+
+def test_the_samples_are_shown_that_the_server_would_send(folder: Path) -> None:
+    ids = [line.strip() for line in shown().splitlines() if line.startswith("  sums:")]
+    loaded = Loaded.read(load_config(folder / "run.yaml", DataserverConfig), lambda line: None)
+    assert ids == [loaded.samples.sample(slot).sample_id for slot in loaded.sampler.slots(0, 0, 4, "train")]
+
+
+# Everything that would start something is told by the interpreter; what may be opened for writing is in the cache.
+_WATCHED = """
+import json, os, sys
+events = []
+WATCHED = ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen", "socket.bind", "socket.connect",
+           "sqlite3.connect")
+def watch(event, arguments):
+    if event in WATCHED:
+        events.append(event)
+    if event == "open" and isinstance(arguments[1], str) and set("wax+") & set(arguments[1]):
+        events.append(f"{arguments[1]} {arguments[0]}")
+sys.addaudithook(watch)
+from toolkit.cli.rl_dataserver import main
+import psutil
+sys.argv = ["toolkit-rl-dataserver", "run.yaml", "--dry-run", "--set", f"listen.port={sys.argv[1]}"]
+try:
+    main()
+except SystemExit as end:
+    print(json.dumps([end.code, events, [child.name() for child in psutil.Process().children()]]))
+"""
+
+
+def test_a_dry_run_starts_nothing(folder: Path) -> None:
+    before = contents(folder)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        finished = subprocess.run(
+            [sys.executable, "-c", _WATCHED, port], capture_output=True, text=True, check=True, cwd=folder
+        )
+    code, events, children = json.loads(finished.stdout)
+    assert (code, children) == (0, []), finished.stderr
+    assert [event for event in events if "/cache" not in event] == []
+    # Neither a journal nor anything else.
+    assert contents(folder) == before
