@@ -3,14 +3,16 @@
 import runpy
 from pathlib import Path
 
+import pytest
+from typer import Typer
 from typer.testing import CliRunner
 
-from toolkit.cli.sft import main
+from toolkit.cli import rl_dataserver, sft
 from toolkit.core.config.reference import undocumented_fields
+from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.sft.config import SFTConfig
 
 ROOT = Path(__file__).parent.parent
-SCHEMA = ROOT / "configs" / "sft" / "schema.json"
 
 
 def test_the_written_pages_are_up_to_date():
@@ -18,11 +20,15 @@ def test_the_written_pages_are_up_to_date():
         assert path.read_text(encoding="utf-8") == text, f"{path} is out of date: python docs/render.py"
 
 
-def test_the_schema_is_what_toolkit_sft_prints():
-    result = CliRunner().invoke(main, ["--schema"])
+@pytest.mark.parametrize(("command", "kind"), [(sft.main, "sft"), (rl_dataserver.main, "dataserver")])
+def test_the_schema_is_what_the_command_prints(command: Typer, kind: str):
+    result = CliRunner().invoke(command, ["--schema"])
     assert result.exit_code == 0
-    assert result.stdout.rstrip() == SCHEMA.read_text(encoding="utf-8").rstrip()
+    schema = ROOT / "configs" / kind / "schema.json"
+    assert result.stdout.rstrip() == schema.read_text(encoding="utf-8").rstrip()
 
 
 def test_every_key_has_a_sentence():
     assert undocumented_fields(SFTConfig) == []
+    # The type of a grader is the heading of its section.
+    assert [field for field in undocumented_fields(DataserverConfig) if not field.endswith(".type")] == []

@@ -9,13 +9,18 @@ from pydantic import BaseModel
 from toolkit.core.config.load import load_config, read_raw
 from toolkit.core.config.schema import schema_of, sections
 from toolkit.core.models.location import PACKAGED
+from toolkit.dataserver.config.dataserver import DataserverConfig
+from toolkit.dataserver.plan import show_plan as show_dataserver_plan
 from toolkit.predict.config import PredictConfig
 from toolkit.sft.config import SFTConfig
 from toolkit.sft.plan import show_plan
 
 ROOT = Path(__file__).parent.parent
 SFT_TEMPLATE = ROOT / "sft_config_template.yaml"
-TEMPLATES = {SFT_TEMPLATE: SFTConfig}
+DATA_TEMPLATE = ROOT / "rl_data_config_template.yaml"
+TEMPLATES: dict[Path, type[BaseModel]] = {SFT_TEMPLATE: SFTConfig, DATA_TEMPLATE: DataserverConfig}
+KINDS: dict[str, type[BaseModel]] = {"sft": SFTConfig, "dataserver": DataserverConfig}
+EXAMPLES: dict[str, type[BaseModel]] = {"sft": SFTConfig, "rl_data": DataserverConfig}
 SHIPPED = sorted([*ROOT.glob("configs/**/*.yaml"), *ROOT.glob("examples/**/*.yaml"), *ROOT.glob("*.yaml")])
 
 
@@ -23,8 +28,7 @@ def class_of(path: Path) -> type[BaseModel]:
     """A template's by its name, a ready config's by its folder, an example's by its name: one class and no other."""
     if path in TEMPLATES:
         return TEMPLATES[path]
-    kind = path.parent.name if ROOT / "configs" in path.parents else path.stem
-    return {"sft": SFTConfig}[kind]
+    return KINDS[path.parent.name] if ROOT / "configs" in path.parents else EXAMPLES[path.stem]
 
 
 def shipped_of(model: type[BaseModel]) -> list[Any]:
@@ -35,9 +39,11 @@ def test_there_is_a_template_and_there_are_configs_and_an_example():
     names = {str(path.relative_to(ROOT)) for path in SHIPPED}
     assert names >= {
         "sft_config_template.yaml",
+        "rl_data_config_template.yaml",
         "configs/sft/lora.yaml",
         "configs/sft/full_finetuning.yaml",
         "configs/sft/curriculum.yaml",
+        "configs/dataserver/gsm8k.yaml",
         "examples/word_problems/sft.yaml",
     }
 
@@ -66,22 +72,53 @@ def test_a_dry_run_of_every_shipped_config_finds_nothing_wrong(
     assert all(stage.name in shown for stage in config.stages)
 
 
-def test_the_template_names_every_key_of_every_section():
-    written = read_raw(SFT_TEMPLATE)
-    for section in sections(schema_of(SFTConfig)):
-        named = {key for place in section.places for part in _parts_at(written, place) for key in part}
-        assert named == set(section.node["properties"]), section.places[0]
+GSM8K = [
+    {"question": "48 clips in April, half as many in May?", "answer": "48 / 2 = 24\n48 + 24 = 72\n#### 72"},
+    {"question": "How much is 1000 times 1,234?", "answer": "It is <<1000*1234=1234000>>1234000.\n#### 1,234,000"},
+    {"question": "How many are left?", "answer": "None are left.\n#### 0"},
+]
+
+
+@pytest.mark.parametrize("path", shipped_of(DataserverConfig))
+def test_a_dry_run_of_every_shipped_dataserver_finds_nothing_wrong(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], write_jsonl: Any
+):
+    """GSM8K itself does not come along; its place is taken by rows of the same form."""
+    write_jsonl(tmp_path / "gsm8k_train.jsonl", GSM8K)
+    overrides = [f"data_root={tmp_path}"] if path.parent.name == "dataserver" else []
+    config = load_config(path, DataserverConfig, overrides)
+    show_dataserver_plan(config)
+    shown = capsys.readouterr().err
+    assert shown.endswith("nothing was started (--dry-run)\n")
+    assert all(stage.name in shown for stage in config.stages)
+
+
+# Graders have a catalogue of their own; the template has a few for an example.
+ELSEWHERE = "graders."
+
+
+@pytest.mark.parametrize(("template", "model"), TEMPLATES.items(), ids=lambda part: getattr(part, "stem", ""))
+def test_the_template_names_every_key_of_every_section(template: Path, model: type[BaseModel]):
+    written = read_raw(template)
+    for section in sections(schema_of(model)):
+        places = [place for place in section.places if not place.startswith(ELSEWHERE)]
+        named = {key for place in places for part in _parts_at(written, place) for key in part}
+        assert not places or named >= set(section.node["properties"]), section.places[0]
 
 
 def _parts_at(data: Any, place: str) -> list[dict[str, Any]]:
-    """The sections of a config that stand at a place such as `datasets.NAME.columns` or `stages.N`."""
+    """The sections of a config that stand at a place such as `datasets.NAME (type: file).columns` or `stages.N`."""
     parts = [data]
     for step in place.split(".") if place else []:
-        if step in ("NAME", "N"):
-            parts = [inner for part in parts for inner in (part.values() if step == "NAME" else part)]
+        name, _, tag = step.partition(" (")
+        if name in ("NAME", "N"):
+            parts = [inner for part in parts for inner in (part.values() if name == "NAME" else part)]
         else:
-            parts = [part[step] for part in parts if part.get(step) is not None]
-    return parts
+            parts = [part[name] for part in parts if isinstance(part, dict) and part.get(name) is not None]
+        if tag:
+            key, value = tag.removesuffix(")").split(": ")
+            parts = [part for part in parts if part.get(key, "file") == value]
+    return [part for part in parts if isinstance(part, dict)]
 
 
 def test_the_template_gives_the_default_of_everything_that_is_not_an_example():
@@ -96,10 +133,37 @@ def test_the_template_gives_the_default_of_everything_that_is_not_an_example():
     assert load_config(SFT_TEMPLATE, SFTConfig) == with_defaults
 
 
-def test_the_template_has_the_sentence_of_every_key_as_a_comment():
-    lines = [line.strip() for line in SFT_TEMPLATE.read_text().splitlines()]
+def test_the_template_of_the_dataserver_does_too():
+    written = read_raw(DATA_TEMPLATE)
+    wanted = ("type", "path", "task", "gold", "graders")
+    datasets = {
+        name: {key: dataset[key] for key in wanted if key in dataset} for name, dataset in written["datasets"].items()
+    }
+    # The tags are the usual ones, of which no section would be none; two_steps has a gate to show what one is.
+    datasets["one_step"]["reasoning"] = {}
+    datasets["two_steps"]["gates"] = ["short"]
+    adaptive = written["adaptive"]
+    examples = {
+        "graders": written["graders"],
+        "datasets": datasets,
+        "stages": written["stages"],
+        "adaptive": {
+            "pools": {},
+            "easy": adaptive["easy"],
+            "replay": {"share": adaptive["replay"]["share"]},
+        },
+    }
+    with_defaults = DataserverConfig.model_validate(examples, context={"base_dir": ROOT})
+    assert load_config(DATA_TEMPLATE, DataserverConfig) == with_defaults
+
+
+@pytest.mark.parametrize(("template", "model"), TEMPLATES.items(), ids=lambda part: getattr(part, "stem", ""))
+def test_the_template_has_the_sentence_of_every_key_as_a_comment(template: Path, model: type[BaseModel]):
+    lines = [line.strip() for line in template.read_text().splitlines()]
     comments = " ".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
-    for section in sections(schema_of(SFTConfig)):
+    for section in sections(schema_of(model)):
+        if all(place.startswith(ELSEWHERE) for place in section.places):
+            continue
         for key, node in section.node["properties"].items():
             sentence = " ".join(node.get("description", "").split())
             assert sentence in comments, f"{section.places[0]}.{key}"
@@ -108,5 +172,6 @@ def test_the_template_has_the_sentence_of_every_key_as_a_comment():
 @pytest.mark.parametrize("path", [path for path in SHIPPED if ROOT / "examples" not in path.parents])
 def test_editors_find_the_schema_from_the_first_line(path: Path):
     header, schema = path.read_text().splitlines()[0].split("=")
+    (kind,) = [kind for kind, model in KINDS.items() if model is class_of(path)]
     assert header == "# yaml-language-server: $schema"
-    assert (path.parent / schema).resolve() == ROOT / "configs" / "sft" / "schema.json"
+    assert (path.parent / schema).resolve() == ROOT / "configs" / kind / "schema.json"

@@ -193,3 +193,67 @@ except ConfigError as error:
         "training.optimizer: adamw_8bit needs bitsandbytes and a CUDA device: pip install bitsandbytes, or set it to "
         "adamw\n"
     )
+
+
+@pytest.fixture
+def dataserver_config(tmp_path: Path) -> Path:
+    """One data set of one row, and nothing that needs more than the base packages to be checked."""
+    (tmp_path / "sums.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n')
+    (tmp_path / "serve.yaml").write_text("""\
+datasets:
+  sums: {path: sums.jsonl, graders: {string_exact: 2, short: 1}}
+graders:
+  short: {type: completion_length_cap, max_tokens: 9}
+stages:
+  - {name: all, until_step: 6, mix: {sums: 1}}
+""")
+    return tmp_path / "serve.yaml"
+
+
+def serve(python: Path, config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = "toolkit-rl-dataserver"
+    return run(python, CALL, SCRIPTS[command], command, config, *arguments)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--dry-run"]], ids=["start", "dry run"])
+def test_the_dataserver_says_in_one_line_how_to_install_what_it_needs(
+    arguments: list[str], base: Path, dataserver_config: Path
+):
+    finished = serve(base, dataserver_config, *arguments)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert finished.stderr.startswith("error: toolkit-rl-dataserver needs fastapi, uvicorn, ")
+    assert finished.stderr.endswith(": pip install 'posttrain-toolkit[server]' (the README has the pinned command)\n")
+    assert len(finished.stderr.splitlines()) == 1
+
+
+def test_the_base_install_checks_the_config_of_a_dataserver(base: Path, dataserver_config: Path):
+    finished = serve(base, dataserver_config, "--set", "datasets.sums.graders={strong_exact: 1}")
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert finished.stderr == (
+        "error: --set datasets.sums.graders={strong_exact: 1}: datasets.sums.graders.strong_exact: there is no grader "
+        "'strong_exact' in the section graders, and no built-in one; did you mean 'string_exact'?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("graders.short={type: regex, pattern: x}", "patterns need the package google-re2"),
+        ("datasets.sums.gold={extract: {regex: x}}", "patterns need the package google-re2"),
+        ("graders.short={type: json_schema, inline: {}}", "schemas need the package jsonschema"),
+        ("journal.url=postgresql+psycopg://me@here/journal", "a database needs SQLAlchemy"),
+    ],
+)
+def test_what_the_base_install_cannot_check_in_a_config_is_told(
+    override: str, message: str, base: Path, dataserver_config: Path
+):
+    finished = serve(base, dataserver_config, "--set", override)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert f"{message}: pip install 'posttrain-toolkit[server]'" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_the_base_install_prints_the_schema_of_a_dataserver(base: Path):
+    finished = run(base, CALL, SCRIPTS["toolkit-rl-dataserver"], "toolkit-rl-dataserver", "--schema")
+    assert finished.stderr == ""
+    assert '"DataserverConfig"' in finished.stdout

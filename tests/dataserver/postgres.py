@@ -38,13 +38,26 @@ class PostgresServer:
         """Stop it at once, without a word to those who are connected."""
         self._run("pg_ctl", "stop", "--mode=immediate", "--silent", "--pgdata=data")
 
-    def new_database(self, encoding: str = "UTF8") -> str:
-        """The URL of a fresh, empty database, without the password."""
+    def new_database(self) -> str:
+        """The URL, without the password, of a place with no tables: a schema, which is made much faster."""
+        name = self._new_name("CREATE SCHEMA {}")
+        return f"{self._url}/postgres?options=-csearch_path%3D{name}"
+
+    def latin_database(self) -> str:
+        """The URL of a fresh database that does not hold every character."""
+        name = self._new_name("CREATE DATABASE {} ENCODING 'LATIN1' TEMPLATE template0")
+        return f"{self._url}/{name}"
+
+    @property
+    def _url(self) -> str:
+        return f"postgresql+psycopg://journal@127.0.0.1:{self.port}"
+
+    def _new_name(self, statement: str) -> str:
         name = f"journal_{secrets.token_hex(6)}"
         address = f"host=127.0.0.1 port={self.port} user=journal dbname=postgres"
         with psycopg.connect(address, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0".encode())
-        return f"postgresql+psycopg://journal@127.0.0.1:{self.port}/{name}"
+            connection.execute(statement.format(name).encode())
+        return name
 
     def _run(self, program: str, *arguments: str) -> None:
         # PostgreSQL refuses to run as root.

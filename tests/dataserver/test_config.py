@@ -1,5 +1,6 @@
 """What a config of the dataserver says once it is read."""
 
+import os
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -145,3 +146,8 @@ def test_paths_start_from_the_folder_of_the_config(tmp_path: Path) -> None:
     config = load_config(tmp_path / "config.yaml", DataserverConfig)
     assert config.data_root == tmp_path
     assert config.journal.path == tmp_path / "journal.sqlite"
+
+
+def test_without_a_number_there_is_a_worker_for_each_processor() -> None:
+    assert make_config(ROOT, {"sums": {}}).limits.worker_count == len(os.sched_getaffinity(0))
+    assert make_config(ROOT, {"sums": {}}, limits={"workers": 3}).limits.worker_count == 3

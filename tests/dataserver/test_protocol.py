@@ -1,10 +1,12 @@
 """What a trainer relies on: equal questions have equal answers, and an item costs no other item anything."""
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from dataserver.serving import Server, a_config, gold_of, serving
@@ -257,3 +259,20 @@ def test_a_request_id_names_one_request(server: Server) -> None:
     assert refusal(server, "/grade", 409, **{**changed, "iteration": 1, "items": [item]})
     # Another run may use the same names.
     assert server.grade(changed["items"], "named", run_id="other").results[0].reward == 0.0
+
+
+def test_workers_that_are_killed_are_replaced(server: Server) -> None:
+    sample = pages(server, 0, 1)[0]
+    for round_ in range(3):
+        warm = {"item_id": "a", "sample_id": sample.sample_id, "completion": f"warm {round_}"}
+        server.grade([warm], f"warm {round_}")
+        forkserver = psutil.Process(server.process.pid).children()[-1]
+        for worker in forkserver.children():
+            worker.kill()
+        items = [{**warm, "item_id": str(number), "completion": f"{round_} {number}"} for number in range(20)]
+        begin = time.monotonic()
+
+        results = server.grade(items, f"after {round_}").results
+
+        assert [result.status for result in results] == ["ok"] * 20
+        assert time.monotonic() - begin < 5

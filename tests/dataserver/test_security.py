@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,7 @@ from dataserver.serving import Server, a_config, serving
 from running import BIN
 from toolkit.core.config.load import load_config
 from toolkit.dataserver.config.dataserver import DataserverConfig
+from toolkit.dataserver.config.serving import ListenConfig
 from toolkit.errors import ConfigError
 
 TOKEN = "canary-8d1f-token-päss"
@@ -172,11 +174,11 @@ def test_a_server_for_this_machine_answers_to_the_names_of_this_machine(local_se
     assert local_server.client.get("/meta", headers={"Host": host}).status_code == 200
 
 
-def test_unless_told_otherwise_only_this_machine_is_listened_to(tmp_path: Path) -> None:
-    with serving(a_config(tmp_path / "config"), wait=False) as server:
-        addresses = {connection.laddr.ip for connection in psutil.Process(server.process.pid).net_connections("inet")}
+def test_unless_told_otherwise_only_this_machine_is_listened_to(local_server: Server) -> None:
+    connections = psutil.Process(local_server.process.pid).net_connections("inet")
 
-    assert addresses == {"127.0.0.1"}
+    assert ListenConfig().host == "127.0.0.1"
+    assert {connection.laddr.ip for connection in connections if connection.status == "LISTEN"} == {"127.0.0.3"}
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
@@ -187,19 +189,19 @@ def test_other_machines_are_listened_to_with_a_token_only(tmp_path: Path, host: 
         load_config(config, DataserverConfig, [])
 
 
-@pytest.mark.parametrize(("token", "state"), [("", "is not set"), ("easy-to-guess", "is shorter than 16 characters")])
-def test_a_token_that_anybody_could_guess_is_refused(tmp_path: Path, token: str, state: str) -> None:
+def test_a_token_that_anybody_could_guess_is_refused(tmp_path: Path) -> None:
     config = a_config(tmp_path / "config", listen={"host": "0.0.0.0", "token_env": "DATASERVER_TOKEN"})
 
-    ended = subprocess.run(
-        [BIN / "toolkit-rl-dataserver", config],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "DATASERVER_TOKEN": token},
-    )
+    def start(token: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "DATASERVER_TOKEN": token}
+        command = [BIN / "toolkit-rl-dataserver", config]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
 
-    assert ended.returncode == 2
-    assert f"the environment variable DATASERVER_TOKEN {state}" in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
-    assert "easy-to-guess" not in ended.stderr
+    with ThreadPoolExecutor() as threads:
+        missing, short = threads.map(start, ["", "easy-to-guess"])
+
+    assert missing.returncode == short.returncode == 2
+    for ended, state in ((missing, "not set"), (short, "shorter than 16 characters")):
+        (line,) = ended.stderr.splitlines()
+        assert f"the environment variable DATASERVER_TOKEN is {state}" in line
+        assert "easy-to-guess" not in line

@@ -66,7 +66,7 @@ class Loaded:
             memory_bytes=int(limits.worker_memory_mb * 2**20),
         )
         preload = dict.fromkeys(module for grader in local.values() for module in grader.preload)
-        return GradingPool(limits.workers, setup, limits.worker_tasks, tuple(preload))
+        return GradingPool(limits.worker_count, setup, limits.worker_tasks, tuple(preload))
 
     def new_book(self, pool: GradingPool, client: httpx.AsyncClient) -> GradeBook:
         """A grade book for these graders; `client` is for those that ask other services."""

@@ -145,11 +145,23 @@ def gold_number(gold: object) -> Decimal:
     """
     if isinstance(gold, bool) or not isinstance(gold, int | float | str):
         raise DataError(f"the gold must be a number or a text with one, not {shown(gold)}")
-    found = list(numerals(gold if isinstance(gold, str) else _spelled(gold)))
+    found = list(numerals(spelled(gold)))
     number = found[0].number if len(found) == 1 else None
     if number is None:
         raise DataError(f"the gold must hold exactly one plain number, and is {shown(gold)}")
     return number.value
+
+
+def spelled(gold: str | int | float) -> str:
+    """A gold answer as a text.
+
+    Raises:
+        DataError: it is an integer of thousands of digits, which Python does not write out.
+    """
+    try:
+        return str(gold)
+    except ValueError:
+        raise DataError(f"the gold must be a number that can be written out, and is {shown(gold)}") from None
 
 
 def is_near(given: Decimal, gold: Decimal, relative: float = 0.0, absolute: float = 0.0) -> bool:
@@ -172,10 +184,3 @@ def _value(sign: str, body: str) -> Decimal | None:
     if abs(value.adjusted()) > _MAX_MAGNITUDE:
         return None
     return value.copy_negate() if sign and sign != "+" else value
-
-
-def _spelled(gold: int | float) -> str:
-    try:
-        return repr(gold)
-    except ValueError:  # Python does not write out an integer of thousands of digits
-        return "a very large number"

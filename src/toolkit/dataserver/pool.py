@@ -8,6 +8,7 @@ loses its score.
 import asyncio
 import logging
 import multiprocessing
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as TaskTimeout
 from concurrent.futures.process import BrokenProcessPool
@@ -43,7 +44,9 @@ class GradingPool:
         self._setup = setup
         self._tasks_per_worker = tasks_per_worker
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([workers.__name__, *preload])
+        # Each new process runs the imports of the command again; found done, they cost it next to nothing.
+        commands = [name for name in sys.modules if name.startswith("toolkit.cli.")]
+        self._context.set_forkserver_preload([workers.__name__, *commands, *preload])
         self._pool = self._new_pool()
         self.deaths = 0
         """How many workers were killed or ended by themselves."""

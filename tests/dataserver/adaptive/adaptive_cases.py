@@ -29,16 +29,14 @@ def adaptive_config(
     for name, size in sizes.items():
         write_rows(root / f"{name}.jsonl", questions(name, size))
     mix = {"hard": 3, "more": 1}
-    if adaptive is None or "easy" not in adaptive:
-        sizes = {name: size for name, size in sizes.items() if name != "easy"}
+    named = {*mix, (adaptive or {}).get("easy", {}).get("dataset")}
     settings = {
         "stages": [{"name": "all", "until_step": 100, "mix": mix}],
         "prompts_per_iteration": SLOTS,
         "adaptive": adaptive,
         "journal": {"path": str(root / "journal.sqlite")},
     }
-    sections = {name: {} for name in sizes}
-    sections.update({"easy": easy} if easy else {})
+    sections = {name: (easy or {}) if name == "easy" else {} for name in sizes if name in named}
     return Loaded.read(make_config(root, sections, **{**settings, **keys}), str)
 
 

@@ -130,7 +130,7 @@ def test_a_dry_run_tells_how_rows_are_chosen_and_shows_the_first(
     shown = "".join(capsys.readouterr())
     assert (
         "adaptive: iteration i is decided by the grades of iterations up to i − 4\n"
-        "  pools: rows with 4 grades or more are kept with a chance of 0.1 from a mean of 1 up, and of 0.5 from 0 down\n"
+        "  pools: rows with 4 or more grades are kept with a chance of 0.1 from a mean of 1 up, of 0.5 from 0 down\n"
         "  easy: 0.5 at iteration 0, then 0 at iteration 200, of the prompts come from easy\n"
         "  replay: 0.25 at iteration 0 of the prompts are rows that were asked before\n"
     ) in shown

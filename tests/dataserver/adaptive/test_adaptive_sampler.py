@@ -121,6 +121,21 @@ def test_pages_that_are_asked_at_once_are_of_one_plan(loaded: Loaded, engine: En
     assert together == [slot.index for slot in asyncio.run(a_server(loaded, engine).slots("run", 3, 0, SLOTS))]
 
 
+def test_a_client_that_goes_away_takes_nothing_from_the_others(loaded: Loaded, engine: Engine) -> None:
+    server = a_server(loaded, engine)
+
+    async def one_leaves() -> list[int]:
+        leaving = asyncio.create_task(server.slots("run", 3, 0, 4))
+        staying = asyncio.create_task(server.slots("run", 3, 4, 4))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        return [slot.slot for slot in await staying]
+
+    assert asyncio.run(one_leaves()) == [4, 5, 6, 7]
+
+
 def test_replicas_that_race_answer_the_same(
     loaded: Loaded, journal: JournalConfig, engine: Engine, writer: JournalWriter
 ) -> None:

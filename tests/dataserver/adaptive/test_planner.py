@@ -123,6 +123,14 @@ def test_easy_rows_take_no_held_out_row_and_any_slot(tmp_path: Path) -> None:
     assert {slot for plan in made for slot, row in enumerate(plan) if row.reason == "easy"} == set(range(SLOTS))
 
 
+def test_a_data_set_that_the_stages_draw_from_too_is_easy_in_another_order(tmp_path: Path) -> None:
+    loaded = adaptive_config(tmp_path, {"easy": {"dataset": "more", "share": {0: 0.25}}})
+    drawn = [row for iteration in range(4) for row in curriculum(loaded, iteration) if row[0] == "more"]
+    easy = [row for plan in plans(loaded, 4) for row in places(plan, "easy")]
+    assert len({*drawn}) == len({*easy}) == 8
+    assert {*drawn} != {*easy}
+
+
 def test_the_stride_skips_no_easy_row(tmp_path: Path) -> None:
     easy = {"easy": {"dataset": "easy", "share": {0: 0.5}}}
     every = adaptive_config(tmp_path, easy)
@@ -147,10 +155,18 @@ def test_the_best_rows_are_asked_again(tmp_path: Path) -> None:
 def test_rows_with_too_few_grades_and_retired_rows_are_not_asked_again(tmp_path: Path) -> None:
     replay = {"share": {0: 1.0}, "min_grades": 8}
     loaded = adaptive_config(tmp_path, {"replay": replay, "pools": {"unsolved_weight": 0}}, {"hard": 500, "more": 500})
-    rows = {("hard", number): [(0.5, 7), (0.0, 8), (0.25, 8)][number % 3] for number in range(60)}
+    rows = {("hard", number): (0.5, 7) if number % 2 else UNSOLVED for number in range(100)}
+    rows |= dict.fromkeys([("hard", 100), ("more", 3)], (0.125, 8))
     replayed = {row for plan in plans(loaded, 10, statistics(loaded, rows)) for row in places(plan, "replay")}
-    assert replayed
-    assert {number % 3 for _, number in replayed} == {2}
+    assert replayed == {("hard", 100), ("more", 3)}
+
+
+def test_a_row_that_is_asked_again_is_not_drawn_as_well(tmp_path: Path) -> None:
+    loaded = adaptive_config(tmp_path, {"replay": {"share": {0: 0.5}}, "pools": {"solved_weight": 0}})
+    known = statistics(loaded, {("hard", number): SOLVED if number < 18 else HALF for number in range(30)})
+    made = plans(loaded, 40, known)
+    assert {row.reason for plan in made for row in plan} == {"curriculum", "pool", "replay"}
+    assert all(Counter(places(plan))[row] == 1 for plan in made for row in places(plan, "pool", "replay"))
 
 
 def test_where_too_few_rows_were_seen_the_curriculum_fills_the_slots(tmp_path: Path) -> None:

@@ -33,3 +33,8 @@ def test_white_space_inside_a_group_is_seen():
     answer = "<SOLUTION> 100 </SOLUTION>"
 
     assert grader.score(GradeInput(answer, answer, gold="100")) == (0.786, "equal but for white space")
+
+
+def test_a_gold_of_thousands_of_digits_is_refused():
+    with pytest.raises(DataError, match="a very large number"):
+        AnswerPartial().check_row(GradeInput("", None, gold=10**5000))

@@ -1,12 +1,17 @@
 """Programs in answers: which one is run, what counts as the right output, and tricks that win nothing."""
 
+import asyncio
 from typing import Any
 
+import psutil
 import pytest
 
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Score
 from toolkit.dataserver.graders.code_stdio import CodeStdio, last_program
+from toolkit.dataserver.pool import GradingPool
+from toolkit.dataserver.rewards import Judgement
+from toolkit.dataserver.workers import Setup, Task
 from toolkit.errors import DataError
 
 SUMS = [{"input": "1 2\n", "output": "3\n"}, {"input": "5 -7\n", "output": "-2\n"}]
@@ -141,6 +146,22 @@ def test_tests_can_stand_in_another_column() -> None:
 
 def test_an_answer_that_never_comes_gets_nothing() -> None:
     assert CodeStdio().score(GradeInput(fenced(ADD), None, record={"tests": SUMS})) == Score(0.0, "no answer")
+
+
+def test_in_a_grading_process_the_deadline_ends_the_program_too() -> None:
+    grader = CodeStdio(seconds=30.0)
+    pool = GradingPool(1, Setup({"code": grader}, {"data": None}, seconds=1.0, memory_bytes=2**31), tasks_per_worker=10)
+    found: dict[int, Judgement] = {}
+    programs = [ADD, "import time\ntime.sleep(20)", "while True: pass", ADD]
+    tasks = [Task("data", ("code",), fenced(each), None, {"tests": SUMS}, "", None, None) for each in programs]
+
+    asyncio.run(pool.grade(tasks, lambda number, judged: found.__setitem__(number, judged["code"])))
+    left = [process for process in psutil.process_iter(["cmdline"]) if programs[1] in (process.info["cmdline"] or [])]
+    pool.close()
+
+    assert [found[number].score for number in range(4)] == [1.0, None, None, 1.0]
+    assert found[1].detail == "timeout"
+    assert left == []
 
 
 def test_running_code_has_to_be_allowed() -> None:

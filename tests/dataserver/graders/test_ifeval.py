@@ -13,21 +13,21 @@ from toolkit.dataserver.graders.ifeval import IfEval
 from toolkit.dataserver.graders.ifeval_checks import CHECKS
 from toolkit.errors import DataError
 
-AT_LEAST_2 = {"relation": "at least"}
+AT_LEAST = {"relation": "at least"}
 BELOW = {"relation": "less than"}
 FRENCH = "Le train part à sept heures et demie, nous devons donc nous dépêcher."
 
 # Instruction, arguments, responses that follow it, responses that do not.
 TABLE: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     ("keywords:existence", {"keywords": ["cat", "dog"]}, ["A Dog, a cat"], ["a dog", "c at dog"]),
-    ("keywords:frequency", {"keyword": "cat", "frequency": 2, **AT_LEAST_2}, ["cat Cat", "cat cats"], ["cat"]),
+    ("keywords:frequency", {"keyword": "cat", "frequency": 2, **AT_LEAST}, ["cat Cat", "cat cats"], ["cat"]),
     ("keywords:frequency", {"keyword": "cat", "frequency": 2, **BELOW}, ["cat", "dog"], ["cat cat", "cat cat cat"]),
     ("keywords:forbidden_words", {"forbidden_words": ["cat", "c++"]}, ["concatenate", "c"], ["A CAT.", "in c++ it"]),
     ("keywords:letter_frequency", {"letter": "e", "let_frequency": 2, "let_relation": "at least"}, ["eE"], ["e", "x"]),
     ("language:response_language", {"language": "fr"}, [FRENCH], ["We have to hurry up for the train."]),
     (
         "length_constraints:number_sentences",
-        {"num_sentences": 2, **AT_LEAST_2},
+        {"num_sentences": 2, **AT_LEAST},
         ["A. B!", "A? B", "好。好。"],
         ["A", "A 3.5"],
     ),
@@ -38,7 +38,7 @@ TABLE: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
         ["a\n***\nb", "a *** b"],
         ["a", "a\n***\n\n***\nb"],
     ),
-    ("length_constraints:number_words", {"num_words": 3, **AT_LEAST_2}, ["a b c", "a-b-c"], ["a b", "- - -"]),
+    ("length_constraints:number_words", {"num_words": 3, **AT_LEAST}, ["a b c", "a-b-c"], ["a b", "- - -"]),
     ("length_constraints:number_words", {"num_words": 3, **BELOW}, ["a b"], ["a b c"]),
     (
         "length_constraints:nth_paragraph_first_word",
@@ -163,7 +163,7 @@ def test_an_empty_answer_follows_nothing(text: str) -> None:
         ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": ["x"]}, "'kwargs' must hold a list of 1 objects"),
         (
             row(("punctuation:no_commas", {})),
-            "no instruction 'punctuation:no_commas'; did you mean 'punctuation:no_comma'",
+            "'punctuation:no_commas'; did you mean 'punctuation:no_comma'",
         ),
         (row(("length_constraints:number_words", {"num_words": 5})), "number_words are wrong: relation"),
         (row(("length_constraints:number_words", {"num_words": "many", **BELOW})), "number_words are wrong: num_words"),

@@ -7,7 +7,7 @@ import pytest
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Abstain, Score
 from toolkit.dataserver.graders.language import Language
-from toolkit.dataserver.languages import LANGUAGES, guess_language, prose_of
+from toolkit.dataserver.languages import prose_of
 from toolkit.errors import DataError
 
 SENTENCES = {
@@ -38,11 +38,6 @@ def test_a_sentence_is_in_its_own_language_and_in_no_other(language: str) -> Non
     assert scores == {wanted: float(wanted == language) for wanted in SENTENCES}
 
 
-def test_all_languages_that_can_be_asked_for_are_known_to_the_model() -> None:
-    for language in LANGUAGES:
-        assert guess_language("a", (language, "en" if language != "en" else "de")).language in LANGUAGES
-
-
 def test_code_formulas_and_addresses_do_not_count() -> None:
     text = "Ja: `x = y` $a + b$ $$\nc\n$$ https://example.org/the/quick/brown/fox ```python\nreturn the_value\n``` nein"
 
@@ -51,7 +46,7 @@ def test_code_formulas_and_addresses_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["42", "Oui", "x = 3.14159265358979", "12345678901234567890123", "$the long formula of it$"]
+    "text", ["42", "Oui", "x = 3.14159265358979", "123456789012345678901", "$the long formula of it$"]
 )
 def test_too_few_letters_are_not_judged(text: str) -> None:
     with pytest.raises(Abstain, match="letters are too few"):
@@ -83,7 +78,7 @@ def test_a_row_without_a_known_language_is_refused(named: Any) -> None:
 
 
 def test_a_row_whose_language_is_left_out_is_refused() -> None:
-    with pytest.raises(DataError, match="not among en, de"):
+    with pytest.raises(DataError, match="not one of en, de"):
         Language(column="lang", among=("en", "de")).check_row(GradeInput("", None, record={"lang": "fr"}))
 
 

@@ -153,3 +153,8 @@ def test_loading_warms_the_parser_up():
     MathVerify().load()
 
     assert score("$z$", "z") == 1.0
+
+
+def test_a_gold_of_thousands_of_digits_is_refused():
+    with pytest.raises(DataError, match="a very large number"):
+        MathVerify().check_row(GradeInput("", None, gold=10**5000))

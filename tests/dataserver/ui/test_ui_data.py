@@ -62,6 +62,13 @@ def test_the_cells_since_an_iteration_are_the_last_of_all_cells(engine: Engine):
         assert last == every[128:]
 
 
+@pytest.mark.parametrize(("since", "first"), [(-5, 0), (10**30, 3)])
+def test_a_since_outside_the_run_means_its_nearest_end(since: int, first: int, engine: Engine):
+    keep(engine, *(row(number, iteration=number) for number in range(4)))
+    shown = dashboard(engine, None, None, since)
+    assert (shown.since, shown.rewards[0].iteration) == (first, first)
+
+
 def test_recent_rewards_are_of_the_ten_iterations_up_to_the_newest_row(engine: Engine):
     went_back = row(99, iteration=20, request_id="after a restart")
     keep(engine, *(row(number, iteration=number) for number in range(30)), went_back)

@@ -11,8 +11,8 @@ def outline(adaptive: AdaptiveConfig, stride: int) -> Iterator[str]:
     pools = adaptive.pools
     if pools is not None:
         yield (
-            f"  pools: rows with {pools.min_grades} grades or more are kept with a chance of {pools.solved_weight:g} "
-            f"from a mean of {pools.solved_at:g} up, and of {pools.unsolved_weight:g} from {pools.unsolved_at:g} down"
+            f"  pools: rows with {pools.min_grades} or more grades are kept with a chance of {pools.solved_weight:g} "
+            f"from a mean of {pools.solved_at:g} up, of {pools.unsolved_weight:g} from {pools.unsolved_at:g} down"
         )
     if adaptive.easy is not None:
         yield f"  easy: {_points(adaptive.easy.share)} of the prompts come from {adaptive.easy.dataset}"

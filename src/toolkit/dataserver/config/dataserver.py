@@ -23,6 +23,9 @@ from toolkit.errors import ConfigError
 class RLStageConfig(StageConfig):
     """One stage of the curriculum; its `until_step` counts the trainer's optimizer steps."""
 
+    name: str = Field(min_length=1)
+    """Shown in the plan, the answers of the server, its journal and its metrics."""
+
     grading: dict[str, GradingOverride] = Field(default_factory=dict)
     """Per data set: graders, weights and gates that hold in this stage instead of the data set's own."""
 

@@ -69,14 +69,19 @@ class LimitsConfig(StrictModel):
     cache_mb: float = Field(default=64.0, ge=0)
     """Memory for rewards that were given already, in MiB."""
 
-    workers: int = Field(default=os.cpu_count() or 1, ge=1)
-    """Processes that grade."""
+    workers: int | None = Field(default=None, ge=1)
+    """Processes that grade; null is one per processor."""
 
     worker_memory_mb: float = Field(default=2048.0, ge=256)
     """Address space of one worker at most, in MiB."""
 
     worker_tasks: int = Field(default=2000, ge=1)
     """A worker is replaced after so many tasks, so that leaks of a grader stay small."""
+
+    @property
+    def worker_count(self) -> int:
+        """`workers`, or the number of processors that this process may use."""
+        return self.workers or len(os.sched_getaffinity(0))
 
     @property
     def body_bytes(self) -> int:

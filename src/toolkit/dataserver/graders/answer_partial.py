@@ -8,7 +8,7 @@ from toolkit.core.config.keys import shown
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.extraction import Extract, extract_untrimmed
 from toolkit.dataserver.graders.base import Example, Score, TextGrader
-from toolkit.dataserver.numbers import is_near, parse_number
+from toolkit.dataserver.numbers import is_near, parse_number, spelled
 from toolkit.errors import DataError
 
 
@@ -97,4 +97,4 @@ class AnswerPartial(TextGrader):
 def _text_of(gold: object) -> str:
     if isinstance(gold, bool) or not isinstance(gold, str | int | float):
         raise DataError(f"the gold must be a text or a number, not {shown(gold)}")
-    return str(gold)
+    return spelled(gold)

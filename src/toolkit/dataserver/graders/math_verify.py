@@ -1,10 +1,7 @@
 """math_verify: the answer is mathematically equal to the gold."""
 
-import logging
-import math
-import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,20 +10,9 @@ from toolkit.dataserver.completions import GradeInput, ReasoningTags
 from toolkit.dataserver.expressions import Expression, find_expressions
 from toolkit.dataserver.extraction import Extract, extract
 from toolkit.dataserver.graders.base import Example, Score, TextGrader
-from toolkit.dataserver.numbers import parse_number
+from toolkit.dataserver.mathematics import are_equal, is_as_simple, is_definite, parse, set_of, sides
+from toolkit.dataserver.numbers import spelled
 from toolkit.errors import DataError
-
-if TYPE_CHECKING:
-    from sympy import Basic, MatrixBase
-
-    Parsed = Basic | MatrixBase
-
-_FRACTION = re.compile(
-    r"-?\s*\\[dt]?frac\s*(?:\{\s*-?(?P<above>[0-9]+)\s*\}|(?P<digit>[0-9]))\s*\{?\s*(?P<below>[0-9]+)\s*\}?"
-    r"|-?\s*(?P<left>[0-9]+)\s*/\s*(?P<right>[0-9]+)"
-)
-_ASSIGNED = re.compile(r"\s*[A-Za-z](?:_\{?\w\}?)?\s*=(?!.*=)\s*", re.DOTALL)
-_UNIT = re.compile(r"\\(?:text|mathrm|mbox)\s*\{[^{}]*\}|\\[,;:! ]")
 
 
 class MathVerify(TextGrader):
@@ -97,7 +83,7 @@ class MathVerify(TextGrader):
 
     def load(self) -> None:
         """Warm the parser up: it takes a second for its first expression."""
-        _parse(r"\frac{1}{2}")
+        parse(r"\frac{1}{2}")
 
     def check_row(self, item: GradeInput) -> None:
         """Raise DataError unless the gold is one expression that can be parsed."""
@@ -115,15 +101,15 @@ class MathVerify(TextGrader):
         return self._compare(answers, gold)
 
     def _compare(self, answers: list[Expression], gold: Expression) -> Score | float:
-        parsed = [_parse(answer.latex) for answer in answers]
+        parsed = [parse(answer.latex) for answer in answers]
         known = [each for each in parsed if each is not None]
-        right = _parse(gold.latex)
+        right = parse(gold.latex)
         if right is None or len(known) < len(parsed):
             return Score(0.0, "not an expression that can be parsed")
-        given = known[0] if len(known) == 1 else _set_of(known)
-        if not all(_equal(right, side, _places(gold)) for side in (given, *_sides(given))):
+        given = known[0] if len(known) == 1 else set_of(known)
+        if not all(are_equal(right, side, _places(gold)) for side in (given, *sides(given))):
             return 0.0
-        if self.require_simplified and not _is_as_simple(answers, given, right):
+        if self.require_simplified and not is_as_simple(answers, given, right):
             return Score(0.0, "equal, but not in simplest form")
         return 1.0
 
@@ -133,89 +119,20 @@ def _gold_expression(gold: str) -> Expression | None:
     found = find_expressions(gold, max_chars=len(gold), only=True)
     if len(found) != 1:
         return None
-    parsed = None if found[0].number is not None else _parse(found[0].latex)
-    return found[0] if found[0].number is not None or _is_definite(parsed) else None
+    parsed = None if found[0].number is not None else parse(found[0].latex)
+    return found[0] if found[0].number is not None or is_definite(parsed) else None
 
 
 def _read_gold(gold: object) -> Expression:
     if isinstance(gold, bool) or not isinstance(gold, str | int | float):
         raise DataError(f"the gold must be a text or a number, not {shown(gold)}")
-    expression = _gold_expression(str(gold))
+    expression = _gold_expression(spelled(gold))
     if expression is None:
         raise DataError(f"the gold must be one expression, as LaTeX or plain (72, 1/2), and is {shown(gold)}")
     return expression
-
-
-@lru_cache(maxsize=4096)
-def _parse(latex: str) -> "Parsed | None":
-    """SymPy's form of an expression, not worked out; None where it cannot be parsed.
-
-    Without a timeout of its own: Math-Verify's would replace the SIGALRM timer that the worker process runs under.
-    """
-    if not latex:
-        return None
-    from math_verify import LatexExtractionConfig, parse
-
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that there is no timeout
-    boxed = (LatexExtractionConfig(boxed_match_priority=0),)
-    found = parse(rf"\boxed{{{latex}}}", boxed, fallback_mode="no_fallback", parsing_timeout=None)  # type: ignore[arg-type]
-    return found[0] if found else None
-
-
-def _equal(gold: "Parsed", given: "Parsed", places: int) -> bool:
-    from math_verify import verify
-
-    return verify(gold, given, float_rounding=places, timeout_seconds=None)
 
 
 def _places(gold: Expression) -> int:
     """Decimal places that are compared: six significant ones of a gold below 1, so that 0.0000001 is not 0."""
     number = gold.number
     return 6 - number.adjusted() if number and abs(number) < 1 else 6
-
-
-def _is_definite(parsed: "Parsed | None") -> bool:
-    from sympy import nan, zoo
-
-    return parsed is not None and not parsed.has(nan, zoo)
-
-
-def _set_of(expressions: list["Parsed"]) -> "Basic":
-    from latex2sympy2_extended.sets import FiniteSet
-
-    elements = [each.args if isinstance(each, FiniteSet) else (each,) for each in expressions]
-    return FiniteSet(*(element for group in elements for element in group))
-
-
-def _sides(given: "Parsed") -> list["Parsed"]:
-    """The sides of equations without unknowns: 8 = 7 does not answer 7."""
-    from sympy import Eq
-
-    return [] if given.free_symbols else [side for equation in given.atoms(Eq) for side in equation.args]
-
-
-def _is_as_simple(answers: list[Expression], given: "Parsed", gold: "Parsed") -> bool:
-    """Whether an answer that equals the gold is written with no more than the gold needs."""
-    from sympy import Eq, Symbol, preorder_traversal
-
-    def value(parsed: "Parsed") -> "Parsed":
-        return parsed.rhs if isinstance(parsed, Eq) and isinstance(parsed.lhs, Symbol) else parsed
-
-    right, given = value(gold), value(given)
-    worked_out = right.doit()
-    if getattr(worked_out, "is_Rational", False) or getattr(worked_out, "is_Float", False):
-        return len(answers) == 1 and _is_written_out(answers[0])
-    size, most = (sum(1 for _ in preorder_traversal(each)) for each in (given, right))
-    return size <= most and given.doit() == worked_out
-
-
-def _is_written_out(answer: Expression) -> bool:
-    """Whether it is a plain number or a fraction in lowest terms."""
-    latex = _UNIT.sub("", _ASSIGNED.sub("", answer.latex, count=1)).strip()
-    if answer.number is not None or parse_number(latex) is not None:
-        return True
-    fraction = _FRACTION.fullmatch(latex)
-    if not fraction:
-        return False
-    above, below = (int(text) for text in fraction.groups() if text)
-    return below > 1 and math.gcd(above, below) == 1

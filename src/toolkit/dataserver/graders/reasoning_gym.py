@@ -10,7 +10,7 @@ from toolkit.dataserver.extraction import Extract, extract
 from toolkit.dataserver.graders.base import Example, Score, TextGrader, checked_score
 from toolkit.dataserver.graders.reasoning_gym_answers import is_harmless
 from toolkit.dataserver.procedural import from_json, load_library, make_dataset
-from toolkit.errors import DataError
+from toolkit.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
@@ -85,7 +85,11 @@ def _source(record: Mapping[str, Any]) -> tuple["ProceduralDataset", dict[str, A
     source, entry = record.get("reasoning_gym"), record.get("entry")
     if not (isinstance(source, Mapping) and isinstance(source.get("dataset"), str) and isinstance(entry, Mapping)):
         raise DataError("the row is no item of reasoning-gym; use this grader with a data set of type: reasoning_gym")
-    return _dataset(source["dataset"], json.dumps(source.get("config", {}), sort_keys=True)), from_json(entry)
+    try:
+        dataset = _dataset(source["dataset"], json.dumps(source.get("config", {}), sort_keys=True))
+    except ConfigError as error:
+        raise DataError(str(error)) from None
+    return dataset, from_json(entry)
 
 
 @lru_cache(maxsize=64)

@@ -70,6 +70,8 @@ def stored_row(record: Mapping[str, Any]) -> StoredRow:
 
 def storable(text: str) -> str:
     """The text without what PostgreSQL and UTF-8 do not take: NUL characters and halves of surrogate pairs."""
+    if text.isascii():
+        return text.replace("\0", "␀")
     return text.replace("\0", "␀").encode("utf-8", "replace").decode()
 
 
@@ -114,6 +116,8 @@ def _component(component: Component) -> dict[str, object]:
 
 def _bounded_gold(gold: object) -> object:
     """The gold as JSON data; one that is too long becomes the head and tail of its JSON text."""
+    if isinstance(gold, str) and len(gold) < MAX_GOLD_CHARS // 2:
+        return storable(gold)
     try:
         written = storable(json.dumps(gold, ensure_ascii=False, allow_nan=False, default=str))
     except (TypeError, ValueError, RecursionError):

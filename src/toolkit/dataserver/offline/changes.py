@@ -11,12 +11,12 @@ from toolkit.core.runs.progress import console
 from toolkit.dataserver.offline.completion import Judged
 from toolkit.dataserver.offline.earlier import Earlier
 from toolkit.dataserver.offline.reasons import Reasons
-from toolkit.dataserver.offline.tables import Mean, new_table, weight_text
+from toolkit.dataserver.offline.tables import Mean, table_of, weight_text
+from toolkit.dataserver.offline.wording import outcome, scores_text
 from toolkit.dataserver.schemas import Component, GradeResult
 
 _SHOWN = 10
 _SMALLEST = 1e-9
-_LONGEST_WHY = 200
 
 
 @dataclass
@@ -100,18 +100,20 @@ class Changes:
             heapq.heapreplace(self._largest, (*entry, _described(earlier, result)))
 
     def _reward_table(self) -> Table:
-        table = new_table("data set", "completions", "changed", "ok\nbefore", "\nnow", "reward\nbefore", "\nnow")
-        for dataset, each in self._rewards.items():
-            counts = (each.completions, each.changed, each.before.count, each.now.count)
-            table.add_row(dataset, *(f"{number:,}" for number in counts), str(each.before), str(each.now))
-        return table
+        columns = ("data set", "completions", "changed", "ok\nbefore", "\nnow", "reward\nbefore", "\nnow")
+        return table_of(columns, (_reward_row(dataset, each) for dataset, each in self._rewards.items()))
 
     def _score_table(self) -> Table:
-        table = new_table("data set", "grader", "weight\nbefore", "\nnow", "score\nbefore", "\nnow")
-        for (dataset, grader), (before, now) in self._graders.items():
-            weights = (weight_text(before.weights), weight_text(now.weights))
-            table.add_row(dataset, grader, *weights, str(before.scores), str(now.scores))
-        return table
+        rows = (
+            (*key, weight_text(before.weights), weight_text(now.weights), str(before.scores), str(now.scores))
+            for key, (before, now) in self._graders.items()
+        )
+        return table_of(("data set", "grader", "weight\nbefore", "\nnow", "score\nbefore", "\nnow"), rows)
+
+
+def _reward_row(dataset: str, each: _Rewards) -> tuple[str, ...]:
+    counts = (each.completions, each.changed, each.before.count, each.now.count)
+    return (dataset, *(f"{count:,}" for count in counts), str(each.before), str(each.now))
 
 
 def kind_of_change(earlier: Earlier, result: GradeResult) -> str | None:
@@ -125,22 +127,6 @@ def kind_of_change(earlier: Earlier, result: GradeResult) -> str | None:
 
 
 def _described(earlier: Earlier, result: GradeResult) -> str:
-    before, now = _outcome(earlier.status, earlier.reward), _outcome(result.status, result.reward)
-    return f"{earlier.place} ({earlier.sample_id}): {before} → {now}{_why(earlier, result)}"
-
-
-def _outcome(status: str, reward: float | None) -> str:
-    return status if reward is None else f"{reward:.4f}"
-
-
-def _why(earlier: Earlier, result: GradeResult) -> str:
-    """The graders that say something else than before, with their own words on it."""
-    said = []
-    for name, component in result.components.items():
-        before = earlier.components.get(name)
-        if before is None or (before.status, before.score) != (component.status, component.score):
-            was = "" if before is None else f"{_outcome(before.status, before.score)} → "
-            detail = f", {component.detail}" if component.detail else ""
-            said.append(f"{name} {was}{_outcome(component.status, component.score)}{detail}")
-    why = " ".join("; ".join(said).split())
-    return f": {why[:_LONGEST_WHY]}" if why else ""
+    before, now = outcome(earlier.status, earlier.reward), outcome(result.status, result.reward)
+    why = scores_text(result.components, earlier.components)
+    return f"{earlier.place} ({earlier.sample_id}): {before} → {now}{f': {why}' if why else ''}"

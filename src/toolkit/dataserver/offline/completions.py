@@ -85,7 +85,8 @@ class CompletionFile:
         ]
         lines += [f"  {fault}" for fault in self.first_faults]
         lines += [f"  ... and {hidden:,} more"] if hidden else []
-        return "\n".join([*lines, f"{NAMING}; on_bad_record: skip leaves such lines out"])
+        advice = "; on_bad_record: skip leaves such lines out" if usable else ""
+        return "\n".join([*lines, NAMING + advice])
 
 
 def _written(line: Mapping[str, Any]) -> str:
@@ -107,7 +108,7 @@ def _answer(line: Mapping[str, Any]) -> str:
         raise DataError(f"there is no completion, and no messages that end with one, only {shown_keys(line)}")
     last: Message = parse_conversation(line["messages"]).messages[-1]
     if last.role != "assistant":
-        raise DataError(f"the messages end with one of the {last.role}, and there is no completion")
+        raise DataError(f"there is no completion, and the messages end with a {last.role} message")
     for key, value in (("reasoning_content", last.reasoning), ("tool_calls", last.tool_calls)):
         if value:
             raise DataError(f"the answer has {key} apart from its content; give all that the model wrote as completion")

@@ -33,6 +33,8 @@ class Earlier(Completion):
 
     is_whole: bool
     """Whether `text` is all that the model wrote."""
+    prompt: str
+    """What the row asked, as far as it was kept."""
     status: Status
     reward: float | None
     components: Mapping[str, Component]
@@ -84,6 +86,7 @@ class _Journal:
                 iteration=row.iteration,
                 text=row.completion,
                 is_whole=row.completion_whole,
+                prompt=row.prompt,
                 completion_tokens=row.completion_tokens,
                 truncated=row.truncated,
                 status=row.status,
@@ -112,6 +115,7 @@ class _GradedLine(BaseModel):
     status: Status
     reward: float | None
     components: dict[str, Component]
+    prompt: str
     completion: str
     completion_tokens: int | None = Field(default=None, ge=0)
     truncated: bool | None = None
@@ -149,6 +153,7 @@ class _GradedFile:
                     iteration=graded.iteration,
                     text=graded.completion,
                     is_whole=True,
+                    prompt=graded.prompt,
                     completion_tokens=graded.completion_tokens,
                     truncated=graded.truncated,
                     status=graded.status,

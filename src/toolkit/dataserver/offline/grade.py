@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from toolkit.core.files import require_file
 from toolkit.core.runs.progress import console
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.loaded import Loaded
@@ -10,6 +11,7 @@ from toolkit.dataserver.offline.completions import CompletionFile
 from toolkit.dataserver.offline.grading import grade_all
 from toolkit.dataserver.offline.output import check_output, output_lines
 from toolkit.dataserver.offline.plan import Plan
+from toolkit.dataserver.offline.progress import progress
 from toolkit.dataserver.offline.summary import Summary
 
 
@@ -34,11 +36,14 @@ def grade_file(
     """
     if output is not None:
         check_output(output, [source], config, overwrite=overwrite)
+    require_file(source)
     loaded = Loaded.read(config, console.print)
     completions = CompletionFile(source, loaded, iteration)
     plan = Plan(loaded)
-    for each in completions:
-        plan.add(each)
+    with progress("checking") as advance:
+        for each in completions:
+            plan.add(each)
+            advance()
     if completions.fault_count:
         console.print(f"{completions.fault_count:,} lines are left out, the first: {completions.first_faults[0]}")
     if dry_run:
@@ -53,6 +58,8 @@ def grade_file(
             summary.add(completion, judged)
 
         grade_all(loaded, completions, plan.total, done)
+    if output is None:
+        summary.show_first()
     summary.show()
     if output is not None:
         console.print(f"wrote {output}")

@@ -1,21 +1,17 @@
 """Grades completions as they are read, with the processes and graders of a dataserver, and hands them on in order."""
 
 import asyncio
-import time
 from asyncio import Future
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from toolkit.core.runs.progress import console
 from toolkit.dataserver.graders.remote import RemoteGrader, new_client
 from toolkit.dataserver.grading import GradeBook, Graded, Question
 from toolkit.dataserver.loaded import Loaded
 from toolkit.dataserver.offline.completion import Completion, Judged, stage_of
+from toolkit.dataserver.offline.progress import progress
 from toolkit.dataserver.pool import GradingPool
 from toolkit.dataserver.questions import Questions
 from toolkit.dataserver.results import error_result, graded_result
@@ -26,7 +22,6 @@ from toolkit.errors import ConfigError
 _BATCH = 256
 # Batches under way: while the slowest completions of one are waited for, the workers have the next ones.
 _AHEAD = 4
-_SECONDS_BETWEEN_LINES = 10.0
 
 C = TypeVar("C", bound=Completion)
 Done = Callable[[C, Judged], None]
@@ -47,7 +42,7 @@ def grade_all(loaded: Loaded, completions: Iterable[C], total: int, done: Done[C
         ConfigError: a grader cannot be loaded.
         DataError: a completion names a row that is not there.
     """
-    with _progress(total) as advance:
+    with progress("grading", total) as advance:
 
         def count(completion: C, judged: Judged) -> None:
             done(completion, judged)
@@ -71,7 +66,16 @@ async def _grade_all(loaded: Loaded, completions: Iterator[C], done: Done[C]) ->
             for batch in under_way:
                 await batch.finish(done)
     finally:
+        await _end_what_is_under_way()
         await asyncio.to_thread(pool.close)
+
+
+async def _end_what_is_under_way() -> None:
+    """What is still being graded would find its processes gone, and start new ones."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 async def _require_graders(loaded: Loaded, pool: GradingPool) -> None:
@@ -122,22 +126,3 @@ class _Batch(Generic[C]):
             # As the server answers.
             return error_result("", f"the completion is longer than {self._limit} characters")
         return graded_result("", question.plan, self._answers[number].result())
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """A function to call for each completion: a bar in a terminal, a line now and then elsewhere."""
-    columns = (TextColumn("grading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("grading", total=total)
-        count, last_line = 0, time.monotonic()
-
-        def advance() -> None:
-            nonlocal count, last_line
-            count += 1
-            bar.advance(task)
-            if not console.is_terminal and time.monotonic() - last_line > _SECONDS_BETWEEN_LINES:
-                last_line = time.monotonic()
-                console.print(f"{count:,} of {total:,} completions graded")
-
-        yield advance

@@ -5,7 +5,7 @@ from collections import Counter
 from toolkit.core.runs.progress import console
 from toolkit.dataserver.loaded import Loaded
 from toolkit.dataserver.offline.completion import Completion, stage_of
-from toolkit.dataserver.offline.tables import new_table, weight_text
+from toolkit.dataserver.offline.tables import table_of, weight_text
 from toolkit.dataserver.plans import own_plan, stage_plan
 from toolkit.dataserver.rewards import GradingPlan
 
@@ -41,10 +41,8 @@ class Plan:
 
     def show(self) -> None:
         """Print it."""
-        table = new_table("data set", "stage", "completions", "reward")
-        for (dataset, stage), count in self._counts.items():
-            table.add_row(dataset, stage, f"{count:,}", _formula(self._plans[dataset, stage]))
-        console.print(table, soft_wrap=False)
+        rows = ((*key, f"{count:,}", _formula(self._plans[key])) for key, count in self._counts.items())
+        console.print(table_of(("data set", "stage", "completions", "reward"), rows), soft_wrap=False)
 
 
 def _formula(plan: GradingPlan) -> str:

@@ -1,6 +1,5 @@
 """Grades what a journal or a file holds once more, with the graders of a config, and shows what would change."""
 
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -8,14 +7,15 @@ from toolkit.core.runs.progress import console
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.journal.reader import RowFilter
 from toolkit.dataserver.loaded import Loaded
+from toolkit.dataserver.offline.again import Again
 from toolkit.dataserver.offline.changes import Changes
 from toolkit.dataserver.offline.completion import Judged, graded_line
-from toolkit.dataserver.offline.earlier import Earlier, EarlierCompletions, earlier_completions
+from toolkit.dataserver.offline.earlier import Earlier, earlier_completions
 from toolkit.dataserver.offline.grading import grade_all
 from toolkit.dataserver.offline.output import check_output, output_lines
 from toolkit.dataserver.offline.plan import Plan
-from toolkit.dataserver.offline.reasons import Reasons
-from toolkit.errors import ConfigError, DataError
+from toolkit.dataserver.offline.progress import progress
+from toolkit.errors import ConfigError
 
 
 def regrade(
@@ -44,12 +44,11 @@ def regrade(
         check_output(output, [source or config.journal.path], config, overwrite=overwrite)
     with earlier_completions(source, config.journal, chosen) as earlier:
         loaded = Loaded.read(config, console.print)
-        skipped = Reasons()
-        usable = _usable(loaded, earlier, skipped)
+        again = Again(loaded, earlier)
         if dry_run:
-            _show_plan(loaded, usable, skipped)
+            _show_plan(loaded, again)
         else:
-            _grade(loaded, usable, earlier.count, output, skipped)
+            _grade(loaded, again, output)
 
 
 def _require_order(chosen: RowFilter) -> None:
@@ -58,42 +57,24 @@ def _require_order(chosen: RowFilter) -> None:
         raise ConfigError(f"--from-iteration {first} lies after --to-iteration {last}")
 
 
-def _usable(loaded: Loaded, earlier: EarlierCompletions, skipped: Reasons) -> Iterator[Earlier]:
-    """Those that can be graded again; why the others cannot is counted in `skipped`."""
-    for each in earlier:
-        reason = _why_not(loaded, each)
-        if reason is None:
-            yield each
-        else:
-            skipped.add(reason, each.place)
-
-
-def _why_not(loaded: Loaded, earlier: Earlier) -> str | None:
-    if not earlier.is_whole:
-        return "the journal keeps only a part of the completion; see journal.max_completion_chars"
-    try:
-        loaded.samples.target(earlier.sample_id)
-    except DataError:
-        dataset = earlier.sample_id.rsplit(":", 2)[0]
-        if dataset not in loaded.datasets:
-            return f"the config has no data set {dataset!r}"
-        return f"its row in the data set {dataset} has changed since, or is gone"
-    return None
-
-
-def _show_plan(loaded: Loaded, usable: Iterator[Earlier], skipped: Reasons) -> None:
+def _show_plan(loaded: Loaded, again: Again) -> None:
     plan = Plan(loaded)
-    for each in usable:
-        plan.add(each)
+    with progress("checking", again.count) as advance:
+        for each in again:
+            plan.add(each)
+            advance()
+    if not plan.total:
+        raise again.nothing_usable()
     plan.show()
-    _show_skipped(skipped)
+    again.show_left_out()
     console.print("nothing was graded (--dry-run)")
 
 
-def _grade(loaded: Loaded, usable: Iterator[Earlier], total: int, output: Path | None, skipped: Reasons) -> None:
+def _grade(loaded: Loaded, again: Again, output: Path | None) -> None:
+    usable = iter(again)
     first = next(usable, None)
     if first is None:
-        raise DataError("\n".join(["nothing can be graded again:", *skipped.lines()]))
+        raise again.nothing_usable()
     changes = Changes()
     with output_lines(output) as write:
 
@@ -106,15 +87,8 @@ def _grade(loaded: Loaded, usable: Iterator[Earlier], total: int, output: Path |
             }
             write({"place": earlier.place, **graded_line(earlier, judged), **before})
 
-        grade_all(loaded, chain([first], usable), total, done)
+        grade_all(loaded, chain([first], usable), again.count, done)
     changes.show()
-    _show_skipped(skipped)
+    again.show_left_out()
     if output is not None:
         console.print(f"wrote {output}")
-
-
-def _show_skipped(skipped: Reasons) -> None:
-    if skipped.total:
-        console.print(f"{skipped.total:,} completions cannot be graded again:")
-        for line in skipped.lines():
-            console.print(line)

@@ -68,7 +68,7 @@ class RowFinder:
             raise DataError(f"the config has no data set {str(dataset)[:100]!r}{hint}")
         index = datasets[dataset].find(str(place))
         if index is None:
-            raise DataError(f"the data set {dataset} has no row {str(place)[:60]!r}")
+            raise DataError(f"the data set {dataset} has no row {str(place)[:60]}")
         return self._loaded.samples.sample_id(dataset, index)
 
     def _by_prompt(self, line: Mapping[str, Any]) -> str:
@@ -83,7 +83,7 @@ class RowFinder:
                 rows = self._loaded.datasets[name]
                 found += [_Found(name, rows.read(index)) for index in self._index(name).find(conversation)]
         if not asked:
-            raise DataError(f"it names no row and holds no prompt, only {shown_keys(line)}")
+            raise DataError(f"it names no row and repeats no prompt; it holds only {shown_keys(line)}")
         if not found:
             raise DataError(f"no data set asks {_excerpt(asked[0])}")
         dataset, row = self._only_one(found, line, asked[0])
@@ -91,8 +91,8 @@ class RowFinder:
 
     def _conversations(self, dataset: str, line: Mapping[str, Any]) -> Iterator[Conversation]:
         """What the line may be the answer to, if it answers a row of this data set."""
-        for columns in self._places[dataset]:
-            if any(line.get(column) is not None for column in columns.names().values()):
+        for name, columns in self._places[dataset]:
+            if line.get(name) is not None:
                 yield parse_prompt(line, columns, None)
 
     def _index(self, name: str) -> "_PromptIndex":
@@ -102,6 +102,8 @@ class RowFinder:
 
     def _only_one(self, found: list[_Found], line: Mapping[str, Any], asked: Conversation) -> _Found:
         """The row that is meant, of those that ask the same; the first where they are equal in all they hold."""
+        if len(found) == 1:
+            return found[0]
         is_meant: list[Callable[[_Found], bool]] = [
             lambda each: self._file_name(each) == line.get("file") and each.row.key == str(line.get("line")),
             lambda each: self._system(each) == _system_of(asked),
@@ -138,11 +140,12 @@ class _PromptIndex:
         return [int(index) for index in self._order[first:last]]
 
 
-def _prompt_places(names: PromptColumnsConfig) -> tuple[Columns, ...]:
-    """Each column in which a line may repeat a prompt: those of the data set, and those of the usual names."""
-    whole = [Columns(messages=name, prompt=None) for name in dict.fromkeys((names.messages, "messages"))]
-    single = [Columns(messages=None, prompt=name) for name in dict.fromkeys((names.prompt, "prompt"))]
-    return tuple(replace(columns, completion=None, tools=None, weight=None) for columns in (*whole, *single))
+def _prompt_places(names: PromptColumnsConfig) -> list[tuple[str, Columns]]:
+    """Each column in which a line may repeat a prompt, and how it is read: the data set's own, and the usual ones."""
+    alone = Columns(messages=None, completion=None, tools=None, weight=None)
+    whole = [(name, replace(alone, messages=name, prompt=None)) for name in dict.fromkeys((names.messages, "messages"))]
+    single = [(name, replace(alone, prompt=name)) for name in dict.fromkeys((names.prompt, "prompt"))]
+    return [*whole, *single]
 
 
 def _turns_hash(conversation: Conversation) -> int:

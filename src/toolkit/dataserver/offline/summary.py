@@ -8,8 +8,11 @@ from rich.table import Table
 from toolkit.core.runs.progress import console
 from toolkit.dataserver.offline.completion import Completion, Judged
 from toolkit.dataserver.offline.reasons import Reasons
-from toolkit.dataserver.offline.tables import Mean, new_table, weight_text
+from toolkit.dataserver.offline.tables import Mean, table_of, weight_text
+from toolkit.dataserver.offline.wording import outcome, scores_text
 from toolkit.dataserver.schemas import Component, Status
+
+_SHOWN = 20
 
 
 @dataclass
@@ -40,6 +43,7 @@ class Summary:
     def __init__(self) -> None:
         self._groups: dict[tuple[str, str], _Group] = {}
         self._reasons = Reasons()
+        self._first: list[str] = []
 
     def add(self, completion: Completion, judged: Judged) -> None:
         """Count one in."""
@@ -50,12 +54,22 @@ class Summary:
         for name, component in result.components.items():
             group.graders.setdefault(name, _Scores(component.weight)).add(component)
         self._reasons.add_result(result, completion.place)
+        if len(self._first) < _SHOWN:
+            scores = scores_text(result.components) or result.reason
+            self._first.append(f"  {completion.place}: {outcome(result.status, result.reward)} ({scores})")
+
+    def show_first(self) -> None:
+        """Print a line for each of the first completions."""
+        hidden = self._total - len(self._first)
+        more = [f"  ... and {hidden:,} more; name an output file to get all"] if hidden else []
+        for line in (*self._first, *more):
+            console.print(line)
 
     def show(self) -> None:
         """Print it."""
         console.print(self._reward_table(), soft_wrap=False)
         console.print(self._score_table(), soft_wrap=False)
-        total = sum(group.statuses.total() for group in self._groups.values())
+        total = self._total
         without = total - sum(group.rewards.count for group in self._groups.values())
         if without:
             console.print(f"{without:,} of {total:,} completions have no reward")
@@ -64,17 +78,23 @@ class Summary:
             for line in self._reasons.lines():
                 console.print(line)
 
+    @property
+    def _total(self) -> int:
+        return sum(group.statuses.total() for group in self._groups.values())
+
     def _reward_table(self) -> Table:
-        table = new_table("data set", "stage", "completions", "ok", "abstain", "error", "mean reward")
-        for (dataset, stage), group in self._groups.items():
-            counts = [f"{group.statuses[status]:,}" for status in ("ok", "abstain", "error")]
-            table.add_row(dataset, stage, f"{group.statuses.total():,}", *counts, str(group.rewards))
-        return table
+        columns = ("data set", "stage", "completions", "ok", "abstain", "error", "mean reward")
+        return table_of(columns, (_reward_row(*key, group) for key, group in self._groups.items()))
 
     def _score_table(self) -> Table:
-        table = new_table("data set", "stage", "grader", "weight", "no score", "mean score")
-        for (dataset, stage), group in self._groups.items():
-            for name, each in group.graders.items():
-                numbers = (weight_text([each.weight]), f"{each.missing:,}", str(each.scores))
-                table.add_row(dataset, stage, name, *numbers)
-        return table
+        rows = (
+            (*key, name, weight_text([each.weight]), f"{each.missing:,}", str(each.scores))
+            for key, group in self._groups.items()
+            for name, each in group.graders.items()
+        )
+        return table_of(("data set", "stage", "grader", "weight", "no score", "mean score"), rows)
+
+
+def _reward_row(dataset: str, stage: str, group: _Group) -> tuple[str, ...]:
+    counts = (group.statuses.total(), *(group.statuses[status] for status in ("ok", "abstain", "error")))
+    return (dataset, stage, *(f"{count:,}" for count in counts), str(group.rewards))

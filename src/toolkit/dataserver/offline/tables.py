@@ -1,6 +1,6 @@
 """What the tables of results are made of."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -27,12 +27,21 @@ class Mean:
         return f"{self.total / self.count:.4f}" if self.count else "–"
 
 
-def new_table(*columns: str) -> Table:
-    """A table that fits into 80 columns: names are folded where they are too long, and never cut off."""
+def table_of(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table that fits into 80 columns: names are folded where they are too long, and never cut off.
+
+    The rows of a data set, whose name comes first in each, are put together under it.
+    """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for column in columns:
         is_name = column in _NAMES
         table.add_column(column, justify="left" if is_name else "right", overflow="fold", no_wrap=not is_name)
+    by_dataset: dict[str, list[Sequence[str]]] = {}
+    for row in rows:
+        by_dataset.setdefault(row[0], []).append(row)
+    for dataset, own in by_dataset.items():
+        for number, row in enumerate(own):
+            table.add_row("" if number else dataset, *row[1:])
     return table
 
 

@@ -89,7 +89,7 @@ def dashboard(engine: Engine, stats: JournalStats | None, run: str | None, since
     if summary is None or newest is None:
         return Dashboard(runs, None, None, None, None, 1, 0, [], [], [], [], [], journal)
     width = cell_width(summary.last_iteration)
-    since = max(0, since) // width * width
+    since = min(max(0, since), summary.last_iteration) // width * width
     recent = summaries.rewards(summary.run_id, newest.iteration - _RECENT_ITERATIONS + 1)
     return Dashboard(
         runs=runs,

@@ -1,0 +1,24 @@
+"""How results are told in one line."""
+
+from collections.abc import Mapping
+
+from toolkit.dataserver.schemas import Component, Status
+
+_LONGEST = 200
+
+
+def outcome(status: Status, value: float | None) -> str:
+    """The reward or score with four digits, or why there is none."""
+    return status if value is None else f"{value:.4f}"
+
+
+def scores_text(components: Mapping[str, Component], before: Mapping[str, Component] | None = None) -> str:
+    """What each grader says, with its own words on it; with `before`, only those that say something else now."""
+    said = []
+    for name, now in components.items():
+        was = None if before is None else before.get(name)
+        if was is None or (was.status, was.score) != (now.status, now.score):
+            start = "" if was is None else f"{outcome(was.status, was.score)} → "
+            said.append(f"{name} {start}{outcome(now.status, now.score)}{f', {now.detail}' if now.detail else ''}")
+    text = " ".join("; ".join(said).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
