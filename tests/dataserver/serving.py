@@ -222,9 +222,10 @@ def until(is_so: Callable[[], bool], process: subprocess.Popen[bytes] | None = N
 
 def are_gone(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
     """Those of the processes that still run after some seconds."""
-    with suppress(psutil.NoSuchProcess):
-        return [process for process in psutil.wait_procs(processes, timeout=seconds)[1] if _runs(process)]
-    return []
+    deadline = time.monotonic() + seconds
+    while (left := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -3,10 +3,9 @@
 import asyncio
 from functools import partial
 
-import httpx
-
 from toolkit.dataserver.adaptive.sampler import AdaptiveSampler
 from toolkit.dataserver.golds import Progress, check_golds
+from toolkit.dataserver.graders.remote import new_client
 from toolkit.dataserver.journal.database import open_database
 from toolkit.dataserver.journal.plans import PlanStore
 from toolkit.dataserver.journal.writer import JournalWriter
@@ -33,7 +32,7 @@ class DataServer:
         self.database = open_database(config.journal) if config.journal.enabled else None
         self.journal = JournalWriter(self.database, config.journal) if self.database is not None else None
         self._pool = loaded.new_pool()
-        self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False)
+        self._client = new_client()
         self._book = loaded.new_book(self._pool, self._client)
         adaptive = (
             AdaptiveSampler(loaded, config.adaptive, PlanStore(self.database))

@@ -4,12 +4,14 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from cachetools import LRUCache
 
 from toolkit.dataserver.adaptive.sampler import AdaptiveSampler
+from toolkit.dataserver.config.datasets import FileDataset
 from toolkit.dataserver.grading import GradeBook
 from toolkit.dataserver.journal.rows import JournalRow
 from toolkit.dataserver.journal.writer import JournalWriter
@@ -29,6 +31,8 @@ from toolkit.dataserver.schemas import (
     SampleResponse,
 )
 from toolkit.errors import ConfigError, DataError, ServerError
+
+T = TypeVar("T")
 
 # Requests whose ids are remembered, so that an id which comes back with other content is noticed.
 _REMEMBERED_REQUESTS = 10_000
@@ -56,6 +60,7 @@ class Service:
         self._metrics = metrics
         self._adaptive = adaptive
         self._questions = Questions(loaded)
+        self._rows_are_made = not all(isinstance(dataset, FileDataset) for dataset in self.config.datasets.values())
         self._requests = LRUCache[tuple[str, str], bytes](maxsize=_REMEMBERED_REQUESTS)
 
     async def sample(self, request: SampleRequest) -> SampleResponse:
@@ -79,7 +84,7 @@ class Service:
             stage=self.config.stages[self._sampler.stage_index(request.iteration)].name,
             config_id=self.identity,
             exhausted=request.iteration >= self.config.total_iterations,
-            samples=[self._samples.sample(slot) for slot in slots],
+            samples=await self._aside(lambda: [self._samples.sample(slot) for slot in slots]),
         )
 
     async def grade(self, request: GradeRequest) -> GradeResponse:
@@ -93,7 +98,7 @@ class Service:
         self._require_config(request.config_id)
         self._require_acceptable(request)
         stage_index = self._sampler.stage_index(request.iteration)
-        targets = [self._target(item) for item in request.items]
+        targets = await self._aside(lambda: [self._target(item) for item in request.items])
         asked = {
             number: self._questions.question(target, stage_index, item)
             for number, (item, target) in enumerate(zip(request.items, targets, strict=True))
@@ -121,6 +126,10 @@ class Service:
             config_id=self.identity,
             results=results,
         )
+
+    async def _aside(self, read: Callable[[], T]) -> T:
+        """Read rows in a thread where a program makes them, which can take seconds; at once where they are in a file."""
+        return await asyncio.to_thread(read) if self._rows_are_made else read()
 
     async def _slots(self, request: SampleRequest) -> list[Slot]:
         if self._adaptive is None or request.split == "validation":

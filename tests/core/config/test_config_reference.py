@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 from sample_config import Sample
 
-from toolkit.core.config.reference import render_reference, undocumented_fields
+from toolkit.core.config.reference import render_keys, render_reference, undocumented_fields
 from toolkit.core.config.strict import StrictModel
 
 
@@ -83,3 +83,45 @@ def test_a_field_without_a_sentence_is_found_at_any_depth():
 
     assert undocumented_fields(Deep) == ["Deep.outer", "Outer.plain"]
     assert undocumented_fields(Sample) == []
+
+
+def test_of_two_equal_headings_on_a_page_the_second_has_a_link_target_of_its_own():
+    first = render_reference("The page", Outer)
+    second = render_reference("Another", Outer, page=first)
+    assert "| `inner` | [section](#inner-1) |" in second
+    assert second.count("## inner") == 1
+    assert "(#inner-1)" in render_reference("Another", Outer, page="# Inner\n")
+    assert "(#inner)" in render_reference("Another", Outer, page="no heading: # inner\n")
+
+
+def test_sections_that_are_described_elsewhere_are_left_out_and_linked():
+    page = render_reference("Sample", Sample, elsewhere={"graders.N": "[graders](graders.md)"})
+    assert "| `graders` | list of [graders](graders.md) | `[]` |" in page
+    assert "## graders" not in page
+    assert "(#graders" not in page
+
+
+def test_what_stands_in_both_places_is_described_where_it_is_not_left_out():
+    page = render_reference("The page", Outer, elsewhere={"inner": "there"})
+    assert "## many.N" in page
+    assert "The same keys at" not in page
+    assert "| `inner` | [section](#manyn) |" in page
+
+
+def test_the_keys_of_one_section_can_be_had_alone():
+    assert render_keys(Outer, without=("plain", "mode")).splitlines() == [
+        "| key | type | default | meaning |",
+        "|---|---|---|---|",
+        "| `inner` | a section | see there | Inside \\| outside. |",
+        "| `many` | list of sections | required | Several. |",
+    ]
+
+
+def test_a_default_of_several_lines_does_not_break_the_table():
+    class Letter(StrictModel):
+        """A letter."""
+
+        text: str = "Dear all,\nbye"
+        """What it says."""
+
+    assert "| `text` | text | several lines | What it says. |" in render_keys(Letter)

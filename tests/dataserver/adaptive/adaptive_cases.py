@@ -37,7 +37,7 @@ def adaptive_config(
         "journal": {"path": str(root / "journal.sqlite")},
     }
     sections = {name: (easy or {}) if name == "easy" else {} for name in sizes if name in named}
-    return Loaded.read(make_config(root, sections, **{**settings, **keys}), str)
+    return Loaded.read(make_config(root, sections, **{**settings, **keys}), print)
 
 
 def statistics(loaded: Loaded, rows: Mapping[RowPlace, tuple[float, int]]) -> dict[RowKey, RowStatistics]:

@@ -16,7 +16,7 @@ from toolkit.dataserver.adaptive.planned import RowPlace
 from toolkit.dataserver.adaptive.sampler import AdaptiveSampler
 from toolkit.dataserver.journal.config import JournalConfig
 from toolkit.dataserver.journal.database import open_database
-from toolkit.dataserver.journal.plans import PlanStore
+from toolkit.dataserver.journal.plans import Plan, PlanStore
 from toolkit.dataserver.journal.tables import plans
 from toolkit.dataserver.journal.writer import JournalWriter
 from toolkit.dataserver.loaded import Loaded
@@ -101,7 +101,12 @@ def test_late_grades_change_no_plan(loaded: Loaded, engine: Engine, writer: Jour
 def test_other_grades_do_not_count(loaded: Loaded, engine: Engine, writer: JournalWriter) -> None:
     rows = unasked(loaded, 10)
     grade(writer, loaded, rows[:SLOTS], iteration=0, times=2)
-    others = ({"run_id": "other"}, {"config_id": "other"}, {"split": "validation"}, {"status": "error"})
+    others: tuple[dict[str, Any], ...] = (
+        {"run_id": "other"},
+        {"config_id": "other"},
+        {"split": "validation"},
+        {"status": "error"},
+    )
     for number, other in enumerate(others):
         grade(writer, loaded, rows[(number + 1) * SLOTS :][:SLOTS], iteration=0, **other)
     assert ask(a_server(loaded, engine), 2) == set(rows[:SLOTS])
@@ -182,7 +187,8 @@ def test_a_journal_that_fails_is_asked_again_the_next_time(loaded: Loaded, engin
 
 
 def test_a_damaged_plan_is_told(loaded: Loaded, engine: Engine) -> None:
-    for iteration, plan in enumerate([{"rows": []}, {}, {"rows": [["hard", "one", "replay"]] * SLOTS}]):
+    damaged: list[Plan] = [{"rows": []}, {}, {"rows": [["hard", "one", "replay"]] * SLOTS}]
+    for iteration, plan in enumerate(damaged):
         PlanStore(engine).store_plan("run", loaded.meta.config_id, iteration, plan)
         with pytest.raises(ServerError, match="a plan is damaged: it has not the 8 rows of an iteration"):
             ask(a_server(loaded, engine), iteration)

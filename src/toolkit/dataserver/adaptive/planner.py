@@ -30,8 +30,14 @@ class Planner:
         """The last iteration whose grades count for `iteration`; below 0 where there is none."""
         return iteration - self._adaptive.lag * self._stride
 
+    def looks_back(self, iteration: int) -> bool:
+        """Whether earlier grades decide anything at `iteration`."""
+        chooses_by_grades = self._pools is not None or self._replay_share.at(iteration) > 0
+        return chooses_by_grades and self.last_graded(iteration) >= 0
+
     def plan(self, iteration: int, statistics: Statistics) -> list[PlannedRow]:
-        """The rows of all slots, in slot order; `statistics` are of iterations up to `last_graded`.
+        """The rows of all slots, in slot order; `statistics` are of iterations up to `last_graded`; they
+        may be empty unless it `looks_back`.
 
         Raises:
             ConfigError: nothing is drawn at that iteration.

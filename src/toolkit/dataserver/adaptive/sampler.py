@@ -4,7 +4,7 @@ import asyncio
 
 from cachetools import LRUCache
 
-from toolkit.dataserver.adaptive.planned import as_slots, from_journal, to_journal
+from toolkit.dataserver.adaptive.planned import Statistics, as_slots, from_journal, to_journal
 from toolkit.dataserver.adaptive.planner import Planner
 from toolkit.dataserver.config.adaptive import AdaptiveConfig
 from toolkit.dataserver.journal.plans import PlanStore
@@ -62,8 +62,12 @@ class AdaptiveSampler:
     def _stored_plan(self, run_id: str, iteration: int) -> list[Slot]:
         stored = self._store.plan(run_id, self._identity, iteration)
         if stored is None:
-            until = self._planner.last_graded(iteration)
-            statistics = self._store.statistics_until(run_id, self._identity, until)
+            statistics = self._statistics(run_id, iteration)
             plan = to_journal(self._planner.plan(iteration, statistics))
             stored = self._store.store_plan(run_id, self._identity, iteration, plan)
         return as_slots(from_journal(stored, self._slots))
+
+    def _statistics(self, run_id: str, iteration: int) -> Statistics:
+        if not self._planner.looks_back(iteration):
+            return {}
+        return self._store.statistics_until(run_id, self._identity, self._planner.last_graded(iteration))

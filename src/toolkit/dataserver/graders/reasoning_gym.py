@@ -41,6 +41,7 @@ class ReasoningGym(TextGrader):
 
     is_correctness: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("reasoning-gym",)
+    preload: ClassVar[tuple[str, ...]] = ("reasoning_gym",)
     examples: ClassVar[tuple[Example, ...]] = (
         Example("7", 1.0, record=_SUM),
         Example(" 7\n", 1.0, record=_SUM, note="white space around it does not count"),
