@@ -220,7 +220,7 @@ def until(is_so: Callable[[], bool], process: subprocess.Popen[bytes] | None = N
         time.sleep(0.02)
 
 
-def are_gone(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+def still_running(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
     """Those of the processes that still run after some seconds."""
     deadline = time.monotonic() + seconds
     while (left := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:

@@ -164,8 +164,8 @@ def test_graders_that_want_nothing_of_a_row_cost_nothing(tmp_path: Path, pools: 
     assert check_all(config, pools) == []
 
 
-def test_a_gold_with_half_a_character_goes_through_checks_and_grading(tmp_path: Path, pools: list[GradingPool]) -> None:
-    (tmp_path / "sums.jsonl").write_bytes(rb'{"prompt": "q", "answer": "\ud800 x", "\udfff": "\udfff"}')
+def test_a_row_with_half_a_character_goes_through_checks_and_grading(tmp_path: Path, pools: list[GradingPool]) -> None:
+    (tmp_path / "sums.jsonl").write_bytes(rb'{"prompt": "q", "answer": "x", "source": "\ud800", "\udfff": "\udfff"}')
     config = make_config(tmp_path, {"sums": {}}, limits={"workers": 1})
     assert check_all(config, pools) == [("sums", 1, 1)]
     loaded = Loaded.read(config, lambda line: None)
@@ -176,7 +176,7 @@ def test_a_gold_with_half_a_character_goes_through_checks_and_grading(tmp_path: 
         for completion in ("\ud800 x", "x", "\ud800")
     ]
     asyncio.run(pools[0].grade(tasks, lambda number, judged: found.update({number: judged["string_exact"]})))
-    assert [found[number].score for number in range(3)] == [1.0, 0.0, 0.0]
+    assert [found[number].score for number in range(3)] == [0.0, 1.0, 0.0]
 
 
 def test_the_command_ends_where_a_gold_is_bad(tmp_path: Path) -> None:

@@ -54,10 +54,14 @@ def test_the_same_is_held_out_at_every_iteration_whatever_the_order_of_the_lines
     assert sorted(asked(one, samples, "validation", 10)) != held_out[0]
 
 
-def test_the_system_message_of_a_data_set_decides_nothing_about_what_is_held_out(tmp_path: Path) -> None:
+def test_the_system_message_of_a_data_set_decides_nothing_about_what_is_held_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("a", "b"):
         write_rows(tmp_path / f"{name}.jsonl", questions(name, 50))
-    held_out = [
-        asked(*served(tmp_path, 0.1, system=system), "validation", 10) for system in (None, "Be short.", "Be long.")
-    ]
+    held_out = []
+    for number, system in enumerate((None, "Be short.", "Be long.")):
+        # On another machine, where nothing is in the cache.
+        monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / f"cache {number}"))
+        held_out.append(asked(*served(tmp_path, 0.1, system=system), "validation", 10))
     assert held_out[0] == held_out[1] == held_out[2]

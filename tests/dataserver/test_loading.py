@@ -33,6 +33,10 @@ BAD_RECORDS = {
         rb'{"prompt": "\ud83d", "answer": "1"}',
         "prompt[0]: content holds a lone surrogate at character 0",
     ),
+    "half a character in the gold": (
+        rb'{"prompt": "q", "answer": ["a", "\ud83d"]}',
+        "the gold answer holds a lone surrogate, which no completion can hold",
+    ),
     "no prompt": (
         b'{"question": "q", "answer": "1"}',
         "wants 'messages' or 'prompt', has 'question', 'answer'; the `columns` section can rename them",
@@ -86,11 +90,11 @@ def test_bad_records_of_all_data_sets_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         load_datasets(make_config(tmp_path, datasets), lambda line: None)
     told = str(error.value).splitlines()
-    assert told[0] == f"datasets.sums: {tmp_path}/sums.jsonl has 16 bad records:"
-    assert told[1:17] == [
+    assert told[0] == f"datasets.sums: {tmp_path}/sums.jsonl has 17 bad records:"
+    assert told[1:18] == [
         f"  {tmp_path}/sums.jsonl:{number}: {fault}" for number, (_, fault) in enumerate(BAD_RECORDS.values(), start=2)
     ]
-    assert told[18:] == [
+    assert told[19:] == [
         f"datasets.words: {tmp_path}/words.jsonl has 1 bad record:",
         f"  {tmp_path}/words.jsonl:1: there is no gold answer: 'answer' holds nothing where gold.extract looks",
         "correct them, or leave them out by on_bad_record: skip",
@@ -167,10 +171,10 @@ def test_a_bad_row_of_a_table_is_told_by_its_number(tmp_path: Path) -> None:
         load(file)
 
 
-def test_a_gold_may_hold_half_a_character(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_bytes(rb'{"prompt": "q", "answer": "\ud800", "\udfff": 1}')
+def test_other_columns_may_hold_half_a_character(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(rb'{"prompt": "q", "answer": "1", "source": "\ud800", "\udfff": 1}')
     row = load(tmp_path / "rows.jsonl").read(0)
-    assert row.record == {"prompt": "q", "answer": "\ud800", "\udfff": 1}
+    assert row.record == {"prompt": "q", "answer": "1", "source": "\ud800", "\udfff": 1}
 
 
 def test_a_packed_file_that_is_cut_off_is_told(tmp_path: Path) -> None:

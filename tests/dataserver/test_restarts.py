@@ -2,86 +2,20 @@
 
 import json
 import os
-import random
 import re
 import signal
 import socket
-import sqlite3
 import subprocess
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from dataserver.serving import a_config, are_gone, gold_of, good, serving, until
+from dataserver.serving import a_config, serving, still_running, until
+from dataserver.trainer import Step, journal, rows_of, train
 from running import BIN
-from toolkit.dataserver.schemas import Sample
-
-Seen = list[tuple[Any, Any]]
-
-
-def grade_request(iteration: int, samples: Sequence[Sample]) -> dict[str, Any]:
-    """Completions as a model might write them: some right, some wrong, the same for the same iteration."""
-    choice = random.Random(iteration)
-    items = [
-        {
-            "item_id": f"{sample.slot}-{try_}",
-            "sample_id": sample.sample_id,
-            "completion": gold_of(sample) if choice.random() < 0.4 else f"sleep 0.02 wrong {choice.randrange(10)}",
-            "slot": sample.slot,
-        }
-        for sample in samples
-        for try_ in range(4)
-    ]
-    return {"iteration": iteration, "request_id": f"step {iteration}", "items": items}
-
-
-def train(url: str) -> Seen:
-    """What a trainer sees over all iterations; it asks again as long as nobody answers."""
-    seen = []
-    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
-        for iteration in range(8):
-            sampled = ask(client, "/sample", {"iteration": iteration, "batch_size": 8})
-            samples = [Sample.model_validate(sample) for sample in sampled["samples"]]
-            graded = ask(client, "/grade", grade_request(iteration, samples))
-            seen.append((sampled, [(one["item_id"], one["status"], one["reward"]) for one in graded["results"]]))
-    return seen
-
-
-def ask(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            response = client.post(path, json=body)
-        except httpx.TransportError:
-            time.sleep(0.02)
-            continue
-        if response.status_code != 503:
-            return good(response)
-        time.sleep(0.02)
-    raise AssertionError(f"nobody answers {path}")
-
-
-def journal(folder: Path) -> list[tuple[Any, ...]]:
-    """What is kept, in the order of the requests' ids."""
-    with closing(sqlite3.connect(folder / "journal.sqlite")) as database:
-        query = "SELECT request_id, item_id, sample_id, completion, status, reward FROM grades ORDER BY 1, 2"
-        return database.execute(query).fetchall()
-
-
-def kept(seen: Seen) -> list[tuple[Any, ...]]:
-    """What the journal must hold of a run that was answered so."""
-    rows = []
-    for iteration, (sampled, results) in enumerate(seen):
-        request = grade_request(iteration, [Sample.model_validate(sample) for sample in sampled["samples"]])
-        for item, (item_id, status, reward) in zip(request["items"], results, strict=True):
-            rows.append((request["request_id"], item_id, item["sample_id"], item["completion"], status, reward))
-    return sorted(rows)
 
 
 def calls(config: Path) -> int:
@@ -91,18 +25,18 @@ def calls(config: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Step]:
     """What a trainer sees where all goes well."""
     config = a_config(tmp_path_factory.mktemp("undisturbed") / "config")
     with serving(config) as server:
         seen = train(server.url)
         assert server.end(signal.SIGTERM) == 0
         assert not server.ready_file.exists()
-    assert journal(config.parent) == kept(seen)
+    assert journal(config.parent) == rows_of(seen)
     return seen
 
 
-def test_a_trainer_does_not_notice_that_the_server_is_killed(tmp_path: Path, undisturbed: Seen) -> None:
+def test_a_trainer_does_not_notice_that_the_server_is_killed(tmp_path: Path, undisturbed: list[Step]) -> None:
     config = a_config(tmp_path / "config")
     with ThreadPoolExecutor() as threads:
         with serving(config) as server:
@@ -111,7 +45,7 @@ def test_a_trainer_does_not_notice_that_the_server_is_killed(tmp_path: Path, und
             until(lambda: calls(config) >= 50)
             server.end(signal.SIGKILL)
         with serving(config, port=port) as server:
-            until(lambda: calls(config) >= 130)
+            until(lambda: calls(config) >= 110)
             assert not training.done()
             server.end(signal.SIGKILL)
         with serving(config, port=port) as server:
@@ -120,7 +54,8 @@ def test_a_trainer_does_not_notice_that_the_server_is_killed(tmp_path: Path, und
 
     assert seen == undisturbed
     rows = journal(config.parent)
-    assert set(rows) <= set(kept(undisturbed))
+    # What was answered just before a kill may be missing, and nothing may be there twice or differ.
+    assert set(rows) <= set(rows_of(undisturbed))
     assert len(rows) == len({row[:2] for row in rows})
 
 
@@ -138,7 +73,7 @@ def test_a_killed_server_leaves_no_process_behind(tmp_path: Path) -> None:
             assert len(family) >= 5
             server.end(signal.SIGKILL)
 
-            assert are_gone(family, 5) == []
+            assert still_running(family, 5) == []
             with pytest.raises(httpx.TransportError):
                 grading.result()
 
@@ -160,7 +95,7 @@ def test_a_server_that_is_told_to_stop_answers_first(tmp_path: Path) -> None:
 
             assert [result.status for result in grading.result().results] == ["ok"] * 4
         assert not server.ready_file.exists()
-        assert are_gone(family, 5) == []
+        assert still_running(family, 5) == []
         with pytest.raises(httpx.ConnectError):
             server.client.get("/healthz")
         assert "Traceback" not in server.log.read_text()
@@ -187,7 +122,7 @@ def test_ctrl_c_ends_a_server_like_any_command_whatever_its_workers_do(tmp_path:
         assert time.monotonic() - begin < 8
         assert server.log.read_text().splitlines()[-1] == "interrupted"
         assert not server.ready_file.exists()
-        assert are_gone(family, 5) == []
+        assert still_running(family, 5) == []
 
 
 def test_a_server_can_be_stopped_while_it_starts(tmp_path: Path) -> None:
@@ -204,7 +139,7 @@ def test_a_server_can_be_stopped_while_it_starts(tmp_path: Path) -> None:
 
         assert server.end(signal.SIGTERM, seconds=10) == 0
 
-        assert are_gone(family, 5) == []
+        assert still_running(family, 5) == []
 
 
 Ending = tuple[int, list[str]]

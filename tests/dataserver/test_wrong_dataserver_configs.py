@@ -204,6 +204,12 @@ WRONG_GRADING = {
         "  choice: {",
         "run.yaml:11: graders.choice: choice is the name of a built-in grader; call this one differently",
     ),
+    "a grader that runs code": (
+        "tidy: 1}",
+        "code_stdio: 1}",
+        "run.yaml:4: datasets.sums.graders.code_stdio: the grader code_stdio runs code that a model wrote; set "
+        "allow_code_execution: true first",
+    ),
     "an unknown type of grader": (
         "{type: completion_length_cap, max_tokens: 100}",
         "{type: completion_length, max_tokens: 100}",

@@ -20,8 +20,6 @@ from toolkit.dataserver.workers import Task, grade_input, shown
 
 logger = logging.getLogger(__name__)
 
-# A completion that could not be graded may be again, when what failed is back.
-_FAILURE_SECONDS = 60.0
 _REMEMBERED_FAILURES = 10_000
 
 _BYTES_PER_JUDGEMENT = 400
@@ -60,14 +58,22 @@ class GradeBook:
         pool: GradingPool,
         client: httpx.AsyncClient,
         cache_bytes: int,
+        failure_seconds: float = 60.0,
     ) -> None:
-        """`tags`: the reasoning tags of each data set; `client`: for the graders that ask other services."""
+        """Make an empty book.
+
+        Args:
+            tags: the reasoning tags of each data set.
+            client: for the graders that ask other services.
+            cache_bytes: memory for what is remembered.
+            failure_seconds: after this time a completion whose grading failed may be graded again.
+        """
         self._remote = {name: grader for name, grader in graders.items() if isinstance(grader, RemoteGrader)}
         self._tags = tags
         self._pool = pool
         self._client = client
         self._known = LRUCache[tuple[object, ...], Graded](maxsize=max(1, cache_bytes), getsizeof=_size)
-        self._failed = TTLCache[tuple[object, ...], Graded](_REMEMBERED_FAILURES, _FAILURE_SECONDS, time.monotonic)
+        self._failed = TTLCache[tuple[object, ...], Graded](_REMEMBERED_FAILURES, failure_seconds, time.monotonic)
         self._under_way: dict[tuple[object, ...], asyncio.Future[Graded]] = {}
         self._batches = set[asyncio.Task[None]]()
         self.cache_hits = 0
@@ -137,7 +143,7 @@ class GradeBook:
                 group.create_task(self._pool.grade(tasks, lambda number, judged: add(local[number], judged)))
         except* Exception as errors:  # whatever it is, each completion gets an answer
             logger.exception("grading failed")
-            reason = f"grading failed: {errors.exceptions[0]}"
+            reason = shown(f"grading failed: {_innermost(errors)}")
             for number, (question, future) in enumerate(asked):
                 if not future.done():
                     missing = {name: Judgement("error", None, 0.0, reason) for name in question.plan.graders}
@@ -156,15 +162,22 @@ class GradeBook:
     ) -> None:
         begin = time.perf_counter()
         try:
-            outcomes: Sequence[Outcome] = await grader.score_all(items, self._client)
+            outcomes = await grader.score_all(items, self._client)
+            judged = list(zip(numbers, outcomes, strict=True))
         except Exception as error:  # noqa: BLE001  # it costs these completions their score, and no others
-            outcomes = [Failure("error", f"{type(error).__name__}: {error}")] * len(items)
+            failure = Failure("error", f"{type(error).__name__}: {error}")
+            judged = [(number, failure) for number in numbers]
         milliseconds = (time.perf_counter() - begin) * 1000
-        for number, outcome in zip(numbers, outcomes, strict=True):
+        for number, outcome in judged:
             add(number, {name: _judgement(outcome, milliseconds)})
 
 
 _Add = Callable[[int, Mapping[str, Judgement]], None]
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The first error of a group of any depth."""
+    return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _judgement(outcome: Outcome, milliseconds: float) -> Judgement:

@@ -1,5 +1,6 @@
 """From the data sets of a config to rows that can be served, with every fault of every file told at once."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,15 @@ def _checked_content(record: Mapping[str, Any], dataset: FileDataset) -> int:
     The data set's own system message is no part of it: another one leaves the same rows held out.
     """
     conversation = parse_prompt(record, prompt_columns(dataset.columns), None)
-    gold_answer(record, dataset.gold)
+    _require_encodable(gold_answer(record, dataset.gold))
     return content_hash(conversation)
+
+
+def _require_encodable(gold: Any) -> None:
+    try:
+        json.dumps(gold, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        raise DataError("the gold answer holds a lone surrogate, which no completion can hold") from None
 
 
 def _require_usable(source: Source, faults: list[RowFault], usable: int, on_bad_record: OnBadRecord) -> None:

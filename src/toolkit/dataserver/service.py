@@ -128,7 +128,7 @@ class Service:
         )
 
     async def _aside(self, read: Callable[[], T]) -> T:
-        """Read rows in a thread where a program makes them, which can take seconds; at once where they are in a file."""
+        """Read rows: at once from a file; in a thread where a program makes them, which can take seconds."""
         return await asyncio.to_thread(read) if self._rows_are_made else read()
 
     async def _slots(self, request: SampleRequest) -> list[Slot]:

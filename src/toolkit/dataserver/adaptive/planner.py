@@ -36,8 +36,8 @@ class Planner:
         return chooses_by_grades and self.last_graded(iteration) >= 0
 
     def plan(self, iteration: int, statistics: Statistics) -> list[PlannedRow]:
-        """The rows of all slots, in slot order; `statistics` are of iterations up to `last_graded`; they
-        may be empty unless it `looks_back`.
+        """The rows of all slots, in slot order; `statistics` are of iterations up to `last_graded`, and may be
+        empty unless the iteration `looks_back`.
 
         Raises:
             ConfigError: nothing is drawn at that iteration.

@@ -81,7 +81,9 @@ class LimitsConfig(StrictModel):
     @property
     def worker_count(self) -> int:
         """`workers`, or the number of processors that this process may use."""
-        return self.workers or len(os.sched_getaffinity(0))
+        # macOS does not say which processors those are.
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return self.workers or usable or 1
 
     @property
     def body_bytes(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.core.jsonl import Line, read_json
+from toolkit.core.jsonl import Line, read_json, read_jsonl
 from toolkit.core.messages import Message, parse_conversation
 from toolkit.core.sources import SHOWN_FAULTS, clipped
 from toolkit.dataserver.loaded import Loaded
@@ -16,7 +16,7 @@ _LARGEST_NUMBER = 2**63 - 1
 
 
 class CompletionFile:
-    """A file of completions, which is read from its start each time that they are gone through.
+    """A file of completions (a `.json` file may hold them as one array), read anew each time it is gone through.
 
     A line holds `completion` (or `messages` that end with the assistant's answer, as toolkit-predict writes them) and
     says what it answers: by `sample_id`, by `dataset` and `line`, or by a prompt that a data set has. It may hold
@@ -43,7 +43,7 @@ class CompletionFile:
         """
         self.fault_count, self.first_faults = 0, []
         usable = 0
-        for line in read_json(self._path):
+        for line in _lines(self._path):
             completion = self._completion_or_fault(line)
             if completion is not None:
                 usable += 1
@@ -87,6 +87,10 @@ class CompletionFile:
         lines += [f"  ... and {hidden:,} more"] if hidden else []
         advice = "; on_bad_record: skip leaves such lines out" if usable else ""
         return "\n".join([*lines, NAMING + advice])
+
+
+def _lines(path: Path) -> Iterator[Line]:
+    return (read_json if path.name.removesuffix(".gz").endswith(".json") else read_jsonl)(path)
 
 
 def _written(line: Mapping[str, Any]) -> str:

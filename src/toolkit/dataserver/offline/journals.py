@@ -15,11 +15,7 @@ from toolkit.dataserver.journal.tables import SCHEMA_VERSION, grades, schema_ver
 from toolkit.errors import ConfigError, DataError, ServerError
 
 _BUSY_SECONDS = 10
-_POSTGRESQL = {
-    "connect_timeout": 5,
-    "application_name": "toolkit-rl-regrade",
-    "options": "-c default_transaction_read_only=on",
-}
+_POSTGRESQL = {"connect_timeout": 5, "application_name": "toolkit-rl-regrade"}
 
 
 @contextmanager
@@ -72,7 +68,7 @@ def _access(path: Path) -> str:
 
 def _postgresql(url: str) -> Engine:
     try:
-        return create_engine(url, connect_args=_POSTGRESQL, pool_pre_ping=True)
+        return create_engine(url, connect_args=_POSTGRESQL, execution_options={"postgresql_readonly": True})
     except ModuleNotFoundError:
         raise ConfigError("journal.url: PostgreSQL needs the package psycopg: pip install 'psycopg[binary]'") from None
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import Lifespan
 
 from toolkit.dataserver.metrics import Metrics
@@ -93,11 +93,11 @@ def _as_json(answer: BaseModel) -> Response:
     return Response(answer.model_dump_json(), media_type="application/json")
 
 
-@router.get("/metrics", responses={401: _REFUSALS[401]})
+@router.get("/metrics", responses={401: _REFUSALS[401]}, response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Counters in Prometheus' text format."""
     exposition = request.app.state.server.metrics.exposition()
-    return Response(exposition, media_type="text/plain; version=0.0.4; charset=utf-8")
+    return PlainTextResponse(exposition, media_type="text/plain; version=0.0.4")
 
 
 def create_app(
