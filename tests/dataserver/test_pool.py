@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
-from nasty_graders import Obedient
 
+from nasty_graders import Obedient
 from toolkit.dataserver.pool import GradingPool
 from toolkit.dataserver.rewards import Judgement
 from toolkit.dataserver.workers import RowCheck, Setup, Task

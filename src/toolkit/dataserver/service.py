@@ -140,8 +140,8 @@ class Service:
         if wanted is not None and wanted != self.identity:
             raise Refusal(
                 "config_mismatch",
-                f"this server's config_id is {self.identity}, the request wants {wanted[:64]}: config, data or graders are "
-                "not those that the run began with",
+                f"this server's config_id is {self.identity}, the request wants {wanted[:64]}: config, data or graders "
+                "are not those that the run began with",
             )
 
     def _require_acceptable(self, request: GradeRequest) -> None:

@@ -2,23 +2,21 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.resources import files
-from typing import Annotated
+from types import SimpleNamespace
 
 import uvicorn
-from fastapi import Depends, FastAPI, HTTPException, Query, Response
-from fastapi.responses import HTMLResponse
+from fastapi import FastAPI, Request, Response
 from sqlalchemy import Engine
 
 from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.reader import JournalReader
-from toolkit.dataserver.journal.rows import JournalRow, StoredRow
+from toolkit.dataserver.journal.rows import JournalRow
 from toolkit.dataserver.journal.writer import JournalStats, JournalWriter
-from toolkit.dataserver.schemas import Split, Status
-from toolkit.dataserver.ui import data
+from toolkit.dataserver.refusals import Refusal
+from toolkit.dataserver.web import dashboard
+from toolkit.dataserver.web.answers import refusal_response
 
 
 @dataclass
@@ -37,39 +35,15 @@ class Dashboard:
 
 
 def make_app(engine: Engine, stats: JournalStats, broken: list[bool]) -> FastAPI:
-    """The four routes of the dashboard; while `broken` holds anything, the data are answered with 503."""
+    """The dashboard's own routes; while `broken` holds anything, the summary is answered with 503."""
     app = FastAPI()
+    app.state.server = SimpleNamespace(database=engine, journal=SimpleNamespace(stats=lambda: stats))
+    app.include_router(dashboard.router)
+    app.add_exception_handler(Refusal, lambda request, refusal: refusal_response(refusal))
 
-    def fail_if_broken() -> None:
-        if broken:
-            raise HTTPException(503)
-
-    @app.get("/ui")
-    def page() -> Response:
-        return HTMLResponse(files("toolkit.dataserver.ui").joinpath("page.html").read_text(encoding="utf-8"))
-
-    @app.get("/ui/data", dependencies=[Depends(fail_if_broken)])
-    def dashboard(run: str | None = None, since: int = 0) -> data.Dashboard:
-        return data.dashboard(engine, stats, run, since)
-
-    @app.get("/ui/completions")
-    def completions(
-        run: str | None = None,
-        dataset: str | None = None,
-        split: Split | None = None,
-        status: Status | None = None,
-        iteration: Annotated[str | None, Query(pattern=data.ITERATIONS_PATTERN)] = None,
-        limit: Annotated[int, Query(ge=1, le=200)] = 50,
-        before: int | None = None,
-    ) -> data.CompletionsPage:
-        return data.completions(engine, data.row_filter(run, dataset, split, status, iteration), limit, before)
-
-    @app.get("/ui/completions/{row_id}")
-    def completion(row_id: int) -> StoredRow:
-        row = JournalReader(engine).row(row_id)
-        if row is None:
-            raise HTTPException(404)
-        return row
+    @app.middleware("http")
+    async def fail_if_broken(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        return Response(status_code=503) if broken and request.url.path == "/ui/data" else await answer(request)
 
     return app
 

@@ -10,7 +10,6 @@ from pydantic import BaseModel
 from toolkit.core.config.schema import Node, Section, resolve, schema_of, sections
 from toolkit.core.config.typewords import words
 
-
 Link = Callable[[str, str], str]
 """From the name of a model, and its tag if it has one, to how a table calls it."""
 

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from toolkit.dataserver.columns import column_value
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Example, Score
 from toolkit.dataserver.json_answers import JsonGrader
 from toolkit.dataserver.json_schemas import compile_schema
-from toolkit.dataserver.columns import column_value
 from toolkit.errors import DataError
 
 if TYPE_CHECKING:

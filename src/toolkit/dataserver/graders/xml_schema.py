@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from toolkit.core.config.strict import StrictModel
+from toolkit.dataserver.columns import column_value
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.fences import FencedTextGrader
 from toolkit.dataserver.graders.base import Example, Score
-from toolkit.dataserver.columns import column_value
 from toolkit.dataserver.xml_outline import Element, Outline, outline
 from toolkit.errors import DataError
 

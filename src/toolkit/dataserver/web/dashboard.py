@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 
 from toolkit.dataserver.journal.reader import JournalReader
@@ -19,6 +20,19 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+
+
+class CompletionsQuery(BaseModel):
+    """Which rows of the table are meant."""
+
+    run: str | None = None
+    dataset: str | None = None
+    split: Split | None = None
+    status: Status | None = None
+    iteration: str | None = Field(default=None, pattern=data.ITERATIONS_PATTERN)
+    limit: int = Field(default=50, ge=1, le=200)
+    before: int | None = Field(default=None, ge=0, le=2**62)
+
 
 # Not part of the protocol: what the page fetches may change with the page.
 router = APIRouter(include_in_schema=False)
@@ -43,19 +57,10 @@ def dashboard(request: Request, run: str | None = None, since: int = 0) -> data.
 
 
 @router.get("/ui/completions")
-def completions(
-    request: Request,
-    run: str | None = None,
-    dataset: str | None = None,
-    split: Split | None = None,
-    status: Status | None = None,
-    iteration: Annotated[str | None, Query(pattern=data.ITERATIONS_PATTERN)] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
-) -> data.CompletionsPage:
+def completions(request: Request, asked: Annotated[CompletionsQuery, Query()]) -> data.CompletionsPage:
     """A page of the table of completions."""
-    chosen = data.row_filter(run, dataset, split, status, iteration)
-    return data.completions(_database(request), chosen, limit, before)
+    chosen = data.row_filter(asked.run, asked.dataset, asked.split, asked.status, asked.iteration)
+    return data.completions(_database(request), chosen, asked.limit, asked.before)
 
 
 @router.get("/ui/completions/{row_id}")

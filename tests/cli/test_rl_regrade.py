@@ -1,0 +1,241 @@
+"""`toolkit-rl-regrade` as it is typed: what would change with other graders, whatever kept the completions."""
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from refusals import contents
+
+from dataserver.offline.offline_cases import (
+    command,
+    read_lines,
+    table_rows,
+    write_config,
+    write_journal,
+    write_lines,
+)
+from dataserver.postgres import PostgresServer, postgres_server
+from dataserver.serving import a_config, gold_of, serving, until
+from running import BIN
+from toolkit.dataserver.journal.config import JournalConfig
+
+TEXTS = ("1 0", "0 1", "0.5 0.5", "1 abstain")
+OTHER_WEIGHTS = ("--set", "datasets.sums.graders={one: 3, two: 1}", "--set", "datasets.sums.on_missing_score=zero")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder: config.yaml, and the four completions graded in graded.jsonl."""
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path)
+    lines = [
+        {"dataset": "sums", "line": n, "completion": text, "iteration": n} for n, text in enumerate(TEXTS, start=1)
+    ]
+    write_lines(tmp_path / "c.jsonl", lines)
+    command("toolkit-rl-grade", "config.yaml", "c.jsonl", "graded.jsonl")
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A running PostgreSQL server."""
+    with postgres_server() as server:
+        yield server
+
+
+def regrade(*arguments: str | Path, expect: int = 0) -> str:
+    return command("toolkit-rl-regrade", "config.yaml", *arguments, expect=expect)
+
+
+def keep(folder: Path, **journal: Any) -> None:
+    """Put what was graded into the journal of the config."""
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump({**config, "journal": journal}))
+    write_journal(JournalConfig(**{"path": folder / "journal.sqlite", **journal}), read_lines(folder / "graded.jsonl"))
+
+
+@pytest.mark.parametrize("place", ["file", "sqlite", "postgresql"])
+def test_what_would_change_is_right_to_the_last_digit(place: str, folder: Path, request: pytest.FixtureRequest):
+    if place == "postgresql":
+        keep(folder, url=request.getfixturevalue("postgres").new_database())
+    elif place == "sqlite":
+        keep(folder)
+    shown = regrade(*(["graded.jsonl"] if place == "file" else []), *OTHER_WEIGHTS)
+    rows = table_rows(shown)
+    # Before: 0.5, 0.5, 0.5 and none. Now: 3/4, 1/4, 1/2 and 3/4, whose mean is 9/16.
+    assert ["sums", "4", "3", "3", "4", "0.5000", "0.5625"] in rows
+    # Scores 1, 0, 0.5, 1; and 0, 1, 0.5 and none.
+    assert ["sums", "one", "0.5", "0.75", "0.6250", "0.6250"] in rows
+    assert ["two", "0.5", "0.25", "0.5000", "0.5000"] in rows
+    at = "graded.jsonl:{}" if place == "file" else "journal row {}"
+    ids = [line["sample_id"] for line in read_lines(folder / "graded.jsonl")]
+    assert shown.endswith(
+        "3 of 4 completions change: 1 with a higher reward, 1 with a lower reward, 1 from abstain to ok\n"
+        "the largest changes:\n"
+        f"  {at.format(4)} ({ids[3]}): abstain → 0.7500\n"
+        f"  {at.format(1)} ({ids[0]}): 0.5000 → 0.7500\n"
+        f"  {at.format(2)} ({ids[1]}): 0.5000 → 0.2500\n"
+        "why scores are missing now:\n"
+        f"        1  abstain: two: told to abstain (first: {at.format(4)})\n"
+    )
+
+
+def test_with_the_same_graders_nothing_changes(folder: Path):
+    keep(folder)
+    assert "none of 4 completions changes\n" in regrade()
+
+
+def test_each_completion_is_written_with_its_reward_before_and_now(folder: Path):
+    assert regrade("graded.jsonl", *OTHER_WEIGHTS, "--output", "new.jsonl").endswith("\nwrote new.jsonl\n")
+    lines = read_lines(folder / "new.jsonl")
+    assert [(line["reward_before"], line["reward"]) for line in lines] == [
+        (0.5, 0.75),
+        (0.5, 0.25),
+        (0.5, 0.5),
+        (None, 0.75),
+    ]
+    assert lines[3]["status_before"] == "abstain"
+    assert lines[3]["scores_before"] == {"one": 1.0, "two": None}
+    assert (lines[3]["place"], lines[3]["completion"]) == ("graded.jsonl:4", "1 abstain")
+    # It can be regraded itself: then what is now was before.
+    assert ["sums", "4", "3", "4", "3", "0.5625", "0.5000"] in table_rows(regrade("new.jsonl"))
+
+
+def test_only_what_was_chosen_is_graded(folder: Path):
+    keep(folder)
+    assert ["sums", "1", "0", "0", "0", "–", "–"] in table_rows(regrade("--status", "abstain"))
+    assert "none of 2 completions changes" in regrade("--from-iteration", "2", "--to-iteration", "3")
+    assert "none of 3 completions changes" in regrade("graded.jsonl", "--status", "ok", "--dataset", "sums")
+    assert "none of 4 completions changes" in regrade("--run", "run")
+    assert regrade("--run", "walk", expect=2) == (
+        "error: the journal holds no such completions; its runs are 'run' (4 completions)\n"
+    )
+    assert regrade("--from-iteration", "3", "--to-iteration", "2", expect=2) == (
+        "error: --from-iteration 3 lies after --to-iteration 2\n"
+    )
+    assert "error: --run: graded.jsonl tells no runs" in regrade("graded.jsonl", "--run", "run", expect=2)
+
+
+def test_rows_that_changed_are_taken_as_they_are_now_if_they_ask_the_same(folder: Path):
+    rows = read_lines(folder / "sums.jsonl")
+    rows[0]["answer"] = "a corrected answer"
+    rows[1]["question"] = "something else?"
+    write_lines(folder / "sums.jsonl", rows[:3])
+    regraded = regrade("graded.jsonl", "--output", "new.jsonl")
+    assert regraded.endswith(
+        "1 completions answer rows that ask the same as before and differ in the rest\n"
+        "2 completions cannot be graded again:\n"
+        "        1  its row in the data set sums asks something else now (first: graded.jsonl:2)\n"
+        "        1  its row in the data set sums is gone (first: graded.jsonl:4)\n"
+        "wrote new.jsonl\n"
+    )
+    assert [(line["place"], line["gold"]) for line in read_lines(folder / "new.jsonl")] == [
+        ("graded.jsonl:1", "a corrected answer"),
+        ("graded.jsonl:3", "sums-3"),
+    ]
+
+
+def test_completions_of_which_a_part_is_kept_are_counted_and_left_out(folder: Path):
+    lines = read_lines(folder / "graded.jsonl")
+    write_lines(folder / "graded.jsonl", [*lines[:2], {**lines[2], "completion": "0.5 0.5" + " more" * 100}])
+    keep(folder, max_completion_chars=200)
+    shown = regrade()
+    assert "none of 2 completions changes\n" in shown
+    assert shown.endswith(
+        "1 completions cannot be graded again:\n"
+        "        1  only a part of the completion is kept; see journal.max_completion_chars (first: journal row 3)\n"
+    )
+
+
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_where_nothing_can_be_graded_again_it_is_told_why(folder: Path, options: list[str]):
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["datasets"]["renamed"] = config["datasets"].pop("sums")
+    config["stages"] = [{"name": "all", "until_step": 1, "mix": {"renamed": 1, "words": 1}}]
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert regrade("graded.jsonl", "--output", "new.jsonl", *options, expect=2).endswith(
+        "error: nothing can be graded again:\n        4  the config has no data set 'sums' (first: graded.jsonl:1)\n"
+    )
+    assert not (folder / "new.jsonl").exists()
+
+
+def test_a_dry_run_shows_how_the_rewards_would_be_made_and_grades_nothing(folder: Path):
+    keep(folder)
+    (folder / "told.py").write_text("import nothing_of_that_name")
+    before = contents(folder)
+    shown = regrade("--dry-run", "--output", "new.jsonl", *OTHER_WEIGHTS)
+    assert ["sums", "early", "4", "0.75", "one", "+", "0.25", "two"] in table_rows(shown)
+    assert shown.endswith("nothing was graded (--dry-run)\n")
+    assert contents(folder) == before
+
+
+def test_a_journal_that_is_not_there_is_told_and_not_made(folder: Path):
+    before = contents(folder)
+    assert regrade(expect=2) == (
+        f"error: there is no journal {folder}/journal.sqlite; name one, or a .jsonl file that toolkit-rl-grade wrote\n"
+    )
+    assert regrade("old.sqlite", expect=2) == "error: no such file: old.sqlite\n"
+    assert contents(folder) == before
+
+
+def test_an_output_that_cannot_be_is_told_before_anything_is_graded(folder: Path):
+    keep(folder)
+    (folder / "told.py").write_text("import nothing_of_that_name")
+    before = contents(folder)
+    for source, output, reason in [
+        ([], "graded.jsonl", "graded.jsonl is there already; choose another name, or replace it by --overwrite"),
+        (["graded.jsonl"], "graded.jsonl", "graded.jsonl is an input; give the output another name"),
+        ([], "journal.sqlite", "journal.sqlite is an input; give the output another name"),
+        ([], "sums.jsonl", "sums.jsonl is an input; give the output another name"),
+    ]:
+        overwrite = ["--overwrite"] if "is an input" in reason else []
+        assert regrade(*source, "--output", output, *overwrite, expect=2) == f"error: {reason}\n"
+    assert contents(folder) == before
+
+
+def test_a_journal_is_left_as_it_was_and_no_deep_learning_library_is_loaded(folder: Path):
+    keep(folder)
+    before = contents(folder)
+    finished = subprocess.run(
+        [sys.executable, "-X", "importtime", BIN / "toolkit-rl-regrade", "config.yaml"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
+    assert {"toolkit", "sqlalchemy"} <= loaded
+    assert not {"torch", "transformers", "datasets", "trl", "peft", "vllm"} & loaded
+    assert contents(folder) == before
+
+
+def test_the_journal_of_a_server_is_read_while_it_serves_and_after_it_was_killed(tmp_path: Path):
+    config = a_config(tmp_path / "served")
+    journal = tmp_path / "served/journal.sqlite"
+    log = Path(f"{journal}-wal")
+    with serving(config) as server:
+        samples = server.sample(0).samples
+        for number, answer in enumerate(("wrong", "right")):
+            texts = [gold_of(sample) if answer == "right" else "no" for sample in samples]
+            server.grade(
+                [
+                    {"item_id": str(slot), "sample_id": sample.sample_id, "completion": text, "slot": slot}
+                    for slot, (sample, text) in enumerate(zip(samples, texts, strict=True))
+                ],
+                f"q{number}",
+            )
+            until(lambda: server.counter("journal_written") == 8 * (number + 1))
+        kept = hashlib.sha256(log.read_bytes()).hexdigest()
+        shown = command("toolkit-rl-regrade", config)
+        assert "none of 16 completions changes" in shown
+        # It serves on, and what it wrote is where it was.
+        assert hashlib.sha256(log.read_bytes()).hexdigest() == kept
+        assert len(server.sample(1).samples) == 8
+    # Killed by now, it left its newest rows in the log.
+    before = (journal.read_bytes(), log.read_bytes())
+    assert "none of 16 completions changes" in command("toolkit-rl-regrade", config)
+    assert (journal.read_bytes(), log.read_bytes()) == before
