@@ -24,7 +24,7 @@ def _print_version(wanted: bool) -> None:
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file of the run.", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Replace a key: --set training.max_steps=10. Repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a key, such as section.key, for this call. Repeatable."),
 ]
 RunName = Annotated[
     str | None, typer.Option(metavar="NAME", help="Name of the run; the config file's name unless given.")
@@ -33,7 +33,7 @@ RunName = Annotated[
 _SWITCH: dict[str, Any] = {"metavar": ""}
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint, exactly.", **_SWITCH)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.", **_SWITCH)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, load no model.", **_SWITCH)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.", **_SWITCH)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", **_SWITCH)]
 Version = Annotated[
     bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.", **_SWITCH)

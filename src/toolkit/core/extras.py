@@ -6,7 +6,22 @@ from toolkit.errors import ConfigError
 
 _MODULES = {
     "train": ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "matplotlib"),
-    "server": ("fastapi", "uvicorn", "httpx", "pebble", "sqlalchemy", "re2", "math_verify", "prometheus_client"),
+    "server": (
+        "cachetools",
+        "defusedxml",
+        "fastapi",
+        "httpx",
+        "jsonschema",
+        "math_verify",
+        "numpy",
+        "pebble",
+        "prometheus_client",
+        "py3langid",
+        "re2",
+        "sqlalchemy",
+        "tenacity",
+        "uvicorn",
+    ),
     "unsloth": ("unsloth",),
 }
 
