@@ -125,7 +125,7 @@ def test_lines_that_cannot_be_graded_are_all_told_and_nothing_is_written(config:
     assert contents(tmp_path) == before
 
     shown = grade("out.jsonl", "--set", "on_bad_record=skip")
-    assert "2 lines are left out, the first: c.jsonl:3: no data set asks 'sums 77?'\n" in shown
+    assert "left out: 2 lines that cannot be graded, the first: c.jsonl:3: no data set asks 'sums 77?'\n" in shown
     assert len(read_lines(tmp_path / "out.jsonl")) == 2
 
 

@@ -28,16 +28,24 @@ TEXTS = ("1 0", "0 1", "0.5 0.5", "1 abstain")
 OTHER_WEIGHTS = ("--set", "datasets.sums.graders={one: 3, two: 1}", "--set", "datasets.sums.on_missing_score=zero")
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: config.yaml, and the four completions graded in graded.jsonl."""
-    monkeypatch.chdir(tmp_path)
-    write_config(tmp_path)
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What toolkit-rl-grade writes of the four completions."""
+    folder = tmp_path_factory.mktemp("graded")
     lines = [
         {"dataset": "sums", "line": n, "completion": text, "iteration": n} for n, text in enumerate(TEXTS, start=1)
     ]
-    write_lines(tmp_path / "c.jsonl", lines)
-    command("toolkit-rl-grade", "config.yaml", "c.jsonl", "graded.jsonl")
+    write_lines(folder / "c.jsonl", lines)
+    command("toolkit-rl-grade", write_config(folder), folder / "c.jsonl", folder / "graded.jsonl")
+    return (folder / "graded.jsonl").read_bytes()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, graded: bytes, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder: config.yaml, and the four completions in graded.jsonl."""
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path)
+    (tmp_path / "graded.jsonl").write_bytes(graded)
     return tmp_path
 
 
@@ -108,17 +116,35 @@ def test_each_completion_is_written_with_its_reward_before_and_now(folder: Path)
 
 def test_only_what_was_chosen_is_graded(folder: Path):
     keep(folder)
-    assert ["sums", "1", "0", "0", "0", "–", "–"] in table_rows(regrade("--status", "abstain"))
-    assert "none of 2 completions changes" in regrade("--from-iteration", "2", "--to-iteration", "3")
-    assert "none of 3 completions changes" in regrade("graded.jsonl", "--status", "ok", "--dataset", "sums")
-    assert "none of 4 completions changes" in regrade("--run", "run")
-    assert regrade("--run", "walk", expect=2) == (
-        "error: the journal holds no such completions; its runs are 'run' (4 completions)\n"
-    )
-    assert regrade("--from-iteration", "3", "--to-iteration", "2", expect=2) == (
-        "error: --from-iteration 3 lies after --to-iteration 2\n"
-    )
-    assert "error: --run: graded.jsonl tells no runs" in regrade("graded.jsonl", "--run", "run", expect=2)
+    assert ["sums", "1", "0", "0", "0", "–", "–"] in table_rows(regrade("--status", "abstain", "--dataset", "sums"))
+    assert "none of 2 completions changes" in regrade("--run", "run", "--from-iteration", "2", "--to-iteration", "3")
+
+
+# By what is wrong: the arguments, and the message.
+NOTHING_CHOSEN = {
+    "no such run": (
+        ["--run", "walk"],
+        "the journal holds no such completions; its runs are 'run' (4 completions)",
+    ),
+    "an end before the start": (
+        ["--from-iteration", "3", "--to-iteration", "2"],
+        "--from-iteration 3 lies after --to-iteration 2",
+    ),
+    "a run of a file": (
+        ["graded.jsonl", "--run", "run"],
+        "--run: graded.jsonl tells no runs, as a journal does; leave it out",
+    ),
+    "a data set that is not in the file": (
+        ["graded.jsonl", "--dataset", "words"],
+        "graded.jsonl holds no such completions",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), NOTHING_CHOSEN.values(), ids=NOTHING_CHOSEN.keys())
+def test_filters_that_choose_nothing_are_told(arguments: list[str], message: str, folder: Path):
+    keep(folder)
+    assert regrade(*arguments, expect=2) == f"error: {message}\n"
 
 
 def test_rows_that_changed_are_taken_as_they_are_now_if_they_ask_the_same(folder: Path):
@@ -128,8 +154,8 @@ def test_rows_that_changed_are_taken_as_they_are_now_if_they_ask_the_same(folder
     write_lines(folder / "sums.jsonl", rows[:3])
     regraded = regrade("graded.jsonl", "--output", "new.jsonl")
     assert regraded.endswith(
-        "1 completions answer rows that ask the same as before and differ in the rest\n"
-        "2 completions cannot be graded again:\n"
+        "graded by rows that ask the same as before and differ in the rest: 1 completion\n"
+        "left out: 2 completions that cannot be graded again\n"
         "        1  its row in the data set sums asks something else now (first: graded.jsonl:2)\n"
         "        1  its row in the data set sums is gone (first: graded.jsonl:4)\n"
         "wrote new.jsonl\n"
@@ -147,7 +173,7 @@ def test_completions_of_which_a_part_is_kept_are_counted_and_left_out(folder: Pa
     shown = regrade()
     assert "none of 2 completions changes\n" in shown
     assert shown.endswith(
-        "1 completions cannot be graded again:\n"
+        "left out: 1 completion that cannot be graded again\n"
         "        1  only a part of the completion is kept; see journal.max_completion_chars (first: journal row 3)\n"
     )
 
@@ -228,7 +254,7 @@ def test_the_journal_of_a_server_is_read_while_it_serves_and_after_it_was_killed
                 ],
                 f"q{number}",
             )
-            until(lambda: server.counter("journal_written") == 8 * (number + 1))
+            until(lambda wanted=8 * (number + 1): server.counter("journal_written") == wanted)
         kept = hashlib.sha256(log.read_bytes()).hexdigest()
         shown = command("toolkit-rl-regrade", config)
         assert "none of 16 completions changes" in shown

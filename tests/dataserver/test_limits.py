@@ -3,6 +3,7 @@
 import gzip
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -95,6 +96,7 @@ def test_a_body_that_says_it_is_too_large_is_not_waited_for(server: Server) -> N
         "fields": [],
     }
     assert time.monotonic() - begin < 2
+    assert 'dataserver_requests_total{endpoint="/grade",status="413"}' in server.client.get("/metrics").text
 
 
 def test_a_client_is_told_before_it_sends_a_body_that_is_too_large(server: Server) -> None:
@@ -128,6 +130,15 @@ def test_a_body_that_unpacks_to_something_huge_is_refused_and_costs_no_memory(se
 
     assert responses == [413] * 5
     assert memory(server) - before < 16 * MIB
+
+
+def test_a_client_that_goes_away_is_counted_as_such(server: Server) -> None:
+    with wire(server, "Content-Length: 100") as connection:
+        connection.sendall(b"{")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    until(lambda: 'dataserver_requests_total{endpoint="/grade",status="499"} 1.0' in server.client.get("/metrics").text)
+    assert 'status="500"' not in server.client.get("/metrics").text
 
 
 def test_a_completion_that_is_too_long_costs_its_own_reward(server: Server, sample_id: str) -> None:

@@ -1,5 +1,6 @@
 """Requests that nobody should send, and texts that models do write: each gets an answer, and never a 500."""
 
+import asyncio
 import gzip
 import json
 import re
@@ -10,8 +11,12 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.types import Receive, Scope, Send
 
 from dataserver.serving import Server, a_config, gold_of, good, serving
+from toolkit.dataserver.metrics import Metrics
+from toolkit.dataserver.web.access import RequestLog
+from toolkit.dataserver.web.logs import JsonLines
 
 JSON = {"Content-Type": "application/json"}
 
@@ -284,6 +289,28 @@ def test_no_body_breaks_the_server(server: Server, body: Any) -> None:
 
     for path in ("/sample", "/grade"):
         assert post(server, content, path).status_code in (200, 422)
+
+
+def test_a_failure_is_told_with_the_id_under_which_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ZeroDivisionError("nobody thought of that")
+
+    async def ask() -> httpx.Response:
+        metrics = Metrics()
+        transport = httpx.ASGITransport(RequestLog(broken, metrics, ["/grade"]))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            response = await client.post("/grade", headers={"X-Request-ID": "mine"})
+        assert b'dataserver_requests_total{endpoint="/grade",status="500"} 1.0' in metrics.exposition()
+        return response
+
+    problem = refused(response := asyncio.run(ask()), 500)
+
+    assert problem["code"] == "internal"
+    assert "under the request id mine" in problem["message"]
+    assert "nobody thought" not in response.text
+    (record,) = caplog.records
+    assert json.loads(JsonLines().format(record))["request_id"] == "mine"
+    assert "ZeroDivisionError: nobody thought of that" in JsonLines().format(record)
 
 
 def test_nothing_was_logged_as_an_error(server: Server) -> None:

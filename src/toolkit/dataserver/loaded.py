@@ -20,6 +20,7 @@ from toolkit.dataserver.samples import Samples
 from toolkit.dataserver.sampling import Sampler, Sides, split_rows
 from toolkit.dataserver.schemas import Meta
 from toolkit.dataserver.workers import Setup
+from toolkit.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,22 @@ class Loaded:
         )
         preload = dict.fromkeys(module for grader in local.values() for module in grader.preload)
         return GradingPool(limits.worker_count, setup, limits.worker_tasks, tuple(preload))
+
+    async def load_graders(self, pool: GradingPool) -> None:
+        """Load all graders, those that run in the processes of the pool there.
+
+        Raises:
+            ConfigError: some cannot be loaded; all in one message.
+        """
+        problems = await pool.check_graders()
+        for name, grader in self.graders.items():
+            if isinstance(grader, RemoteGrader):
+                try:
+                    grader.load()
+                except ConfigError as error:
+                    problems.append(f"graders.{name}: {error}")
+        if problems:
+            raise ConfigError("\n".join(problems))
 
     def new_book(self, pool: GradingPool, client: httpx.AsyncClient) -> GradeBook:
         """A grade book for these graders; `client` is for those that ask other services."""

@@ -5,15 +5,13 @@ from functools import partial
 
 from toolkit.dataserver.adaptive.sampler import AdaptiveSampler
 from toolkit.dataserver.golds import Progress, check_golds
-from toolkit.dataserver.graders.remote import RemoteGrader, new_client
+from toolkit.dataserver.graders.remote import new_client
 from toolkit.dataserver.journal.database import open_database
 from toolkit.dataserver.journal.plans import PlanStore
 from toolkit.dataserver.journal.writer import JournalWriter
 from toolkit.dataserver.loaded import Loaded
 from toolkit.dataserver.metrics import Metrics
-from toolkit.dataserver.pool import GradingPool
 from toolkit.dataserver.service import Service
-from toolkit.errors import ConfigError
 
 
 class DataServer:
@@ -60,7 +58,7 @@ class DataServer:
             ConfigError, DataError: a grader cannot be loaded, or rows cannot be graded.
         """
         loaded = self.loaded
-        await require_graders(loaded, self._pool)
+        await loaded.load_graders(self._pool)
         await check_golds(loaded.config, loaded.datasets, loaded.samples, loaded.graders, self._pool, progress)
         self.is_ready = True
 
@@ -74,23 +72,6 @@ class DataServer:
             self.database.dispose()
         await asyncio.to_thread(self._pool.close)
         await self._client.aclose()
-
-
-async def require_graders(loaded: Loaded, pool: GradingPool) -> None:
-    """Load all graders, those of users' code in the processes that will run it.
-
-    Raises:
-        ConfigError: some cannot be loaded; all in one message.
-    """
-    problems = await pool.check_graders()
-    for name, grader in loaded.graders.items():
-        if isinstance(grader, RemoteGrader):
-            try:
-                grader.load()
-            except ConfigError as error:
-                problems.append(f"graders.{name}: {error}")
-    if problems:
-        raise ConfigError("\n".join(problems))
 
 
 def _read_journal(journal: JournalWriter, name: str) -> float:

@@ -109,7 +109,7 @@ def test_a_run_is_chosen_of_a_journal(tmp_path: Path):
     write_journal(journal, LINES[1:], run_id="b")
     assert [each.number for each in read(None, journal, RowFilter(run_id="b"))] == [2, 3]
     assert refusal(None, journal, RowFilter(run_id="c")) == (
-        "the journal holds no such completions; its runs are 'b' (2 completions), 'a' (1 completions)"
+        "the journal holds no such completions; its runs are 'b' (2 completions), 'a' (1 completion)"
     )
 
 

@@ -1,6 +1,6 @@
 """Data sets, their columns, the validation split, and the curriculum's stages."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -10,7 +10,19 @@ from toolkit.core.config.strict import StrictModel
 ColumnName = Annotated[str, Field(min_length=1)]
 
 
-class ColumnsConfig(StrictModel):
+class DistinctColumns(StrictModel):
+    """Base of sections whose values are names of columns."""
+
+    @model_validator(mode="after")
+    def _each_name_once(self) -> Self:
+        names = [name for name in self.model_dump().values() if name is not None]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} cannot stand for two things at once; rename one of them")
+        return self
+
+
+class ColumnsConfig(DistinctColumns):
     """What the columns of a data set are called; a column that is not there is passed over."""
 
     messages: ColumnName = "messages"
@@ -30,14 +42,6 @@ class ColumnsConfig(StrictModel):
 
     weight: ColumnName | None = "weight"
     """A factor on the row's loss, above 0; rows without it count 1, and null passes the column over."""
-
-    @model_validator(mode="after")
-    def _each_name_once(self) -> "ColumnsConfig":
-        names = [name for name in self.model_dump().values() if name is not None]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"{', '.join(twice)} cannot stand for two things at once; rename one of them")
-        return self
 
 
 class DatasetConfig(StrictModel):

@@ -4,15 +4,15 @@ import os
 from pathlib import PurePath
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, field_validator
 
-from toolkit.core.config.data import ColumnName
+from toolkit.core.config.data import ColumnName, DistinctColumns
 from toolkit.core.config.strict import StrictModel
 from toolkit.dataserver.completions import ReasoningTags
 from toolkit.dataserver.config.grading import Gates, GoldConfig, OnMissingScore, Weight, check_weights
 
 
-class PromptColumnsConfig(StrictModel):
+class PromptColumnsConfig(DistinctColumns):
     """What the columns of a data set are called; a column that is not there is passed over."""
 
     messages: ColumnName = "messages"
@@ -26,14 +26,6 @@ class PromptColumnsConfig(StrictModel):
 
     tools: ColumnName | None = "tools"
     """Tool definitions, as a list of JSON objects; null reads none."""
-
-    @model_validator(mode="after")
-    def _each_name_once(self) -> "PromptColumnsConfig":
-        names = [name for name in self.model_dump().values() if name is not None]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"{', '.join(twice)} cannot stand for two things at once; rename one of them")
-        return self
 
 
 class GradedDataset(StrictModel):

@@ -8,6 +8,7 @@ from toolkit.dataserver.journal.records import MAX_PROMPT_CHARS, storable, witho
 from toolkit.dataserver.loaded import Loaded
 from toolkit.dataserver.offline.earlier import Earlier, EarlierCompletions
 from toolkit.dataserver.offline.reasons import Reasons
+from toolkit.dataserver.offline.wording import counted
 from toolkit.errors import DataError
 
 
@@ -41,11 +42,10 @@ class Again:
     def show_left_out(self) -> None:
         """Print what was left out, and what was graded by a row that is not what it was."""
         if self._changed_rows:
-            console.print(
-                f"{self._changed_rows:,} completions answer rows that ask the same as before and differ in the rest"
-            )
+            answers = counted(self._changed_rows, "completion")
+            console.print(f"graded by rows that ask the same as before and differ in the rest: {answers}")
         if self.skipped.total:
-            console.print(f"{self.skipped.total:,} completions cannot be graded again:")
+            console.print(f"left out: {counted(self.skipped.total, 'completion')} that cannot be graded again")
             for line in self.skipped.lines():
                 console.print(line)
 

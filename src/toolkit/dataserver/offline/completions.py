@@ -10,6 +10,7 @@ from toolkit.core.sources import SHOWN_FAULTS, clipped
 from toolkit.dataserver.loaded import Loaded
 from toolkit.dataserver.offline.completion import Completion
 from toolkit.dataserver.offline.rows import NAMING, RowFinder, shown_keys
+from toolkit.dataserver.offline.wording import counted
 from toolkit.errors import DataError
 
 _LARGEST_NUMBER = 2**63 - 1
@@ -80,9 +81,7 @@ class CompletionFile:
 
     def _refusal(self, usable: int) -> str:
         count, hidden = self.fault_count, self.fault_count - len(self.first_faults)
-        lines = [
-            f"{self._path}: {count:,} line{'s' * (count > 1)} cannot be graded{'' if usable else ', and no other'}:"
-        ]
+        lines = [f"{self._path}: {counted(count, 'line')} cannot be graded{'' if usable else ', and no other'}:"]
         lines += [f"  {fault}" for fault in self.first_faults]
         lines += [f"  ... and {hidden:,} more"] if hidden else []
         advice = "; on_bad_record: skip leaves such lines out" if usable else ""

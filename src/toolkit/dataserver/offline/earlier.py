@@ -20,6 +20,7 @@ from toolkit.dataserver.journal.summaries import JournalSummaries
 from toolkit.dataserver.journal.tables import grades
 from toolkit.dataserver.offline.completion import Completion
 from toolkit.dataserver.offline.journals import journal_to_read
+from toolkit.dataserver.offline.wording import counted
 from toolkit.dataserver.schemas import Component, Status
 from toolkit.errors import ConfigError, DataError
 
@@ -99,7 +100,7 @@ def _nothing_chosen(engine: Engine) -> str:
     runs = JournalSummaries(engine).runs()
     if not runs:
         return "the journal holds no completions"
-    shown = ", ".join(f"{run.run_id!r} ({run.rows:,} completions)" for run in runs[:_SHOWN_RUNS])
+    shown = ", ".join(f"{run.run_id!r} ({counted(run.rows, 'completion')})" for run in runs[:_SHOWN_RUNS])
     more = f" and {len(runs) - _SHOWN_RUNS} more" if len(runs) > _SHOWN_RUNS else ""
     return f"the journal holds no such completions; its runs are {shown}{more}"
 

@@ -13,6 +13,7 @@ from toolkit.dataserver.offline.output import check_output, output_lines
 from toolkit.dataserver.offline.plan import Plan
 from toolkit.dataserver.offline.progress import progress
 from toolkit.dataserver.offline.summary import Summary
+from toolkit.dataserver.offline.wording import counted
 
 
 def grade_file(
@@ -45,7 +46,8 @@ def grade_file(
             plan.add(each)
             advance()
     if completions.fault_count:
-        console.print(f"{completions.fault_count:,} lines are left out, the first: {completions.first_faults[0]}")
+        left_out = counted(completions.fault_count, "line")
+        console.print(f"left out: {left_out} that cannot be graded, the first: {completions.first_faults[0]}")
     if dry_run:
         plan.show()
         console.print("nothing was graded (--dry-run)")

@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
-from toolkit.dataserver.graders.remote import RemoteGrader, new_client
+from toolkit.dataserver.graders.remote import new_client
 from toolkit.dataserver.grading import GradeBook, Graded, Question
 from toolkit.dataserver.loaded import Loaded
 from toolkit.dataserver.offline.completion import Completion, Judged, stage_of
 from toolkit.dataserver.offline.progress import progress
-from toolkit.dataserver.pool import GradingPool
 from toolkit.dataserver.questions import Questions
 from toolkit.dataserver.results import error_result, graded_result
 from toolkit.dataserver.samples import Target
 from toolkit.dataserver.schemas import GradeItem, GradeResult
-from toolkit.errors import ConfigError
 
 _BATCH = 256
 # Batches under way: while the slowest completions of one are waited for, the workers have the next ones.
@@ -55,7 +53,7 @@ async def _grade_all(loaded: Loaded, completions: Iterator[C], done: Done[C]) ->
     questions = Questions(loaded)
     pool = loaded.new_pool()
     try:
-        await _require_graders(loaded, pool)
+        await loaded.load_graders(pool)
         async with new_client() as client:
             book = loaded.new_book(pool, client)
             under_way: deque[_Batch[C]] = deque()
@@ -76,18 +74,6 @@ async def _end_what_is_under_way() -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-
-
-async def _require_graders(loaded: Loaded, pool: GradingPool) -> None:
-    problems = await pool.check_graders()
-    for name, grader in loaded.graders.items():
-        if isinstance(grader, RemoteGrader):
-            try:
-                grader.load()
-            except ConfigError as error:
-                problems.append(f"graders.{name}: {error}")
-    if problems:
-        raise ConfigError("\n".join(problems))
 
 
 def _asked(loaded: Loaded, questions: Questions, completion: C) -> _Asked[C]:

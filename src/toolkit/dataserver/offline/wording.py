@@ -7,6 +7,11 @@ from toolkit.dataserver.schemas import Component, Status
 _LONGEST = 200
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things: `1 line`, `2,000 lines`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def outcome(status: Status, value: float | None) -> str:
     """The reward or score with four digits, or why there is none."""
     return status if value is None else f"{value:.4f}"

@@ -7,19 +7,21 @@ import logging
 import re
 import time
 import uuid
-from typing import cast
+from collections.abc import Collection
 
-from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolkit.dataserver.metrics import Metrics
 from toolkit.dataserver.refusals import Refusal
-from toolkit.dataserver.web.answers import refusal_response
+from toolkit.dataserver.web.answers import failure_response, refusal_response
 
 logger = logging.getLogger("toolkit.dataserver.requests")
 
 # A load balancer asks these, and learns nothing.
 _OPEN_TO_ALL = ("/healthz", "/readyz")
+
+# As other servers count requests whose client went away.
+_NOT_ANSWERED = 499
 
 _USABLE_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
 
@@ -53,11 +55,13 @@ class TokenCheck:
 
 
 class RequestLog:
-    """Gives each request an id (the client's own, if it sends one), logs it and counts it."""
+    """Gives each request an id (the client's own, if it sends one), logs it, counts it, and tells of a failure."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str]) -> None:
+        """`paths`: those that are counted by their names; any other one is counted as unknown."""
         self._app = app
         self._metrics = metrics
+        self._paths = frozenset(paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,7 +69,8 @@ class RequestLog:
             return
         sent = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         request_id = sent if _USABLE_ID.fullmatch(sent) else uuid.uuid4().hex
-        begin, status = time.perf_counter(), 500
+        endpoint = scope["path"] if scope["path"] in self._paths else "unknown"
+        begin, status = time.perf_counter(), _NOT_ANSWERED
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -76,9 +81,13 @@ class RequestLog:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except Exception:
+            logger.exception("%s %s failed", scope["method"], endpoint, extra={"request_id": request_id})
+            if status != _NOT_ANSWERED:
+                raise
+            await failure_response(request_id)(scope, receive, send_with_id)
         finally:
             seconds = time.perf_counter() - begin
-            endpoint = _endpoint(scope)
             self._metrics.request(endpoint, status, seconds)
             logger.info(
                 "%s %s %d %.1f ms",
@@ -88,9 +97,3 @@ class RequestLog:
                 seconds * 1000,
                 extra={"request_id": request_id, "status": status, "ms": round(seconds * 1000, 1)},
             )
-
-
-def _endpoint(scope: Scope) -> str:
-    """The route's own path, so that no path that a client makes up becomes a counter of its own."""
-    route = scope.get("route")
-    return cast(Route, route).path if route is not None else "unknown"

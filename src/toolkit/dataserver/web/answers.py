@@ -35,3 +35,9 @@ def refusal_response(refusal: Refusal, fields: Sequence[str] = (), ends_connecti
         # A browser asks for a name and a password then; any name, and the token, will do.
         headers["WWW-Authenticate"] = 'Basic realm="toolkit-rl-dataserver", charset="UTF-8"'
     return JSONResponse(problem.model_dump(), _STATUS[refusal.code], headers)
+
+
+def failure_response(request_id: str) -> JSONResponse:
+    """The response to a request on which the server failed, as a `Problem`."""
+    message = f"the server failed; its log says why, under the request id {request_id}"
+    return JSONResponse(Problem(code="internal", message=message).model_dump(), 500)

@@ -110,7 +110,8 @@ def create_app(
         hosts: names by which the server may be called, so that no web page can reach it under a name of its own;
             None takes any.
     """
-    middleware = [Middleware(RequestLog, metrics=metrics)]
+    paths = [route.path for route in (*router.routes, *dashboard.router.routes) if isinstance(route, APIRoute)]
+    middleware = [Middleware(RequestLog, metrics=metrics, paths=paths)]
     if hosts is not None:
         middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=hosts))
     if token is not None:
