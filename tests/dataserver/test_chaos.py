@@ -12,20 +12,18 @@ SECONDS = 0.7
 
 
 def test_a_bad_network_changes_no_reward_and_repeats_no_work(tmp_path: Path) -> None:
-    with serving(a_config(tmp_path / "quiet")) as server:
-        quiet = train(server.url)
-
-    config = a_config(tmp_path / "chaos")
+    config = a_config(tmp_path / "config")
     with serving(config) as server, chaos_before(server.port, seed=5, late_seconds=SECONDS) as (url, proxy):
         seen = train(url, timeout=SECONDS)
+        asked = [
+            item for iteration, step in enumerate(seen) for item in grade_request(iteration, step.sampled)["items"]
+        ]
+        calls = config.with_name("calls").read_text().splitlines()
+        assert train(server.url) == seen
         assert server.end(signal.SIGTERM) == 0
 
-    assert seen == quiet
     assert set(proxy.done) == set(FAULTS)
-    assert journal(config.parent) == rows_of(quiet)
-    asked = {
-        (item["sample_id"], item["completion"])
-        for iteration, step in enumerate(quiet)
-        for item in grade_request(iteration, step.sampled)["items"]
-    }
-    assert len(config.with_name("calls").read_text().splitlines()) == len(asked)
+    assert len(calls) == len({(item["sample_id"], item["completion"]) for item in asked})
+    for item, (_, status, reward) in zip(asked, (result for step in seen for result in step.rewards), strict=True):
+        assert (status, reward) == ("ok", 0.0 if "wrong" in item["completion"] else 1.0)
+    assert journal(config.parent) == rows_of(seen)

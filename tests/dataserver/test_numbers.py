@@ -194,3 +194,13 @@ def test_a_million_characters_take_seconds_at_most(piece: str):
     parse_number(text)
 
     assert time.process_time() - begin < 8
+
+
+PIECES = st.sampled_from([*"0123456789.,-+/^_{}()$%=xeE \n\t\u2212\u00ad", "$ ", "\\frac", "{,}", "1e3", "x7", "word "])
+
+
+@given(st.lists(PIECES, max_size=40).map("".join))
+def test_the_last_number_is_the_last_of_all_that_is_written_in_digits(text: str):
+    found = list(numerals(text))
+
+    assert last_number(text) == (found[-1].number if found else None)

@@ -1,4 +1,4 @@
-"""Several servers of one config behind a load balancer: whichever is asked, nothing differs and nothing is kept twice."""
+"""Several servers of one config behind a load balancer: whichever is asked, nothing differs or is kept twice."""
 
 import signal
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from dataserver.postgres import PostgresServer, postgres_server
-from dataserver.serving import Server, a_config, good, serving, until
-from dataserver.trainer import journal, rows_of, train
+from dataserver.serving import a_config, good, serving, until
+from dataserver.trainer import rows_of, train
 
 
 @pytest.fixture(scope="module")
@@ -19,17 +19,13 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-def both_ready(*servers: Server) -> None:
-    for server in servers:
-        until(server.ready_file.exists, server.process, server.log)
-
-
 def test_replicas_with_one_database_answer_as_one_server(tmp_path: Path, postgres: PostgresServer) -> None:
     url = postgres.new_database()
     config = a_config(tmp_path / "config", journal={"url": url})
     # Both at once, so that they also meet where the tables are made.
     with serving(config, wait=False) as one, serving(config, wait=False) as other:
-        both_ready(one, other)
+        for server in (one, other):
+            until(server.ready_file.exists, server.process, server.log)
         assert good(one.client.get("/meta")) == good(other.client.get("/meta"))
         in_turns = train(one.url, other.url)
         with ThreadPoolExecutor() as threads:
@@ -41,13 +37,3 @@ def test_replicas_with_one_database_answer_as_one_server(tmp_path: Path, postgre
     with psycopg.connect(url.replace("+psycopg", "")) as database:
         query = "SELECT request_id, item_id, sample_id, completion, status, reward FROM grades"
         assert sorted(database.execute(query.encode()).fetchall()) == rows_of(in_turns)
-
-
-def test_replicas_on_one_machine_may_share_a_file(tmp_path: Path) -> None:
-    config = a_config(tmp_path / "config")
-    with serving(config, wait=False) as one, serving(config, wait=False) as other:
-        both_ready(one, other)
-        seen = train(one.url, other.url)
-        assert [server.end(signal.SIGTERM) for server in (one, other)] == [0, 0]
-
-    assert journal(config.parent) == rows_of(seen)

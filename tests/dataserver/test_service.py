@@ -80,14 +80,17 @@ def test_iterations_between_two_draws_are_refused(tmp_path: Path) -> None:
 
 def test_a_row_that_changed_is_not_graded_by_its_new_gold(tmp_path: Path) -> None:
     config = the_config(tmp_path / "config")
-    before = serve(config, lambda server: sampled(server, 5))
-    changed, same = before[:2]
+
+    async def look(server: DataServer) -> tuple[str, list[Sample]]:
+        return server.service.identity, await sampled(server, 5, 2)
+
+    identity, (changed, same) = serve(config, look)
     data = config.with_name("words.jsonl")
     data.write_text(data.read_text().replace(f'"#### {gold_of(changed)}"', '"#### another"'))
 
     async def use(server: DataServer) -> list[Any]:
         with pytest.raises(Refusal, match="config, data or graders are not those that the run began with"):
-            await server.service.sample(SampleRequest(iteration=5, batch_size=8, config_id="before"))
+            await server.service.sample(SampleRequest(iteration=5, batch_size=8, config_id=identity))
         asked = [(changed.sample_id, "another"), (changed.sample_id, gold_of(changed)), (same.sample_id, gold_of(same))]
         return (await server.service.grade(request(5, *asked))).results
 

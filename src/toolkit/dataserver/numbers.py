@@ -39,6 +39,7 @@ _JOIN = rf"""(?:
   | (?<=[0-9][eE])[+](?=[0-9])
 )"""
 _DATE = r"(?:[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}|[0-9]{1,2}-[0-9]{1,2}-[0-9]{4})"
+_DIGIT = re.compile("[0-9]+")
 _CHUNK = re.compile(
     rf"""
     (?:(?<![^\W_{_SPACELESS}])(?<![{_MARKS})\]}}%+{_MINUS}])(?P<sign>[+{_MINUS}]))?
@@ -101,19 +102,20 @@ class Numeral(NamedTuple):
         return None if value is None else Number((self.start, self.end), value)
 
 
-def numerals(text: str) -> Iterator[Numeral]:
+def numerals(text: str, start: int = 0, end: int | None = None) -> Iterator[Numeral]:
     """All that is written in digits: the numbers, and what looks like one but is a date, a fraction and so on.
 
-    Words with digits in them (`x7`, `m2`), exponents and indices are passed over.
+    Words with digits in them (`x7`, `m2`), exponents and indices are passed over. `start` and `end` must not part a
+    numeral from what belongs to it.
     """
-    for chunk in _CHUNK.finditer(text):
+    for chunk in _CHUNK.finditer(text, start, len(text) if end is None else end):
         digits = chunk["body"]
         if not ("0" <= digits[0] <= "9" or digits[0] == "."):
             continue
         sign = (chunk["sign"] or "") + (chunk["inner_sign"] or "")
-        start = chunk.start("sign" if chunk["sign"] else "inner_sign" if sign else "body")
-        if not text[max(start - 2, 0) : start].endswith(_EXPONENT_OR_INDEX):
-            yield Numeral(text, start, chunk.end(), sign, digits)
+        begin = chunk.start("sign" if chunk["sign"] else "inner_sign" if sign else "body")
+        if not text[max(begin - 2, 0) : begin].endswith(_EXPONENT_OR_INDEX):
+            yield Numeral(text, begin, chunk.end(), sign, digits)
 
 
 def find_numbers(text: str) -> list[Number]:
@@ -123,8 +125,32 @@ def find_numbers(text: str) -> list[Number]:
 
 def last_number(text: str) -> Number | None:
     """The last number. None where a date, a fraction or the like comes after it: that may be what was meant."""
-    last = deque(numerals(text), maxlen=1)
-    return last[0].number if last else None
+    last = _last_numeral(text)
+    return last.number if last else None
+
+
+def _last_numeral(text: str) -> Numeral | None:
+    """The last of `numerals`, from the right: the answer stands at the end, and most of a text is words."""
+    end = len(text)
+    for digit in reversed([match.start() for match in _DIGIT.finditer(text)]):
+        if digit >= end:
+            continue
+        # No numeral holds white space, but one may stand between a currency and its amount.
+        start = _word_start(text, _word_start(text, digit))
+        last = deque(numerals(text, start, end), maxlen=1)
+        if last:
+            return last[0]
+        end = start
+    return None
+
+
+def _word_start(text: str, position: int) -> int:
+    """Where the word that ends at or spans `position` begins."""
+    while position > 0 and text[position - 1].isspace():
+        position -= 1
+    while position > 0 and not text[position - 1].isspace():
+        position -= 1
+    return position
 
 
 def parse_number(text: str) -> Decimal | None:

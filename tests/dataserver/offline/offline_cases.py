@@ -40,6 +40,7 @@ class Told:
         if order == "exit":
             os._exit(3)
         if order == "sleep":
+            open(os.path.join(os.path.dirname(__file__), "asleep"), "w").close()
             time.sleep(30)
         return Score(float(order), "as told")
 """

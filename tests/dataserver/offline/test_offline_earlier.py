@@ -15,7 +15,7 @@ from toolkit.dataserver.journal.database import open_database
 from toolkit.dataserver.journal.reader import RowFilter
 from toolkit.dataserver.offline.earlier import Earlier, earlier_completions
 from toolkit.dataserver.offline.journals import journal_to_read
-from toolkit.errors import ConfigError, ServerError, ToolkitError
+from toolkit.errors import ConfigError, ToolkitError
 
 EVERYTHING = RowFilter()
 
@@ -223,11 +223,14 @@ def test_an_empty_journal_is_told(tmp_path: Path):
     assert refusal(None, journal) == "the journal holds no completions"
 
 
-def test_a_postgresql_journal_cannot_be_written_to(postgres: PostgresServer):
-    journal = JournalConfig(url=postgres.new_database())
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_nothing_can_be_written_to_a_journal_that_is_read(kind: str, tmp_path: Path, request: pytest.FixtureRequest):
+    journal = JournalConfig(path=tmp_path / "journal.sqlite")
+    if kind == "postgresql":
+        journal = JournalConfig(url=request.getfixturevalue("postgres").new_database())
     write_journal(journal, LINES)
     with (
-        pytest.raises(ServerError, match="read-only transaction"),
+        pytest.raises(ToolkitError, match=r"read-?only"),
         journal_to_read(journal) as engine,
         engine.begin() as connection,
     ):

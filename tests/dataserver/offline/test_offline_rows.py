@@ -126,7 +126,7 @@ def test_rows_that_ask_the_same_are_not_chosen_from_by_chance(tmp_path: Path):
 
 
 def test_rows_that_are_equal_in_all_they_hold_are_one(tmp_path: Path):
-    assert found(twice(tmp_path, "a", "a"), prompt="same?") == "sums:1"
+    assert found(twice(tmp_path, *["a"] * 100), prompt="same?") == "sums:1"
 
 
 def test_the_file_and_line_of_toolkit_predict_tell_them_apart(tmp_path: Path):
