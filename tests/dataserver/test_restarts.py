@@ -88,7 +88,7 @@ def test_a_server_that_is_told_to_stop_answers_first(tmp_path: Path) -> None:
         ]
         with ThreadPoolExecutor() as threads:
             grading = threads.submit(server.grade, items, "last")
-            until(lambda: calls(config) == 2)
+            until(lambda: calls(config) >= 2)
             family = server.family()
 
             assert server.end(signal.SIGTERM) == 0
@@ -166,11 +166,6 @@ def endings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ending]:
     folder = tmp_path_factory.mktemp("broken")
     configs = {name: a_config(folder / name) for name in ("port", "journal", "grader", "cache", "ready file")}
     (folder / "journal" / "journal.sqlite").mkdir()
-    service = {"type": "http", "url": "http://127.0.0.1:1", "token_env": "NOT_SET_ANYWHERE"}
-    graders = {"orders": {"type": "python", "path": "orders.py:score"}, "asked": service}
-    sums = {"path": "sums.jsonl", "columns": {"prompt": "question"}, "graders": {"orders": 1, "asked": 1}}
-    stages = [{"name": "all", "until_step": 1, "mix": {"sums": 1}}]
-    configs["service"] = a_config(folder / "service", graders=graders, datasets={"sums": sums}, stages=stages)
     (folder / "grader" / "orders.py").write_text("import nothing_of_that_name\n")
     (folder / "cache" / "cache").mkdir()
     (folder / "cache" / "cache" / "golds").write_text("a file where a folder should be")
@@ -188,7 +183,6 @@ def endings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ending]:
         ("port", 2, r"cannot listen on 127\.0\.0\.1 port \d+: Address already in use; .*--port 0 picks a free port"),
         ("journal", 2, r"journal: .*journal\.sqlite cannot be opened: "),
         ("grader", 2, r"graders\.orders: .*orders\.py cannot be imported: .*No module named 'nothing_of_that_name'"),
-        ("service", 2, r"graders\.asked: the environment variable NOT_SET_ANYWHERE is not set; "),
         ("cache", 1, r"FileExistsError: "),
         ("ready file", 2, r"--ready-file: .*ready\.json cannot be written: No such file or directory"),
     ],

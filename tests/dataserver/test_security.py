@@ -42,7 +42,8 @@ def local_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def ask(server: Server, path: str, authorization: str | bytes | None) -> httpx.Response:
-    headers = {} if authorization is None else {"Authorization": authorization}
+    given = authorization.encode() if isinstance(authorization, str) else authorization
+    headers = [] if given is None else [(b"Authorization", given)]
     method = "POST" if path in ("/sample", "/grade") else "GET"
     return httpx.request(method, server.url + path, headers=headers, trust_env=False)
 

@@ -8,7 +8,6 @@ reads its text once, so that a megabyte is no trouble.
 """
 
 import re
-from collections import deque
 from collections.abc import Iterator
 from decimal import Context, Decimal
 from typing import NamedTuple
@@ -135,12 +134,12 @@ def _last_numeral(text: str) -> Numeral | None:
     for digit in reversed([match.start() for match in _DIGIT.finditer(text)]):
         if digit >= end:
             continue
+        word = _word_start(text, digit)
         # No numeral holds white space, but one may stand between a currency and its amount.
-        start = _word_start(text, _word_start(text, digit))
-        last = deque(numerals(text, start, end), maxlen=1)
-        if last:
-            return last[0]
-        end = start
+        found = list(numerals(text, _word_start(text, word), end))
+        if found and found[-1].end > word:
+            return found[-1]
+        end = word
     return None
 
 

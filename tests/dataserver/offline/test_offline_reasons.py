@@ -58,3 +58,9 @@ def test_reasons_that_are_all_different_do_not_fill_the_memory():
         reasons.add(f"number {number}", f"a:{number}")
     assert reasons.lines()[0] == "      100  other reasons (first: a:10000)"
     assert reasons.total == 10_100
+
+
+def test_a_reason_that_quotes_a_model_cannot_command_the_terminal():
+    reasons = Reasons()
+    reasons.add("\x1b[2Jall gone\r\nand half a pair: \udcff", "a:1")
+    assert reasons.lines() == ["        1  �[2Jall gone and half a pair: � (first: a:1)"]

@@ -153,7 +153,8 @@ def test_the_data_set_tells_them_apart(tmp_path: Path):
 
 
 def test_a_column_of_the_data_that_is_called_dataset_is_in_nobodys_way(loaded: Loaded):
-    assert found(loaded, question="sums 1?", dataset="openai/gsm8k") == "sums:1"
+    for column in ("openai/gsm8k", ["sums"], 7):
+        assert found(loaded, question="sums 1?", dataset=column) == "sums:1"
 
 
 def test_items_that_a_program_makes_are_named_by_number_and_not_searched(tmp_path: Path):

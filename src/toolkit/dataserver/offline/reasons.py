@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from toolkit.dataserver.offline.wording import one_line
 from toolkit.dataserver.schemas import GradeResult
 
 _SHOWN = 8
@@ -24,8 +25,7 @@ class Reasons:
 
     def add(self, reason: str, place: str) -> None:
         """Count a reason of the completion that stands at `place`."""
-        line = " ".join(reason.split())
-        line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+        line = one_line(reason, _LONGEST)
         if line not in self._counts and len(self._counts) >= _REMEMBERED:
             line = "other reasons"
         self._counts[line] += 1

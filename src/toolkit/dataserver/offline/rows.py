@@ -72,7 +72,8 @@ class RowFinder:
         return self._loaded.samples.sample_id(dataset, index)
 
     def _by_prompt(self, line: Mapping[str, Any]) -> str:
-        named = line.get("dataset")
+        # A row of the data may have such a column too, and anything in it.
+        named = name if isinstance(name := line.get("dataset"), str) else None
         if named in self._loaded.datasets and named not in self._files:
             raise DataError(f"the rows of {named} are not searched for a prompt; name one by its line, counted from 0")
         asked: list[Conversation] = []

@@ -12,6 +12,12 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def one_line(text: str, longest: int) -> str:
+    """The beginning of a text that may come from a model: without line ends and what a terminal would obey."""
+    line = "".join(letter if letter.isprintable() else "�" for letter in " ".join(text.split()))
+    return line if len(line) <= longest else f"{line[:longest]}..."
+
+
 def outcome(status: Status, value: float | None) -> str:
     """The reward or score with four digits, or why there is none."""
     return status if value is None else f"{value:.4f}"
@@ -25,5 +31,4 @@ def scores_text(components: Mapping[str, Component], before: Mapping[str, Compon
         if was is None or (was.status, was.score) != (now.status, now.score):
             start = "" if was is None else f"{outcome(was.status, was.score)} → "
             said.append(f"{name} {start}{outcome(now.status, now.score)}{f', {now.detail}' if now.detail else ''}")
-    text = " ".join("; ".join(said).split())
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return one_line("; ".join(said), _LONGEST)
