@@ -189,7 +189,7 @@ def serving(
         )
     try:
         url = _listening(process, log)
-        headers = {"Authorization": f"Bearer {token}".encode()} if token else {}
+        headers = [(b"Authorization", f"Bearer {token}".encode())] if token else []
         with httpx.Client(base_url=url, timeout=60, trust_env=False, headers=headers) as client:
             if wait:
                 until(ready_file.exists, process, log)

@@ -15,9 +15,8 @@ def test_a_bad_network_changes_no_reward_and_repeats_no_work(tmp_path: Path) -> 
     config = a_config(tmp_path / "config")
     with serving(config) as server, chaos_before(server.port, seed=5, late_seconds=SECONDS) as (url, proxy):
         seen = train(url, timeout=SECONDS)
-        asked = [
-            item for iteration, step in enumerate(seen) for item in grade_request(iteration, step.sampled)["items"]
-        ]
+        requests = [grade_request(iteration, step.sampled) for iteration, step in enumerate(seen)]
+        asked = [item for request in requests for item in request["items"]]
         calls = config.with_name("calls").read_text().splitlines()
         assert train(server.url) == seen
         assert server.end(signal.SIGTERM) == 0

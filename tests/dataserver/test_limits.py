@@ -154,9 +154,7 @@ def test_a_completion_that_is_too_long_costs_its_own_reward(server: Server, samp
 def test_an_answer_comes_in_time_with_what_is_done_and_the_rest_can_be_asked_again(
     server: Server, sample_id: str
 ) -> None:
-    asked = items(
-        sample_id, ["in time 1", "in time 2", "in time 3", "in time 4", *(f"sleep 0.7 {n}" for n in range(4))]
-    )
+    asked = items(sample_id, [f"{order} {n}" for order in ("in time", "sleep 0.7") for n in range(4)])
     begin = time.monotonic()
 
     first = server.grade(asked, "slow").results

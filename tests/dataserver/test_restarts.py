@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from dataserver.serving import a_config, serving, still_running, until
-from dataserver.trainer import Step, journal, rows_of, train
+from dataserver.trainer import journal, rows_of, train
 from running import BIN
 
 
@@ -24,19 +24,7 @@ def calls(config: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Step]:
-    """What a trainer sees where all goes well."""
-    config = a_config(tmp_path_factory.mktemp("undisturbed") / "config")
-    with serving(config) as server:
-        seen = train(server.url)
-        assert server.end(signal.SIGTERM) == 0
-        assert not server.ready_file.exists()
-    assert journal(config.parent) == rows_of(seen)
-    return seen
-
-
-def test_a_trainer_does_not_notice_that_the_server_is_killed(tmp_path: Path, undisturbed: list[Step]) -> None:
+def test_a_trainer_does_not_notice_that_the_server_is_killed(tmp_path: Path) -> None:
     config = a_config(tmp_path / "config")
     with ThreadPoolExecutor() as threads:
         with serving(config) as server:
@@ -49,14 +37,16 @@ def test_a_trainer_does_not_notice_that_the_server_is_killed(tmp_path: Path, und
             assert not training.done()
             server.end(signal.SIGKILL)
         with serving(config, port=port) as server:
-            seen = training.result(60)
+            disturbed = training.result(60)
+            rows = journal(config.parent)
+            undisturbed = train(server.url)
             assert server.end(signal.SIGTERM) == 0
 
-    assert seen == undisturbed
-    rows = journal(config.parent)
-    # What was answered just before a kill may be missing, and nothing may be there twice or differ.
-    assert set(rows) <= set(rows_of(undisturbed))
+    assert disturbed == undisturbed
+    # What was answered just before a kill may be missing; nothing else is there, and nothing twice.
+    assert set(rows) <= set(rows_of(disturbed))
     assert len(rows) == len({row[:2] for row in rows})
+    assert journal(config.parent) == rows_of(disturbed)
 
 
 def test_a_killed_server_leaves_no_process_behind(tmp_path: Path) -> None:

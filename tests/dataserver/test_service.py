@@ -18,6 +18,7 @@ from toolkit.dataserver.metrics import Metrics
 from toolkit.dataserver.refusals import Refusal
 from toolkit.dataserver.schemas import GradeItem, GradeRequest, Sample, SampleRequest
 from toolkit.dataserver.server import DataServer
+from toolkit.errors import ConfigError
 
 T = TypeVar("T")
 CHEAP = {"orders": {"type": "regex", "pattern": "right"}}
@@ -98,6 +99,16 @@ def test_a_row_that_changed_is_not_graded_by_its_new_gold(tmp_path: Path) -> Non
 
     reason = f"the row of sample '{changed.sample_id}' has changed since it was sampled"
     assert [(result.status, result.reason) for result in results] == [("error", reason), ("error", reason), ("ok", "")]
+
+
+def test_a_grader_that_cannot_ask_its_service_is_told_at_the_start(tmp_path: Path) -> None:
+    service = {"type": "http", "url": "http://127.0.0.1:1", "token_env": "NOT_SET_ANYWHERE"}
+
+    with pytest.raises(ConfigError, match=r"graders\.orders: the environment variable NOT_SET_ANYWHERE is not set"):
+        serve(
+            the_config(tmp_path / "config", graders={"orders": service}),
+            lambda server: server.warm_up(lambda *progress: None),
+        )
 
 
 def test_the_stage_decides_the_weights(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import httpx
 from cachetools import LRUCache, TTLCache
 
 from toolkit.dataserver.completions import GradeInput, ReasoningTags
@@ -17,6 +16,9 @@ from toolkit.dataserver.graders.remote import Failure, Outcome, RemoteGrader
 from toolkit.dataserver.pool import GradingPool
 from toolkit.dataserver.rewards import GradingPlan, Judgement, Reward, total_reward
 from toolkit.dataserver.workers import Task, grade_input, shown
+
+if TYPE_CHECKING:
+    import httpx
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ class GradeBook:
         graders: Mapping[str, Grader],
         tags: Mapping[str, ReasoningTags | None],
         pool: GradingPool,
-        client: httpx.AsyncClient,
+        client: "httpx.AsyncClient | None",
         cache_bytes: int,
         failure_seconds: float = 60.0,
     ) -> None:
@@ -64,7 +66,7 @@ class GradeBook:
 
         Args:
             tags: the reasoning tags of each data set.
-            client: for the graders that ask other services.
+            client: for the graders that ask other services; None where there are none.
             cache_bytes: memory for what is remembered.
             failure_seconds: after this time a completion whose grading failed may be graded again.
         """
@@ -162,6 +164,7 @@ class GradeBook:
     ) -> None:
         begin = time.perf_counter()
         try:
+            assert self._client is not None
             outcomes = await grader.score_all(items, self._client)
             judged = list(zip(numbers, outcomes, strict=True))
         except Exception as error:  # noqa: BLE001  # it costs these completions their score, and no others

@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
-
-import httpx
+from typing import TYPE_CHECKING, Self
 
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.description import describe
@@ -21,6 +19,9 @@ from toolkit.dataserver.sampling import Sampler, Sides, split_rows
 from toolkit.dataserver.schemas import Meta
 from toolkit.dataserver.workers import Setup
 from toolkit.errors import ConfigError
+
+if TYPE_CHECKING:
+    import httpx
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,16 @@ class Loaded:
         preload = dict.fromkeys(module for grader in local.values() for module in grader.preload)
         return GradingPool(limits.worker_count, setup, limits.worker_tasks, tuple(preload))
 
+    @property
+    def asks_services(self) -> bool:
+        """Whether a grader asks another service."""
+        return any(isinstance(grader, RemoteGrader) for grader in self.graders.values())
+
+    @property
+    def has_graders_to_load(self) -> bool:
+        """Whether a grader has something to load, which takes time or may fail."""
+        return any(type(grader).load is not Grader.load for grader in self.graders.values())
+
     async def load_graders(self, pool: GradingPool) -> None:
         """Load all graders, those that run in the processes of the pool there.
 
@@ -85,7 +96,7 @@ class Loaded:
         if problems:
             raise ConfigError("\n".join(problems))
 
-    def new_book(self, pool: GradingPool, client: httpx.AsyncClient) -> GradeBook:
-        """A grade book for these graders; `client` is for those that ask other services."""
+    def new_book(self, pool: GradingPool, client: "httpx.AsyncClient | None") -> GradeBook:
+        """A grade book for these graders; `client` is for those that ask other services, if any does."""
         tags = {name: dataset.reasoning for name, dataset in self.config.datasets.items()}
         return GradeBook(self.graders, tags, pool, client, int(self.config.limits.cache_mb * 2**20))

@@ -31,7 +31,8 @@ class DataServer:
         self.database = open_database(config.journal) if config.journal.enabled else None
         self.journal = JournalWriter(self.database, config.journal) if self.database is not None else None
         self._pool = loaded.new_pool()
-        self._client = new_client()
+        self._loading: asyncio.Task[None] | None = None
+        self._client = new_client() if loaded.asks_services else None
         self._book = loaded.new_book(self._pool, self._client)
         adaptive = (
             AdaptiveSampler(loaded, config.adaptive, PlanStore(self.database))
@@ -58,20 +59,26 @@ class DataServer:
             ConfigError, DataError: a grader cannot be loaded, or rows cannot be graded.
         """
         loaded = self.loaded
-        await loaded.load_graders(self._pool)
+        # In any case it starts the processes, so that the first completions need not wait for them.
+        self._loading = asyncio.create_task(loaded.load_graders(self._pool))
+        if loaded.has_graders_to_load:
+            await self._loading
         await check_golds(loaded.config, loaded.datasets, loaded.samples, loaded.graders, self._pool, progress)
         self.is_ready = True
 
     async def close(self) -> None:
         """Keep what was acknowledged, end the processes. All requests must have been answered."""
         self.is_ready = False
+        if self._loading is not None:
+            self._loading.cancel()
         await self._book.close()
         if self.journal is not None:
             await asyncio.to_thread(self.journal.close)
         if self.database is not None:
             self.database.dispose()
         await asyncio.to_thread(self._pool.close)
-        await self._client.aclose()
+        if self._client is not None:
+            await self._client.aclose()
 
 
 def _read_journal(journal: JournalWriter, name: str) -> float:

@@ -146,3 +146,10 @@ def test_each_data_set_has_its_own_numbers_and_its_rows_stand_together(capsys: p
     rows = table_rows(shown(changes, capsys))
     assert ["sums", "2", "2", "2", "2", "0.0000", "1.0000"] in rows
     assert ["words", "2", "2", "2", "2", "0.0000", "0.2500"] in rows
+
+
+def test_a_place_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]):
+    changes = Changes()
+    changes.add(earlier(100, 0.0), now(1.0))
+    # To some libraries `:100:` is an emoji.
+    assert "  journal row 100 (sums:100:abc): 0.0000 → 1.0000\n" in shown(changes, capsys)

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from toolkit.core.runs.progress import console
 from toolkit.dataserver.journal.records import MAX_PROMPT_CHARS, storable, without_middle
 from toolkit.dataserver.loaded import Loaded
 from toolkit.dataserver.offline.earlier import Earlier, EarlierCompletions
 from toolkit.dataserver.offline.reasons import Reasons
-from toolkit.dataserver.offline.wording import counted
+from toolkit.dataserver.offline.wording import counted, say
 from toolkit.errors import DataError
 
 
@@ -43,11 +42,10 @@ class Again:
         """Print what was left out, and what was graded by a row that is not what it was."""
         if self._changed_rows:
             answers = counted(self._changed_rows, "completion")
-            console.print(f"graded by rows that ask the same as before and differ in the rest: {answers}")
+            say(f"graded by rows that ask the same as before and differ in the rest: {answers}")
         if self.skipped.total:
-            console.print(f"left out: {counted(self.skipped.total, 'completion')} that cannot be graded again")
-            for line in self.skipped.lines():
-                console.print(line)
+            left_out = counted(self.skipped.total, "completion")
+            say(f"left out: {left_out} that cannot be graded again", *self.skipped.lines())
 
 
 def _as_it_is_now(loaded: Loaded, earlier: Earlier) -> Earlier:

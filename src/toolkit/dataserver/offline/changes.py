@@ -12,7 +12,7 @@ from toolkit.dataserver.offline.completion import Judged
 from toolkit.dataserver.offline.earlier import Earlier
 from toolkit.dataserver.offline.reasons import Reasons
 from toolkit.dataserver.offline.tables import Mean, table_of, weight_text
-from toolkit.dataserver.offline.wording import outcome, scores_text
+from toolkit.dataserver.offline.wording import outcome, say, scores_text
 from toolkit.dataserver.schemas import Component, GradeResult
 
 _SHOWN = 10
@@ -76,17 +76,13 @@ class Changes:
         total = sum(each.completions for each in self._rewards.values())
         changed = self._kinds.total()
         if not changed:
-            console.print(f"none of {total:,} completions changes")
+            say(f"none of {total:,} completions changes")
         else:
             kinds = ", ".join(f"{number:,} {kind}" for kind, number in self._kinds.most_common())
-            console.print(f"{changed:,} of {total:,} completions change: {kinds}")
-            console.print("the largest changes:")
-            for _, _, line in sorted(self._largest, reverse=True):
-                console.print(f"  {line}")
+            say(f"{changed:,} of {total:,} completions change: {kinds}", "the largest changes:")
+            say(*(f"  {line}" for _, _, line in sorted(self._largest, reverse=True)))
         if self._reasons.total:
-            console.print("why scores are missing now:")
-            for line in self._reasons.lines():
-                console.print(line)
+            say("why scores are missing now:", *self._reasons.lines())
 
     def _remember(self, earlier: Earlier, result: GradeResult) -> None:
         before, now = earlier.reward, result.reward

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from toolkit.core.files import require_file
-from toolkit.core.runs.progress import console
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.loaded import Loaded
 from toolkit.dataserver.offline.completion import Completion, Judged, graded_line
@@ -13,7 +12,7 @@ from toolkit.dataserver.offline.output import check_output, output_lines
 from toolkit.dataserver.offline.plan import Plan
 from toolkit.dataserver.offline.progress import progress
 from toolkit.dataserver.offline.summary import Summary
-from toolkit.dataserver.offline.wording import counted
+from toolkit.dataserver.offline.wording import counted, say
 
 
 def grade_file(
@@ -38,7 +37,7 @@ def grade_file(
     if output is not None:
         check_output(output, [source], config, overwrite=overwrite)
     require_file(source)
-    loaded = Loaded.read(config, console.print)
+    loaded = Loaded.read(config, say)
     completions = CompletionFile(source, loaded, iteration)
     plan = Plan(loaded)
     with progress("checking") as advance:
@@ -47,10 +46,10 @@ def grade_file(
             advance()
     if completions.fault_count:
         left_out = counted(completions.fault_count, "line")
-        console.print(f"left out: {left_out} that cannot be graded, the first: {completions.first_faults[0]}")
+        say(f"left out: {left_out} that cannot be graded, the first: {completions.first_faults[0]}")
     if dry_run:
         plan.show()
-        console.print("nothing was graded (--dry-run)")
+        say("nothing was graded (--dry-run)")
         return
     summary = Summary()
     with output_lines(output) as write:
@@ -64,4 +63,4 @@ def grade_file(
         summary.show_first()
     summary.show()
     if output is not None:
-        console.print(f"wrote {output}")
+        say(f"wrote {output}")

@@ -3,7 +3,6 @@
 from itertools import chain
 from pathlib import Path
 
-from toolkit.core.runs.progress import console
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.journal.reader import RowFilter
 from toolkit.dataserver.loaded import Loaded
@@ -15,6 +14,7 @@ from toolkit.dataserver.offline.grading import grade_all
 from toolkit.dataserver.offline.output import check_output, output_lines
 from toolkit.dataserver.offline.plan import Plan
 from toolkit.dataserver.offline.progress import progress
+from toolkit.dataserver.offline.wording import say
 from toolkit.errors import ConfigError
 
 
@@ -43,7 +43,7 @@ def regrade(
     if output is not None:
         check_output(output, [source or config.journal.path], config, overwrite=overwrite)
     with earlier_completions(source, config.journal, chosen) as earlier:
-        loaded = Loaded.read(config, console.print)
+        loaded = Loaded.read(config, say)
         again = Again(loaded, earlier)
         if dry_run:
             _show_plan(loaded, again)
@@ -67,7 +67,7 @@ def _show_plan(loaded: Loaded, again: Again) -> None:
         raise again.nothing_usable()
     plan.show()
     again.show_left_out()
-    console.print("nothing was graded (--dry-run)")
+    say("nothing was graded (--dry-run)")
 
 
 def _grade(loaded: Loaded, again: Again, output: Path | None) -> None:
@@ -91,4 +91,4 @@ def _grade(loaded: Loaded, again: Again, output: Path | None) -> None:
     changes.show()
     again.show_left_out()
     if output is not None:
-        console.print(f"wrote {output}")
+        say(f"wrote {output}")

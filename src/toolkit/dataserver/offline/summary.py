@@ -9,7 +9,7 @@ from toolkit.core.runs.progress import console
 from toolkit.dataserver.offline.completion import Completion, Judged
 from toolkit.dataserver.offline.reasons import Reasons
 from toolkit.dataserver.offline.tables import Mean, table_of, weight_text
-from toolkit.dataserver.offline.wording import outcome, scores_text
+from toolkit.dataserver.offline.wording import outcome, say, scores_text
 from toolkit.dataserver.schemas import Component, Status
 
 _SHOWN = 20
@@ -62,8 +62,7 @@ class Summary:
         """Print a line for each of the first completions."""
         hidden = self._total - len(self._first)
         more = [f"  ... and {hidden:,} more; name an output file to get all"] if hidden else []
-        for line in (*self._first, *more):
-            console.print(line)
+        say(*self._first, *more)
 
     def show(self) -> None:
         """Print it."""
@@ -72,11 +71,9 @@ class Summary:
         total = self._total
         without = total - sum(group.rewards.count for group in self._groups.values())
         if without:
-            console.print(f"{without:,} of {total:,} completions have no reward")
+            say(f"{without:,} of {total:,} completions have no reward")
         if self._reasons.total:
-            console.print("why scores are missing:")
-            for line in self._reasons.lines():
-                console.print(line)
+            say("why scores are missing:", *self._reasons.lines())
 
     @property
     def _total(self) -> int:

@@ -2,9 +2,16 @@
 
 from collections.abc import Mapping
 
+from toolkit.core.runs.progress import console
 from toolkit.dataserver.schemas import Component, Status
 
 _LONGEST = 200
+
+
+def say(*lines: str) -> None:
+    """Print lines as they are: the `:100:` in a place or a sample id is no emoji here."""
+    for line in lines:
+        console.print(line, emoji=False)
 
 
 def counted(count: int, noun: str) -> str:
