@@ -257,6 +257,8 @@ def test_a_request_id_names_one_request(server: Server) -> None:
     changed = {"iteration": 0, "request_id": "named", "items": [{**item, "completion": "two"}]}
     assert refusal(server, "/grade", 409, **changed) == "request_id 'named' came with other content before"
     assert refusal(server, "/grade", 409, **{**changed, "iteration": 1, "items": [item]})
+    for more in ({"slot": 1}, {"completion_tokens": 1}, {"truncated": False}):
+        assert refusal(server, "/grade", 409, **{**changed, "items": [{**item, **more}]})
     # Another run may use the same names.
     assert server.grade(changed["items"], "named", run_id="other").results[0].reward == 0.0
 

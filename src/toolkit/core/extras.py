@@ -7,30 +7,33 @@ from toolkit.errors import ConfigError
 _MODULES = {
     "train": ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "matplotlib"),
     "server": (
-        "cachetools",
-        "defusedxml",
         "fastapi",
+        "uvicorn",
         "httpx",
-        "jsonschema",
-        "math_verify",
-        "numpy",
         "pebble",
+        "sqlalchemy",
+        "re2",
+        "math_verify",
+        "jsonschema",
+        "defusedxml",
+        "cachetools",
+        "tenacity",
         "prometheus_client",
         "py3langid",
-        "re2",
-        "sqlalchemy",
-        "tenacity",
-        "uvicorn",
+        "numpy",
     ),
     "unsloth": ("unsloth",),
 }
+
+_SHOWN = 4
 
 
 def require_extra(extra: str, wanted_by: str) -> None:
     """Raise ConfigError, naming the extra to install, unless all its modules can be found."""
     missing = [module for module in _MODULES[extra] if find_spec(module) is None]
     if missing:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise ConfigError(
-            f"{wanted_by} needs {', '.join(missing)}: pip install 'posttrain-toolkit[{extra}]' "
+            f"{wanted_by} needs {', '.join(missing[:_SHOWN])}{more}: pip install 'posttrain-toolkit[{extra}]' "
             "(the README has the pinned command)"
         )

@@ -48,6 +48,7 @@ class GradingPool:
         commands = [name for name in sys.modules if name.startswith("toolkit.cli.")]
         self._context.set_forkserver_preload([workers.__name__, *commands, *preload])
         self._pool = self._new_pool()
+        self._is_closed = False
         self.deaths = 0
         """How many workers were killed or ended by themselves."""
 
@@ -77,6 +78,7 @@ class GradingPool:
 
     def close(self) -> None:
         """End the workers, whatever they do."""
+        self._is_closed = True
         self._pool.stop()
         self._pool.join()
 
@@ -113,6 +115,8 @@ class GradingPool:
                 self.deaths += 1
                 raise WorkerDiedError(f"the grading process ended (exit code {error.exitcode})") from None
             except (BrokenProcessPool, RuntimeError):
+                if self._is_closed:
+                    raise RunError("the grading processes were ended") from None
                 # A worker that dies between two tasks breaks the whole pool.
                 if self._pool is pool:
                     logger.warning("the grading processes are started anew")

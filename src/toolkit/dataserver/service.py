@@ -220,7 +220,7 @@ class Service:
 def _request_digest(request: GradeRequest) -> bytes:
     hasher = hashlib.blake2b(str(request.iteration).encode(), digest_size=16)
     for item in request.items:
-        described = repr((item.item_id, item.sample_id, item.completion_tokens, item.truncated, len(item.completion)))
-        hasher.update(described.encode("utf-8", "surrogatepass"))
+        numbers = (item.completion_tokens, item.truncated, item.slot, len(item.completion))
+        hasher.update(repr((item.item_id, item.sample_id, numbers)).encode("utf-8", "surrogatepass"))
         hasher.update(item.completion.encode("utf-8", "surrogatepass"))
     return hasher.digest()

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from toolkit.core.runs.processes import is_main_process
 
 # Lines are left to the terminal to wrap, so that a log file gets each of them whole.
-console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=not is_main_process())
+console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True, quiet=not is_main_process())
 
 
 class TrainingProgress:

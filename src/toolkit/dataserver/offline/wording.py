@@ -9,9 +9,9 @@ _LONGEST = 200
 
 
 def say(*lines: str) -> None:
-    """Print lines as they are: the `:100:` in a place or a sample id is no emoji here."""
+    """Print each on a line of its own."""
     for line in lines:
-        console.print(line, emoji=False)
+        console.print(line)
 
 
 def counted(count: int, noun: str) -> str:
