@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     (data / "gsm8k_train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name in ("data.yaml", "stricter.yaml"):
         (tmp_path / name).write_text(blocks(PAGE, "yaml")[0], encoding="utf-8")
-    completion = "<think>Both are 2.</think>2 + 2 = 4\n#### 4"
+    completion = "<think>Both are 2.</think>\n2 + 2 = 4\n#### 4"
     answer = {"question": "What is 2 + 2?", "completion": completion, "completion_tokens": 12}
     (tmp_path / "answers.jsonl").write_text(json.dumps(answer) + "\n")
     (tmp_path / "examples").symlink_to(ROOT / "examples")

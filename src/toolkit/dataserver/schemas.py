@@ -10,13 +10,19 @@ from pydantic import BaseModel, ConfigDict, Field
 
 PROTOCOL_VERSION = "1.0"
 
+_LARGEST = 2**40
+
 Identifier = Annotated[str, Field(min_length=1, max_length=200)]
+Iteration = Annotated[int, Field(ge=0, le=_LARGEST)]
 Split = Literal["train", "validation"]
 Status = Literal["ok", "abstain", "error"]
 
 
 class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    # Strict: `true` is no iteration, and "3" no number.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
 
 class _Response(BaseModel):
@@ -110,11 +116,11 @@ class WireMessage(_Response):
 class SampleRequest(_Request):
     """Asks for the prompts in slots offset … offset + batch_size − 1 of an iteration."""
 
-    iteration: int = Field(ge=0)
+    iteration: Iteration
     """Optimizer steps done so far."""
 
-    batch_size: int = Field(ge=1)
-    offset: int = Field(default=0, ge=0)
+    batch_size: int = Field(ge=1, le=_LARGEST)
+    offset: int = Field(default=0, ge=0, le=_LARGEST)
     split: Split = "train"
     """For validation the slots are the held-out rows in a fixed order, the same at every iteration."""
 
@@ -158,18 +164,18 @@ class GradeItem(_Request):
 
     sample_id: Identifier
     completion: str
-    completion_tokens: int | None = Field(default=None, ge=0)
+    completion_tokens: int | None = Field(default=None, ge=0, le=_LARGEST)
     truncated: bool | None = None
     """Whether generation stopped at its limit."""
 
-    slot: int | None = Field(default=None, ge=0)
+    slot: int | None = Field(default=None, ge=0, le=_LARGEST)
     """The slot that the prompt came from; with it the journal can tell the group of a completion."""
 
 
 class GradeRequest(_Request):
     """Asks for the rewards of completions."""
 
-    iteration: int = Field(ge=0)
+    iteration: Iteration
     """Optimizer steps done so far: decides the stage, and so the weights."""
 
     request_id: Identifier
