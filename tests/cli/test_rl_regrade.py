@@ -174,7 +174,7 @@ def test_completions_of_which_a_part_is_kept_are_counted_and_left_out(folder: Pa
     assert "none of 2 completions changes\n" in shown
     assert shown.endswith(
         "left out: 1 completion that cannot be graded again\n"
-        "        1  only a part of the completion is kept; see journal.max_completion_chars (first: journal row 3)\n"
+        "        1  not all of the completion is kept; see journal.max_completion_chars (first: journal row 3)\n"
     )
 
 

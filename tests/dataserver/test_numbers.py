@@ -119,6 +119,44 @@ def test_what_is_written_last_is_no_plain_number(text: str):
     assert last_number(text) is None
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- 7", "x = - 7", "$- 7$", r"$x = -\,7$", "#### - 7", "- $7", "-(7)", r"-\boxed{7}", "\u20147",
+        "\ufe637", "\u20107", "\u20117", "minus 7", "Minus $7", "negative 7", "- 7 apples", "-\n7",
+    ],
+)  # fmt: skip
+def test_a_number_after_a_sign_that_does_not_touch_it_is_in_doubt(text: str):
+    assert last_number(text) is None
+    assert last_number(text.replace("7", "-7")) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2**7", "7!", "6 x 7", "17 mod 7", "log 7", "log_2 7", "sqrt(7)", "±7", "+/- 7", "7 million", "**7** million",
+        "7 dozen", "7-thousand", "<7", "< 7", "x > 7", "x>7", "x <= 7", "≠7", r"\neq 7", r"0\cdot x+7", "x * 7",
+        "3 : 7", "7 and a half", "6 times 7", "7 squared",
+    ],
+)  # fmt: skip
+def test_an_operand_a_bound_and_a_multiple_are_no_plain_numbers(text: str):
+    assert last_number(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "7 apples", "$7", "7%", "= 7", "x=7", "is 7.", "**7**", "*7*", "(7)", "7)", "* 7", "<b>7</b>", "> 7", "=> 7",
+        "-> 7", "<<3+4=7>>7", "---\n7", "x ≈ 7", "Step 3: 7", "3 + 4 = 7", r"\boxed{7}", "nonminus 7",
+    ],
+)  # fmt: skip
+def test_what_stands_around_a_plain_number(text: str):
+    last = last_number(text)
+
+    assert last is not None
+    assert last.value == 7
+
+
 def test_the_last_number_has_its_place():
     text = "from 12 to $\u22121,200.50."
     last = last_number(text)
@@ -196,7 +234,19 @@ def test_a_million_characters_take_seconds_at_most(piece: str):
     assert time.process_time() - begin < 8
 
 
-PIECES = st.sampled_from([*"0123456789.,-+/^_{}()$%=xeE \n\t\u2212\u00ad", "$ ", "\\frac", "{,}", "1e3", "x7", "word "])
+PIECES = st.sampled_from(
+    [
+        *"0123456789.,-+/^_{}()$%=xeE*!<> \n\t\u2212\u2014\u00ad",
+        "minus ",
+        " million",
+        "$ ",
+        "\\frac",
+        "{,}",
+        "1e3",
+        "x7",
+        "word ",
+    ]
+)
 
 
 @given(st.lists(PIECES, max_size=40).map("".join))

@@ -28,7 +28,9 @@ _DELIMITED = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_LINK = re.compile(r"[\s,;]*(?:and|or)?[\s,;]*[$€£¥₹]?")
+_LINK = re.compile(r"[*_`]{0,3}[\s,;]*(?:or\s+[A-Za-z]\s*=|and|or)?[\s,;]*[*_`]{0,3}[$€£¥₹]?")
+_PROSE_OR = re.compile(r"[0-9][*_`)]{0,3}[\s,;]{0,5}\bor[\s*_`]{1,5}\Z")  # a candidate in prose before one in LaTeX
+_UNFINISHED = re.compile(r"[-+=/<>×÷·^]\s*\Z")
 _NAMES = re.compile(r"\\(?:text|textbf|textrm|mbox|mathrm|mathbf|operatorname|begin|end)\s*\{[^{}]*\}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _HALF = re.compile(r"\s*[=*/<>×÷·]|.*[-=+*/<>×÷·^_]\s*\Z", re.DOTALL)  # between two currency signs, say
@@ -53,10 +55,13 @@ class Expression(NamedTuple):
     """One expression."""
 
     latex: str
-    """Empty for a number too long to write out."""
+    """Empty for a number too long to write out, and for what is not read."""
 
     number: Decimal | None = None
     """Its value, where it is a plain number."""
+
+
+_UNREAD = Expression("")
 
 
 def find_expressions(text: str, max_chars: int, only: bool = False) -> list[Expression]:
@@ -98,7 +103,8 @@ def _delimited(text: str) -> list[Expression]:
         inside = match[match.lastgroup] if match.lastgroup else ""
         if is_expression(inside):
             linked = found and _LINK.fullmatch(text, end, match.start())
-            found = [*(found if linked else []), _normal(inside)]
+            other = _PROSE_OR.search(text, max(match.start() - 20, 0), match.start())
+            found = [*(found if linked else [_UNREAD] if other else []), _normal(inside)]
             end = match.end()
     return _once(found)
 
@@ -109,7 +115,7 @@ def _without_commands(text: str) -> str:
 
 def _read_box(content: str, only: bool) -> list[Expression]:
     """As `_read`; but numbers are not picked out of LaTeX that cannot be parsed."""
-    is_prose = not _COMMAND.search(_NAMES.sub("", content))
+    is_prose = not _COMMAND.search(_NAMES.sub("", content)) and not _UNFINISHED.search(content.strip(_DECORATION))
     return _delimited(content) or (_read(content, only) if is_prose or is_expression(content) else [])
 
 

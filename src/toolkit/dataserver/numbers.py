@@ -2,9 +2,11 @@
 
 A number is written with the digits 0 to 9: `72`, `-5`, `1,234.50`, `.5`, `1e3`, also `$72`, `50%` (which is 50), and
 LaTeX's `1{,}234`. Commas must part groups of three. Digits that belong to something else are no number of their own:
-to a word (`x7`, `15km`), a fraction, power or root (`1/7`, `10^3`, `\\sqrt{7}`), a sum that goes on (`3 + 7`), a
-date, a time or a version; nor are digits of other scripts. Words such as `million` are not read. Every function
-reads its text once, so that a megabyte is no trouble.
+to a word (`x7`, `15km`), a fraction, power or root (`1/7`, `10^3`, `\\sqrt{7}`), a sum or product that goes on
+(`3 + 7`, `6 x 7`), a function, a bound (`<7`), a multiple (`7 million`, `7!`), a date, a time or a version; nor are
+digits of other scripts. A sign touches its number: after a minus that stands apart (`- 7`), another dash (`—7`) or
+the word (`minus 7`) the number is in doubt, and no plain one. Every function reads its text once, so that a
+megabyte is no trouble.
 """
 
 import re
@@ -26,6 +28,7 @@ _SPACELESS = (
 _MARKS = "\u00ad\u0300-\u036f\u200b-\u200f\u202a-\u202e\u2060-\u2069\u20d0-\u20ff\ufe00-\ufe0f\ufeff"
 _ALNUM = rf"(?:[^\W_{_SPACELESS}]|[{_MARKS}])"
 _MINUS = "\\-\u2212\u2013"  # hyphen, minus sign, en dash
+_DASHES = rf"{_MINUS}\u00af\u02d7\u058a\u2010-\u2015\u2043\u207b\u2796\ufe58\ufe63\uff0d"  # all that may mean one
 _CURRENCY = "$€£¥₹"
 _GROUPING = r"\{,\}|,\\!|\\,"  # how LaTeX spaces thousands
 
@@ -52,11 +55,37 @@ _CHUNK = re.compile(
 )
 _NUMBER = re.compile(r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,6})?")
 _EXPONENT_OR_INDEX = ("^", "^{", "_{", "^(")
-_OPERATORS = "times|cdot|div|pm|mp|pi|log|ln|exp|sin|cos|tan|int|sum|prod|in|cup|cap"
+_OPERATORS = "times|cdot|div|[bp]?mod|pm|mp|pi|log|ln|exp|sin|cos|tan|int|sum|prod|in|cup|cap"
+_BOUNDS = "neq?|leq?|geq?|lt|gt|ll|gg|not"
+_FUNCTIONS = r"mod|modulo|log|ln|exp|sin|cos|tan|sqrt|times|plus|multiplied\ by|divided\ by"
+# What may stand between a sign and its number: spaces, LaTeX's too, brackets, Markdown and a currency.
+_BETWEEN = rf"(?:[\s~({{\[*_{_CURRENCY}]|\\[,;:!\ {_CURRENCY}]|\\[A-Za-z]{{1,12}})"
+_LOOK_BACK = 40  # characters
 _PART_BEFORE = re.compile(
-    rf"(?:[/√]|[}}\]]\{{|frac\{{|sqrt\{{|[0-9)\]}}%]\ ?[{_MINUS}+*×·÷/]\ ?|\\(?:{_OPERATORS})[\ ({{]?)\Z"
+    rf"""(?:
+        (?:(?<![^\W_])(?:minus|negative)|[{_DASHES}](?<!---)){_BETWEEN}{{0,12}}
+      | [/√∛∜±∓]\ ?
+      | [}}\]]\{{
+      | [A-Za-z]\(
+      | (?:frac|sqrt)\{{
+      | [0-9)\]}}%]\ ?[{_MINUS}+*×·÷/]\ ?
+      | [^\W_](?:\ ?[+×·÷]\ ?|[*]|\ [*]\ )
+      | [0-9)\]}}](?:\ [xX]\ |\ :\ ?|[*]{{2}}|\ [*]{{2}}\ )
+      | (?:[<≠≤≥≮≯]|[<>!]=|[^\W_]\ >|(?<![^\s$({{])[A-Za-z]>)\ ?
+      | \\(?:{_OPERATORS}|{_BOUNDS})[\ ({{]?
+      | (?<![^\W_])(?:{_FUNCTIONS})(?:_\{{?[^\W_]{{1,9}}\}}?)?[\ (]{{1,2}}
+    )\Z""",
+    re.VERBOSE | re.IGNORECASE,
 )
-_PART_AFTER = re.compile(rf"\s?(?:\^|√|\\(?:[dt]?frac|sqrt|{_OPERATORS})(?![A-Za-z]))")
+_PART_AFTER = re.compile(
+    rf"""
+    \s?(?:\^|√|\\(?:[dt]?frac|sqrt|{_OPERATORS})(?![A-Za-z]))
+  | !
+  | [\s*_$\-]{{1,4}}(?:(?:hundred|thousand|million|billion|trillion|dozen)s?|squared|cubed|factorial)\b
+  | [\s*_$]{{1,4}}and[ ](?:a|one)[ -](?:half|third|quarter|fourth|fifth)\b
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
 
 _ROUNDED = Context(prec=50)
 
@@ -88,8 +117,8 @@ class Numeral(NamedTuple):
 
     @property
     def is_part(self) -> bool:
-        """Whether it is an operand: of a fraction, a power, a root, a product or a sum."""
-        before = self.text[max(self.start - 9, 0) : self.start]
+        """Whether it is an operand: of a fraction, a product, a bound and so on, or of a minus that stands apart."""
+        before = self.text[max(self.start - _LOOK_BACK, 0) : self.start]
         return bool(_PART_BEFORE.search(before) or _PART_AFTER.match(self.text, self.end))
 
     @property

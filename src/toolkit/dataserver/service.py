@@ -5,7 +5,6 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from cachetools import LRUCache
@@ -15,6 +14,7 @@ from toolkit.dataserver.config.datasets import FileDataset
 from toolkit.dataserver.grading import GradeBook
 from toolkit.dataserver.journal.rows import JournalRow
 from toolkit.dataserver.journal.writer import JournalWriter
+from toolkit.dataserver.journal_rows import journal_rows
 from toolkit.dataserver.loaded import Loaded
 from toolkit.dataserver.metrics import Metrics
 from toolkit.dataserver.questions import Questions
@@ -26,7 +26,6 @@ from toolkit.dataserver.schemas import (
     GradeItem,
     GradeRequest,
     GradeResponse,
-    GradeResult,
     SampleRequest,
     SampleResponse,
 )
@@ -36,6 +35,10 @@ T = TypeVar("T")
 
 # Requests whose ids are remembered, so that an id which comes back with other content is noticed.
 _REMEMBERED_REQUESTS = 10_000
+
+# Where rewards must be on disk before they are told, the rest of the time is for writing them.
+_SHARE_FOR_GRADING = 0.8
+_SHORTEST_WRITE = 0.2
 
 
 class Service:
@@ -94,7 +97,7 @@ class Service:
             Refusal: the request cannot be taken as a whole, or not be kept where adaptive sampling depends on it. What
                 is wrong with one item is told in its result.
         """
-        begin = time.monotonic()
+        begin, limit = time.monotonic(), self.config.limits.grade_seconds
         self._require_config(request.config_id)
         self._require_acceptable(request)
         stage_index = self._sampler.stage_index(request.iteration)
@@ -106,7 +109,7 @@ class Service:
         }
         answers = dict(zip(asked, self._book.ask(list(asked.values())), strict=True))
         if answers:
-            left = self.config.limits.grade_seconds - (time.monotonic() - begin)
+            left = limit * (_SHARE_FOR_GRADING if self._adaptive else 1.0) - (time.monotonic() - begin)
             await asyncio.wait(answers.values(), timeout=max(0.0, left))
         results = []
         for number, (item, target) in enumerate(zip(request.items, targets, strict=True)):
@@ -116,16 +119,17 @@ class Service:
                 results.append(graded_result(item.item_id, asked[number].plan, answers[number].result()))
             else:
                 results.append(deadline_result(item.item_id))
-        stage = self.config.stages[stage_index].name
-        await self._keep(request, stage, targets, results, (time.monotonic() - begin) * 1000)
-        self._metrics.graded(stage, targets, results)
-        return GradeResponse(
+        response = GradeResponse(
             request_id=request.request_id,
             iteration=request.iteration,
-            stage=stage,
+            stage=self.config.stages[stage_index].name,
             config_id=self.identity,
             results=results,
         )
+        seconds = time.monotonic() - begin
+        await self._keep(journal_rows(request, targets, response, seconds * 1000), limit - seconds)
+        self._metrics.graded(response.stage, targets, results)
+        return response
 
     async def _aside(self, read: Callable[[], T]) -> T:
         """Read rows: at once from a file; in a thread where a program makes them, which can take seconds."""
@@ -134,7 +138,11 @@ class Service:
     async def _slots(self, request: SampleRequest) -> list[Slot]:
         if self._adaptive is None or request.split == "validation":
             return self._sampler.slots(request.iteration, request.offset, request.batch_size, request.split)
-        return await self._adaptive.slots(request.run_id, request.iteration, request.offset, request.batch_size)
+        slots = self._adaptive.slots(request.run_id, request.iteration, request.offset, request.batch_size)
+        try:
+            return await asyncio.wait_for(slots, self.config.limits.grade_seconds)
+        except TimeoutError:
+            raise ServerError("journal: the plan of the iteration is not there in time; ask again") from None
 
     def _require_config(self, wanted: str | None) -> None:
         if wanted is not None and wanted != self.identity:
@@ -168,53 +176,19 @@ class Service:
         except DataError as error:
             return str(error)
 
-    async def _keep(
-        self,
-        request: GradeRequest,
-        stage: str,
-        targets: Sequence[Target | str],
-        results: Sequence[GradeResult],
-        milliseconds: float,
-    ) -> None:
+    async def _keep(self, rows: Sequence[JournalRow], seconds: float) -> None:
         if self._journal is None:
             return
-        now = datetime.now(UTC)
-        rows = [
-            JournalRow(
-                config_id=self.identity,
-                run_id=request.run_id,
-                request_id=request.request_id,
-                item_id=item.item_id,
-                created_at=now,
-                split="validation" if target.is_held_out else "train",
-                iteration=request.iteration,
-                stage=stage,
-                dataset=target.dataset,
-                sample_id=item.sample_id,
-                row_key=target.row.key,
-                slot=item.slot,
-                prompt=target.prompt,
-                gold=target.gold,
-                completion=item.completion,
-                completion_tokens=item.completion_tokens,
-                truncated=item.truncated,
-                status=result.status,
-                reason=result.reason,
-                reward=result.reward,
-                components=result.components,
-                milliseconds=milliseconds,
-            )
-            for item, target, result in zip(request.items, targets, results, strict=True)
-            if isinstance(target, Target)
-        ]
         if self._adaptive is None:
             self._journal.add(rows)
             return
         try:
             # What a trainer was told must count for later iterations, also if the server is killed now.
-            await asyncio.to_thread(self._journal.add_durable, rows)
+            await asyncio.wait_for(asyncio.to_thread(self._journal.add_durable, rows), max(_SHORTEST_WRITE, seconds))
         except ServerError as error:
             raise Refusal("unavailable", str(error)) from None
+        except TimeoutError:
+            raise Refusal("unavailable", "journal: the rewards could not be kept in time; send them again") from None
 
 
 def _request_digest(request: GradeRequest) -> bytes:

@@ -43,7 +43,7 @@ def adaptive_config(
 def statistics(loaded: Loaded, rows: Mapping[RowPlace, tuple[float, int]]) -> dict[RowKey, RowStatistics]:
     """Mean reward and number of grades, by data set and number of the row."""
     return {
-        (dataset, loaded.datasets[dataset].key(number)): RowStatistics(count, mean, 0)
+        (dataset, loaded.datasets[dataset].key(number)): RowStatistics(count, mean)
         for (dataset, number), (mean, count) in rows.items()
     }
 

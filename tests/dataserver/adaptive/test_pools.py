@@ -25,7 +25,7 @@ POOLS = PoolsConfig(solved_at=0.75, unsolved_at=0.25, min_grades=4, solved_weigh
     ],
 )
 def test_the_mean_reward_decides_once_there_are_enough_grades(count: int, mean: float, weight: float) -> None:
-    assert pool_weight(POOLS, RowStatistics(count, mean, 0)) == weight
+    assert pool_weight(POOLS, RowStatistics(count, mean)) == weight
 
 
 def test_a_row_without_grades_is_in_no_pool() -> None:
@@ -34,5 +34,5 @@ def test_a_row_without_grades_is_in_no_pool() -> None:
 
 def test_the_order_in_which_rewards_were_added_does_not_decide() -> None:
     pools = PoolsConfig(solved_at=0.6, unsolved_at=0.2, solved_weight=0.0)
-    assert pool_weight(pools, RowStatistics(4, nextafter(0.6, 0), 0)) == 0.0
-    assert pool_weight(pools, RowStatistics(4, nextafter(0.2, 1), 0)) == pools.unsolved_weight
+    assert pool_weight(pools, RowStatistics(4, nextafter(0.6, 0))) == 0.0
+    assert pool_weight(pools, RowStatistics(4, nextafter(0.2, 1))) == pools.unsolved_weight

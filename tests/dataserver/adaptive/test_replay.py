@@ -11,7 +11,7 @@ from toolkit.dataserver.journal.plans import RowStatistics
 
 
 def rows(**means_and_counts: tuple[float, int]) -> dict[RowKey, RowStatistics]:
-    return {("sums", key): RowStatistics(count, mean, 0) for key, (mean, count) in means_and_counts.items()}
+    return {("sums", key): RowStatistics(count, mean) for key, (mean, count) in means_and_counts.items()}
 
 
 def best(candidates: dict[RowKey, RowStatistics], limit: int = 9, exploration: float = 0.5, salt: bytes = b"") -> str:

@@ -31,6 +31,8 @@ def chosen(text: str, grader: Choice | None = None, labels: str = "ABCD") -> str
         "C. A dog is not it",
         "Choice C.",
         "Answer: (C) because (A) is wrong\n\\boxed{C}",
+        "(A) is wrong, (B) is not it: (C)",
+        "The answer is C, not A",
     ],
 )
 def test_a_letter_that_is_written_as_an_answer_is_chosen(text: str) -> None:
@@ -45,6 +47,12 @@ def test_a_letter_that_is_written_as_an_answer_is_chosen(text: str) -> None:
         "Vitamin A",
         "The answer is not B",
         "The answer is either A or B",
+        "The answer isn't B",
+        "The answer can't be the option (B)",
+        "**B** is not right",
+        "(B) is incorrect",
+        "\\boxed{B} is wrong",
+        "Answer: B. No, wait: A",
         "Answer: A/B",
         "Answer: (A) and (B)",
         "Answer: A. B. C. D.",

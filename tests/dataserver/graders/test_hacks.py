@@ -26,26 +26,52 @@ class Own:
     """A question for the first line of a grader's table, and answers to it that only look right."""
 
     prompt: str
-    candidates: str
-    """Several answers at once, the right one among them."""
+    candidates: tuple[str, ...]
+    """Several answers at once: the right one first, in the middle and last."""
 
     restated: str = ""
     """The question as its own answer."""
 
 
 SUM = "What is 48 + 24?"
-SUMS = Own(SUM, "70, 71, 72, 73, 74", "48 + 24")
+LISTS = ("72, 70, 71", "70, 72, 71", "70, 71, 72")
+SUMS = Own(SUM, LISTS, "48 + 24")
+PAIR, WRONG = '{"a": 1, "b": 2}', '{"a": 2, "b": 1}'
 OWN = {
-    "string_exact": Own("What is the capital of France?", "Rome, Paris, Bern", "the capital of France"),
-    "category_match": Own("Is it Math, Applied Math or Art?", "Math, Applied Math, Art"),
-    "choice": Own("Where is Rome?\nA) France\nB) Italy\nC) Norway", "A, B or C", "A) France\nB) Italy\nC) Norway"),
-    "json_equal": Own('Give a = 1 and b = 2, such as {"a": 0, "b": 0}.', '[{"a": 1, "b": 2}, {"a": 2, "b": 1}]'),
+    "string_exact": Own(
+        "What is the capital of France?",
+        ("Paris, Rome, Bern", "Rome, Paris, Bern", "Rome, Bern, Paris"),
+        "the capital of France",
+    ),
+    "category_match": Own(
+        "Is it Math, Applied Math or Art?",
+        ("Math, Applied Math, Art", "Applied Math, Math, Art", "Applied Math, Art, Math"),
+    ),
+    "choice": Own(
+        "Where is Rome?\nA) France\nB) Italy\nC) Norway",
+        ("(B), (A), (C)", "Answer: A, B or C", "A) France\nC) Norway\nB) Italy"),
+        "A) France\nB) Italy\nC) Norway",
+    ),
+    "json_equal": Own(
+        'Give a = 1 and b = 2, such as {"a": 0, "b": 0}.',
+        (f"[{PAIR}, {WRONG}, {WRONG}]", f"{WRONG}\n{PAIR}\n{WRONG}", f"[{WRONG}, {WRONG}, {PAIR}]"),
+    ),
     "math_exact": SUMS,
     "math_verify": SUMS,
     "number_exact": SUMS,
-    "number_match": Own(SUM, "<SOLUTION>70, 71, 72, 73</SOLUTION>", "<SOLUTION>48 + 24</SOLUTION>"),
-    "reasoning_gym": Own("4 + 3 =", "6, 7, 8", "4 + 3"),
-    "code_stdio": Own("Write a program that doubles its input.", "```python\nprint(6)\nprint(-2)\n```"),
+    "number_match": Own(
+        SUM,
+        (f"<SOLUTION>{LISTS[0]}</SOLUTION>", f"<SOLUTION>{LISTS[1]}</SOLUTION>", f"<SOLUTION>{LISTS[2]}</SOLUTION>"),
+        "<SOLUTION>48 + 24</SOLUTION>",
+    ),
+    "reasoning_gym": Own("4 + 3 =", ("7, 6, 8", "6, 7, 8", "6, 8, 7"), "4 + 3"),
+    "code_stdio": Own("Write a program that doubles its input.", ("```python\nprint(6)\nprint(-2)\n```",) * 3),
+}
+# One guess counts, and these say where it stands: a list with the right answer there is the right answer.
+EARNS = {
+    "number_exact: candidates, the right one last",
+    "math_exact: candidates, the right one last",
+    "number_match: candidates, the right one first",
 }
 LOOK_ALIKES = str.maketrans("0123456789aceiopxyABCEHKMOPTXY", "ОlƧЗЧƼб⁊ȢgасеіорхуАВСЕНКМОРТХУ")
 
@@ -60,7 +86,10 @@ def hacks(line: Example, own: Own) -> dict[str, Example]:
         "NUL": "\0",
         "half a character": "\ud800",
         "the prompt": own.prompt,
-        "all candidates": own.candidates,
+        **{
+            f"candidates, the right one {where}": text
+            for where, text in zip(("first", "in the middle", "last"), own.candidates, strict=True)
+        },
         "the question": own.restated,
         "look-alikes": right.translate(LOOK_ALIKES),
         "within a word": f"x{core}x",
@@ -87,8 +116,9 @@ CASES = [
     pytest.param(name, line, id=f"{name}: {what}")
     for name, grader in OFFLINE.items()
     if grader.is_correctness
-    for what, line in hacks(grader.examples[0], OWN.get(name, Own("Why?", "this or that"))).items()
+    for what, line in hacks(grader.examples[0], OWN.get(name, Own("Why?", ("this or that",) * 3))).items()
 ]
+EXCEPTIONS = EARNS | {"math_verify: the question"}
 
 
 def build(name: str, line: Example, **params: object) -> Grader:
@@ -108,9 +138,24 @@ def test_the_right_answer_earns_everything(name: str):
     assert score(build(name, line), replace(line, completion=f"<think>a</think>{line.completion}", tags=TAGS)) == 1.0
 
 
-@pytest.mark.parametrize(("name", "line"), [case for case in CASES if case.id != "math_verify: the question"])
+@pytest.mark.parametrize(("name", "line"), [case for case in CASES if case.id not in EXCEPTIONS])
 def test_a_hack_earns_nothing(name: str, line: Example):
     assert score(build(name, line), line) == 0.0
+
+
+@pytest.mark.parametrize("id", sorted(EARNS))
+def test_a_list_earns_everything_only_where_its_one_guess_stands(id: str):
+    name, what = id.split(": ")
+    line = OFFLINE[name].examples[0]
+
+    assert score(build(name, line), hacks(line, OWN[name])[what]) == 1.0
+
+
+def test_with_one_number_at_most_no_list_earns_anything():
+    line = OFFLINE["number_exact"].examples[0]
+    grader = build("number_exact", line, max_numbers=1)
+
+    assert [score(grader, replace(line, completion=text)) for text in LISTS] == [0.0, 0.0, 0.0]
 
 
 def test_the_question_given_back_is_the_exception_of_math_verify():

@@ -15,7 +15,7 @@ from toolkit.dataserver.graders.number_only import NumberOnly
     ],
 )  # fmt: skip
 def test_the_scale_goes_down_with_the_characters_beside_the_number(beside: int, wanted: float):
-    answer = "72" + "!" * beside
+    answer = "72" + "?" * beside
     given = NumberOnly().score(GradeInput(answer, answer))
 
     assert isinstance(given, Score)

@@ -58,6 +58,13 @@ def test_a_shorter_reasoning_than_wanted_counts_as_none() -> None:
     assert score("<think> abc </think>\nc", grader=grader).value == 1
 
 
+@pytest.mark.parametrize("nothing", ["\u200b", "\u2060 \ufeff", "\u3164", "\u2800", "\ufe0f", "\U000e0041", "\x00"])
+def test_what_cannot_be_seen_is_neither_reasoning_nor_an_answer(nothing: str) -> None:
+    assert score(f"<think>{nothing}</think>\nc").value == 0.25
+    assert score(f"<think>a</think>\n{nothing}").value == 0.25
+    assert score(f"<think>a{nothing * 9}</think>\nc", grader=ReasoningFormat(min_reasoning_chars=9)).value == 0.25
+
+
 def test_without_tags_in_the_data_set_there_is_nothing_to_say() -> None:
     with pytest.raises(Abstain):
         ReasoningFormat().score(GradeInput("a", "a"))

@@ -25,17 +25,17 @@ def test_statistics_are_of_training_rows_with_a_reward_up_to_the_iteration(store
     for other in ({"split": "validation"}, {"run_id": "other"}, {"config_id": "other"}, {"iteration": 3}):
         writer.add_durable(rewarded(0.125, request_id=str(other), **other))
     assert store.statistics_until("run", "c1", 2) == {
-        ("sums", "sums:0"): RowStatistics(count=4, mean=0.625, solved_count=2),
-        ("sums", "sums:1"): RowStatistics(count=1, mean=1.0, solved_count=1),
-        ("words", "sums:0"): RowStatistics(count=1, mean=0.25, solved_count=0),
+        ("sums", "sums:0"): RowStatistics(count=4, mean=0.625),
+        ("sums", "sums:1"): RowStatistics(count=1, mean=1.0),
+        ("words", "sums:0"): RowStatistics(count=1, mean=0.25),
     }
-    assert store.statistics_until("run", "c1", 0, solved_at=0.5) == {("sums", "sums:0"): RowStatistics(3, 0.5, 2)}
+    assert store.statistics_until("run", "c1", 0) == {("sums", "sums:0"): RowStatistics(3, 0.5)}
     assert store.statistics_until("run", "c1", -1) == {}
 
 
 def test_a_row_that_changed_its_content_keeps_its_statistics(store: PlanStore, writer: JournalWriter):
     writer.add_durable([row(0, sample_id="sums:0:abc", reward=0.0), row(1, sample_id="sums:0:def", reward=1.0)])
-    assert store.statistics_until("run", "c1", 0) == {("sums", "sums:0"): RowStatistics(2, 0.5, 1)}
+    assert store.statistics_until("run", "c1", 0) == {("sums", "sums:0"): RowStatistics(2, 0.5)}
 
 
 def test_the_first_plan_of_an_iteration_stays(store: PlanStore, engine: Engine):

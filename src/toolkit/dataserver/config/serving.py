@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from toolkit.core.config.environment import VariableName
 from toolkit.core.config.strict import StrictModel
 
 
@@ -18,8 +19,8 @@ class ListenConfig(StrictModel):
     port: int = Field(default=9000, ge=0, le=65535)
     """Port to listen on; 0 picks a free one and says which."""
 
-    token_env: str | None = Field(default=None, min_length=1)
-    """Name of the environment variable that holds the bearer token which every request must carry."""
+    token_env: VariableName | None = None
+    """Name of the environment variable, in capitals, that holds the bearer token which every request must carry."""
 
     log: Literal["text", "json"] = "text"
     """Form of the log lines."""

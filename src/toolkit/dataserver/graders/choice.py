@@ -10,6 +10,8 @@ from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Example, Score, TextGrader
 from toolkit.errors import DataError
 
+_DENIED = "\u00ac"  # stands for a letter that is denied, so that what is around it does not close up
+
 
 class Choice(TextGrader):
     """1 if the answer chooses the gold letter and no other; else 0.
@@ -23,7 +25,8 @@ class Choice(TextGrader):
        brackets (`(B)`), in bold (`**B**`), or after "option" or "choice".
 
     Several different letters in the places that decide choose nothing, so a text never chooses more than one. A
-    letter elsewhere in a sentence, as in `A dog`, is no choice.
+    letter elsewhere in a sentence, as in `A dog`, is no choice; nor is one that is denied right before or after it,
+    as in `not B`, `B is wrong` and `B, no`. A denial in other words is not understood.
     """
 
     type: Literal["choice"] = "choice"
@@ -46,6 +49,9 @@ class Choice(TextGrader):
         Example("\\boxed{\\text{B}}", 1.0, gold="B"),
         Example("B) Rome, because A is in France", 1.0, gold="B"),
         Example("Not (A), and not (C). The answer is B.", 1.0, gold="B", note="what the answer is said to be decides"),
+        Example("(B) is wrong", 0.0, gold="B", note="a letter that is denied"),
+        Example("The answer cannot be (B)", 0.0, gold="B"),
+        Example("Answer: B, no, A", 0.0, gold="B"),
         Example("C", 0.0, gold="B"),
         Example("A dog", 0.0, gold="A", note="a word, not a letter"),
         Example("The answer is a dog", 0.0, gold="A"),
@@ -78,7 +84,8 @@ class Choice(TextGrader):
 
     def score_text(self, text: str, item: GradeInput) -> Score | float:
         """1 or 0."""
-        chosen = {self._normal(label) for label in _written(text, _places(tuple(self.choices), self.ignore_case))}
+        places = _places(tuple(self.choices), self.ignore_case)
+        chosen = {self._normal(label) for label in _written(places.denied.sub(_DENIED, text), places)}
         named = ", ".join(sorted(chosen)) or "no letter"
         return Score(float(chosen == {self._gold(item.gold)}), f"{named} written as an answer")
 
@@ -93,9 +100,13 @@ class Choice(TextGrader):
 
 
 class _Places(NamedTuple):
-    """A letter that stands alone, and the places where one is written as an answer: a group of each holds them."""
+    """A letter that stands alone, where it is denied, and the places where one is written as an answer.
+
+    A group of each of these places holds the letters.
+    """
 
     label: re.Pattern[str]
+    denied: re.Pattern[str]
     boxed: re.Pattern[str]
     after_answer: re.Pattern[str]
     marked: re.Pattern[str]
@@ -119,7 +130,18 @@ def _places(labels: tuple[str, ...], ignore_case: bool) -> _Places:
         rf"\b(?i:option|choice)[ \t]{{1,5}}[(*\[]{{0,3}}({label})",
     )
     flags = re.MULTILINE | (re.IGNORECASE if ignore_case else re.NOFLAG)
-    return _Places(*(re.compile(pattern, flags) for pattern in (label, boxed, after_answer, "|".join(marked))))
+    patterns = (label, _denied(label), boxed, after_answer, "|".join(marked))
+    return _Places(*(re.compile(pattern, flags) for pattern in patterns))
+
+
+def _denied(label: str) -> str:
+    """A letter with the words around it that take it back."""
+    noun = r"(?:(?:the|option|choice|letter|answer)[ \t]{1,5}){0,2}"
+    no = r"(?:not|cannot|never|neither|nor|\w{1,6}n['’]t)[ \t]{1,5}(?:be[ \t]{1,5})?"
+    before = rf"\b(?i:{no}{noun})[(*\[_`\"']{{0,4}}"
+    is_not = r"(?:is|are|was|can|could)(?:[ \t]{1,5}(?:not|never|wrong|incorrect|false)|not|n['’]t)"
+    after = rf"[)*\]}}_`\"'$]{{0,4}}(?i:[ \t]{{1,5}}{is_not}|[,.;]?[ \t]{{1,5}}(?:no|wait)[,.;:!])"
+    return rf"{before}{label}|{label}{after}"
 
 
 def _written(text: str, places: _Places) -> set[str]:

@@ -27,11 +27,16 @@ class CodeStdio(TextGrader):
     """1 if the answer's Python program passes every test of the row: it reads the input and prints the output; else 0.
 
     The program is the last fenced block that is marked as Python, or, where none is, the last fenced block. It has
-    the standard library, and neither threads, processes nor files. It must end with exit code 0; line ends and white
+    the standard library, and neither threads nor processes. It must end with exit code 0; line ends and white
     space at the end of lines do not count, nor does more than one space between words. It sees one input at a time
     and never an output that is wanted.
 
-    Runs what a model wrote, so the config must say `allow_code_execution: true`; needs Linux or macOS.
+    Runs what a model wrote, so the config must say `allow_code_execution: true`; needs Linux or macOS. With bubblewrap
+    the program has no network and sees no file but the interpreter and the system's libraries, and no other process:
+    what is left to attack is the kernel. Under `rlimits`, which `auto` falls back to, limits stop loops and floods and
+    nothing else: the program can use the network, read every file that its user can read (the golds too), and write
+    where its user can write. That user is `nobody` where the server runs as root; otherwise it is the server's own,
+    and then the program can end the server. Run the programs of models that you do not trust on a machine of its own.
     """
 
     type: Literal["code_stdio"] = "code_stdio"

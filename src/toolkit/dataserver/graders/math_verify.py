@@ -1,5 +1,6 @@
 """math_verify: the answer is mathematically equal to the gold."""
 
+import re
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -14,14 +15,20 @@ from toolkit.dataserver.mathematics import are_equal, is_as_simple, is_definite,
 from toolkit.dataserver.numbers import spelled
 from toolkit.errors import DataError
 
+# What the parser passes over, or works out: a base, modulus or approximation; and an interval that is one point.
+_PASSED_OVER = re.compile(r"[0-9]\s*_|\\[bp]?mod(?![A-Za-z])|[0-9)}\]]\s*\\approx(?![A-Za-z])")
+_INTERVAL = re.compile(r"\s*(?:\\left\s*)?\[[^,]*,")
+
 
 class MathVerify(TextGrader):
     r"""1 if the answer equals the gold as mathematics (by Math-Verify and SymPy), else 0.
 
     The answer is what stands in `\boxed{…}`; else the last expression between `$…$`, `\(…\)` and the like; else the
     whole text, if it is an expression; else the last number or fraction in the prose. Several boxes, and expressions
-    that are listed, make a set, which equals no single gold. 1/2 equals 0.5, x = 5 equals 5, 50% equals both 0.5 and
-    50, units do not count, and decimals are compared with other forms to six places.
+    that are listed with commas, `and` or `or`, make a set, which equals no single gold; alternatives that are worded
+    otherwise do not, and the last counts. A number after `minus`, or after a minus that stands apart in prose, is not
+    read, nor is one with a base, a modulus or `\approx` that the gold lacks. 1/2 equals 0.5, x = 5 equals 5, 50%
+    equals both 0.5 and 50, units do not count, and decimals are compared with other forms to six places.
 
     An expression of more than 500 characters, with brackets nested more than 8 deep, or with towers of powers is not
     read. What still takes long ends at the deadline of the grader and has no score.
@@ -63,6 +70,18 @@ class MathVerify(TextGrader):
         Example(r"\boxed{7} or \boxed{8}", 0.0, gold="7", note="several boxes make a set"),
         Example("7 or 8", 0.0, gold="8", note="and so does a list"),
         Example("1, 2, 3, 4, 5, 6, 7", 0.0, gold="7"),
+        Example("x=8 or x=7", 0.0, gold="7"),
+        Example("8 or $7$", 0.0, gold="7"),
+        Example("**8** or **7**", 0.0, gold="7"),
+        Example("8, or better 7", 1.0, gold="7", note="other words take the 8 back"),
+        Example(r"\boxed{-\,7}", 1.0, gold="-7"),
+        Example("minus 7", 0.0, gold="7", note="a sign in words is not read, nor is one that stands apart in prose"),
+        Example("- $7", 0.0, gold="7"),
+        Example(r"\boxed{7-}", 0.0, gold="7"),
+        Example(r"\boxed{7\approx 8}", 0.0, gold="7"),
+        Example(r"\boxed{7\mod 8}", 0.0, gold="7"),
+        Example(r"\boxed{7_8}", 0.0, gold="7", note="the base is not read"),
+        Example(r"\boxed{[7,7]}", 0.0, gold="7", note="an interval is no number"),
         Example("8 = 7", 0.0, gold="7"),
         Example("3 + 4 = 7", 1.0, gold="7"),
         Example("7 8", 0.0, gold="56", note="two numbers are no product"),
@@ -98,6 +117,8 @@ class MathVerify(TextGrader):
             return Score(0.0, "no expression that can be read")
         if len(answers) == 1 and gold.number is not None and answers[0].number is not None:
             return float(answers[0].number == gold.number)
+        if any(_is_misread(answer.latex, gold) for answer in answers):
+            return Score(0.0, "a base, a modulus, an approximation or an interval that the gold has not")
         return self._compare(answers, gold)
 
     def _compare(self, answers: list[Expression], gold: Expression) -> Score | float:
@@ -130,6 +151,12 @@ def _read_gold(gold: object) -> Expression:
     if expression is None:
         raise DataError(f"the gold must be one expression, as LaTeX or plain (72, 1/2), and is {shown(gold)}")
     return expression
+
+
+def _is_misread(latex: str, gold: Expression) -> bool:
+    if gold.number is not None and _INTERVAL.match(latex):
+        return True
+    return bool(_PASSED_OVER.search(latex)) and not _PASSED_OVER.search(gold.latex)
 
 
 def _places(gold: Expression) -> int:

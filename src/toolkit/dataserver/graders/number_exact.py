@@ -15,7 +15,9 @@ class NumberExact(TextGrader):
     """1 if the last number of the answer equals the gold's, else 0.
 
     Numbers are compared as exact decimals, so that 1,234 and 1234.0 are the same. Where the last thing written in
-    digits is no plain number but a fraction, a sum or `15km`, the score is 0: it is not known what was meant.
+    digits is no plain number but a fraction, a sum, `15km` or `7 million`, the score is 0: it is not known what was
+    meant. Nor is it after a minus that stands apart, as in `- 7`. One guess counts: candidates in a list earn
+    everything where the right one is last; `max_numbers: 1` refuses lists.
     """
 
     type: Literal["number_exact", "math_exact"] = "number_exact"
@@ -43,11 +45,22 @@ class NumberExact(TextGrader):
         Example("+5", 1.0, gold="5.0"),
         Example("\u22125", 1.0, gold=-5, note="the minus sign of print"),
         Example("5-", 1.0, gold=5),
+        Example("- 7", 0.0, gold=7, note="a sign that stands apart, another dash or a word leaves the number in doubt"),
+        Example("- 7", 0.0, gold=-7),
+        Example(r"$x = -\,7$", 0.0, gold=7),
+        Example("\u20147", 0.0, gold=7),
+        Example("minus 7", 0.0, gold=7),
         Example("1e3", 1.0, gold=1000),
         Example("72 or 73", 0.0, gold="72", note="the last number counts, so that listing candidates does not help"),
+        Example("71, 72", 1.0, gold="72", note="but one guess counts"),
+        Example("71, 72", 0.0, gold="72", params={"max_numbers": 1}),
         Example("72, 72", 0.0, gold="72", params={"max_numbers": 1}),
         Example("48 + 24 = 72", 1.0, gold="72"),
         Example("0 + 72", 0.0, gold="72", note="a sum that is not worked out is no number"),
+        Example("6 x 7", 0.0, gold="7"),
+        Example("7!", 0.0, gold="7", note="a factorial, even where it is only joy"),
+        Example("7 million", 0.0, gold="7"),
+        Example("<7", 0.0, gold="7", note="nor is a bound"),
         Example("1/7", 0.0, gold="7", note="nor is a fraction: see math_verify"),
         Example("7.1.2", 0.0, gold="7.1", note="nor a version"),
         Example("172", 0.0, gold="72"),

@@ -12,7 +12,8 @@ from toolkit.dataserver.numbers import gold_number, numerals
 class NumberMatch(TextGrader):
     """1 if the first number after the last opening tag equals the gold's, else 0.
 
-    For solutions that name their number first and go on after it; number_exact takes the last number. On a scale
+    For solutions that name their number first and go on after it; number_exact takes the last number. One guess
+    counts: candidates in a list earn everything where the right one is first. On a scale
     from −1.5 to 3 it is worth 4.5 · score − 1.5, so give it a weight of 4.5 beside an answer_partial of 7.
     """
 
@@ -30,6 +31,8 @@ class NumberMatch(TextGrader):
         Example("<SOLUTION>72</SOLUTION>", 1.0, gold="72"),
         Example("<SOLUTION> $1,234.0 in 3 weeks </SOLUTION>", 1.0, gold=1234, note="the first number counts"),
         Example("<SOLUTION>71, 72, 73</SOLUTION>", 0.0, gold="72"),
+        Example("<SOLUTION>72, 71, 73</SOLUTION>", 1.0, gold="72", note="one guess counts"),
+        Example("<SOLUTION>- 72</SOLUTION>", 0.0, gold="72", note="a sign that stands apart leaves it in doubt"),
         Example("<SOLUTION>\u22120.50", 1.0, gold="-0.5", note="the closing tag may be missing"),
         Example("72", 0.0, gold="72", note="the opening tag may not"),
         Example("<SOLUTION></SOLUTION> 72", 0.0, gold="72"),

@@ -1,5 +1,6 @@
 """reasoning_format: the reasoning stands between its tags, and an answer follows."""
 
+import re
 from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field
@@ -11,12 +12,19 @@ _TAGS = ReasoningTags()
 _IN_PROMPT = ReasoningTags(opened_in_prompt=True)
 _STRICT = {"graded": False}
 
+# Control and format characters, fillers, blanks and variation selectors.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
+)
+
 
 class ReasoningFormat(Grader):
     """Whether a completion is `<think>reasoning</think>` and an answer, with the data set's tags.
 
     1 for: the opening tag at the start and nowhere else, one closing tag, reasoning and an answer that are not
-    empty, and the answer on a line of its own. Otherwise with `graded` the sum, within [0, 1], of
+    empty (characters that cannot be seen do not fill them), and the answer on a line of its own. Otherwise with
+    `graded` the sum, within [0, 1], of
 
     - 0.125 each for an opening tag, for it standing at the start, for a closing tag, and for the closing tag
       standing after the opening one (−0.125 if it stands before);
@@ -36,7 +44,7 @@ class ReasoningFormat(Grader):
     the answer stands does not count."""
 
     min_reasoning_chars: int = Field(default=1, ge=1)
-    """Characters, without tags and without white space around them, from which on reasoning is not empty."""
+    """Characters that can be seen, without tags and white space around them, from which on reasoning is not empty."""
 
     needs_tags: ClassVar[bool] = True
     examples: ClassVar[tuple[Example, ...]] = (
@@ -51,6 +59,8 @@ class ReasoningFormat(Grader):
         Example("<think>a</think>\nb\n<think>c</think>\nd", 0.0, tags=_TAGS, params=_STRICT),
         Example("<think>a + b</think>", 0.25, tags=_TAGS, note="no answer"),
         Example("<think> </think>\nc", 0.25, tags=_TAGS, note="no reasoning"),
+        Example("<think>\u200b</think>\nc", 0.25, tags=_TAGS, note="nor is what cannot be seen"),
+        Example("<think>a + b</think>\n\u2060", 0.25, tags=_TAGS),
         Example("<think>hm</think>\nc", 0.25, tags=_TAGS, params={"min_reasoning_chars": 20}),
         Example("<think>a + b", 0.25, tags=_TAGS, note="never closed"),
         Example("a + b</think>\nc", 0.125, tags=_TAGS, note="never opened, so there is no answer to pay for"),
@@ -86,17 +96,25 @@ class _Form(NamedTuple):
 
     @property
     def is_filled(self) -> bool:
-        return self.has_reasoning and bool(self.answer and self.answer.strip())
+        return self.has_reasoning and self.has_answer
+
+    @property
+    def has_answer(self) -> bool:
+        return bool(self.answer and _visible(self.answer))
 
     @property
     def is_right(self) -> bool:
         return self.opened_at_start and self.closed and self.is_filled and not self.tags_too_many
 
 
+def _visible(text: str) -> str:
+    return _INVISIBLE.sub("", text).strip()
+
+
 def _read(text: str, tags: ReasoningTags, min_reasoning_chars: int) -> _Form:
     opens, closes = text.count(tags.open), text.count(tags.close)
     reasoning, answer = split_completion(text, tags)
-    bare = (reasoning or "").replace(tags.open, "").replace(tags.close, "").strip()
+    bare = _visible((reasoning or "").replace(tags.open, "").replace(tags.close, ""))
     by_prompt = tags.opened_in_prompt and closes > 0
     return _Form(
         opened=by_prompt or opens > 0,
@@ -126,6 +144,6 @@ def _fault(form: _Form) -> str:
         "not closed": not form.closed,
         "a tag too many": form.tags_too_many > 0,
         "no reasoning": form.answer is not None and not form.has_reasoning,
-        "no answer": form.answer is not None and not form.answer.strip(),
+        "no answer": form.answer is not None and not form.has_answer,
     }
     return ", ".join(name for name, is_there in faults.items() if is_there)

@@ -5,7 +5,6 @@ goes wrong with one completion may cost another one its score, so failures are v
 """
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from toolkit.core.config.environment import VariableName
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Grader, Score
 from toolkit.errors import ConfigError
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from toolkit.dataserver.graders.calls import Caller
 
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
 
 # This machine, however it is written: `all://` stands for http and https.
 _LOOPBACK = ("all://localhost", "all://127.0.0.1", "all://[::1]")
@@ -51,7 +50,7 @@ class RemoteGrader(Grader):
     url: str
     """Where the service listens, beginning with http:// or https://."""
 
-    token_env: str | None = None
+    token_env: VariableName | None = None
     """Name of the environment variable that holds the service's bearer token, in capitals; never the token."""
 
     timeout_seconds: float = Field(default=30.0, gt=0, le=3600)
@@ -82,14 +81,6 @@ class RemoteGrader(Grader):
         if "@" in url:
             raise ValueError("the url holds a user name or password; put a token into the environment (token_env)")
         return url
-
-    @field_validator("token_env")
-    @classmethod
-    def _names_a_variable(cls, name: str | None) -> str | None:
-        if name is not None and not _VARIABLE.fullmatch(name):
-            # The value may be the token itself, so it is not repeated.
-            raise ValueError("wanted the name of an environment variable, in capitals; the token does not stand here")
-        return name
 
     @property
     def place(self) -> str:

@@ -1,6 +1,5 @@
 """string_exact: the answer is the gold text."""
 
-import string
 import unicodedata
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +10,8 @@ from toolkit.errors import DataError
 # With `ignore_punctuation` more may go; an answer with so many signs is not the gold text.
 _MOST_SHRINKAGE = 8
 
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_OPENING = ",;:!?'\"()[]"  # not the point of .5 and .NET
+_CLOSING = f".{_OPENING}"
 
 
 class StringExact(TextGrader):
@@ -26,7 +26,8 @@ class StringExact(TextGrader):
     """Whether capital and small letters are the same."""
 
     ignore_punctuation: bool = False
-    """Whether ASCII punctuation is left out of the comparison."""
+    """Whether the signs . , ; : ! ? ' " ( ) [ ] at the ends of words are left out of the comparison, but for a point
+    before a word. Signs within words and all others count, as in -5, C++, C#, 3.5 and don't."""
 
     needs_gold: ClassVar[bool] = True
     is_correctness: ClassVar[bool] = True
@@ -35,6 +36,10 @@ class StringExact(TextGrader):
         Example("  paris\n", 1.0, gold="Paris", note="white space and case do not count"),
         Example("Paris.", 0.0, gold="Paris", note="punctuation does, unless told otherwise"),
         Example("Paris.", 1.0, gold="Paris", params={"ignore_punctuation": True}),
+        Example("Paris, (France)!", 1.0, gold="Paris France", params={"ignore_punctuation": True}),
+        Example("5", 0.0, gold="-5", params={"ignore_punctuation": True}, note="signs that mean something stay"),
+        Example("C#", 0.0, gold="C++", params={"ignore_punctuation": True}),
+        Example("35", 0.0, gold="3.5", params={"ignore_punctuation": True}),
         Example("It is Paris", 0.0, gold="Paris", note="nothing else may stand there"),
         Example("NYC", 1.0, gold=["New York", "NYC"], note="a list of golds: any of them"),
         Example("", 0.0, gold="Paris"),
@@ -66,8 +71,10 @@ class StringExact(TextGrader):
     def _normal(self, text: str) -> str:
         normal = unicodedata.normalize("NFKC", text)
         normal = normal.casefold() if self.ignore_case else normal
-        normal = normal.translate(_NO_PUNCTUATION) if self.ignore_punctuation else normal
-        return _collapsed(normal)
+        words = normal.split()
+        if self.ignore_punctuation:
+            words = [word.lstrip(_OPENING).rstrip(_CLOSING) for word in words]
+        return " ".join(filter(None, words))
 
 
 def _collapsed(text: str) -> str:

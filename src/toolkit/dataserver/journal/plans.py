@@ -18,7 +18,6 @@ class RowStatistics:
     count: int
     mean: float
     """Its last bits depend on the order of summation: store what is derived from it, and do not derive it again."""
-    solved_count: int
 
 
 class PlanStore:
@@ -27,19 +26,15 @@ class PlanStore:
     def __init__(self, engine: Engine):
         self._engine = engine
 
-    def statistics_until(
-        self, run_id: str, config_id: str, iteration: int, solved_at: float = 1.0
-    ) -> dict[tuple[str, str], RowStatistics]:
+    def statistics_until(self, run_id: str, config_id: str, iteration: int) -> dict[tuple[str, str], RowStatistics]:
         """Per data set and row key, over the training rows with a reward up to and including the iteration.
-
-        A row counts as solved where its reward is at least `solved_at`.
 
         Raises:
             ServerError: the database does not answer.
         """
         reward = grades.c.reward
         keys = (grades.c.dataset, grades.c.row_key)
-        query = select(*keys, func.count(), func.avg(reward), func.count().filter(reward >= solved_at)).where(
+        query = select(*keys, func.count(), func.avg(reward)).where(
             grades.c.run_id == storable(run_id),
             grades.c.config_id == config_id,
             grades.c.split == "train",

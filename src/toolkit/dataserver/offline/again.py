@@ -51,7 +51,7 @@ class Again:
 def _as_it_is_now(loaded: Loaded, earlier: Earlier) -> Earlier:
     """The completion under the sample id that its row has now, as when its gold was corrected; DataError if in vain."""
     if not earlier.is_whole:
-        raise DataError("only a part of the completion is kept; see journal.max_completion_chars")
+        raise DataError("not all of the completion is kept; see journal.max_completion_chars")
     dataset, key, _ = ["", "", *earlier.sample_id.rsplit(":", 2)][-3:]
     if dataset not in loaded.datasets:
         raise DataError(f"the config has no data set {dataset!r}")

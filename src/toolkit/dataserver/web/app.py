@@ -144,11 +144,19 @@ async def _malformed(request: Request, error: Exception) -> Response:
     first = error.errors()[:_SHOWN_FIELDS]
     problems = {(".".join(map(str, problem["loc"][1:])) or "body")[:200]: problem["msg"] for problem in first}
     lines = [f"{field}: {message}" for field, message in problems.items()]
+    if not _is_json(request):
+        lines = ["send the body as JSON, with the header Content-Type: application/json"]
     return refusal_response(Refusal("bad_request", "; ".join(lines)), list(problems))
+
+
+def _is_json(request: Request) -> bool:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return request.method != "POST" or kind == "application/json" or kind.endswith("+json")
 
 
 async def _failed(request: Request, error: Exception) -> Response:
     """What the framework refuses: an unknown path, a wrong method, a body that is no JSON."""
     assert isinstance(error, HTTPException)
-    problem = Problem(code="bad_request", message=str(error.detail))
+    code = "not_found" if error.status_code == 404 else "bad_request"
+    problem = Problem(code=code, message=str(error.detail))
     return JSONResponse(problem.model_dump(), error.status_code, error.headers)
