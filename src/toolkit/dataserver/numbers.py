@@ -12,11 +12,13 @@ megabyte is no trouble.
 import re
 from collections.abc import Iterator
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import NamedTuple
 
 from toolkit.core.config.keys import shown
 from toolkit.errors import DataError
 
+_TAIL = 256  # characters
 _MAX_LENGTH = 1000  # characters of a number; nobody means a longer one
 _MAX_MAGNITUDE = 9999  # of the power of ten; arithmetic on what is kept cannot overflow
 
@@ -160,7 +162,7 @@ def last_number(text: str) -> Number | None:
 def _last_numeral(text: str) -> Numeral | None:
     """The last of `numerals`, from the right: the answer stands at the end, and most of a text is words."""
     end = len(text)
-    for digit in reversed([match.start() for match in _DIGIT.finditer(text)]):
+    for digit in _digits_from_the_right(text):
         if digit >= end:
             continue
         word = _word_start(text, digit)
@@ -170,6 +172,13 @@ def _last_numeral(text: str) -> Numeral | None:
             return found[-1]
         end = word
     return None
+
+
+def _digits_from_the_right(text: str) -> Iterator[int]:
+    """Where digits begin. The end of the text is looked at first, since mostly that is enough."""
+    tail = max(0, len(text) - _TAIL)
+    for start, end in ((tail, len(text)), (0, tail)):
+        yield from reversed([match.start() for match in _DIGIT.finditer(text, start, end)])
 
 
 def _word_start(text: str, position: int) -> int:
@@ -199,11 +208,16 @@ def gold_number(gold: object) -> Decimal:
     """
     if isinstance(gold, bool) or not isinstance(gold, int | float | str):
         raise DataError(f"the gold must be a number or a text with one, not {shown(gold)}")
-    found = list(numerals(spelled(gold)))
-    number = found[0].number if len(found) == 1 else None
+    number = _only_number(spelled(gold))
     if number is None:
         raise DataError(f"the gold must hold exactly one plain number, and is {shown(gold)}")
     return number.value
+
+
+@lru_cache(maxsize=4096)
+def _only_number(text: str) -> Number | None:
+    found = list(numerals(text))
+    return found[0].number if len(found) == 1 else None
 
 
 def spelled(gold: str | int | float) -> str:
