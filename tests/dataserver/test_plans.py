@@ -6,10 +6,9 @@ from dataserver_cases import make_config
 
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.description import describe
-from toolkit.dataserver.golds import graders_of
 from toolkit.dataserver.graders.contains import Contains
 from toolkit.dataserver.graders.string_exact import StringExact
-from toolkit.dataserver.plans import graders_in_use, own_plan, stage_plan
+from toolkit.dataserver.plans import graders_in_use, graders_of, own_plan, stage_plan
 from toolkit.dataserver.rewards import GradingPlan
 
 

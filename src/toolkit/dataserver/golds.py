@@ -10,6 +10,7 @@ from toolkit.core.sources import SHOWN_FAULTS
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.config.datasets import FileDataset
 from toolkit.dataserver.graders.base import Grader
+from toolkit.dataserver.plans import graders_of
 from toolkit.dataserver.pool import GradingPool
 from toolkit.dataserver.rows import Rows, json_digest
 from toolkit.dataserver.samples import Samples
@@ -20,17 +21,6 @@ _ROWS_PER_TASK = 128
 
 Progress = Callable[[str, int, int], None]
 """Told the data set, the rows that are checked, and how many there are."""
-
-
-def graders_of(config: DataserverConfig, dataset: str) -> tuple[str, ...]:
-    """Every grader that may judge a data set, in some stage."""
-    graded = config.datasets[dataset]
-    names = dict.fromkeys((*graded.graders, *graded.gates))
-    for stage in config.stages:
-        override = stage.grading.get(dataset)
-        if override is not None:
-            names.update(dict.fromkeys((*(override.graders or ()), *(override.gates or ()))))
-    return tuple(names)
 
 
 async def check_golds(

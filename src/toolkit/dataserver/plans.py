@@ -6,12 +6,20 @@ from toolkit.dataserver.graders.base import Grader
 from toolkit.dataserver.rewards import GradingPlan
 
 
+def graders_of(config: DataserverConfig, dataset: str) -> tuple[str, ...]:
+    """Every grader that may judge a data set, in some stage."""
+    graded = config.datasets[dataset]
+    names = dict.fromkeys((*graded.graders, *graded.gates))
+    for stage in config.stages:
+        override = stage.grading.get(dataset)
+        if override is not None:
+            names.update(dict.fromkeys((*(override.graders or ()), *(override.gates or ()))))
+    return tuple(names)
+
+
 def graders_in_use(config: DataserverConfig) -> dict[str, Grader]:
     """Every grader that a data set or a stage names, by name."""
-    names = dict.fromkeys(name for dataset in config.datasets.values() for name in (*dataset.graders, *dataset.gates))
-    for stage in config.stages:
-        for override in stage.grading.values():
-            names.update(dict.fromkeys((*(override.graders or ()), *(override.gates or ()))))
+    names = dict.fromkeys(name for dataset in config.datasets for name in graders_of(config, dataset))
     return {name: find_grader(name, config.graders) for name in names}
 
 
