@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from nasty_graders import Obedient
-from toolkit.dataserver.completions import GradeInput
+from toolkit.dataserver.completions import GradeInput, completion_digest
 from toolkit.dataserver.graders.base import Grader, Score
 from toolkit.dataserver.graders.remote import Failure, Outcome, RemoteGrader
 from toolkit.dataserver.grading import GradeBook, Graded, Question
@@ -111,11 +111,13 @@ def question(completion: str, *names: str, sample: str = "a", plan: str = "", **
     graders = names or ("counting",)
     task = Task("data", tuple(name for name in graders if name != "service"), completion, None, {}, "", None, None)
     weights = GradingPlan.make(dict.fromkeys(graders, 1.0), (), "abstain")
-    return Question(sample, plan, weights, task._replace(**more))
+    return Question(sample, plan, weights, task._replace(**more), completion_digest(completion))
 
 
 async def answers(book: GradeBook, *questions: Question) -> list[Graded]:
-    return list(await asyncio.gather(*book.ask(questions)))
+    asked = book.ask(questions)
+    await asked.wait()
+    return [graded for graded in asked.graded if graded is not None]
 
 
 def calls(folder: Path, text: str) -> int:
@@ -139,8 +141,10 @@ def test_a_question_that_is_under_way_is_joined(with_book: Any, folder: Path) ->
         await asyncio.sleep(0.05)
         assert book.waiting == 1
         second = book.ask([question("slow and shared"), question("slow and alone")])
-        assert second[0] is first[0]
-        await asyncio.gather(*first, *second)
+        assert book.waiting == 2
+        await first.wait()
+        await second.wait()
+        assert second.graded[0] is first.graded[0]
         assert book.waiting == 0
 
     with_book(use)
@@ -173,11 +177,12 @@ def test_whatever_the_reward_may_depend_on_makes_another_question(with_book: Any
 
 def test_who_goes_away_takes_nobodys_work_along(with_book: Any, folder: Path) -> None:
     async def use(book: GradeBook) -> None:
-        impatient = asyncio.create_task(asyncio.wait(book.ask([question("slow for two")])))
+        impatient = asyncio.create_task(book.ask([question("slow for two")]).wait())
         await asyncio.sleep(0.05)
         patient = book.ask([question("slow for two")])
         impatient.cancel()
-        assert (await patient[0]).reward.value == 1.0
+        await patient.wait()
+        assert [graded and graded.reward.value for graded in patient.graded] == [1.0]
 
     with_book(use)
     assert calls(folder, "slow for two") == 1
@@ -257,11 +262,11 @@ def test_where_no_process_can_be_started_each_completion_is_told_so() -> None:
 
 def test_closing_ends_what_is_under_way(with_book: Any) -> None:
     async def use(book: GradeBook) -> float:
-        futures = book.ask([question(f"slow {number}") for number in range(40)])
+        asked = book.ask([question(f"slow {number}") for number in range(40)])
         await asyncio.sleep(0.1)
         begin = time.monotonic()
         await book.close()
-        assert not all(future.done() for future in futures)
+        assert None in asked.graded
         return time.monotonic() - begin
 
     # All of it would take 4 seconds.

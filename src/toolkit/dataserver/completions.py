@@ -1,5 +1,6 @@
 """What a model wrote, taken apart into its reasoning and its answer, beside the record that it answers."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -51,6 +52,11 @@ def split_completion(completion: str, tags: ReasoningTags | None) -> Parts:
             return Parts(None, None)
         reasoning = before
     return Parts(reasoning, answer)
+
+
+def completion_digest(completion: str) -> str:
+    """SHA-256 of what a model wrote, in UTF-8, as hex digits."""
+    return hashlib.sha256(completion.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,16 @@
 """Completions to rewards: each different one is graded once, however often and by whomever it is asked."""
 
 import asyncio
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from cachetools import LRUCache, TTLCache
 
-from toolkit.dataserver.completions import GradeInput, ReasoningTags
+from toolkit.dataserver.completions import ReasoningTags
 from toolkit.dataserver.graders.base import Grader, checked_score
 from toolkit.dataserver.graders.remote import Failure, Outcome, RemoteGrader
 from toolkit.dataserver.pool import GradingPool
@@ -34,8 +34,7 @@ class Graded(NamedTuple):
     judgements: Mapping[str, Judgement]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """One completion, and all that its reward depends on."""
 
     sample_id: str
@@ -43,11 +42,46 @@ class Question:
     """Names the plan: two questions with equal names have equal plans."""
     plan: GradingPlan
     task: Task
+    digest: str
+    """Of the completion."""
 
     def key(self) -> tuple[object, ...]:
         """Equal keys have equal rewards."""
-        digest = hashlib.blake2b(self.task.completion.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        return (self.sample_id, self.plan_name, digest, self.task.completion_tokens, self.task.truncated)
+        return (self.sample_id, self.plan_name, self.digest, self.task.completion_tokens, self.task.truncated)
+
+
+class Answers:
+    """What becomes of the questions of one request, in their order; None where it is not known yet."""
+
+    def __init__(self, count: int) -> None:
+        self.graded: list[Graded | None] = [None] * count
+        self._missing = count
+        self._complete = asyncio.Event()
+        if not count:
+            self._complete.set()
+
+    def add(self, number: int, graded: Graded) -> None:
+        """The answer to one question."""
+        self.graded[number] = graded
+        self._missing -= 1
+        if not self._missing:
+            self._complete.set()
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Wait until all are there, or the time is over."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._complete.wait(), seconds)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A question that is being graded."""
+
+    question: Question
+    key: tuple[object, ...]
+    found: dict[str, Judgement] = field(default_factory=dict)
+    asked_by: list[tuple[Answers, int]] = field(default_factory=list)
+    """Who waits for it, and which of their questions it is."""
 
 
 class GradeBook:
@@ -76,7 +110,7 @@ class GradeBook:
         self._client = client
         self._known = LRUCache[tuple[object, ...], Graded](maxsize=max(1, cache_bytes), getsizeof=_size)
         self._failed = TTLCache[tuple[object, ...], Graded](_REMEMBERED_FAILURES, failure_seconds, time.monotonic)
-        self._under_way: dict[tuple[object, ...], asyncio.Future[Graded]] = {}
+        self._under_way: dict[tuple[object, ...], _Open] = {}
         self._batches = set[asyncio.Task[None]]()
         self.cache_hits = 0
         """Questions that needed no grading, because an equal one had been asked."""
@@ -86,28 +120,24 @@ class GradeBook:
         """How many different completions are being graded or wait for it."""
         return len(self._under_way)
 
-    def ask(self, questions: Sequence[Question]) -> list[asyncio.Future[Graded]]:
-        """One future per question, in their order; none of them raises."""
-        loop = asyncio.get_running_loop()
-        answers: list[asyncio.Future[Graded]] = []
-        new: list[tuple[Question, asyncio.Future[Graded]]] = []
-        for question in questions:
+    def ask(self, questions: Sequence[Question]) -> Answers:
+        """Have them graded, but for those whose answers are known or under way."""
+        answers = Answers(len(questions))
+        new: list[_Open] = []
+        for number, question in enumerate(questions):
             key = question.key()
-            known, future = self._known.get(key) or self._failed.get(key), self._under_way.get(key)
+            known = self._known.get(key) or self._failed.get(key)
             if known is not None:
-                future = loop.create_future()
-                future.set_result(known)
-            elif future is None:
-                future = self._under_way[key] = loop.create_future()
-                future.add_done_callback(lambda done, key=key: self._remember(key, done))
-                new.append((question, future))
-                answers.append(future)
+                answers.add(number, known)
                 continue
-            self.cache_hits += 1
-            answers.append(future)
+            if (under_way := self._under_way.get(key)) is None:
+                under_way = self._under_way[key] = _Open(question, key)
+                new.append(under_way)
+            under_way.asked_by.append((answers, number))
+        self.cache_hits += len(questions) - len(new)
         if new:
             # On its own, so that a client who goes away does not take the work of the others along.
-            batch = loop.create_task(self._grade(new))
+            batch = asyncio.get_running_loop().create_task(self._grade(new))
             self._batches.add(batch)
             batch.add_done_callback(self._batches.discard)
         return answers
@@ -118,64 +148,60 @@ class GradeBook:
             batch.cancel()
         await asyncio.gather(*self._batches, return_exceptions=True)
 
-    def _remember(self, key: tuple[object, ...], done: "asyncio.Future[Graded]") -> None:
-        del self._under_way[key]
-        if done.cancelled():
-            return
-        graded = done.result()
+    def _answer(self, done: _Open) -> None:
+        """Tell all who asked, and whoever asks next."""
+        del self._under_way[done.key]
+        graded = Graded(total_reward(done.question.plan, done.found), done.found)
+        for answers, number in done.asked_by:
+            answers.add(number, graded)
         if any(judgement.status == "error" for judgement in graded.judgements.values()):
-            self._failed[key] = graded
+            self._failed[done.key] = graded
         elif _size(graded) <= self._known.maxsize:
-            self._known[key] = graded
+            self._known[done.key] = graded
 
-    async def _grade(self, asked: Sequence[tuple[Question, "asyncio.Future[Graded]"]]) -> None:
-        found: list[dict[str, Judgement]] = [{} for _ in asked]
-
-        def add(number: int, judgements: Mapping[str, Judgement]) -> None:
-            found[number].update(judgements)
-            question, future = asked[number]
-            if len(found[number]) == len(question.plan.graders) and not future.done():
-                future.set_result(Graded(total_reward(question.plan, found[number]), found[number]))
+    async def _grade(self, asked: Sequence[_Open]) -> None:
+        def add(each: _Open, judgements: Mapping[str, Judgement]) -> None:
+            each.found.update(judgements)
+            if len(each.found) == len(each.question.plan.graders):
+                self._answer(each)
 
         try:
             async with asyncio.TaskGroup() as group:
                 self._start_remote(group, asked, add)
-                local = [number for number, (question, _) in enumerate(asked) if question.task.graders]
-                tasks = [asked[number][0].task for number in local]
+                local = [each for each in asked if each.question.task.graders]
+                tasks = [each.question.task for each in local]
                 group.create_task(self._pool.grade(tasks, lambda number, judged: add(local[number], judged)))
         except* Exception as errors:  # whatever it is, each completion gets an answer
             logger.exception("grading failed")
             reason = shown(f"grading failed: {_innermost(errors)}")
-            for number, (question, future) in enumerate(asked):
-                if not future.done():
-                    missing = {name: Judgement("error", None, 0.0, reason) for name in question.plan.graders}
-                    add(number, {**missing, **found[number]})
+            for each in asked:
+                if self._under_way.get(each.key) is each:
+                    missing = {name: Judgement("error", None, 0.0, reason) for name in each.question.plan.graders}
+                    add(each, {**missing, **each.found})
 
-    def _start_remote(self, group: asyncio.TaskGroup, asked: Sequence[tuple[Question, object]], add: "_Add") -> None:
+    def _start_remote(self, group: asyncio.TaskGroup, asked: Sequence[_Open], add: "_Add") -> None:
         for name, grader in self._remote.items():
-            wanted = [number for number, (question, _) in enumerate(asked) if name in question.plan.graders]
+            wanted = [each for each in asked if name in each.question.plan.graders]
             if wanted:
-                tasks = [asked[number][0].task for number in wanted]
-                items = [grade_input(task, self._tags[task.dataset]) for task in tasks]
-                group.create_task(self._ask_remote(name, grader, items, wanted, add))
+                group.create_task(self._ask_remote(name, grader, wanted, add))
 
-    async def _ask_remote(
-        self, name: str, grader: RemoteGrader, items: list[GradeInput], numbers: list[int], add: "_Add"
-    ) -> None:
+    async def _ask_remote(self, name: str, grader: RemoteGrader, asked: Sequence[_Open], add: "_Add") -> None:
         begin = time.perf_counter()
+        tasks = [each.question.task for each in asked]
         try:
             assert self._client is not None
+            items = [grade_input(task, self._tags[task.dataset]) for task in tasks]
             outcomes = await grader.score_all(items, self._client)
-            judged = list(zip(numbers, outcomes, strict=True))
+            judged = list(zip(asked, outcomes, strict=True))
         except Exception as error:  # noqa: BLE001  # it costs these completions their score, and no others
             failure = Failure("error", f"{type(error).__name__}: {error}")
-            judged = [(number, failure) for number in numbers]
+            judged = [(each, failure) for each in asked]
         milliseconds = (time.perf_counter() - begin) * 1000
-        for number, outcome in judged:
-            add(number, {name: _judgement(outcome, milliseconds)})
+        for each, outcome in judged:
+            add(each, {name: _judgement(outcome, milliseconds)})
 
 
-_Add = Callable[[int, Mapping[str, Judgement]], None]
+_Add = Callable[[_Open, Mapping[str, Judgement]], None]
 
 
 def _innermost(error: BaseException) -> BaseException:

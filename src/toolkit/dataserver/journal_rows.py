@@ -9,7 +9,11 @@ from toolkit.dataserver.schemas import GradeRequest, GradeResponse
 
 
 def journal_rows(
-    request: GradeRequest, targets: Sequence[Target | str], response: GradeResponse, milliseconds: float
+    request: GradeRequest,
+    targets: Sequence[Target | str],
+    digests: Sequence[str],
+    response: GradeResponse,
+    milliseconds: float,
 ) -> list[JournalRow]:
     """One row for each completion of which it is known what it answers."""
     now = datetime.now(UTC)
@@ -30,6 +34,7 @@ def journal_rows(
             prompt=target.prompt,
             gold=target.gold,
             completion=item.completion,
+            completion_digest=digest,
             completion_tokens=item.completion_tokens,
             truncated=item.truncated,
             status=result.status,
@@ -38,6 +43,6 @@ def journal_rows(
             components=result.components,
             milliseconds=milliseconds,
         )
-        for item, target, result in zip(request.items, targets, response.results, strict=True)
+        for item, target, digest, result in zip(request.items, targets, digests, response.results, strict=True)
         if isinstance(target, Target)
     ]

@@ -63,10 +63,19 @@ _FUNCTIONS = r"mod|modulo|log|ln|exp|sin|cos|tan|sqrt|times|plus|multiplied\ by|
 # What may stand between a sign and its number: spaces, LaTeX's too, brackets, Markdown and a currency.
 _BETWEEN = rf"(?:[\s~({{\[*_{_CURRENCY}]|\\[,;:!\ {_CURRENCY}]|\\[A-Za-z]{{1,12}})"
 _LOOK_BACK = 40  # characters
-_PART_BEFORE = re.compile(
+_LOOK_BACK_FOR_MARKS = 8
+# A pattern that ends in \Z is tried at every place before it, so the many that can only be short look at few places.
+_WORD_BEFORE = re.compile(
     rf"""(?:
         (?:(?<![^\W_])(?:minus|negative)|[{_DASHES}](?<!---)){_BETWEEN}{{0,12}}
-      | [/√∛∜±∓]\ ?
+      | \\(?:{_OPERATORS}|{_BOUNDS})[\ ({{]?
+      | (?<![^\W_])(?:{_FUNCTIONS})(?:_\{{?[^\W_]{{1,9}}\}}?)?[\ (]{{1,2}}
+    )\Z""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_MARK_BEFORE = re.compile(
+    rf"""(?:
+        [/√∛∜±∓]\ ?
       | [}}\]]\{{
       | [A-Za-z]\(
       | (?:frac|sqrt)\{{
@@ -74,8 +83,6 @@ _PART_BEFORE = re.compile(
       | [^\W_](?:\ ?[+×·÷]\ ?|[*]|\ [*]\ )
       | [0-9)\]}}](?:\ [xX]\ |\ :\ ?|[*]{{2}}|\ [*]{{2}}\ )
       | (?:[<≠≤≥≮≯]|[<>!]=|[^\W_]\ >|(?<![^\s$({{])[A-Za-z]>)\ ?
-      | \\(?:{_OPERATORS}|{_BOUNDS})[\ ({{]?
-      | (?<![^\W_])(?:{_FUNCTIONS})(?:_\{{?[^\W_]{{1,9}}\}}?)?[\ (]{{1,2}}
     )\Z""",
     re.VERBOSE | re.IGNORECASE,
 )
@@ -121,7 +128,11 @@ class Numeral(NamedTuple):
     def is_part(self) -> bool:
         """Whether it is an operand: of a fraction, a product, a bound and so on, or of a minus that stands apart."""
         before = self.text[max(self.start - _LOOK_BACK, 0) : self.start]
-        return bool(_PART_BEFORE.search(before) or _PART_AFTER.match(self.text, self.end))
+        return bool(
+            _MARK_BEFORE.search(before[-_LOOK_BACK_FOR_MARKS:])
+            or _WORD_BEFORE.search(before)
+            or _PART_AFTER.match(self.text, self.end)
+        )
 
     @property
     def number(self) -> Number | None:

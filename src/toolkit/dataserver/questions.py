@@ -1,12 +1,22 @@
 """From a completion and what it answers to a question for the graders."""
 
+from typing import NamedTuple
+
 from toolkit.dataserver.graders.remote import RemoteGrader
 from toolkit.dataserver.grading import Question
 from toolkit.dataserver.loaded import Loaded
 from toolkit.dataserver.plans import own_plan, stage_plan
+from toolkit.dataserver.rewards import GradingPlan
 from toolkit.dataserver.samples import Target
 from toolkit.dataserver.schemas import GradeItem
 from toolkit.dataserver.workers import Task
+
+
+class _NamedPlan(NamedTuple):
+    name: str
+    plan: GradingPlan
+    local_graders: tuple[str, ...]
+    """Those that the grading processes ask."""
 
 
 class Questions:
@@ -14,29 +24,31 @@ class Questions:
 
     def __init__(self, loaded: Loaded) -> None:
         config = loaded.config
-        self._remote = frozenset(name for name, grader in loaded.graders.items() if isinstance(grader, RemoteGrader))
-        self._own_plans = {name: own_plan(config, name) for name in config.datasets}
-        self._stage_plans = [
-            {name: stage_plan(config, index, name) for name in config.datasets} for index in range(len(config.stages))
-        ]
+        remote = frozenset(name for name, grader in loaded.graders.items() if isinstance(grader, RemoteGrader))
 
-    def question(self, target: Target, stage_index: int, item: GradeItem) -> Question:
+        def named(name: str, plan: GradingPlan) -> _NamedPlan:
+            return _NamedPlan(name, plan, tuple(grader for grader in plan.graders if grader not in remote))
+
+        self._own_plans = {name: named("", own_plan(config, name)) for name in config.datasets}
+        self._stage_plans = [dict(self._own_plans) for _ in config.stages]
+        for index, plans in enumerate(self._stage_plans):
+            for name, own in self._own_plans.items():
+                if (plan := stage_plan(config, index, name)) != own.plan:
+                    plans[name] = named(f"stage {index}", plan)
+
+    def question(self, target: Target, stage_index: int, item: GradeItem, digest: str) -> Question:
         """The question how good the item's completion is, in a stage of the curriculum."""
-        own = self._own_plans[target.dataset]
         # Held-out rows are judged alike in all stages, so that their rewards can be compared.
-        plan = own if target.is_held_out else self._stage_plans[stage_index][target.dataset]
-        return Question(
-            sample_id=item.sample_id,
-            plan_name="" if plan == own else f"stage {stage_index}",
-            plan=plan,
-            task=Task(
-                dataset=target.dataset,
-                graders=tuple(name for name in plan.graders if name not in self._remote),
-                completion=item.completion,
-                gold=target.gold,
-                record=target.row.record,
-                prompt=target.prompt,
-                completion_tokens=item.completion_tokens,
-                truncated=item.truncated,
-            ),
+        plans = self._own_plans if target.is_held_out else self._stage_plans[stage_index]
+        plan_name, plan, local_graders = plans[target.dataset]
+        task = Task(
+            target.dataset,
+            local_graders,
+            item.completion,
+            target.gold,
+            target.row.record,
+            target.prompt,
+            item.completion_tokens,
+            item.truncated,
         )
+        return Question(item.sample_id, plan_name, plan, task, digest)

@@ -10,6 +10,7 @@ from typing import TypeVar
 from cachetools import LRUCache
 
 from toolkit.dataserver.adaptive.sampler import AdaptiveSampler
+from toolkit.dataserver.completions import completion_digest
 from toolkit.dataserver.config.datasets import FileDataset
 from toolkit.dataserver.grading import GradeBook
 from toolkit.dataserver.journal.rows import JournalRow
@@ -99,26 +100,29 @@ class Service:
         """
         begin, limit = time.monotonic(), self.config.limits.grade_seconds
         self._require_config(request.config_id)
-        self._require_acceptable(request)
+        digests = [completion_digest(item.completion) for item in request.items]
+        self._require_acceptable(request, digests)
         stage_index = self._sampler.stage_index(request.iteration)
         targets = await self._aside(lambda: [self._target(item) for item in request.items])
-        asked = {
-            number: self._questions.question(target, stage_index, item)
-            for number, (item, target) in enumerate(zip(request.items, targets, strict=True))
+        asked = [
+            self._questions.question(target, stage_index, item, digest)
+            for item, target, digest in zip(request.items, targets, digests, strict=True)
             if isinstance(target, Target)
-        }
-        answers = dict(zip(asked, self._book.ask(list(asked.values())), strict=True))
-        if answers:
-            left = limit * (_SHARE_FOR_GRADING if self._adaptive else 1.0) - (time.monotonic() - begin)
-            await asyncio.wait(answers.values(), timeout=max(0.0, left))
+        ]
+        answers = self._book.ask(asked)
+        left = limit * (_SHARE_FOR_GRADING if self._adaptive else 1.0) - (time.monotonic() - begin)
+        await answers.wait(max(0.0, left))
+        graded = zip(asked, answers.graded, strict=True)
         results = []
-        for number, (item, target) in enumerate(zip(request.items, targets, strict=True)):
+        for item, target in zip(request.items, targets, strict=True):
             if isinstance(target, str):
                 results.append(error_result(item.item_id, target))
-            elif answers[number].done():
-                results.append(graded_result(item.item_id, asked[number].plan, answers[number].result()))
-            else:
+                continue
+            question, answer = next(graded)
+            if answer is None:
                 results.append(deadline_result(item.item_id))
+            else:
+                results.append(graded_result(item.item_id, question.plan, answer))
         response = GradeResponse(
             request_id=request.request_id,
             iteration=request.iteration,
@@ -127,7 +131,7 @@ class Service:
             results=results,
         )
         seconds = time.monotonic() - begin
-        await self._keep(journal_rows(request, targets, response, seconds * 1000), limit - seconds)
+        await self._keep(journal_rows(request, targets, digests, response, seconds * 1000), limit - seconds)
         self._metrics.graded(response.stage, targets, results)
         return response
 
@@ -152,7 +156,7 @@ class Service:
                 "are not those that the run began with",
             )
 
-    def _require_acceptable(self, request: GradeRequest) -> None:
+    def _require_acceptable(self, request: GradeRequest, digests: Sequence[str]) -> None:
         limits = self.config.limits
         if len(request.items) > limits.items:
             raise Refusal("bad_request", f"{len(request.items)} items are more than {limits.items} (limits.items)")
@@ -162,7 +166,7 @@ class Service:
         # A server that has nothing to do takes any request, or one with more items would never be taken.
         if 0 < self._book.waiting > limits.queue_items - len(request.items):
             raise Refusal("overloaded", f"{self._book.waiting} completions wait for a grader already; try again later")
-        key, digest = (request.run_id, request.request_id), _request_digest(request)
+        key, digest = (request.run_id, request.request_id), _request_digest(request, digests)
         if self._requests.get(key, digest) != digest:
             raise Refusal("request_id_reused", f"request_id {request.request_id!r} came with other content before")
         self._requests[key] = digest
@@ -191,10 +195,10 @@ class Service:
             raise Refusal("unavailable", "journal: the rewards could not be kept in time; send them again") from None
 
 
-def _request_digest(request: GradeRequest) -> bytes:
-    hasher = hashlib.blake2b(str(request.iteration).encode(), digest_size=16)
-    for item in request.items:
-        numbers = (item.completion_tokens, item.truncated, item.slot, len(item.completion))
-        hasher.update(repr((item.item_id, item.sample_id, numbers)).encode("utf-8", "surrogatepass"))
-        hasher.update(item.completion.encode("utf-8", "surrogatepass"))
-    return hasher.digest()
+def _request_digest(request: GradeRequest, digests: Sequence[str]) -> bytes:
+    items = [
+        (item.item_id, item.sample_id, item.completion_tokens, item.truncated, item.slot, digest)
+        for item, digest in zip(request.items, digests, strict=True)
+    ]
+    content = repr((request.iteration, items)).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(content, digest_size=16).digest()

@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from toolkit.dataserver.completions import completion_digest
 from toolkit.dataserver.journal.reader import JournalReader, RowFilter
 from toolkit.dataserver.journal.rows import JournalRow, StoredRow
 from toolkit.dataserver.schemas import Component
@@ -24,6 +25,7 @@ ROW = JournalRow(
     prompt="1 + 1?",
     gold="2",
     completion="It is 2.",
+    completion_digest=completion_digest("It is 2."),
     status="ok",
     reward=1.0,
     components={"exact": Component(score=1.0, weight=1.0, status="ok", ms=0.5)},
@@ -33,7 +35,8 @@ ROW = JournalRow(
 
 def row(number: int = 0, /, **changes: Any) -> JournalRow:
     """A row whose request is its own, with some columns changed."""
-    return replace(ROW, **{"request_id": f"q{number}", **changes})
+    digest = completion_digest(changes.get("completion", ROW.completion))
+    return replace(ROW, **{"request_id": f"q{number}", "completion_digest": digest, **changes})
 
 
 def rewarded(*rewards: float | None, **changes: Any) -> list[JournalRow]:

@@ -123,6 +123,7 @@ def write_journal(config: JournalConfig, graded: Sequence[Mapping[str, Any]], ru
 
 
 def _journal_row(number: int, line: Mapping[str, Any], run_id: str) -> JournalRow:
+    from toolkit.dataserver.completions import completion_digest
     from toolkit.dataserver.schemas import Component
 
     same = ("iteration", "stage", "dataset", "sample_id", "prompt", "gold", "completion", "completion_tokens",
@@ -137,6 +138,7 @@ def _journal_row(number: int, line: Mapping[str, Any], run_id: str) -> JournalRo
         row_key=line["sample_id"].split(":")[1],
         slot=None,
         components={name: Component.model_validate(each) for name, each in line["components"].items()},
+        completion_digest=completion_digest(line["completion"]),
         milliseconds=1.0,
         **{key: line[key] for key in same},
     )

@@ -4,7 +4,6 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from sqlalchemy import Connection, Engine, Table, create_engine, event, select, text
 from sqlalchemy.dialects import postgresql, sqlite
@@ -17,11 +16,14 @@ from toolkit.dataserver.journal.tables import SCHEMA_VERSION, metadata, schema_v
 from toolkit.errors import ConfigError, ServerError
 
 _BUSY_SECONDS = 10
+# Some completions of 2 kB share a page; one takes a page of SQLite's usual size alone, and a part of another one.
+_PAGE_BYTES = 16_384
 # A server that is gone must be noticed soon: rows wait in memory meanwhile. Seconds, and milliseconds.
 _POSTGRESQL = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "application_name": "toolkit-journal"}
 _CREATORS_LOCK = 7_304_521_882  # any number, the same in every process
 
-_write_json = partial(json.dumps, ensure_ascii=False)
+# One encoder: json.dumps makes a new one in each call that differs from its defaults.
+_write_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def open_database(config: JournalConfig) -> Engine:
@@ -86,6 +88,7 @@ def _sqlite(config: JournalConfig) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _set_up(raw: sqlite3.Connection, _: object) -> None:
+        raw.execute(f"PRAGMA page_size={_PAGE_BYTES}")  # of a database that is made now
         raw.execute("PRAGMA journal_mode=WAL")
         raw.execute("PRAGMA synchronous=NORMAL")
 

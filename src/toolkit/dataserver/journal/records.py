@@ -1,12 +1,11 @@
 """From a journal row to a record of the table `grades`, and back."""
 
-import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolkit.dataserver.journal.rows import JournalRow, StoredRow
 from toolkit.dataserver.schemas import Component
@@ -17,21 +16,19 @@ MAX_DETAIL_CHARS = 1_000
 _LARGEST_INTEGER = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedRow:
+class QueuedRow(NamedTuple):
     """A row that takes no more memory than is kept of it."""
 
     row: JournalRow
-    digest: str | None
-    """Of the whole completion; None while the row still has all of it."""
+    is_whole: bool
+    """Whether the row still has all of the completion."""
 
 
 def shortened(row: JournalRow, max_completion_chars: int) -> QueuedRow:
     """Take the middle out of a completion that is too long to be kept."""
     if len(row.completion) <= max_completion_chars:
-        return QueuedRow(row, None)
-    short = replace(row, completion=without_middle(row.completion, max_completion_chars))
-    return QueuedRow(short, _digest(row.completion))
+        return QueuedRow(row, is_whole=True)
+    return QueuedRow(replace(row, completion=without_middle(row.completion, max_completion_chars)), is_whole=False)
 
 
 def without_middle(text: str, limit: int) -> str:
@@ -47,18 +44,31 @@ def record_of(queued: QueuedRow) -> dict[str, object]:
     """The columns of `grades`, without the id."""
     row = queued.row
     kept = storable(row.completion)
-    record = {name: _column(getattr(row, name)) for name in _PLAIN}
-    return record | {
+    return {
         "created_at": utc(row.created_at),
+        "config_id": storable(row.config_id),
+        "run_id": storable(row.run_id),
+        "request_id": storable(row.request_id),
+        "item_id": storable(row.item_id),
+        "split": row.split,
+        "iteration": _integer(row.iteration),
+        "stage": storable(row.stage),
+        "dataset": storable(row.dataset),
+        "sample_id": storable(row.sample_id),
+        "row_key": storable(row.row_key),
+        "slot": _integer(row.slot),
+        "status": row.status,
         "reward": _finite(row.reward),
         "milliseconds": _finite(row.milliseconds) or 0.0,
-        "completion": kept,
-        "completion_digest": queued.digest or _digest(row.completion),
-        "completion_whole": queued.digest is None and kept == row.completion,
-        "prompt": storable(without_middle(row.prompt, MAX_PROMPT_CHARS)),
-        "gold": _bounded_gold(row.gold),
+        "completion_tokens": _integer(row.completion_tokens),
+        "truncated": row.truncated,
+        "completion_digest": row.completion_digest,
+        "completion_whole": queued.is_whole and kept == row.completion,
         "reason": _detail(row.reason),
         "components": {storable(name): _component(component) for name, component in row.components.items()},
+        "gold": _bounded_gold(row.gold),
+        "prompt": storable(without_middle(row.prompt, MAX_PROMPT_CHARS)),
+        "completion": kept,
     }
 
 
@@ -80,20 +90,8 @@ def utc(time: datetime) -> datetime:
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
-_WORKED_ON = {"created_at", "reward", "milliseconds", "completion", "prompt", "gold", "reason", "components"}
-_PLAIN = [field.name for field in fields(JournalRow) if field.name not in _WORKED_ON]
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _column(value: object) -> object:
-    if isinstance(value, str):
-        return storable(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return min(value, _LARGEST_INTEGER)
-    return value
+def _integer(number: int | None) -> int | None:
+    return None if number is None else min(number, _LARGEST_INTEGER)
 
 
 def _detail(text: str) -> str:

@@ -1,21 +1,21 @@
 """Grades completions as they are read, with the processes and graders of a dataserver, and hands them on in order."""
 
 import asyncio
-from asyncio import Future
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
+from toolkit.dataserver.completions import completion_digest
 from toolkit.dataserver.graders.remote import new_client
-from toolkit.dataserver.grading import GradeBook, Graded, Question
+from toolkit.dataserver.grading import GradeBook, Question
 from toolkit.dataserver.loaded import Loaded
 from toolkit.dataserver.offline.completion import Completion, Judged, stage_of
 from toolkit.dataserver.offline.progress import progress
 from toolkit.dataserver.questions import Questions
 from toolkit.dataserver.results import error_result, graded_result
 from toolkit.dataserver.samples import Target
-from toolkit.dataserver.schemas import GradeItem, GradeResult
+from toolkit.dataserver.schemas import GradeItem
 
 _BATCH = 256
 # Batches under way: while the slowest completions of one are waited for, the workers have the next ones.
@@ -86,7 +86,7 @@ def _asked(loaded: Loaded, questions: Questions, completion: C) -> _Asked[C]:
         truncated=completion.truncated,
     )
     stage_index = loaded.sampler.stage_index(completion.iteration)
-    return _Asked(completion, target, questions.question(target, stage_index, item))
+    return _Asked(completion, target, questions.question(target, stage_index, item, completion_digest(completion.text)))
 
 
 class _Batch(Generic[C]):
@@ -96,19 +96,19 @@ class _Batch(Generic[C]):
         self._loaded = loaded
         self._asked = asked
         self._limit = loaded.config.limits.completion_chars
-        short = [number for number, each in enumerate(asked) if len(each.completion.text) <= self._limit]
-        answers = book.ask([asked[number].question for number in short])
-        self._answers: dict[int, Future[Graded]] = dict(zip(short, answers, strict=True))
+        self._answers = book.ask([each.question for each in asked if self._is_short(each)])
 
     async def finish(self, done: Done[C]) -> None:
         """Wait for all of them, and hand them on."""
-        await asyncio.gather(*self._answers.values())
-        for number, (completion, target, question) in enumerate(self._asked):
-            stage = stage_of(self._loaded, target, completion.iteration)
-            done(completion, Judged(target, stage, self._result(number, question)))
-
-    def _result(self, number: int, question: Question) -> GradeResult:
-        if number not in self._answers:
+        await self._answers.wait()
+        graded = iter(self._answers.graded)
+        for each in self._asked:
+            stage = stage_of(self._loaded, each.target, each.completion.iteration)
             # As the server answers.
-            return error_result("", f"the completion is longer than {self._limit} characters")
-        return graded_result("", question.plan, self._answers[number].result())
+            result = error_result("", f"the completion is longer than {self._limit} characters")
+            if self._is_short(each) and (answer := next(graded)) is not None:
+                result = graded_result("", each.question.plan, answer)
+            done(each.completion, Judged(each.target, stage, result))
+
+    def _is_short(self, asked: _Asked[C]) -> bool:
+        return len(asked.completion.text) <= self._limit

@@ -25,6 +25,7 @@ from toolkit.dataserver.metrics import Metrics
 from toolkit.dataserver.server import DataServer
 from toolkit.dataserver.web.app import create_app
 from toolkit.dataserver.web.logs import set_up_logs
+from toolkit.dataserver.workers import spare_garbage_collector
 from toolkit.errors import ConfigError
 
 # Requests that are being answered may take so much longer than limits.grade_seconds after SIGTERM.
@@ -106,6 +107,7 @@ async def _get_ready(
     try:
         with _gold_progress(say) as progress:
             await server.warm_up(progress)
+        spare_garbage_collector()
         if ready_file is not None:
             _announce(ready_file, {"url": url, "pid": os.getpid(), "config_id": server.meta.config_id})
         say("ready")
