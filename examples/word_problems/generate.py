@@ -106,6 +106,7 @@ def generate(seed: int = 7) -> dict[str, list[dict[str, str]]]:
         "held_out.jsonl": distinct(ONE_STEP, 60, rng, taken) + distinct(TWO_STEPS, 40, rng, taken),
         "one_step.jsonl": distinct(ONE_STEP, 1000, rng, taken),
         "two_steps.jsonl": distinct(TWO_STEPS, 1000, rng, taken),
+        "practice.jsonl": distinct(ONE_STEP, 400, rng, taken) + distinct(TWO_STEPS, 1600, rng, taken),
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.config.model import ModelConfig
 from toolkit.core.conversation_encoder import ConversationEncoder, conversation_encoder
+from toolkit.core.models.base import LoadedModel
 from toolkit.core.models.load import choose_backend
 from toolkit.inference.engine import Engine
 
@@ -37,20 +38,20 @@ def load_text(model: ModelConfig, chat: ChatConfig) -> ModelText:
 def load_engine(model: ModelConfig, adapter: Path | None, chat: ChatConfig, batch_size: int) -> Engine:
     """The engine for a model with the adapter in `adapter` on top; `batch_size` counts completions.
 
-    A completion ends where training ended a turn, and where the model and its tokenizer say that a text ends.
-
     Raises:
         ModelError: the model or adapter cannot be loaded, or cannot end a turn.
     """
     loaded = choose_backend(model).load_for_inference(model, adapter, chatml=chat.template == "chatml")
     from toolkit.inference.hf import HfEngine  # heavy, and after the backend was chosen
 
-    end_ids = {
-        *conversation_encoder(chat, loaded.tokenizer).end_ids,
-        *_as_ids(loaded.tokenizer.eos_token_id),
-        *_as_ids(loaded.model.generation_config.eos_token_id),
-    }
-    return HfEngine(loaded.model, loaded.tokenizer, frozenset(end_ids), batch_size)
+    ends = end_ids(loaded, conversation_encoder(chat, loaded.tokenizer))
+    return HfEngine(loaded.model, loaded.tokenizer, ends, batch_size)
+
+
+def end_ids(loaded: LoadedModel, encoder: ConversationEncoder) -> frozenset[int]:
+    """The tokens that end a completion: of a turn, and those that the model and its tokenizer name."""
+    named = (loaded.tokenizer.eos_token_id, loaded.model.generation_config.eos_token_id)
+    return encoder.end_ids.union(*map(_as_ids, named))
 
 
 def _positions(model: ModelConfig) -> int | None:

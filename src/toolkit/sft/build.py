@@ -70,5 +70,5 @@ def _callbacks(
     return [
         *callbacks,  # first, so that the checkpoint callback sees its decision to stop
         MetricsCallback(run, counters, planner.plan, TrainingProgress(config.max_steps)),
-        CheckpointCallback(run, counters, config.run.keep_checkpoints),
+        CheckpointCallback(run, counters, config.run.keep_checkpoints, best="loss"),
     ]

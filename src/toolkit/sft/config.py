@@ -5,7 +5,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.config.data import DatasetConfig, OnBadRecord, StageConfig, ValidationConfig
 from toolkit.core.config.generation import GenerationConfig
-from toolkit.core.config.lora import LoraConfig
+from toolkit.core.config.lora import LoraConfig, require_lora_fits
 from toolkit.core.config.model import ModelConfig
 from toolkit.core.config.run import RunConfig
 from toolkit.core.config.strict import StrictModel
@@ -68,12 +68,7 @@ class SFTConfig(StrictModel):
     @field_validator("lora")
     @classmethod
     def _adapter_fits(cls, lora: LoraConfig | None, info: ValidationInfo) -> LoraConfig | None:
-        model: ModelConfig | None = info.data.get("model")
-        if model is not None and model.adapter is not None and lora != LoraConfig():
-            raise ValueError("model.adapter brings its own shape; leave the lora section out")
-        if model is not None and model.quantization != "none" and lora is None:
-            raise ValueError("quantised weights cannot be trained in full; keep the lora section or drop quantization")
-        return lora
+        return require_lora_fits(lora, info.data.get("model"))
 
     @field_validator("stages")
     @classmethod

@@ -15,6 +15,7 @@ from toolkit.core.runs.manifest import differences
 from toolkit.core.runs.processes import is_main_process, process_count
 from toolkit.core.runs.progress import console
 from toolkit.core.runs.resume import ResumePoint, find_resume_point, prepare_run_directory
+from toolkit.core.training.announce import trained_share
 from toolkit.core.training.arguments import accumulation_steps
 from toolkit.sft.config import SFTConfig
 from toolkit.sft.data import SFTData, prepare_data
@@ -93,9 +94,7 @@ def _build_trainer(
 
 def _announce(config: SFTConfig, run: RunDirectory, point: ResumePoint, model: Any) -> None:
     """Say what is trained, from where a resumed run goes on, and what about it is not as it was."""
-    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-    trained, total = sum(size for size, is_trained in sizes if is_trained), sum(size for size, _ in sizes)
-    console.print(f"trained parameters: {trained:,} of {total:,} ({trained / total:.1%})")
+    console.print(trained_share(model))
     if point.checkpoint is None:
         console.print(f"run directory: {run.path}")
         return

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from toolkit.core.config.model import ModelConfig
 from toolkit.core.config.strict import StrictModel
 
 
@@ -30,3 +31,12 @@ class LoraConfig(StrictModel):
 
     modules_to_save: tuple[str, ...] = ()
     """Modules trained in full and saved beside the adapter, such as `embed_tokens` and `lm_head`."""
+
+
+def require_lora_fits(lora: LoraConfig | None, model: ModelConfig | None) -> LoraConfig | None:
+    """The section as it is; ValueError where the model section contradicts it (None if that is wrong itself)."""
+    if model is not None and model.adapter is not None and lora != LoraConfig():
+        raise ValueError("model.adapter brings its own shape; leave the lora section out")
+    if model is not None and model.quantization != "none" and lora is None:
+        raise ValueError("quantised weights cannot be trained in full; keep the lora section or drop quantization")
+    return lora

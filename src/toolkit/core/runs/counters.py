@@ -18,13 +18,18 @@ class RunCounters:
     order_hash: str = field(default_factory=lambda: OrderHash().state())
 
     def advance(self, plan: StepPlan, seconds: float) -> None:
-        """Count one finished step."""
+        """Count one finished step of a plan."""
+        order_hash = OrderHash.from_state(self.order_hash).update(plan.draws)
+        self.count(len(plan.draws), plan.tokens, plan.trained_tokens, seconds, order_hash)
+
+    def count(self, rows: int, tokens: int, trained_tokens: int, seconds: float, order_hash: str) -> None:
+        """Count one finished step, after which all rows so far have this hash."""
         self.step += 1
-        self.rows += len(plan.draws)
-        self.tokens += plan.tokens
-        self.trained_tokens += plan.trained_tokens
+        self.rows += rows
+        self.tokens += tokens
+        self.trained_tokens += trained_tokens
         self.seconds += seconds
-        self.order_hash = OrderHash.from_state(self.order_hash).update(plan.draws)
+        self.order_hash = order_hash
 
     def as_dict(self) -> dict[str, object]:
         """For a checkpoint; `RunCounters(**...)` restores it."""

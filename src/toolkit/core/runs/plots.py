@@ -1,5 +1,6 @@
 """Pictures of a finished run."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +22,36 @@ def plot_run(rows: list[dict[str, Any]], folder: Path) -> list[Path]:
         return []
     folder.mkdir(parents=True, exist_ok=True)
     evaluations = [row for row in rows if "eval_loss" in row]
+    losses = [Curve("training", steps, "loss"), Curve("validation", evaluations, "eval_loss")]
     return [
-        _draw(steps, evaluations, "loss", "loss per trained token (nats)", folder / "loss.png"),
-        _draw(steps, [], "learning_rate", "learning rate", folder / "learning_rate.png"),
+        draw(steps, losses, "loss per trained token (nats)", folder / "loss.png"),
+        draw(steps, [Curve("training", steps, "learning_rate")], "learning rate", folder / "learning_rate.png"),
     ]
 
 
-def _draw(steps: list[dict[str, Any]], evaluations: list[dict[str, Any]], key: str, label: str, path: Path) -> Path:
+@dataclass(frozen=True)
+class Curve:
+    """One key of some lines of metrics.jsonl."""
+
+    label: str
+    rows: list[dict[str, Any]]
+    key: str
+
+    def values(self) -> list[tuple[int, float]]:
+        """Steps and values, where there are any."""
+        return [(row["step"], row[self.key]) for row in self.rows if row.get(self.key) is not None]
+
+
+def draw(steps: list[dict[str, Any]], curves: list[Curve], label: str, path: Path) -> Path:
+    """Draw curves over the optimizer steps, whose lines say which stage each belongs to; the first is drawn as a line,
+    the others with a mark at each value."""
     figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
     _shade_stages(axes, steps)
-    axes.plot([row["step"] for row in steps], [row[key] for row in steps], linewidth=1.2, label="training")
-    if evaluations:
-        axes.plot(
-            [row["step"] for row in evaluations],
-            [row["eval_loss"] for row in evaluations],
-            marker="o",
-            markersize=4,
-            label="validation",
-        )
+    for number, curve in enumerate(curves):
+        if points := curve.values():
+            marks: dict[str, Any] = {"linewidth": 1.2} if number == 0 else {"marker": "o", "markersize": 4}
+            axes.plot(*zip(*points, strict=True), label=curve.label, **marks)
+    if len(axes.get_lines()) > 1:
         axes.legend(loc="upper right")
     axes.set_xlabel("optimizer step")
     axes.set_ylabel(label)

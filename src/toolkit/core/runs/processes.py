@@ -10,4 +10,9 @@ def process_count() -> int:
 
 def is_main_process() -> bool:
     """Whether this is the one process that writes files and talks to the terminal."""
-    return os.environ.get("RANK", "0") == "0"
+    return process_rank() == 0
+
+
+def process_rank() -> int:
+    """Which of them this one is, from 0."""
+    return int(os.environ.get("RANK", "0"))

@@ -12,7 +12,7 @@ console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_
 
 
 class TrainingProgress:
-    """A bar with stage, loss, speed, padding and time left; plain lines where there is no terminal."""
+    """A bar with stage, a few facts and the time left; plain lines where there is no terminal."""
 
     def __init__(self, total_steps: int) -> None:
         self._total = total_steps
@@ -32,9 +32,8 @@ class TrainingProgress:
         self._bar.start()
         self._bar.update(self._task, completed=step)
 
-    def step(self, row: dict[str, Any]) -> None:
-        """Show one line of metrics."""
-        facts = f"loss {row['loss']:.4f}  {row['tokens_per_second']:,.0f} tok/s  padding {row['padding_share']:.0%}"
+    def step(self, row: dict[str, Any], facts: str) -> None:
+        """Show a step: `row` is its line of metrics, `facts` what is worth showing of it."""
         self._bar.update(self._task, completed=row["step"], stage=row["stage"], facts=facts)
         if not console.is_terminal and _is_worth_a_line(row["step"], self._total):
             self.say(f"step {row['step']}/{self._total}  stage {row['stage']}  {facts}")

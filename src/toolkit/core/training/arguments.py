@@ -4,7 +4,7 @@ unsloth changes TRL's defaults (seed, learning rate, optimizer, warm-up and more
 """
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -12,10 +12,20 @@ from toolkit.core.runs.processes import process_count
 from toolkit.errors import ConfigError
 
 if TYPE_CHECKING:
-    from toolkit.core.config.data import ValidationConfig
     from toolkit.core.config.run import RunConfig
     from toolkit.core.config.training import TrainingConfig
     from toolkit.core.runs.directory import RunDirectory
+
+
+class Evaluations(Protocol):
+    """When to evaluate: every so many optimizer steps, and before the first one or not."""
+
+    @property
+    def every(self) -> int: ...
+
+    @property
+    def at_start(self) -> bool: ...
+
 
 _OPTIMIZERS = {"adamw": "adamw_torch", "adamw_8bit": "adamw_8bit", "sgd": "sgd"}
 
@@ -42,7 +52,7 @@ def trainer_arguments(
     *,
     max_steps: int,
     compute_dtype: torch.dtype,
-    validation: "ValidationConfig | None",
+    validation: "Evaluations | None",
     first_step: int,
 ) -> dict[str, Any]:
     """Keyword arguments for any of TRL's configs."""

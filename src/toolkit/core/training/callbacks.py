@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState
@@ -67,13 +67,14 @@ class MetricsCallback(TrainerCallback):
         if not logs or not state.is_world_process_zero:
             return
         if "loss" in logs:
-            _require_finite(logs, state.global_step)
+            require_finite(logs, state.global_step)
             row = {
                 **self._row,
                 **{key: logs[key] for key in ("loss", "grad_norm", "learning_rate") if key in logs},
             }
             append_metrics(self._run.metrics, row)
-            self._progress.step(row)
+            facts = f"loss {row['loss']:.4f}  {row['tokens_per_second']:,.0f} tok/s  padding {row['padding_share']:.0%}"
+            self._progress.step(row, facts)
         elif "eval_loss" in logs:
             values = {key: value for key, value in logs.items() if key.startswith("eval_")}
             append_metrics(self._run.metrics, {"step": state.global_step, **values})
@@ -83,7 +84,7 @@ class MetricsCallback(TrainerCallback):
         self._progress.stop()
 
 
-def _require_finite(logs: dict[str, float], step: int) -> None:
+def require_finite(logs: dict[str, float], step: int) -> None:
     """Stop before a broken step is saved: what is on disk stays the last good state."""
     for name in ("loss", "grad_norm"):
         if not math.isfinite(logs.get(name, 0.0)):
@@ -96,8 +97,11 @@ def _require_finite(logs: dict[str, float], step: int) -> None:
 class CheckpointCallback(TrainerCallback):
     """Publishes the checkpoints that the trainer wrote, marks the best and removes old ones."""
 
-    def __init__(self, run: RunDirectory, counters: RunCounters, keep: int) -> None:
+    def __init__(self, run: RunDirectory, counters: RunCounters, keep: int, *, best: Literal["loss", "reward"]) -> None:
+        """`best`: whether the lowest validation loss or the highest held-out reward marks the best checkpoint."""
         self._run = run
+        self._best_metric = f"eval_{best}"
+        self._sign = -1 if best == "loss" else 1
         self._counters = counters
         self._keep = keep
         self._best_step: int | None = None
@@ -111,11 +115,14 @@ class CheckpointCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         # state.best_metric is updated right after this call, so it still holds the best of the earlier ones.
-        if metrics and (state.best_metric is None or metrics["eval_loss"] < state.best_metric):
+        if metrics and self._is_best(metrics[self._best_metric], state.best_metric):
             self._best_step = state.global_step
             control.should_save = True
         if control.should_training_stop:  # early stopping, which is asked before this callback
             control.should_save = True
+
+    def _is_best(self, value: float, best: float | None) -> bool:
+        return best is None or self._sign * value > self._sign * best
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         _barrier()  # every rank has written its random state

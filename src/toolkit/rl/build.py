@@ -1,0 +1,148 @@
+"""Wire the trainer: arguments, rows, engine, rewards, evaluation and callbacks. Imports TRL."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from datasets import Dataset
+from transformers import EarlyStoppingCallback, PrinterCallback, TrainerCallback
+from trl import GRPOConfig
+
+from toolkit.core.conversation_encoder import ConversationEncoder
+from toolkit.core.models.base import LoadedModel
+from toolkit.core.runs.counters import RunCounters
+from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.runs.progress import TrainingProgress
+from toolkit.core.training.arguments import trainer_arguments
+from toolkit.core.training.callbacks import CheckpointCallback
+from toolkit.dataserver.schemas import Meta
+from toolkit.inference.load import end_ids
+from toolkit.rl.algorithms import resolve_objective
+from toolkit.rl.callbacks import RLMetricsCallback
+from toolkit.rl.client import DataserverClient
+from toolkit.rl.clock import Clock
+from toolkit.rl.config.rl import RLConfig
+from toolkit.rl.correction import ImportanceCorrection
+from toolkit.rl.curriculum import held_out_count, stage_name
+from toolkit.rl.engines import RolloutEngine
+from toolkit.rl.evaluation import Evaluator, sampling_of
+from toolkit.rl.load_engine import rollout_engine
+from toolkit.rl.prompts import PromptSource
+from toolkit.rl.rewards import TotalReward
+from toolkit.rl.rollouts import Rollouts, Timer
+from toolkit.rl.trainer import CurriculumGRPOTrainer
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What is known of a run before its model is loaded."""
+
+    config: RLConfig
+    clock: Clock
+    meta: Meta
+    max_steps: int
+    run: RunDirectory
+
+
+def build_trainer(
+    plan: RunPlan,
+    loaded: LoadedModel,
+    encoder: ConversationEncoder,
+    client: DataserverClient,
+    counters: RunCounters,
+) -> CurriculumGRPOTrainer:
+    """A trainer that is ready for `train()`; `counters` go on from where they are."""
+    # It prints whole batches where a reward is missing, which we count and show ourselves.
+    logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)
+    config, rollout, timer = plan.config, plan.config.rollout, Timer()
+    ends = end_ids(loaded, encoder)
+    engine = rollout_engine(config, loaded, ends)
+    prompts = PromptSource(client, encoder, plan.clock, rollout.max_prompt_tokens)
+    abstain_steps = config.dataserver.abstain_steps if config.dataserver.on_grade_failure == "abstain" else 0
+    rewards = TotalReward(client, plan.clock, timer, abstain_steps)
+    evaluator = _evaluator(plan, prompts, engine, loaded.tokenizer, client)
+    correction = None
+    if rollout.correction != "off":
+        correction = ImportanceCorrection(rollout.correction, rollout.importance_limit)
+    sampling = sampling_of(rollout, logprobs=correction is not None)
+    trainer = CurriculumGRPOTrainer(
+        evaluate_rewards=evaluator.evaluate if evaluator else None,
+        correction=correction,
+        end_ids=ends,
+        model=loaded.model,
+        reward_funcs=[rewards],
+        args=_arguments(plan, loaded, counters.step),
+        processing_class=loaded.tokenizer,
+        # The rows are their own numbers: what they ask is looked up when it is wanted.
+        train_dataset=Dataset.from_dict(
+            {"prompt": [str(row) for row in range(plan.clock.rows_needed(plan.max_steps))]}
+        ),
+        eval_dataset=Dataset.from_dict({"prompt": ["0"]}) if evaluator else None,
+        rollout_func=Rollouts(plan.clock, prompts, engine, loaded.tokenizer, sampling, config.training.seed, timer),
+        callbacks=_callbacks(plan, counters, prompts, rewards),
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def _evaluator(
+    plan: RunPlan, prompts: PromptSource, engine: RolloutEngine, tokenizer: Any, client: DataserverClient
+) -> Evaluator | None:
+    evaluation = plan.config.evaluation
+    if evaluation is None:
+        return None
+    count = held_out_count(plan.meta, evaluation)
+    return Evaluator(evaluation, prompts, count, engine, tokenizer, client, plan.run.path / "evaluations")
+
+
+def _arguments(plan: RunPlan, loaded: LoadedModel, first_step: int) -> GRPOConfig:
+    config, rollout = plan.config, plan.config.rollout
+    common = trainer_arguments(
+        config.training,
+        config.run,
+        plan.run,
+        max_steps=plan.max_steps,
+        compute_dtype=loaded.compute_dtype,
+        validation=config.evaluation,
+        first_step=first_step,
+    )
+    return GRPOConfig(
+        **{**common, "metric_for_best_model": "eval_reward", "greater_is_better": True},
+        **resolve_objective(config.algorithm, config.objective).as_arguments(),
+        num_generations=rollout.generations,
+        num_generations_eval=1,
+        steps_per_generation=plan.clock.steps_per_generation,
+        num_iterations=rollout.iterations,
+        max_completion_length=rollout.max_new_tokens,
+        # The trained probabilities are those at the temperature that completions are sampled at.
+        temperature=rollout.temperature,
+        shuffle_dataset=False,
+        disable_dropout=False,
+        use_vllm=False,
+        log_completions=False,
+        sync_ref_model=False,
+        cast_lm_head_to_fp32=False,
+        multi_objective_aggregation="sum_then_normalize",
+    )
+
+
+def _callbacks(
+    plan: RunPlan, counters: RunCounters, prompts: PromptSource, rewards: TotalReward
+) -> list[TrainerCallback]:
+    config = plan.config
+    callbacks: list[TrainerCallback] = []
+    if config.evaluation is not None and config.evaluation.patience is not None:
+        callbacks.append(EarlyStoppingCallback(config.evaluation.patience, config.evaluation.min_improvement))
+    return [
+        *callbacks,  # first, so that the checkpoint callback sees its decision to stop
+        RLMetricsCallback(
+            plan.run,
+            counters,
+            plan.clock,
+            lambda iteration: stage_name(plan.meta, iteration),
+            prompts.of_generation,
+            rewards,
+            TrainingProgress(plan.max_steps),
+        ),
+        CheckpointCallback(plan.run, counters, config.run.keep_checkpoints, best="reward"),
+    ]

@@ -1,0 +1,148 @@
+"""What is written down and shown of each optimizer step."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from toolkit.core.runs.counters import RunCounters
+from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.runs.metrics import append_metrics
+from toolkit.core.runs.progress import TrainingProgress
+from toolkit.core.training.callbacks import require_finite
+from toolkit.rl.clock import Clock
+from toolkit.rl.prompts import Prompt
+from toolkit.rl.rewards import TotalReward
+from toolkit.rl.transcript import append_lines, one_group, shown
+
+# Our names for what TRL logs.
+_NAMES = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "learning_rate": "learning_rate",
+    "reward": "reward",
+    "reward_std": "reward_std",
+    "frac_reward_zero_std": "zero_variance_share",
+    "entropy": "entropy",
+    "kl": "kl",
+    "completions/mean_length": "completion_tokens",
+    "completions/max_length": "longest_completion",
+    "completions/clipped_ratio": "truncated_share",
+    "clip_ratio/region_mean": "clipped_share",
+    "cispo_clip_ratio": "clipped_share",
+}
+_PREFIXES = ("graders/", "rewards/", "sampling/")
+_OURS = ("abstained", "failed", "too_long_prompts")
+# How often completions are shown: so many times in a run.
+_SHOWINGS = 10
+
+
+class RLMetricsCallback(TrainerCallback):
+    """Counts each step, writes it to metrics.jsonl and shows it; keeps and shows a few completions."""
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        counters: RunCounters,
+        clock: Clock,
+        stage: Callable[[int], str],
+        prompts: Callable[[int], Sequence[Prompt]],
+        rewards: TotalReward,
+        progress: TrainingProgress,
+    ) -> None:
+        """`stage` names the stage of an iteration; `prompts` are those of a generation."""
+        self._run = run
+        self._counters = counters
+        self._clock = clock
+        self._stage = stage
+        self._prompts = prompts
+        self._rewards = rewards
+        self._progress = progress
+        self._began = 0.0
+        self._row: dict[str, Any] = {}
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._progress.start(self._counters.step)
+
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._rewards.timer.seconds.clear()
+        self._began = time.perf_counter()
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        seconds = time.perf_counter() - self._began
+        spent = {name: round(self._rewards.timer.seconds.get(name, 0.0), 4) for name in ("generate", "grade", "sync")}
+        step = state.global_step - 1
+        self._row = {
+            "step": state.global_step,
+            "stage": self._stage(step),
+            "seconds": {**spent, "learn": round(seconds - sum(spent.values()), 4), "all": round(seconds, 4)},
+        }
+        self._count(step, state.num_input_tokens_seen, seconds)
+
+    def on_log(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not logs or not state.is_world_process_zero:
+            return
+        if "loss" in logs:
+            require_finite(logs, state.global_step)
+            row = {**self._row, **_renamed(logs), "order_hash": self._counters.order_hash}
+            append_metrics(self._run.metrics, row)
+            self._progress.step(row, facts(row))
+            self._show_completions(state)
+        elif "eval_reward" in logs:
+            values = {key: value for key, value in logs.items() if key.startswith("eval_")}
+            append_metrics(self._run.metrics, {"step": state.global_step, **values})
+            self._progress.say(f"step {state.global_step}: held-out reward {logs['eval_reward']:.3f}")
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._progress.stop()
+
+    def _count(self, step: int, tokens_so_far: int, seconds: float) -> None:
+        """The order hash goes over the sample ids of all prompts that the step generated for, in slot order."""
+        hasher = blake2b(bytes.fromhex(self._counters.order_hash), digest_size=8)
+        size = self._clock.prompts_per_generation
+        for row in range(self._clock.first_row_at(step), self._clock.first_row_at(step + 1), size):
+            for prompt in self._prompts(self._clock.generation_of(row)):
+                hasher.update(prompt.sample_id.encode() + b"\n")
+        tokens = int(tokens_so_far) - self._counters.tokens
+        self._counters.count(self._clock.rows_per_step, tokens, 0, seconds, hasher.hexdigest())
+
+    def _show_completions(self, state: TrainerState) -> None:
+        graded = self._rewards.latest
+        if not graded or not self._clock.is_aligned(state.global_step - 1):
+            return
+        group = one_group(graded)
+        append_lines(self._run.path / "completions.jsonl", state.global_step, group)
+        if (state.global_step - 1) % max(1, state.max_steps // _SHOWINGS) == 0:
+            asked = " ⏎ ".join(group[0].prompt.text.split("\n"))
+            lines = [shown(each) for each in sorted(group, key=lambda each: -(each.reward or -1))[:4]]
+            self._progress.say("\n".join([f"step {state.global_step} asked: {asked[:160]}", *lines]))
+
+
+def facts(row: dict[str, Any]) -> str:
+    """The few numbers of a step that a person watches."""
+    parts = [f"loss {row['loss']:.4f}"]
+    if row.get("reward") is not None:
+        parts.append(f"reward {row['reward']:.3f}±{row['reward_std'] or 0:.3f}")
+        parts.append(f"alike {row['zero_variance_share']:.0%}")
+        parts.append(f"{row['completion_tokens']:.0f} tokens")
+    if row.get("kl") is not None:
+        parts.append(f"kl {row['kl']:.4f}")
+    return "  ".join([*parts, f"{row['seconds']['all']:.1f} s"])
+
+
+def _renamed(logs: dict[str, float]) -> dict[str, float | None]:
+    ours = {_NAMES[key]: value for key, value in logs.items() if key in _NAMES}
+    rest = {key: value for key, value in logs.items() if key in _OURS or key.startswith(_PREFIXES)}
+    # TRL's own name for the one reward function says nothing more than `reward`.
+    rest = {key: value for key, value in rest.items() if not key.startswith("rewards/total/")}
+    return {key: None if value is None or not math.isfinite(value) else value for key, value in (ours | rest).items()}

@@ -1,0 +1,161 @@
+"""The config file of `toolkit-rl-train`."""
+
+from typing import Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from toolkit.core.config.chat import ChatConfig
+from toolkit.core.config.environment import VariableName
+from toolkit.core.config.generation import GenerationConfig
+from toolkit.core.config.lora import LoraConfig, require_lora_fits
+from toolkit.core.config.model import ModelConfig
+from toolkit.core.config.run import RunConfig
+from toolkit.core.config.strict import ConfigPath, StrictModel
+from toolkit.core.config.training import TrainingConfig
+from toolkit.rl.config.objective import Algorithm, ObjectiveConfig
+from toolkit.rl.config.rollout import RolloutConfig, SamplingConfig
+
+
+class DataserverSection(StrictModel):
+    """Where prompts and rewards come from."""
+
+    config: ConfigPath | None = None
+    """Config file of a dataserver that is started beside the trainer and ended with it."""
+
+    url: str | None = Field(default=None, pattern=r"^https?://")
+    """Or: address of one that runs already, such as `http://127.0.0.1:9000`."""
+
+    token_env: VariableName | None = None
+    """Environment variable that holds the server's token, where it wants one."""
+
+    retry_seconds: float = Field(default=300.0, gt=0)
+    """How long a request is tried again while the server cannot be reached or is overloaded."""
+
+    on_grade_failure: Literal["stop", "abstain"] = "stop"
+    """What follows when that was in vain: stop, after a checkpoint; or go on without rewards, so that a step teaches
+    nothing, for at most `abstain_steps` optimizer steps in a row."""
+
+    abstain_steps: int = Field(default=5, ge=1)
+    """How many steps in a row may go without rewards."""
+
+    beyond_last_stage: bool = False
+    """Let `training.max_steps` go beyond the dataserver's last stage, whose mix then goes on."""
+
+    @model_validator(mode="after")
+    def _one_server(self) -> "DataserverSection":
+        if (self.config is None) == (self.url is None):
+            raise ValueError("give one of `config` (start a dataserver) and `url` (use one that runs)")
+        return self
+
+
+class EvaluationConfig(SamplingConfig):
+    """Rewards on the dataserver's held-out rows during training."""
+
+    temperature: float = Field(default=0.0, ge=0)
+    """0 takes the likeliest token each time, so that evaluations differ by the model alone."""
+
+    every: int = Field(default=20, ge=1)
+    """Optimizer steps between two evaluations."""
+
+    at_start: bool = True
+    """Evaluate once before the first step too, to see what training changes."""
+
+    prompts: int | None = Field(default=None, ge=1)
+    """How many of the held-out rows are asked; all of them unless given."""
+
+    samples: int = Field(default=1, ge=1)
+    """Completions of each prompt; more than one wants a temperature above 0."""
+
+    seed: int = Field(default=0, ge=0)
+    """Seed of the samples, the same at every evaluation."""
+
+    patience: int | None = Field(default=None, ge=1)
+    """Stop after so many evaluations in a row without a better reward; null never stops early."""
+
+    min_improvement: float = Field(default=0.0, ge=0)
+    """How much higher the reward must be to count as better for `patience`."""
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> "EvaluationConfig":
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError(f"samples: {self.samples} with temperature: 0 is one answer {self.samples} times")
+        return self
+
+
+class RLTrainingConfig(TrainingConfig):
+    """One optimizer step trains `rows_per_step` completions, however many devices share the work."""
+
+    rows_per_step: int = Field(default=64, ge=2)
+    """Completions in one optimizer step, over all devices together."""
+
+    micro_batch_size: int = Field(default=8, ge=1)
+    """Completions that go through the model at once on one device."""
+
+    max_steps: int | None = Field(default=None, ge=1)
+    """Stop after so many optimizer steps; at the end of the dataserver's last stage unless given."""
+
+    learning_rate: float = Field(default=2e-5, gt=0)
+    """Peak learning rate."""
+
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate falls after the warm-up; `constant` does not."""
+
+
+class RLConfig(StrictModel):
+    """Reinforcement learning from graded completions."""
+
+    model: ModelConfig
+    """The base model, and in `adapter` where training goes on from, as from an SFT run."""
+
+    lora: LoraConfig | None = LoraConfig()
+    """The adapter; null trains all weights."""
+
+    chat: ChatConfig = ChatConfig()
+    """The template of prompts; its loss mask and length limit are for SFT."""
+
+    dataserver: DataserverSection
+    """Prompts and rewards."""
+
+    algorithm: Algorithm = "grpo"
+    """What is optimised; `--dry-run` shows its fields and its paper."""
+
+    objective: ObjectiveConfig = ObjectiveConfig()
+    """Fields of the algorithm to replace."""
+
+    rollout: RolloutConfig = RolloutConfig()
+    """How the completions that are trained on are sampled."""
+
+    evaluation: EvaluationConfig | None = None
+    """Rewards on held-out rows; none unless given."""
+
+    training: RLTrainingConfig = RLTrainingConfig()
+    """Optimizer, schedule and the shape of a step; `rows_per_step` counts completions."""
+
+    run: RunConfig = RunConfig()
+    """Where the run is kept."""
+
+    generation: GenerationConfig = GenerationConfig()
+    """How toolkit-predict answers with the trained model; training does not read it."""
+
+    @field_validator("lora")
+    @classmethod
+    def _adapter_fits(cls, lora: LoraConfig | None, info: ValidationInfo) -> LoraConfig | None:
+        return require_lora_fits(lora, info.data.get("model"))
+
+    @field_validator("rollout")
+    @classmethod
+    def _correction_fits(cls, rollout: RolloutConfig) -> RolloutConfig:
+        neutral = (rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty) == (1.0, 0, 0.0, 1.0)
+        if rollout.correction != "off" and not neutral:
+            raise ValueError(
+                "the importance correction compares the model's own probabilities, which top_p, top_k, min_p and "
+                "repetition_penalty change; leave them out, or set importance_correction: off"
+            )
+        return rollout
+
+    @field_validator("run")
+    @classmethod
+    def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
+        if run.export == "best" and "evaluation" in info.data and info.data["evaluation"] is None:
+            raise ValueError("export: best needs an evaluation section to tell which is best")
+        return run

@@ -1,0 +1,87 @@
+"""How completions are sampled from the model in training."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from toolkit.core.config.strict import StrictModel
+
+
+class SamplingConfig(StrictModel):
+    """How a completion is sampled."""
+
+    max_new_tokens: int = Field(default=256, ge=1)
+    """Longest completion, in tokens."""
+
+    temperature: float = Field(default=1.0, ge=0)
+    """0 takes the likeliest token each time; higher is more varied."""
+
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Sample from the likeliest tokens that together have this probability."""
+
+    top_k: int = Field(default=0, ge=0)
+    """Sample from this many of the likeliest tokens; 0 does not limit them."""
+
+    min_p: float = Field(default=0.0, ge=0, lt=1)
+    """Leave out tokens less likely than this share of the likeliest one."""
+
+    repetition_penalty: float = Field(default=1.0, gt=0)
+    """Divide the score of tokens that were already said; 1 does nothing."""
+
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Texts at which a completion ends, besides the model's own end token."""
+
+
+Correction = Literal["off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+
+
+class RolloutConfig(SamplingConfig):
+    """The completions that are trained on: groups of `generations` for each prompt."""
+
+    engine: Literal["hf", "vllm"] = "hf"
+    """What generates: transformers on the training model itself, or vLLM in this process."""
+
+    generations: int = Field(default=8, ge=2)
+    """Completions of each prompt, against whose mean reward each of them is judged."""
+
+    steps_per_generation: int | None = Field(default=None, ge=1)
+    """Micro-batches that one round of generation serves; those of one optimizer step unless given."""
+
+    iterations: int = Field(default=1, ge=1)
+    """How often each completion is trained on."""
+
+    batch_size: int = Field(default=64, ge=1)
+    """Completions that the hf engine generates at once."""
+
+    max_prompt_tokens: int = Field(default=1024, ge=1)
+    """Longer prompts are passed over and counted: none of their completions is generated or trained."""
+
+    importance_correction: Literal["auto"] | Correction = "auto"
+    """How the loss makes up for an engine whose probabilities differ from the training model's: not at all, or by
+    their ratio per token or per completion, cut at a limit (truncate) or left out beyond it (mask). `auto` is off
+    for hf, whose model is the training model, and sequence_mask for vllm."""
+
+    importance_limit: float = Field(default=3.0, gt=1)
+    """The limit of that ratio."""
+
+    sync: Literal["auto", "adapter", "weights"] = "auto"
+    """What brings vLLM up to date after an optimizer step: the adapter alone, or all weights merged. `auto` is
+    weights on a CPU and the adapter on CUDA."""
+
+    gpu_memory_utilization: float = Field(default=0.3, gt=0, lt=1)
+    """Share of a CUDA device that vLLM takes."""
+
+    @model_validator(mode="after")
+    def _completions_differ(self) -> "RolloutConfig":
+        if self.temperature == 0:
+            raise ValueError(
+                "temperature: 0 makes all completions of a prompt the same, which teaches nothing; 1 is usual"
+            )
+        return self
+
+    @property
+    def correction(self) -> Correction:
+        """The importance correction, `auto` resolved."""
+        if self.importance_correction != "auto":
+            return self.importance_correction
+        return "sequence_mask" if self.engine == "vllm" else "off"

@@ -1,0 +1,111 @@
+"""The connection of a run to its dataserver, which may be started for it."""
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+
+from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.runs.processes import is_main_process, process_count, process_rank
+from toolkit.dataserver.schemas import Meta
+from toolkit.errors import ConfigError, ServerError, ToolkitError
+from toolkit.rl.client import DataserverClient
+from toolkit.rl.config.rl import DataserverSection
+from toolkit.rl.handshake import handshake
+from toolkit.rl.local_server import LocalServer
+
+
+@dataclass(frozen=True)
+class ServerRecord:
+    """What a run keeps of its dataserver, so that it is the same run for it after a resume.
+
+    Attributes:
+        run_id: the run's name at the dataserver.
+        config_id: hash of the server's config, data and graders.
+    """
+
+    run_id: str
+    config_id: str
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A client that has shaken hands, what the server said of itself, and what is to be kept of both."""
+
+    client: DataserverClient
+    meta: Meta
+    record: ServerRecord
+
+
+@contextmanager
+def connected(section: DataserverSection, run: RunDirectory, *, resume: bool) -> Iterator[Connection]:
+    """Connect every process of a run to one dataserver, and end it afterwards if it was started here.
+
+    Raises:
+        ConfigError, DataError: the server's config is wrong, or it is no longer the one that the run began with.
+        ServerError: the server cannot be reached.
+    """
+    earlier = _read_record(run) if resume else None
+    with ExitStack() as stack:
+        server = None
+        if section.config is not None and is_main_process():
+            run.path.parent.mkdir(parents=True, exist_ok=True)
+            server = LocalServer(section.config, run.path.with_name(f"{run.path.name}.dataserver.log"))
+        url, run_id = _shared(stack, server, section.url, earlier)
+        client = stack.enter_context(
+            DataserverClient(
+                url,
+                token=_token(section),
+                run_id=run_id,
+                rank=process_rank(),
+                retry_seconds=section.retry_seconds,
+                check=server.require_running if server is not None else None,
+            )
+        )
+        meta = handshake(client, config_id=earlier.config_id if earlier else None, wait_seconds=section.retry_seconds)
+        yield Connection(client, meta, ServerRecord(run_id, meta.config_id))
+
+
+def write_record(run: RunDirectory, record: ServerRecord) -> None:
+    """Keep it in the run's folder."""
+    run.write_json(run.path / "dataserver.json", asdict(record))
+
+
+def _read_record(run: RunDirectory) -> ServerRecord | None:
+    path = run.path / "dataserver.json"
+    return ServerRecord(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+
+def _shared(
+    stack: ExitStack, server: LocalServer | None, url: str | None, earlier: ServerRecord | None
+) -> tuple[str, str]:
+    """The server's address and the run's name there: the main process decides, and tells the others."""
+    error: ToolkitError | None = None
+    if is_main_process():
+        try:
+            url = stack.enter_context(server).url if server is not None else url
+        except ToolkitError as failure:
+            error = failure
+    decided = [url, earlier.run_id if earlier else secrets.token_hex(8), str(error) if error else ""]
+    if process_count() > 1:
+        from accelerate import PartialState
+        from accelerate.utils import broadcast_object_list
+
+        PartialState()
+        broadcast_object_list(decided)
+    if error is not None:
+        raise error
+    if decided[2] or decided[0] is None or decided[1] is None:
+        raise ServerError(f"the dataserver could not be started: {decided[2]}")
+    return decided[0], decided[1]
+
+
+def _token(section: DataserverSection) -> str | None:
+    if section.token_env is None:
+        return None
+    token = os.environ.get(section.token_env)
+    if not token:
+        raise ConfigError(f"dataserver.token_env: the environment variable {section.token_env} is not set")
+    return token

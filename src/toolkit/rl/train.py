@@ -1,0 +1,130 @@
+"""`toolkit-rl-train`: a run of reinforcement learning, step by named step."""
+
+import json
+from typing import Any
+
+from toolkit.core.conversation_encoder import conversation_encoder
+from toolkit.core.models.base import TrainingSettings
+from toolkit.core.models.load import choose_backend
+from toolkit.core.preparation import tokenizer_digest
+from toolkit.core.runs import checkpoints
+from toolkit.core.runs.counters import RunCounters
+from toolkit.core.runs.description import write_description
+from toolkit.core.runs.directory import RunDirectory, check_run_directory
+from toolkit.core.runs.finish import finished_result
+from toolkit.core.runs.manifest import require_same_run
+from toolkit.core.runs.processes import is_main_process, process_count
+from toolkit.core.runs.progress import console
+from toolkit.core.runs.resume import ResumePoint, prepare_run_directory
+from toolkit.core.training.announce import trained_share
+from toolkit.dataserver.schemas import Meta
+from toolkit.errors import RunError
+from toolkit.rl.clock import Clock
+from toolkit.rl.config.rl import RLConfig
+from toolkit.rl.curriculum import clock_of, require_fit
+from toolkit.rl.server import connected, write_record
+
+
+def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
+    """Train as `config` says, in the run directory `<output_dir>/<name>`; returns its `result.json`.
+
+    Raises:
+        ConfigError, DataError, ModelError, ServerError: the input is wrong; nothing was trained or overwritten.
+        RunError: the run failed after it had started.
+    """
+    clock = clock_of(config)  # refuses a step that does not divide, before anything is started
+    run = RunDirectory(config.run.output_dir / name)
+    if is_main_process():
+        check_run_directory(run, resume=resume, overwrite=overwrite)
+    if resume and config.training.max_steps and (done := finished_result(run, config.training.max_steps)):
+        console.print(f"{run.path} is finished: nothing is left to resume")
+        return done
+    backend = choose_backend(config.model)  # before TRL is imported: unsloth rewrites its classes
+    with connected(config.dataserver, run, resume=resume) as connection:
+        meta = connection.meta
+        max_steps = require_fit(config, clock, meta)
+        tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
+        identity = run_identity(config, meta, tokenizer)
+        point = find_resume_point(run, identity, clock, resume=resume)
+        if resume and (done := finished_result(run, max_steps)):
+            console.print(f"{run.path} is finished: nothing is left to resume")
+            return done
+        loaded = backend.load_for_training(config.model, config.lora, settings=_settings(config))
+        from toolkit.rl.build import RunPlan, build_trainer  # imports TRL, so only now that the backend is there
+
+        plan = RunPlan(config, clock, meta, max_steps, run)
+        encoder = conversation_encoder(config.chat, loaded.tokenizer)
+        trainer = build_trainer(plan, loaded, encoder, connection.client, point.counters)
+        if is_main_process():
+            _announce(run, point, loaded.model)
+            prepare_run_directory(run, point)
+            write_description(run, "toolkit-rl-train", config, identity, [])
+            write_record(run, connection.record)
+        trainer.accelerator.wait_for_everyone()
+        _train_or_save(trainer, point)
+    if not is_main_process():
+        return {}
+    from toolkit.rl.report import finish
+
+    return finish(run, config, max_steps)
+
+
+def run_identity(config: RLConfig, meta: Meta, tokenizer: Any) -> dict[str, Any]:
+    """Everything that must be the same for a resumed run to be the same run, bit for bit."""
+    described = config.model_dump(mode="json")
+    training = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing")
+    return {
+        **{key: described[key] for key in ("model", "lora", "chat", "algorithm", "objective", "rollout")},
+        "training": {key: described["training"][key] for key in training},
+        "processes": process_count(),
+        "tokenizer": tokenizer_digest(tokenizer),
+        "dataserver": meta.config_id,
+    }
+
+
+def find_resume_point(run: RunDirectory, identity: dict[str, Any], clock: Clock, *, resume: bool) -> ResumePoint:
+    """The newest complete checkpoint, after checking that this config would have led there and can go on from it.
+
+    Raises:
+        ConfigError: model, dataserver, sampling or the shape of a step changed; or the checkpoint lies where a
+            generation is half used.
+    """
+    beginning = ResumePoint(None, RunCounters())
+    if not resume or not run.manifest.is_file():
+        return beginning
+    require_same_run(json.loads(run.manifest.read_text(encoding="utf-8")), identity)
+    latest = checkpoints.latest_checkpoint(run)
+    if latest is None:
+        return beginning
+    clock.require_resumable(latest.step)
+    return ResumePoint(latest.path, RunCounters(**latest.state["counters"]))
+
+
+def _train_or_save(trainer: Any, point: ResumePoint) -> None:
+    """Train; where the dataserver stays out of reach, keep what was learnt before giving up."""
+    from toolkit.rl.rewards import GradingOutage
+
+    try:
+        trainer.train(resume_from_checkpoint=str(point.checkpoint) if point.checkpoint else None)
+    except GradingOutage as error:
+        step = trainer.state.global_step
+        if step > point.counters.step or point.checkpoint is None:
+            trainer.save_now()
+        raise RunError(f"stopped after step {step}, which is saved; --resume goes on from it: {error}") from error
+
+
+def _settings(config: RLConfig) -> TrainingSettings:
+    return TrainingSettings(
+        chatml=config.chat.template == "chatml",
+        max_length=config.rollout.max_prompt_tokens + config.rollout.max_new_tokens,
+        gradient_checkpointing=config.training.gradient_checkpointing,
+        seed=config.training.seed,
+    )
+
+
+def _announce(run: RunDirectory, point: ResumePoint, model: Any) -> None:
+    console.print(trained_share(model))
+    if point.checkpoint is None:
+        console.print(f"run directory: {run.path}")
+    else:
+        console.print(f"resuming {run.path} from step {point.counters.step}")

@@ -1,0 +1,115 @@
+"""Real dataservers for a trainer's client, and a proxy that spoils their answers in ways in which no real one does."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+import httpx
+
+from dataserver.serving import gold_of
+from toolkit.dataserver.schemas import GradeItem, Sample
+
+
+def items_for(samples: list[Sample], *tries: str) -> list[GradeItem]:
+    """A completion for each sample and try; the try "gold" is the right answer."""
+    return [
+        GradeItem(
+            item_id=f"{sample.slot}-{number}",
+            sample_id=sample.sample_id,
+            completion=gold_of(sample) if said == "gold" else said,
+            slot=sample.slot,
+        )
+        for sample in samples
+        for number, said in enumerate(tries)
+    ]
+
+
+class Reply(NamedTuple):
+    """An answer on its way back."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+    seconds_per_byte: float = 0.0
+
+
+Fault = Callable[[Reply], Reply]
+
+
+@dataclass
+class SpoilingProxy:
+    """Passes requests on to a server, and spoils the answers to them: by each fault once, then by `always`."""
+
+    url: str
+    faults: list[Fault] = field(default_factory=list)
+    always: Fault | None = None
+    requests: list[tuple[str, Mapping[str, str], bytes]] = field(default_factory=list)
+    """Path, headers and body of each request, as it came."""
+
+    def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        """What the client gets."""
+        self.requests.append((path, headers, body))
+        kept = {name: value for name, value in headers.items() if name.lower() not in ("host", "connection")}
+        response = httpx.request(method, self.url + path, headers=kept, content=body, trust_env=False, timeout=60)
+        reply = Reply(response.status_code, {"Content-Type": "application/json"}, response.content)
+        fault = self.faults.pop(0) if self.faults else self.always
+        return fault(reply) if fault else reply
+
+
+@contextmanager
+def spoiling(url: str) -> Iterator[tuple[str, SpoilingProxy]]:
+    """A proxy before the server at that address: its own address, and itself."""
+    proxy = SpoilingProxy(url)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            reply = proxy.answer(self.command, self.path, dict(self.headers), body)
+            self.send_response(reply.status)
+            for name, value in {**reply.headers, "Content-Length": str(len(reply.content))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if not reply.seconds_per_byte:
+                self.wfile.write(reply.content)
+                return
+            try:
+                for byte in reply.content:
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(reply.seconds_per_byte)
+            except ConnectionError:
+                pass  # the client did not wait for all of it
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listener:
+        thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.server_port}", proxy
+        finally:
+            listener.shutdown()
+            thread.join()
+
+
+def changed(change: Callable[[Any], Any]) -> Fault:
+    """A fault that changes the JSON of an answer in place, or returns another value for it."""
+
+    def fault(reply: Reply) -> Reply:
+        value = json.loads(reply.content)
+        other = change(value)
+        return reply._replace(content=json.dumps(value if other is None else other).encode())
+
+    return fault
+
+
+def failing(status: int, **headers: str) -> Fault:
+    """A fault that answers with a status and nothing else."""
+    return lambda reply: Reply(status, {name.replace("_", "-"): value for name, value in headers.items()}, b"")
