@@ -54,7 +54,11 @@ class SpoilingProxy:
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
         """What the client gets."""
         self.requests.append((path, headers, body))
-        kept = {name: value for name, value in headers.items() if name.lower() not in ("host", "connection")}
+        kept = [
+            (name.encode(), value.encode("latin-1"))
+            for name, value in headers.items()
+            if name.lower() not in ("host", "connection")
+        ]
         response = httpx.request(method, self.url + path, headers=kept, content=body, trust_env=False, timeout=60)
         reply = Reply(response.status_code, {"Content-Type": "application/json"}, response.content)
         fault = self.faults.pop(0) if self.faults else self.always

@@ -16,7 +16,7 @@ from toolkit.core.training.callbacks import require_finite
 from toolkit.rl.clock import Clock
 from toolkit.rl.prompts import Prompt
 from toolkit.rl.rewards import TotalReward
-from toolkit.rl.transcript import append_lines, one_group, shown
+from toolkit.rl.transcript import append_lines, on_one_line, one_group, shown
 
 # Our names for what TRL logs.
 _NAMES = {
@@ -123,9 +123,10 @@ class RLMetricsCallback(TrainerCallback):
         group = one_group(graded)
         append_lines(self._run.path / "completions.jsonl", state.global_step, group)
         if (state.global_step - 1) % max(1, state.max_steps // _SHOWINGS) == 0:
-            asked = " ⏎ ".join(group[0].prompt.text.split("\n"))
             lines = [shown(each) for each in sorted(group, key=lambda each: -(each.reward or -1))[:4]]
-            self._progress.say("\n".join([f"step {state.global_step} asked: {asked[:160]}", *lines]))
+            self._progress.say(
+                "\n".join([f"step {state.global_step} asked: {on_one_line(group[0].prompt.text)}", *lines])
+            )
 
 
 def facts(row: dict[str, Any]) -> str:

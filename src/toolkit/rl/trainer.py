@@ -9,7 +9,9 @@ from typing import Any, cast
 import torch
 from trl import GRPOTrainer
 
+from toolkit.core.training.labelled_head import LabelledHead
 from toolkit.rl.correction import ImportanceCorrection
+from toolkit.rl.logprobs import CompletionLogprobs
 
 
 class CurriculumGRPOTrainer(GRPOTrainer):
@@ -35,6 +37,9 @@ class CurriculumGRPOTrainer(GRPOTrainer):
         self.eos_token_ids = sorted(end_ids | set(self.eos_token_ids))
         self._evaluate_rewards = evaluate_rewards
         self._correction = correction
+        head = LabelledHead(self.accelerator.unwrap_model(self.model))
+        self._logprobs = CompletionLogprobs(head, self.temperature)
+        self._in_loss: dict[str, torch.Tensor] | None = None
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
@@ -70,6 +75,40 @@ class CurriculumGRPOTrainer(GRPOTrainer):
                 self._metrics[mode][name].append(float(cast(torch.Tensor, self.accelerator.gather(value)).mean()))
         return outputs
 
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        **options: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        """What the base class computes, without the padding, and without the head where no token is learnt."""
+        if model is self.ref_model or options.get("compute_aux_loss"):
+            return super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
+            )
+        rows, inputs = batch_size or len(input_ids), self._in_loss or {}
+        taught = taught_rows(inputs, self.beta) if inputs else None
+        if taught is None or taught.all():
+            return *self._logprobs.compute(model, input_ids, attention_mask, logits_to_keep, rows), None
+        some, their_entropies = self._logprobs.compute(
+            model, input_ids[taught], attention_mask[taught], logits_to_keep, rows
+        )
+        mask = attention_mask[:, -logits_to_keep:]
+        # Where nothing is taught the ratio of new to old policy is 1, and the entropy that is logged the others' mean.
+        logprobs = inputs.get("old_per_token_logps", some.new_zeros(mask.shape)) * mask
+        entropies = mask * (their_entropies.sum() / mask[taught].sum().clamp(min=1))
+        return logprobs.index_put((taught,), some), entropies.index_put((taught,), their_entropies), None
+
+    def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        self._in_loss = inputs
+        try:
+            return super()._compute_loss(model, inputs)
+        finally:
+            self._in_loss = None
+
     def _trained_logprobs(self, outputs: dict[str, Any]) -> torch.Tensor:
         """log p of the completions' tokens by the model as it is, shape [completions, longest]."""
         if "old_per_token_logps" in outputs:
@@ -87,3 +126,20 @@ class CurriculumGRPOTrainer(GRPOTrainer):
         # Kept, so that the loss compares the policy with what it was when these were computed.
         outputs["old_per_token_logps"] = logprobs
         return logprobs
+
+
+def taught_rows(inputs: dict[str, torch.Tensor], beta: float) -> torch.Tensor | None:
+    """Which completions teach anything, shape [completions]; None where all have to be computed.
+
+    A completion whose advantage is 0, as in a group whose rewards are all equal, has loss 0 and gradient 0, unless
+    it is also held near the start by a KL divergence of weight `beta`. One is kept where none teaches, so that there
+    is something to go backward through.
+    """
+    if beta:
+        return None
+    advantages = inputs["advantages"]
+    taught = (advantages if advantages.dim() == 1 else advantages.abs().sum(dim=1)) != 0
+    taught &= inputs["completion_mask"].any(dim=1)
+    if not taught.any():
+        taught[0] = True
+    return taught

@@ -63,5 +63,10 @@ def one_group(graded: Sequence[GradedCompletion]) -> list[GradedCompletion]:
 def shown(graded: GradedCompletion, width: int = 160) -> str:
     """One completion on a line."""
     reward = "none" if graded.reward is None else f"{graded.reward:.2f}"
-    text = " ⏎ ".join(graded.text.split("\n"))
-    return f"  {reward:>5}  {text if len(text) <= width else text[: width - 1] + '…'}"
+    return f"  {reward:>5}  {on_one_line(graded.text, width)}"
+
+
+def on_one_line(text: str, width: int = 160) -> str:
+    """The start of a text, safe to print: what a model writes may hold control characters."""
+    line = "".join(letter if letter.isprintable() else "␣" for letter in text.replace("\n", " ⏎ "))
+    return line if len(line) <= width else line[: width - 1] + "…"

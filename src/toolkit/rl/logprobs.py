@@ -1,0 +1,80 @@
+"""Log-probabilities of completions, computed only where something is learnt from them.
+
+A batch of TRL holds prompts padded on the left and completions padded on the right to the longest of the whole
+generation. Here each row is moved to the left and padded on the right alone, to the longest of the micro-batch: under
+causal attention no token sees what is behind it, so no attention mask is needed, and the output head sees the
+completions' own tokens only.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from toolkit.core.masks import IGNORED_LABEL
+from toolkit.core.training.labelled_head import LabelledHead
+
+
+class CompletionLogprobs:
+    """Computes log p of each completion token, and the entropy at its place, by a model with a labelled head."""
+
+    def __init__(self, head: LabelledHead, temperature: float) -> None:
+        """`temperature`: that of the samples; logits are divided by it."""
+        self._head = head
+        self._temperature = temperature
+
+    def compute(
+        self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, completion_length: int, rows: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities with gradient, and entropies without; both of shape [batch, completion_length], in nats.
+
+        Args:
+            input_ids: prompts and completions, shape [batch, seq]; the last `completion_length` columns are the
+                completions.
+            attention_mask: of the same shape; 0 for padding.
+            rows: how many rows go through the model at once.
+
+        Returns:
+            0 in the place of padding.
+        """
+        shape = (len(input_ids), completion_length)
+        logprobs = torch.zeros(shape, dtype=torch.float32, device=input_ids.device)
+        entropies = torch.zeros_like(logprobs)
+        kept = attention_mask[:, -completion_length:].bool()
+        for part in _parts(len(input_ids), rows):
+            ids, labels = _moved_left(input_ids[part], attention_mask[part], completion_length)
+            chosen, entropy = self._of_labels(model, ids, labels)
+            place = torch.zeros(shape, dtype=torch.bool, device=input_ids.device)
+            place[part] = kept[part]
+            logprobs = logprobs.masked_scatter(place, chosen)
+            entropies = entropies.masked_scatter(place, entropy)
+        return logprobs, entropies
+
+    def _of_labels(self, model: Any, ids: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mask = labels != IGNORED_LABEL
+        with self._head.only(mask):
+            logits = model(input_ids=ids, use_cache=False).logits.float() / self._temperature
+        spread = torch.log_softmax(logits, dim=-1)
+        chosen = spread.gather(-1, labels[mask].unsqueeze(-1)).squeeze(-1)
+        with torch.no_grad():
+            entropy = -(spread.exp() * spread).sum(-1)
+        return chosen, entropy
+
+
+def _parts(count: int, size: int) -> Iterator[slice]:
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
+
+
+def _moved_left(
+    input_ids: torch.Tensor, attention_mask: torch.Tensor, completion_length: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and labels of shape [rows, longest − 1], padded on the right; only completion tokens are labels."""
+    mask = attention_mask.bool()
+    order = torch.argsort((~mask).int(), dim=1, stable=True)  # what is there first, in its own order
+    width = int(mask.sum(dim=1).max())
+    is_completion = torch.zeros_like(mask)
+    is_completion[:, -completion_length:] = mask[:, -completion_length:]
+    ids = input_ids.gather(1, order)[:, :width]
+    labels = torch.where(is_completion, input_ids, IGNORED_LABEL).gather(1, order)[:, :width]
+    return ids[:, :-1], labels[:, 1:]

@@ -1,0 +1,176 @@
+"""Tiny runs of reinforcement learning: their files, their processes, and what they leave."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dataserver.serving import until
+from running import BIN
+
+STEPS = 8
+ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+
+# A random model says each of these now and then, so that rewards differ within a group: they are sevenths.
+_GRADERS = {
+    "says_a": {"type": "regex", "pattern": "(?s).*a.*"},
+    "says_e": {"type": "regex", "pattern": "(?s).*e.*"},
+    "says_digit": {"type": "regex", "pattern": r"(?s).*\d.*"},
+}
+_WEIGHTS = {"says_a": 4, "says_e": 2, "says_digit": 1}
+
+
+def write_run(folder: Path, model: Path, *, name: str = "rl", data: Mapping[str, Any] = {}, **changes: Any) -> Path:
+    """Write two data sets, a dataserver's config and a run's config of 8 steps over two stages; the latter's path.
+
+    An optimizer step is two groups of 4 completions, in two micro-batches. `data` and `changes` are merged into the
+    sections of the two configs; None leaves a section out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for dataset, start in (("a", 0), ("b", 100)):
+        rows = [{"prompt": f"Say {number} apples. " * (number % 3 + 1)} for number in range(start, start + 20)]
+        (folder / f"{dataset}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "data.yaml").write_text(yaml.safe_dump(_merged(_data_config(), data)))
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(_merged(_run_config(model), changes)))
+    return path
+
+
+def _data_config() -> dict[str, Any]:
+    dataset = {"gold": None, "graders": _WEIGHTS, "validation_fraction": 0.25}
+    return {
+        "prompts_per_iteration": 2,
+        "datasets": {name: {"path": f"{name}.jsonl", **dataset} for name in ("a", "b")},
+        "graders": _GRADERS,
+        "stages": [
+            {"name": "one", "until_step": 4, "mix": {"a": 1}},
+            {"name": "two", "until_step": STEPS, "mix": {"a": 1, "b": 1}},
+        ],
+        "limits": {"workers": 1},
+        "journal": {"path": "journal.sqlite", "batch_seconds": 0.05},
+    }
+
+
+def _run_config(model: Path) -> dict[str, Any]:
+    return {
+        "model": {"name": str(model)},
+        "lora": {"r": 4, "dropout": 0.1},
+        "dataserver": {"config": "data.yaml"},
+        "algorithm": "dr_grpo",
+        "rollout": {"generations": 4, "max_new_tokens": 8},
+        "evaluation": {"every": 2, "prompts": 6, "max_new_tokens": 8, "temperature": 1.0, "samples": 2},
+        "training": {"rows_per_step": 8, "micro_batch_size": 4, "learning_rate": 1e-2},
+        "run": {"save_every": 2, "keep_checkpoints": 9},
+    }
+
+
+def _merged(config: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(config)
+    for key, change in changes.items():
+        if change is None:
+            merged.pop(key)
+        else:
+            merged[key] = {**merged.get(key, {}), **change} if isinstance(change, Mapping) else change
+    return merged
+
+
+def command(config: Path, *options: str, processes: int = 1) -> list[str]:
+    """The words of `toolkit-rl-train`, by torchrun where there are several processes."""
+    launch = [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
+    return [*launch, str(BIN / "toolkit-rl-train"), str(config), *options]
+
+
+@contextmanager
+def started(config: Path, *options: str, processes: int = 1) -> Iterator[subprocess.Popen[bytes]]:
+    """A run as a process that is still there; killed at the end. What it says goes to `said(config)`."""
+    with config.with_suffix(".log").open("ab") as log:
+        process = subprocess.Popen(
+            command(config, *options, processes=processes),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **ENVIRONMENT},
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def run(config: Path, *options: str, processes: int = 1, expect: int = 0, seconds: float = 240) -> Path:
+    """A run from its start to its end; returns its folder."""
+    with started(config, *options, processes=processes) as process:
+        code = process.wait(seconds)
+    assert code == expect, said(config)
+    return folder_of(config)
+
+
+def said(config: Path) -> str:
+    """What the runs of a config said so far, each run of spaces and line breaks as one space."""
+    return " ".join(config.with_suffix(".log").read_text(errors="replace").split())
+
+
+def folder_of(config: Path) -> Path:
+    """Where the run of a config is kept."""
+    return config.parent / "runs" / config.stem
+
+
+def wait_for_step(config: Path, step: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until `step` optimizer steps are in metrics.jsonl."""
+    until(lambda: steps_done(config) >= step, process, config.with_suffix(".log"))
+
+
+def steps_done(config: Path) -> int:
+    """How many steps metrics.jsonl has."""
+    file = folder_of(config) / "metrics.jsonl"
+    return file.read_text().count('"loss"') if file.exists() else 0
+
+
+def server_pid(config: Path) -> int:
+    """The process of the dataserver that a run started."""
+    ready = folder_of(config).with_name(f"{config.stem}.dataserver.log.ready.json")
+    return json.loads(ready.read_text())["pid"]
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    """The lines of a .jsonl file."""
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def training_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the lines of metrics.jsonl those of optimizer steps."""
+    return [row for row in rows if "loss" in row]
+
+
+def journal(config: Path) -> list[tuple[Any, ...]]:
+    """What the journal holds: split, iteration, slot, sample, completion and reward of each completion, sorted."""
+    with closing(sqlite3.connect(config.with_name("journal.sqlite"))) as database:
+        query = "SELECT split, iteration, slot, item_id, sample_id, completion, reward FROM grades ORDER BY 1, 2, 3, 4"
+        return database.execute(query).fetchall()
+
+
+def train_here(config: Path, overrides: tuple[str, ...] = (), *, resume: bool = False) -> dict[str, Any]:
+    """The same run in this process, on one thread, as the others have it; returns its result."""
+    import torch
+
+    from toolkit.core.config.load import load_config
+    from toolkit.rl.config.rl import RLConfig
+    from toolkit.rl.train import train
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return train(load_config(config, RLConfig, list(overrides)), config.stem, resume=resume)
+    finally:
+        torch.set_num_threads(threads)
+
+
+WriteRun = Callable[..., Path]
