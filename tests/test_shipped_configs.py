@@ -1,5 +1,6 @@
 """Every config that comes with the toolkit loads and would run, and the template says everything there is to say."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,22 @@ from toolkit.core.models.location import PACKAGED
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.plan import show_plan as show_dataserver_plan
 from toolkit.predict.config import PredictConfig
+from toolkit.rl.config.rl import RLConfig
+from toolkit.rl.plan import show_plan as show_rl_plan
 from toolkit.sft.config import SFTConfig
 from toolkit.sft.plan import show_plan
 
 ROOT = Path(__file__).parent.parent
 SFT_TEMPLATE = ROOT / "sft_config_template.yaml"
+RL_TEMPLATE = ROOT / "rl_config_template.yaml"
 DATA_TEMPLATE = ROOT / "rl_data_config_template.yaml"
-TEMPLATES: dict[Path, type[BaseModel]] = {SFT_TEMPLATE: SFTConfig, DATA_TEMPLATE: DataserverConfig}
-KINDS: dict[str, type[BaseModel]] = {"sft": SFTConfig, "dataserver": DataserverConfig}
-EXAMPLES: dict[str, type[BaseModel]] = {"sft": SFTConfig, "rl_data": DataserverConfig}
+TEMPLATES: dict[Path, type[BaseModel]] = {
+    SFT_TEMPLATE: SFTConfig,
+    RL_TEMPLATE: RLConfig,
+    DATA_TEMPLATE: DataserverConfig,
+}
+KINDS: dict[str, type[BaseModel]] = {"sft": SFTConfig, "rl": RLConfig, "dataserver": DataserverConfig}
+EXAMPLES: dict[str, type[BaseModel]] = {"sft": SFTConfig, "grpo": RLConfig, "rl_data": DataserverConfig}
 SHIPPED = sorted([*ROOT.glob("configs/**/*.yaml"), *ROOT.glob("examples/**/*.yaml"), *ROOT.glob("*.yaml")])
 
 
@@ -39,10 +47,12 @@ def test_there_is_a_template_and_there_are_configs_and_an_example():
     names = {str(path.relative_to(ROOT)) for path in SHIPPED}
     assert names >= {
         "sft_config_template.yaml",
+        "rl_config_template.yaml",
         "rl_data_config_template.yaml",
         "configs/sft/lora.yaml",
         "configs/sft/full_finetuning.yaml",
         "configs/sft/curriculum.yaml",
+        "configs/rl/grpo.yaml",
         "configs/dataserver/gsm8k.yaml",
         "examples/word_problems/sft.yaml",
     }
@@ -53,9 +63,10 @@ def test_every_shipped_config_is_one_of_its_own_class(path: Path):
     assert isinstance(load_config(path, class_of(path)), class_of(path))
 
 
-@pytest.mark.parametrize("path", shipped_of(SFTConfig))
+@pytest.mark.parametrize("path", [*shipped_of(SFTConfig), *shipped_of(RLConfig)])
 def test_toolkit_predict_reads_every_training_config(path: Path):
-    assert load_config(path, PredictConfig).generation == load_config(path, SFTConfig).generation
+    config: Any = load_config(path, class_of(path))
+    assert load_config(path, PredictConfig).generation == config.generation
 
 
 @pytest.mark.parametrize("path", shipped_of(SFTConfig))
@@ -91,6 +102,28 @@ def test_a_dry_run_of_every_shipped_dataserver_finds_nothing_wrong(
     shown = capsys.readouterr().err
     assert shown.endswith("nothing was started (--dry-run)\n")
     assert all(stage.name in shown for stage in config.stages)
+
+
+@pytest.mark.parametrize("path", shipped_of(RLConfig))
+def test_a_dry_run_of_every_shipped_reinforcement_learning_finds_nothing_wrong(
+    path: Path, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], write_jsonl: Any
+):
+    """With a tiny model, and rows of GSM8K's form beside a copy of its dataserver's config."""
+    config = load_config(path, RLConfig)
+    assert config.model.name in PACKAGED, "a config that is tried first should need no hub"
+    served = config.dataserver.config
+    assert served is not None
+    overrides = [f"model={{name: {tiny_model}}}", f"run.output_dir={tmp_path / 'runs'}"]
+    if served.parent.name == "dataserver":
+        shutil.copy(served, tmp_path)
+        # One in 50 rows is held out, and the evaluation asks 100.
+        rows = [{**row, "question": f"{number}. {row['question']}"} for number in range(1800) for row in GSM8K]
+        write_jsonl(tmp_path / "gsm8k_train.jsonl", rows)
+        overrides.append(f"dataserver.config={tmp_path / served.name}")
+    show_rl_plan(load_config(path, RLConfig, overrides), path.stem)
+    shown = capsys.readouterr().err
+    assert shown.endswith("nothing was trained (--dry-run)\n")
+    assert all(stage.name in shown for stage in load_config(served, DataserverConfig).stages)
 
 
 # Graders have a catalogue of their own; the template has a few for an example.
@@ -131,6 +164,17 @@ def test_the_template_gives_the_default_of_everything_that_is_not_an_example():
     }
     with_defaults = SFTConfig.model_validate(examples, context={"base_dir": ROOT})
     assert load_config(SFT_TEMPLATE, SFTConfig) == with_defaults
+
+
+def test_the_template_of_reinforcement_learning_does_too():
+    written = read_raw(RL_TEMPLATE)
+    examples = {
+        "model": {"name": written["model"]["name"]},
+        "dataserver": {"config": written["dataserver"]["config"]},
+        "evaluation": {},
+    }
+    with_defaults = RLConfig.model_validate(examples, context={"base_dir": ROOT})
+    assert load_config(RL_TEMPLATE, RLConfig) == with_defaults
 
 
 def test_the_template_of_the_dataserver_does_too():

@@ -1,22 +1,28 @@
 """Tiny runs of reinforcement learning: their files, their processes, and what they leave."""
 
+import gzip
 import json
 import os
 import signal
 import sqlite3
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
-from dataserver.serving import until
-from running import BIN
+from rl.rl_serving import Reply, spoiling
+from running import BIN, metrics
 
 STEPS = 8
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+
+# On a busy machine a process may need a minute to import what it needs.
+_LONGEST_SECONDS = 250.0
 
 # A random model says each of these now and then, so that rewards differ within a group: they are sevenths.
 _GRADERS = {
@@ -101,14 +107,17 @@ def started(config: Path, *options: str, processes: int = 1) -> Iterator[subproc
     try:
         yield process
     finally:
-        process.send_signal(signal.SIGKILL)
+        # The ranks of a run that did not end as it should.
+        ranks = psutil.Process(process.pid).children() if processes > 1 and process.poll() is None else []
+        for each in (process, *ranks):
+            each.send_signal(signal.SIGKILL)
         process.wait()
 
 
-def run(config: Path, *options: str, processes: int = 1, expect: int = 0, seconds: float = 240) -> Path:
+def run(config: Path, *options: str, processes: int = 1, expect: int = 0) -> Path:
     """A run from its start to its end; returns its folder."""
     with started(config, *options, processes=processes) as process:
-        code = process.wait(seconds)
+        code = process.wait(_LONGEST_SECONDS)
     assert code == expect, said(config)
     return folder_of(config)
 
@@ -123,9 +132,13 @@ def folder_of(config: Path) -> Path:
     return config.parent / "runs" / config.stem
 
 
-def wait_for_step(config: Path, step: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until `step` optimizer steps are in metrics.jsonl."""
-    until(lambda: steps_done(config) >= step, process, config.with_suffix(".log"))
+def wait_for_step(config: Path, step: int, process: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait until `step` optimizer steps are in metrics.jsonl, as long as the process runs."""
+    deadline = time.monotonic() + _LONGEST_SECONDS
+    while steps_done(config) < step:
+        assert process is None or process.poll() is None, f"the run ended: {said(config)}"
+        assert time.monotonic() < deadline, f"too late: {said(config)}"
+        time.sleep(0.01)
 
 
 def steps_done(config: Path) -> int:
@@ -157,6 +170,19 @@ def journal(config: Path) -> list[tuple[Any, ...]]:
         return database.execute(query).fetchall()
 
 
+def require_same_runs(one: Path, other: Path, last: int = STEPS) -> None:
+    """Assert that two runs, by their configs, left the same: numbers, completions, evaluations and weights."""
+    a, b = folder_of(one), folder_of(other)
+    assert metrics(a) == metrics(b)
+    assert lines(a / "completions.jsonl") == lines(b / "completions.jsonl")
+    evaluations = {file.name: file.read_bytes() for file in (a / "evaluations").iterdir()}
+    assert evaluations == {file.name: file.read_bytes() for file in (b / "evaluations").iterdir()}
+    for file in ("adapter_model.safetensors", f"checkpoint-{last}/optimizer.pt"):
+        assert (a / file).read_bytes() == (b / file).read_bytes()
+    tokens = [json.loads((run / "result.json").read_text())["tokens"] for run in (a, b)]
+    assert tokens[0] == tokens[1]
+
+
 def train_here(config: Path, overrides: tuple[str, ...] = (), *, resume: bool = False) -> dict[str, Any]:
     """The same run in this process, on one thread, as the others have it; returns its result."""
     import torch
@@ -171,6 +197,22 @@ def train_here(config: Path, overrides: tuple[str, ...] = (), *, resume: bool = 
         return train(load_config(config, RLConfig, list(overrides)), config.stem, resume=resume)
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def refusing(url: str, refuse: Callable[[str, dict[str, Any]], bool]) -> Iterator[str]:
+    """The address of a way to the server at `url`, on which `refuse(path, body)` decides who gets a 503."""
+    with spoiling(url) as (address, proxy):
+        passed_on = proxy.answer
+
+        def answer(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+            plain = gzip.decompress(body) if headers.get("Content-Encoding") == "gzip" else body
+            if plain and refuse(path, json.loads(plain)):
+                return Reply(503, {}, b"")
+            return passed_on(method, path, headers, body)
+
+        proxy.answer = answer
+        yield address
 
 
 WriteRun = Callable[..., Path]

@@ -43,13 +43,16 @@ Fault = Callable[[Reply], Reply]
 
 @dataclass
 class SpoilingProxy:
-    """Passes requests on to a server, and spoils the answers to them: by each fault once, then by `always`."""
+    """Passes requests on to a server, and spoils its prompts and rewards: by each fault once, then by `always`."""
 
     url: str
     faults: list[Fault] = field(default_factory=list)
     always: Fault | None = None
+    describing: Fault | None = None
+    """Spoils what the server says of itself."""
     requests: list[tuple[str, Mapping[str, str], bytes]] = field(default_factory=list)
     """Path, headers and body of each request, as it came."""
+    client: httpx.Client = field(default_factory=lambda: httpx.Client(trust_env=False, timeout=60))
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
         """What the client gets."""
@@ -59,9 +62,12 @@ class SpoilingProxy:
             for name, value in headers.items()
             if name.lower() not in ("host", "connection")
         ]
-        response = httpx.request(method, self.url + path, headers=kept, content=body, trust_env=False, timeout=60)
+        response = self.client.request(method, self.url + path, headers=kept, content=body)
         reply = Reply(response.status_code, {"Content-Type": "application/json"}, response.content)
-        fault = self.faults.pop(0) if self.faults else self.always
+        if method == "GET":
+            fault = self.describing if path == "/meta" else None
+        else:
+            fault = self.faults.pop(0) if self.faults else self.always
         return fault(reply) if fault else reply
 
 
@@ -101,6 +107,7 @@ def spoiling(url: str) -> Iterator[tuple[str, SpoilingProxy]]:
         finally:
             listener.shutdown()
             thread.join()
+            proxy.client.close()
 
 
 def changed(change: Callable[[Any], Any]) -> Fault:

@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,29 +158,6 @@ def test_a_bad_network_changes_no_reward_and_keeps_no_row_twice(other_server: Se
     assert len(journal(other_server.log.parent)) == 4 * 24
 
 
-def test_a_trainer_outlasts_a_server_that_is_killed_while_it_grades(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = a_config(tmp_path / "config")
-    calls = config.with_name("calls")
-    with ThreadPoolExecutor() as threads, serving(config) as server, a_client(server.url) as client:
-        items = items_for(client.sample(0, 0, 8), "gold", *[f"sleep 0.05 {number}" for number in range(6)])
-        grading = threads.submit(client.grade, 0, "train-0", items)
-        until(lambda: calls.exists() and len(calls.read_text().splitlines()) >= 10)
-        server.end(9)
-        assert not grading.done()
-        with serving(config, port=server.port) as again:
-            disturbed = grading.result(60)
-            with a_client(again.url) as other:
-                assert outcomes(other.grade(0, "train-0", items)) == outcomes(disturbed)
-
-    assert {status for _, status, _ in outcomes(disturbed)} == {"ok"}
-    own = [record.getMessage() for record in caplog.records if record.name.startswith("toolkit.rl")]
-    assert len(own) == 2
-    assert own[0].endswith("asking again for up to 30 s")
-    assert f"the dataserver at {server.url} answers again, after" in own[1]
-
-
 def test_a_server_that_comes_back_with_other_data_is_not_believed(server: Server, other_server: Server) -> None:
     with spoiling(server.url) as (url, proxy), a_client(url) as client:
         before = client.meta().config_id
@@ -251,7 +227,10 @@ def test_an_address_or_token_that_cannot_be_used_is_told_before_anything_is_sent
     assert "secret" not in str(told.value)
 
 
-def test_an_outage_that_is_too_long_says_what_was_tried() -> None:
+def test_an_outage_that_is_too_long_says_what_was_tried(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.rl.client_transport._SECONDS_BETWEEN_LINES", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     begin = time.monotonic()
@@ -261,11 +240,15 @@ def test_an_outage_that_is_too_long_says_what_was_tried() -> None:
 
     assert 0.7 <= time.monotonic() - begin < 3
     assert client.retries >= 2
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("toolkit.rl")]
+    place = f"the dataserver at http://127.0.0.1:{port} cannot be reached ([Errno 111] Connection refused)"
+    assert lines[0] == f"{place}; asking again for up to 0.7 s"
+    assert len(lines) == client.retries
+    assert all(re.fullmatch(rf"{re.escape(place)}; so it has been for \d s", line) for line in lines[1:])
     tries = client.retries + 1
     assert str(told.value) == (
-        f"no good answer after 1 s and {tries} tries; at last: the dataserver at http://127.0.0.1:{port} cannot be "
-        "reached ([Errno 111] Connection refused). See whether the server runs and what its log says; --resume goes on "
-        "from the last checkpoint"
+        f"no good answer after 1 s and {tries} tries; at last: {place}. See whether the server runs and what its log "
+        "says; --resume goes on from the last checkpoint"
     )
 
 
@@ -339,7 +322,7 @@ GRADE_FAULTS: dict[str, tuple[Fault, str]] = {
 
 
 @pytest.mark.parametrize("name", GRADE_FAULTS)
-def test_a_wrong_answer_is_never_a_reward(server: Server, name: str) -> None:
+def test_a_wrong_answer_is_never_a_reward(server: Server, name: str, caplog: pytest.LogCaptureFixture) -> None:
     fault, message = GRADE_FAULTS[name]
     with (
         spoiling(server.url) as (url, proxy),
@@ -358,6 +341,9 @@ def test_a_wrong_answer_is_never_a_reward(server: Server, name: str) -> None:
 
     assert outcomes(good) == [(f"{slot}-{number}", "ok", 1.0 - number) for slot in range(2) for number in range(2)]
     assert client.retries == 2
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("toolkit.rl")]
+    assert [line.partition("; ")[2] for line in told[:1]] == ["asking again for up to 30 s"]
+    assert [line.partition(", after ")[0] for line in told[1:]] == [f"the dataserver at {url} answers again"]
     # Only what is the same may be repeated.
     assert proxy.requests == [proxy.requests[0]] * 3
 
@@ -475,7 +461,6 @@ def test_a_resumed_run_may_answer_otherwise_than_the_first_time(server: Server) 
             assert outcomes(client.grade(0, "train-0-g0", items)) == [("0-0", "ok", reward)]
 
 
-LABEL = Label(3, "train-3", "a run", 1, "c" * 64)
 items_strategy = st.lists(
     st.text(st.characters(codec=None), max_size=300).map(
         lambda text: GradeItem(item_id="i", sample_id="s", completion=text)
@@ -485,10 +470,16 @@ items_strategy = st.lists(
 
 
 @settings(deadline=None)
-@given(items=items_strategy, max_items=st.integers(1, 5), max_body_bytes=st.integers(700, 2000))
+@given(
+    name=st.sampled_from(["train-3", "ü" * 178, "日" * 300, "\0" * 300]),
+    items=items_strategy,
+    max_items=st.integers(1, 5),
+    max_body_bytes=st.integers(700, 3000),
+)
 def test_requests_keep_the_limits_and_every_item_in_its_place(
-    items: list[GradeItem], max_items: int, max_body_bytes: int
+    name: str, items: list[GradeItem], max_items: int, max_body_bytes: int
 ) -> None:
+    label = Label(3, name, "run", 1, "c" * 64)
     limits = Limits(
         max_batch_size=1,
         max_items=max_items,
@@ -497,13 +488,13 @@ def test_requests_keep_the_limits_and_every_item_in_its_place(
         grade_timeout_seconds=1.0,
     )
 
-    calls = list(grade_calls(LABEL, items, limits))
+    calls = list(grade_calls(label, items, limits))
 
     kept: list[GradeItem] = []
     for call in calls:
         if isinstance(call, GradeItem):
             kept.append(call)
-            assert len(encoded(call.completion)) > max_body_bytes - 500
+            assert len(label.opening("")) + len(encoded(name)) + len(encoded(call.completion)) > max_body_bytes - 100
             continue
         kept += call.items
         assert len(call.body) <= max_body_bytes
@@ -516,7 +507,7 @@ def test_requests_keep_the_limits_and_every_item_in_its_place(
     assert [id(item) for item in kept] == [id(item) for item in items]
     requests = [call.request_id for call in calls if isinstance(call, GradeCall)]
     assert len(set(requests)) == len(requests)
-    assert [call.request_id for call in grade_calls(LABEL, items, limits) if isinstance(call, GradeCall)] == requests
+    assert [call.request_id for call in grade_calls(label, items, limits) if isinstance(call, GradeCall)] == requests
 
 
 @settings(deadline=None)

@@ -56,7 +56,9 @@ class GradeCall:
 
 def grade_calls(label: Label, items: Sequence[GradeItem], limits: Limits) -> Iterator[GradeCall | GradeItem]:
     """The items in requests that the server takes, in their order; an item that fits into none comes by itself."""
-    room = limits.max_body_bytes - len(label.opening("x" * _LONGEST_ID)) - len(_CLOSING)
+    # A long id is cut before its number, so that its bytes may be most for the smallest number.
+    longest_ids = [label.request_id(number, []) for number in (0, len(items))]
+    room = limits.max_body_bytes - max(len(label.opening(each)) for each in longest_ids) - len(_CLOSING)
     chunk: list[GradeItem] = []
     parts: list[bytes] = []
     number = size = 0

@@ -25,23 +25,25 @@ def marker_counts(groups: Sequence[Group]) -> dict[str, int]:
 
 
 def asked_markers(groups: Sequence[Group]) -> list[str]:
-    """The markers that every prompt speaks of, so that they belong to the task and not to one of its questions."""
+    """The markers that every prompt speaks of, so that they belong to the task and not to one of its questions.
+
+    None where a single prompt leaves that open.
+    """
     found = [markers_in(group.asked_text) for group in groups]
-    return sorted(set.intersection(*found)) if found else []
+    return sorted(set.intersection(*found)) if len(found) > 1 else []
 
 
 def marker_faults(groups: Sequence[Group], tokenizer: Any, encoder: ConversationEncoder) -> list[str]:
     """What keeps a marker of the task from the model, or from the graders; a sentence for each."""
-    asked, written = asked_markers(groups), marker_counts(groups)
     ends = {decode(tokenizer, [token]) for token in {*encoder.end_ids, tokenizer.eos_token_id} if token is not None}
-    special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
-    told = [decode(tokenizer, group.prompt.ids) for group in groups]
-    faults = []
-    for marker in asked:
-        if not all(marker in text for text in told):
+    special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    shown = [decode(tokenizer, group.prompt.ids) for group in groups]
+    faults, unwritten = [], []
+    for marker in asked_markers(groups):
+        if not all(marker in text for text in shown):
             faults.append(
-                f"the prompts' messages say {marker}, and it is not in what the model is shown: its chat template "
-                "leaves it out; set chat.template: chatml"
+                f"the prompts say {marker}, and it is not in what the model is shown: its chat template leaves it out; "
+                "set chat.template: chatml"
             )
         elif marker in ends:
             faults.append(
@@ -50,14 +52,16 @@ def marker_faults(groups: Sequence[Group], tokenizer: Any, encoder: Conversation
             )
         elif marker in special and (pieces := _pieces(marker, groups[0], tokenizer)) > 1:
             faults.append(
-                f"{marker} is a special token of the tokenizer, and in prompts it is written as {pieces} ordinary "
-                f"ones, as text is; what the model knows as {marker} it was not asked for: take another tag"
+                f"{marker} is a special token of the tokenizer, and prompts spell it by {pieces} ordinary ones, so the "
+                "model may not see that it is meant: take another tag, or show it by SFT first"
             )
-        elif marker not in written and all_completions(groups):
-            faults.append(
-                f"every prompt speaks of {marker}, and no completion has it: teach it by SFT first, or show an example "
-                "of it in the prompt"
-            )
+        elif marker not in marker_counts(groups):
+            unwritten.append(marker)
+    if unwritten and all_completions(groups):
+        faults.append(
+            f"every prompt speaks of {', '.join(unwritten)}, which no completion has: where a grader wants that, teach "
+            "it by SFT first, or show an example in the prompt"
+        )
     return faults
 
 

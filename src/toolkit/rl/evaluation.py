@@ -89,6 +89,13 @@ def evaluation_file(folder: Path, step: int) -> Path:
     return folder / f"step-{step:06d}.jsonl"
 
 
+def discard_evaluations(folder: Path, after_step: int) -> None:
+    """Remove those of later steps, which a resumed run makes anew."""
+    for path in folder.glob("step-*.jsonl"):
+        if int(path.stem.removeprefix("step-")) > after_step:
+            path.unlink()
+
+
 @dataclass(frozen=True)
 class Difference:
     """A mean difference between two evaluations of the same prompts, with its 95 % interval ± `margin`."""

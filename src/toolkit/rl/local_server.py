@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -22,8 +21,6 @@ _PRIVATE = ("listen.host=127.0.0.1", "listen.token_env=null")
 
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_BETWEEN_LINES = 10.0
-# After SIGTERM it answers what it was asked, and writes its journal.
-_GRACE_SECONDS = 20.0
 _WINDOW_SECONDS = 600.0
 _LONGEST_PAUSE_SECONDS = 10.0
 _SHOWN_LINES = 10
@@ -43,6 +40,7 @@ class LocalServer:
         overrides: Sequence[str] = (),
         *,
         restarts: int = 5,
+        grace_seconds: float = 20.0,
         say: Callable[[str], None] = console.print,
     ) -> None:
         """Start nothing yet.
@@ -52,6 +50,7 @@ class LocalServer:
             log: file to which the server's own messages are appended.
             overrides: like `--set`. The server listens on 127.0.0.1 and wants no token unless they say otherwise.
             restarts: how many there may be within ten minutes.
+            grace_seconds: how long the server may take, at the end, to answer what it was asked and write its journal.
             say: tells a person, in one line, how far the start is, and of restarts.
         """
         self._config = config
@@ -59,6 +58,7 @@ class LocalServer:
         self._ready_file = log.with_name(f"{log.name}.ready.json")
         self._overrides = overrides
         self._restarts = restarts
+        self._grace_seconds = grace_seconds
         self._say = say
         self._url = ""
         self._log_start = 0
@@ -173,9 +173,9 @@ class LocalServer:
     def _ended(self, code: int) -> ToolkitError:
         """The error of a server that ended by itself."""
         text = self._messages()
-        told = re.search(r"^error: (.*)", text, re.MULTILINE | re.DOTALL)
-        if told is not None:
-            message = f"the dataserver of {self._config}: {told[1]}"
+        _, mark, told = f"\n{text}".rpartition("\nerror: ")
+        if mark and code > 0:
+            message = f"the dataserver of {self._config}: {told}"
         else:
             last = "\n  ".join(text.splitlines()[-_SHOWN_LINES:]) or "nothing"
             message = f"the dataserver of {self._config} {_ending(code)}; the end of {self._log}:\n  {last}"
@@ -196,7 +196,7 @@ class LocalServer:
         try:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE_SECONDS)
+                process.wait(self._grace_seconds)
         finally:
             # At once if a second Ctrl-C interrupts the wait. Its grading processes end with it in any case.
             if process.poll() is None:

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-import torch
-from torch import distributed
-
 from toolkit.dataserver.schemas import GradeItem, GradeResult
 from toolkit.errors import RunError, ServerError
 from toolkit.rl.clock import Clock
+from toolkit.rl.outages import Outage, any_rank
 from toolkit.rl.rollouts import Timer
 from toolkit.rl.transcript import GradedCompletion
 
@@ -24,10 +22,6 @@ class GradeSource(Protocol):
     def grade(self, iteration: int, label: str, items: Sequence[GradeItem]) -> list[GradeResult]:
         """One result per item, in their order; `label` names the request within the run."""
         ...
-
-
-class GradingOutage(ServerError):
-    """The dataserver could not be asked for rewards, on one rank at least."""
 
 
 class TotalReward:
@@ -53,7 +47,7 @@ class TotalReward:
 
         Raises:
             RunError: the completions belong to another step than the one in training.
-            GradingOutage: there are no rewards, and training may not go on without them.
+            Outage: there are no rewards, and training may not go on without them.
         """
         step, generation = columns["trainer_state"].global_step, columns["generation"][0]
         self._require_step(generation, step)
@@ -90,7 +84,7 @@ class TotalReward:
         if step not in self._failed_steps:
             self._failed_steps.append(step)
         if len(self._failed_steps) > self._abstain_steps:
-            raise GradingOutage(reason)
+            raise Outage(reason)
         logger.warning(
             "step %d has no rewards and teaches nothing (%d of at most %d in a row): %s",
             step,
@@ -119,15 +113,6 @@ def grade_all(
     ]
     results = grades.grade(step, label, items)
     return [replace(each, result=result) for each, result in zip(completions, results, strict=True)]
-
-
-def any_rank(is_so: bool) -> bool:
-    """Whether it is so on any rank; all ranks must ask, and all get the same answer."""
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return is_so
-    flag = torch.tensor([float(is_so)], device="cuda" if torch.cuda.is_available() else "cpu")
-    distributed.all_reduce(flag)
-    return bool(flag.item())
 
 
 def statistics(graded: Sequence[GradedCompletion]) -> list[tuple[str, float]]:

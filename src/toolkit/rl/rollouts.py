@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolkit.core.runs.processes import process_rank
-from toolkit.errors import RunError
+from toolkit.errors import RunError, ServerError
 from toolkit.inference.engine import Completion, GenerationRequest, Sampling, StopReason
 from toolkit.inference.seeds import derive_seed
 from toolkit.inference.text import completion_text
 from toolkit.rl.clock import Clock
 from toolkit.rl.engines import RolloutEngine
+from toolkit.rl.outages import Outage, any_rank
 from toolkit.rl.prompts import Prompt, PromptSource
 
 
@@ -68,6 +69,7 @@ class Rollouts:
 
         Raises:
             RunError: the rows are not those of the optimizer step that is being collected.
+            Outage: the dataserver cannot be asked for the prompts.
         """
         generation = self._clock.generation_of(int(rows[0]))
         self._require_step(generation, trainer.state.global_step)
@@ -76,7 +78,7 @@ class Rollouts:
             self._engine.update()
             self._timer.add("sync", begin)
             self._updated_at = trainer.state.global_step
-        prompts = self._prompts.of_generation(generation)
+        prompts = self._asked(generation)
         places = self._places(rows, generation)
         begin = time.perf_counter()
         completions = self._complete(generation, prompts, places)
@@ -90,6 +92,17 @@ class Rollouts:
                 f"the clock is off: the trainer collects completions for step {step}, and the prompts are those of "
                 f"iteration {iteration}; nothing was trained on them"
             )
+
+    def _asked(self, generation: int) -> Sequence[Prompt]:
+        prompts: Sequence[Prompt] = ()
+        failure: ServerError | None = None
+        try:
+            prompts = self._prompts.of_generation(generation)
+        except ServerError as error:
+            failure = error
+        if any_rank(failure is not None):
+            raise Outage(str(failure) if failure else "another process could not ask for its prompts")
+        return prompts
 
     def _places(self, rows: Sequence[str], generation: int) -> list[_Place]:
         """By the entries' positions in the whole batch, of which each rank has an equal piece."""
@@ -133,8 +146,20 @@ class Rollouts:
             "prompt_ids": [list(prompt.ids[-1:] if prompt.is_too_long else prompt.ids) for prompt in prompts],
             "completion_ids": [list(completion.token_ids) for completion in filled],
             "logprobs": [list(each.logprobs or ()) for each in filled] if self._sampling.logprobs else None,
+            # By its name TRL leaves tokens out of the loss, of which the KL divergence is a part.
+            "env_mask": _loss_mask(prompts, filled),
             "text": [completion_text(self._tokenizer, each, self._sampling.stop) for each in filled],
             "truncated": [completion.stop_reason is StopReason.LENGTH for completion in filled],
             "asked": list(prompts),
             "generation": [generation] * len(prompts),
         }
+
+
+def _loss_mask(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> list[list[int]] | None:
+    """0 for the tokens that stand for no completion; None where there are no such."""
+    if not any(prompt.is_too_long for prompt in prompts):
+        return None
+    return [
+        [int(not prompt.is_too_long)] * len(completion.token_ids)
+        for prompt, completion in zip(prompts, completions, strict=True)
+    ]

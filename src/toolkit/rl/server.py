@@ -90,10 +90,12 @@ def _shared(
             error = failure
     decided = [url, earlier.run_id if earlier else secrets.token_hex(8), str(error) if error else ""]
     if process_count() > 1:
+        import torch
         from accelerate import PartialState
         from accelerate.utils import broadcast_object_list
 
-        PartialState()
+        # As the trainer will have it. Without `cpu` several processes on a CPU would not find each other.
+        PartialState(cpu=not torch.cuda.is_available())
         broadcast_object_list(decided)
     if error is not None:
         raise error

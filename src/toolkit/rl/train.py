@@ -13,6 +13,7 @@ from toolkit.core.runs.description import write_description
 from toolkit.core.runs.directory import RunDirectory, check_run_directory
 from toolkit.core.runs.finish import finished_result
 from toolkit.core.runs.manifest import require_same_run
+from toolkit.core.runs.metrics import keep_until
 from toolkit.core.runs.processes import is_main_process, process_count
 from toolkit.core.runs.progress import console
 from toolkit.core.runs.resume import ResumePoint, prepare_run_directory
@@ -57,7 +58,7 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
         trainer = build_trainer(plan, loaded, encoder, connection.client, point.counters)
         if is_main_process():
             _announce(run, point, loaded.model)
-            prepare_run_directory(run, point)
+            _prepare(run, point)
             write_description(run, "toolkit-rl-train", config, identity, [])
             write_record(run, connection.record)
         trainer.accelerator.wait_for_everyone()
@@ -102,15 +103,27 @@ def find_resume_point(run: RunDirectory, identity: dict[str, Any], clock: Clock,
 
 def _train_or_save(trainer: Any, point: ResumePoint) -> None:
     """Train; where the dataserver stays out of reach, keep what was learnt before giving up."""
-    from toolkit.rl.rewards import GradingOutage
+    from toolkit.rl.outages import Outage
 
+    first = point.counters.step  # the counters go on with the run
     try:
         trainer.train(resume_from_checkpoint=str(point.checkpoint) if point.checkpoint else None)
-    except GradingOutage as error:
+    except Outage as error:
         step = trainer.state.global_step
-        if step > point.counters.step or point.checkpoint is None:
+        if step == 0:
+            raise RunError(f"stopped before the first step was done, so there is nothing to save: {error}") from error
+        if step > first:
             trainer.save_now()
         raise RunError(f"stopped after step {step}, which is saved; --resume goes on from it: {error}") from error
+
+
+def _prepare(run: RunDirectory, point: ResumePoint) -> None:
+    from toolkit.rl.evaluation import discard_evaluations
+
+    prepare_run_directory(run, point)
+    if point.checkpoint is not None:
+        keep_until(run.path / "completions.jsonl", point.counters.step)
+        discard_evaluations(run.path / "evaluations", point.counters.step)
 
 
 def _settings(config: RLConfig) -> TrainingSettings:

@@ -4,9 +4,11 @@ Import this after the backend has been chosen: unsloth rewrites GRPOTrainer when
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from transformers import TrainerState
 from trl import GRPOTrainer
 
 from toolkit.core.training.labelled_head import LabelledHead
@@ -40,6 +42,13 @@ class CurriculumGRPOTrainer(GRPOTrainer):
         head = LabelledHead(self.accelerator.unwrap_model(self.model))
         self._logprobs = CompletionLogprobs(head, self.temperature)
         self._in_loss: dict[str, torch.Tensor] | None = None
+        self._step_began = _Moment.now(self.state)
+
+    def training_step(self, *arguments: Any, **keywords: Any) -> torch.Tensor:
+        """As the base class; remembers how an optimizer step began."""
+        if self._step % self.args.gradient_accumulation_steps == 0:
+            self._step_began = _Moment.now(self.state)
+        return super().training_step(*arguments, **keywords)
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
@@ -56,7 +65,8 @@ class CurriculumGRPOTrainer(GRPOTrainer):
         return metrics
 
     def save_now(self) -> None:
-        """Write a checkpoint of the steps done so far, as if it were time for one."""
+        """Write a checkpoint of the steps done so far, as if the one in progress had not begun."""
+        self._step_began.restore(self.state)
         self._save_checkpoint(self.model, trial=None)
         self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
@@ -143,3 +153,23 @@ def taught_rows(inputs: dict[str, torch.Tensor], beta: float) -> torch.Tensor | 
     if not taught.any():
         taught[0] = True
     return taught
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """What a step changes before the weights: torch's random numbers, and the count of tokens."""
+
+    cpu: torch.Tensor
+    cuda: list[torch.Tensor]
+    tokens: int
+
+    @classmethod
+    def now(cls, state: TrainerState) -> "_Moment":
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        return cls(torch.get_rng_state(), cuda, int(state.num_input_tokens_seen))
+
+    def restore(self, state: TrainerState) -> None:
+        torch.set_rng_state(self.cpu)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+        state.num_input_tokens_seen = self.tokens

@@ -22,6 +22,10 @@ def choose_backend(config: "ModelConfig") -> "Backend":
     # Progress bars and advice of the libraries below would break up our own display.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    # Nobody is told of a run but those whom its config names.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    # It says so of `rollout_func`, at every start.
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     if _wanted(config) == "unsloth":
         require_extra("unsloth", "model.backend: unsloth")
         from toolkit.core.models.unsloth import UnslothBackend

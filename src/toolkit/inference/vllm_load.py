@@ -1,0 +1,125 @@
+"""Start vLLM in this process, and leave the process otherwise as it was."""
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+
+from toolkit.errors import ConfigError, ModelError
+
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process
+    "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB of keys and values on a CPU, where vLLM would take most of the memory
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""What vLLM reads from the environment, unless the user has set it."""
+
+_ADAPTER_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""The ranks that vLLM can make room for."""
+
+
+@dataclass(frozen=True)
+class VllmOptions:
+    """How vLLM is set up.
+
+    Attributes:
+        dtype: of weights and computation, as torch calls it: bfloat16, float16 or float32.
+        max_length: most tokens that a prompt and its completion have together.
+        gpu_memory_utilization: share of a CUDA device for weights, keys and values; on a CPU, keys and values have
+            `VLLM_CPU_KVCACHE_SPACE` GiB.
+        adapter_rank: highest rank of the adapters that are to be used; 0 where none are.
+        eager: whether the model runs as it is or is compiled first, which takes a minute on a CPU and makes it a
+            little faster; None is eager on a CPU and compiled on CUDA.
+    """
+
+    dtype: str
+    max_length: int
+    gpu_memory_utilization: float = 0.9
+    adapter_rank: int = 0
+    eager: bool | None = None
+
+
+def start_vllm(folder: Path, options: VllmOptions) -> Any:
+    """An `LLMEngine` with the model in `folder`.
+
+    In a process that belongs to a torch.distributed group, each rank has an engine of its own.
+
+    Raises:
+        ConfigError: vLLM is not installed, or has no room for adapters of that rank.
+        ModelError: vLLM cannot load the model, or the model cannot hold `max_length` tokens.
+    """
+    if find_spec("vllm") is None:
+        raise ConfigError("vLLM is not installed: pip install 'posttrain-toolkit[vllm]' (the README says how on a CPU)")
+    adapter_rank = _room_for(options.adapter_rank)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    with _process_kept():
+        from vllm import EngineArgs, LLMEngine  # pyright: ignore[reportMissingImports]
+        from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
+
+        try:
+            return LLMEngine.from_engine_args(
+                EngineArgs(
+                    model=str(folder),
+                    dtype=options.dtype,  # pyright: ignore[reportArgumentType]
+                    max_model_len=options.max_length,
+                    gpu_memory_utilization=options.gpu_memory_utilization,
+                    enforce_eager=current_platform.is_cpu() if options.eager is None else options.eager,
+                    enable_prefix_caching=True,
+                    enable_lora=options.adapter_rank > 0,
+                    max_lora_rank=adapter_rank,  # pyright: ignore[reportArgumentType]
+                    max_loras=1,
+                    generation_config="vllm",  # not the folder's
+                    logprobs_mode="processed_logprobs",  # at the sampling temperature
+                    distributed_executor_backend="external_launcher" if torch.distributed.is_initialized() else None,
+                    disable_log_stats=True,
+                    use_tqdm_on_load=False,
+                )
+            )
+        except (ValueError, NotImplementedError, RuntimeError, OSError) as error:
+            raise ModelError(f"vLLM cannot load {folder}: {reason_of(error)}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """The line that says what is wrong."""
+    if isinstance(error, ValidationError):
+        return error.errors()[0]["msg"]
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _room_for(rank: int) -> int:
+    room = next((size for size in _ADAPTER_RANKS if size >= rank), None)
+    if room is None:
+        raise ConfigError(f"vLLM takes adapters of rank {_ADAPTER_RANKS[-1]} at most, and this one has {rank}")
+    return room
+
+
+@contextmanager
+def _process_kept() -> Iterator[None]:
+    """Put back what vLLM changes in a process that is not its own.
+
+    It seeds all random numbers, calls or replaces `torch.set_num_threads`, and has every program that is started
+    from here load torch's OpenMP first.
+    """
+    preload, threads, set_threads = os.environ.get("LD_PRELOAD"), torch.get_num_threads(), torch.set_num_threads
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.set_num_threads = set_threads
+        torch.set_num_threads(threads)
+        os.environ.pop("LD_PRELOAD", None)
+        if preload is not None:
+            os.environ["LD_PRELOAD"] = preload

@@ -1,0 +1,114 @@
+"""Two processes train the same run as one, and where one of them fails both end."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dataserver.serving import serving, still_running
+from rl.rl_runs import (
+    folder_of,
+    journal,
+    lines,
+    refusing,
+    run,
+    said,
+    started,
+    training_rows,
+    wait_for_step,
+    write_run,
+)
+from running import metrics
+
+# A generation is one group of 4 completions, of which each process has two; there are two in a step.
+CHANGES: dict[str, Any] = {
+    "rollout": {"steps_per_generation": 2},
+    "training": {"micro_batch_size": 1, "max_steps": 4},
+    "evaluation": {"prompts": 5},
+}
+
+
+class Refused:
+    """What the server's address refuses at the moment: completions of rank 1 at an iteration, or nothing."""
+
+    iteration: int | None = None
+
+    def __call__(self, path: str, body: dict[str, Any]) -> bool:
+        return path == "/grade" and body["iteration"] == self.iteration and "/1.0-" in body["request_id"]
+
+
+@pytest.fixture(scope="module")
+def refused() -> Refused:
+    return Refused()
+
+
+@pytest.fixture(scope="module")
+def changes(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, refused: Refused) -> Iterator[dict[str, Any]]:
+    """Sections of runs that all ask one server."""
+    config = write_run(tmp_path_factory.mktemp("server"), tiny_model)
+    with serving(config.with_name("data.yaml")) as server, refusing(server.url, refused) as url:
+        yield {**CHANGES, "dataserver": {"config": None, "url": url, "retry_seconds": 0.5}}
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    """The config of a run by two processes, with a dataserver of its own."""
+    config = write_run(tmp_path_factory.mktemp("two_ranks"), tiny_model, **CHANGES, run={"save_every": 1})
+    run(config, processes=2)
+    return config
+
+
+def test_two_processes_ask_the_same_prompts_in_the_same_steps_as_one(left_alone: Path, two_ranks: Path) -> None:
+    one, two = (training_rows(metrics(folder_of(config))) for config in (left_alone, two_ranks))
+    assert [row["order_hash"] for row in two] == [row["order_hash"] for row in one[:4]]
+    assert [row["stage"] for row in two] == ["one"] * 4
+
+    def asked(config: Path) -> list[tuple[Any, ...]]:
+        return sorted(row[1:3] + row[4:5] for row in journal(config) if row[0] == "train" and row[1] < 4)
+
+    # Every group is whole, whichever process completed which part of it: iteration, slot and sample, 4 times each.
+    assert asked(two_ranks) == asked(left_alone)
+    assert len(asked(two_ranks)) == 4 * 2 * 4
+
+
+def test_two_processes_share_an_evaluation_whose_prompts_they_cannot_halve(left_alone: Path, two_ranks: Path) -> None:
+    answers = lines(folder_of(two_ranks) / "evaluations" / "step-000004.jsonl")
+    alone = lines(folder_of(left_alone) / "evaluations" / "step-000004.jsonl")
+    # Five prompts, two samples of each: each once, in the order of the slots.
+    assert [answer["sample_id"] for answer in answers] == [answer["sample_id"] for answer in alone[:10]]
+    requests = {row[3:5] for row in journal(two_ranks) if row[:2] == ("validation", 4)}
+    assert len(requests) == 10
+
+
+def test_only_the_main_process_speaks(two_ranks: Path) -> None:
+    assert said(two_ranks).count("held-out prompts, first evaluation against last") == 1
+    assert said(two_ranks).count("run directory: ") == 1
+
+
+def test_a_rank_that_is_killed_or_cannot_be_graded_ends_the_run_which_goes_on_bit_for_bit(
+    tmp_path: Path, tiny_model: Path, changes: dict[str, Any], refused: Refused, two_ranks: Path
+) -> None:
+    config = write_run(tmp_path, tiny_model, **changes)
+    with started(config, processes=2) as launcher:
+        wait_for_step(config, 2, launcher)
+        ranks = {each.environ()["RANK"]: each for each in psutil.Process(launcher.pid).children()}
+        assert ranks.keys() == {"0", "1"}
+        ranks["1"].kill()
+        assert launcher.wait(100) == 1
+        assert still_running(list(ranks.values()), 20) == []
+
+    # Resumed, both processes train step 3 as it was; then one of them alone gets no rewards.
+    refused.iteration = 3
+    run(config, "--resume", processes=2, expect=1)
+
+    assert "error: stopped after step 3, which is saved; --resume goes on from it: no good answer" in said(config)
+    assert "which is saved; --resume goes on from it: another process could not have its completions graded" in said(
+        config
+    )
+    undisturbed = folder_of(two_ranks)
+    assert training_rows(metrics(folder_of(config))) == training_rows(metrics(undisturbed))[:3]
+    for file in ("adapter_model.safetensors", "optimizer.pt", "rng_state_0.pth", "rng_state_1.pth"):
+        saved = folder_of(config) / "checkpoint-3" / file
+        assert saved.read_bytes() == (undisturbed / "checkpoint-3" / file).read_bytes()

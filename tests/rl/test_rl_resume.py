@@ -1,0 +1,127 @@
+"""A run that was killed and resumed is, bit for bit, the run that was left alone."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dataserver.serving import serving, still_running
+from rl.rl_runs import (
+    WriteRun,
+    folder_of,
+    journal,
+    require_same_runs,
+    run,
+    server_pid,
+    started,
+    train_here,
+    wait_for_step,
+)
+from toolkit.errors import ConfigError, ServerError
+
+
+def test_a_killed_run_goes_on_bit_for_bit(left_alone: Path, a_run: WriteRun) -> None:
+    # Dropout is on. Checkpoints are at 2, 4 and 6, so that at least step 5 is trained twice.
+    killed = a_run()
+    with started(killed) as process:
+        wait_for_step(killed, 5, process)
+        server = psutil.Process(server_pid(killed))
+        family = [server, *server.children(recursive=True)]
+    assert not (folder_of(killed) / "result.json").exists()
+    # The dataserver notices that its trainer is gone, and takes its graders with it.
+    assert still_running(family, 30) == []
+
+    run(killed, "--resume")
+
+    require_same_runs(killed, left_alone)
+    # The steps that were trained twice sent the same requests under the same ids, which the journal holds once.
+    assert journal(killed) == journal(left_alone)
+
+
+REUSED = {
+    "data": {"prompts_per_iteration": 4, "iteration_stride": 2},
+    "rollout": {"steps_per_generation": 4},
+    "training": {"max_steps": 6},
+    "evaluation": {"prompts": 2, "samples": 1},
+}
+
+
+@pytest.fixture
+def reusing(a_run: WriteRun) -> Iterator[WriteRun]:
+    """As `a_run`, with generations that serve two optimizer steps, from one server for all of them."""
+    with serving(a_run("server", **REUSED).with_name("data.yaml")) as server:
+        dataserver = {"config": None, "url": server.url}
+        yield lambda name: a_run(name, **REUSED, dataserver=dataserver)
+
+
+def test_a_run_whose_generations_are_reused_goes_on_bit_for_bit_from_where_one_begins(reusing: WriteRun) -> None:
+    whole, parts = reusing("whole"), reusing("parts")
+    train_here(whole)
+    train_here(parts, ("training.max_steps=3",))
+
+    # The generation that steps 2 and 3 learn from is half used in checkpoint-3.
+    with pytest.raises(ConfigError, match=r"checkpoint of step 3 lies in the middle.* resume from one of step 2 or 4"):
+        train_here(parts, resume=True)
+    shutil.rmtree(folder_of(parts) / "checkpoint-3")
+    train_here(parts, resume=True)
+
+    require_same_runs(parts, whole, last=6)
+    rows = [json.loads(line) for line in (folder_of(whole) / "metrics.jsonl").read_text().splitlines()]
+    steps = [row for row in rows if "loss" in row]
+    # Every other step generates nothing: it has no reward of its own, and the order goes on from where it was.
+    assert [row.get("reward") is not None for row in steps] == [True, False] * 3
+    assert [row["seconds"]["generate"] > 0 for row in steps] == [True, False] * 3
+    assert [one["order_hash"] == other["order_hash"] for one, other in zip(steps[::2], steps[1::2], strict=True)] == [
+        True
+    ] * 3
+
+
+@pytest.mark.parametrize(("section", "key"), [("run", "save_every"), ("evaluation", "every")])
+def test_a_save_or_an_evaluation_in_the_middle_of_a_generation_is_refused_before_anything_starts(
+    a_run: WriteRun, section: str, key: str
+) -> None:
+    changes = {**REUSED, section: {key: 3}}
+    config = a_run(**changes)
+    with pytest.raises(ConfigError, match=rf"{section}\.{key}: 3 falls into the middle.*choose a multiple of 2"):
+        train_here(config)
+    assert not (config.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("rollout.temperature=0.9", r"rollout\.temperature: 1\.0 → 0\.9"),
+        ("training.seed=1", r"training\.seed: 0 → 1"),
+        ("training.micro_batch_size=2", r"training\.micro_batch_size: 4 → 2"),
+        ("algorithm=dapo", r"algorithm: dr_grpo → dapo"),
+        ("lora.r=8", r"lora\.r: 4 → 8"),
+    ],
+)
+def test_a_resume_that_would_be_another_run_is_refused_by_name(left_alone: Path, override: str, told: str) -> None:
+    before = (folder_of(left_alone) / "metrics.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match=f"not be the same run(.|\n)*{told}"):
+        train_here(left_alone, (override,), resume=True)
+    assert (folder_of(left_alone) / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_resume_with_other_prompts_is_refused(left_alone: Path, tmp_path: Path) -> None:
+    config = tmp_path / "copy" / left_alone.name
+    shutil.copytree(left_alone.parent, config.parent)
+    rows = config.with_name("a.jsonl").read_text()
+    config.with_name("a.jsonl").write_text(rows.replace("Say 3 apples", "Say 3 pears"))
+    with pytest.raises(ServerError, match=r"config_id is \w+, that of the run \w+"):
+        train_here(config, resume=True)
+
+
+def test_a_finished_run_is_neither_trained_again_nor_overwritten(left_alone: Path) -> None:
+    first = json.loads((folder_of(left_alone) / "result.json").read_text())
+    log = folder_of(left_alone).with_name("rl.dataserver.log")
+    said = log.read_bytes()
+    assert train_here(left_alone, ("training.max_steps=8",), resume=True) == first
+    assert log.read_bytes() == said  # no server was started for it
+    assert train_here(left_alone, resume=True) == first
+    with pytest.raises(ConfigError, match="--resume, replace it by --overwrite"):
+        train_here(left_alone)
