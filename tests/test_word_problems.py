@@ -8,6 +8,7 @@ FOLDER = Path(__file__).parents[1] / "examples" / "word_problems"
 sys.path.insert(0, str(FOLDER))
 
 import demo  # noqa: E402
+import shuffled_rewards  # noqa: E402
 import generate  # noqa: E402
 
 
@@ -40,3 +41,17 @@ def test_the_demo_counts_formats_and_right_answers_by_the_last_number():
     chatty = {**row, "messages": [{"content": "It is 7."}]}
     assert [demo.in_format(each) for each in (row, wrong, chatty)] == [True, True, False]
     assert [demo.is_right(each) for each in (row, wrong, chatty)] == [True, False, True]
+
+
+def test_the_control_deals_rewards_out_anew_and_leaves_those_of_held_out_completions():
+    results = [{"item_id": str(number), "reward": number / 8} for number in range(8)]
+    training = {"request_id": "run-0-train-3-3-abc", "results": results}
+
+    dealt = shuffled_rewards.shuffled(training)["results"]
+
+    assert dealt != results
+    assert [each["item_id"] for each in dealt] == [each["item_id"] for each in results]
+    assert sorted(each["reward"] for each in dealt) == [each["reward"] for each in results]
+    assert shuffled_rewards.shuffled(training)["results"] == dealt
+    held_out = {"request_id": "run-0-eval-3-abc", "results": results}
+    assert shuffled_rewards.shuffled(held_out) == held_out

@@ -1,6 +1,7 @@
 """The numbers of toolkit-rl-debug, by hand."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,6 +30,10 @@ def a_group(*said: Said, asked: str = "Why?", cut: int = 0) -> Group:
     return Group(0, prompt, sample, tuple(completions))
 
 
+def about(value: float) -> Any:
+    return pytest.approx(value)
+
+
 def test_the_summary_is_the_one_by_hand():
     groups = [
         # Mean 0.5, standard deviation √(4 · 0.25 / 3).
@@ -39,15 +44,15 @@ def test_the_summary_is_the_one_by_hand():
     ]
     assert summarise(groups) == Summary(
         completions=10,
-        reward=pytest.approx(3.5 / 7),
-        reward_std=pytest.approx(math.sqrt(1 / 3) / 2),
+        reward=about(3.5 / 7),
+        reward_std=about(math.sqrt(1 / 3) / 2),
         zero_variance_share=0.5,
         abstained=1,
         failed=2,
         truncated_share=0.1,
         # 3 of 4, 2 of 4, and 1 of 2.
         distinct_share=0.6,
-        tokens=pytest.approx((1 + 2 + 1 + 3 + 1 + 1 + 2 + 1 + 4 + 4) / 10),
+        tokens=about((1 + 2 + 1 + 3 + 1 + 1 + 2 + 1 + 4 + 4) / 10),
     )
     assert [group.is_alike for group in groups] == [False, False, True]
     assert [component.score for _, component in said_by_graders(groups)["one"]] == [

@@ -1,5 +1,7 @@
 """A run that was killed and resumed is, bit for bit, the run that was left alone."""
 
+import shutil
+
 import pytest
 import yaml
 
@@ -23,6 +25,21 @@ def test_a_killed_run_goes_on_bit_for_bit(write_config, toolkit, tmp_path):
     assert metrics(runs / "killed") == metrics(runs / "left_alone")
     for file in ("adapter_model.safetensors", "checkpoint-8/optimizer.pt"):
         assert (runs / "killed" / file).read_bytes() == (runs / "left_alone" / file).read_bytes()
+
+
+def test_two_processes_go_on_bit_for_bit(write_config, toolkit, tmp_path):
+    config = write_config(run={"save_every": 2, "keep_checkpoints": 9})
+    short = ("--set", "training.max_steps=4")
+    toolkit("toolkit-sft", config, *short, processes=2)
+    run = tmp_path / "runs" / "run"
+    whole = metrics(run), (run / "adapter_model.safetensors").read_bytes()
+
+    # As a kill after step 3 would have left it.
+    shutil.rmtree(run / "checkpoint-4")
+    (run / "result.json").unlink()
+    toolkit("toolkit-sft", config, *short, "--resume", processes=2)
+
+    assert (metrics(run), (run / "adapter_model.safetensors").read_bytes()) == whole
 
 
 def test_a_resumed_run_fetches_no_row_of_an_earlier_step(write_config, tmp_path):

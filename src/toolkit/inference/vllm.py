@@ -15,7 +15,7 @@ import torch
 
 from toolkit.errors import ConfigError, ModelError
 from toolkit.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
-from toolkit.inference.vllm_load import VllmOptions, reason_of, start_vllm
+from toolkit.inference.vllm_load import VllmOptions, start_vllm, vllm_errors
 
 _PASSED_OVER = ("rank_pattern", "alpha_pattern", "trainable_token_indices", "lora_bias")
 """What vLLM does not look at in an adapter's config: it would answer without it and say nothing."""
@@ -52,29 +52,28 @@ class VllmEngine:
         numbers of its completion, but probabilities differ in their last digits with what else is in the batch.
 
         Raises:
-            ConfigError: at the call, where a prompt and its completion could be longer than `max_length`, or
-                log-probabilities are wanted that vLLM does not tell.
+            ConfigError: at the call, where a prompt and its completion could be longer than `max_length`, vLLM cannot
+                sample like this (at a temperature above 2, say), or log-probabilities are wanted that it does not tell.
         """
         _require_plain_logprobs(sampling)
         self._require_room(requests, sampling.max_new_tokens)
         self._require_idle()
+        parameters = self._parameters(sampling)
         keys = [(position, sample) for position, request in enumerate(requests) for sample in range(request.n)]
-        return self._completions({f"{key}": key for key in keys if key not in done}, requests, sampling)
+        return self._completions({f"{key}": key for key in keys if key not in done}, requests, parameters)
 
     def load_weights(self, folder: Path) -> None:
         """Go on with the weights in `folder`: safetensors of the same architecture, under the same names.
 
         Raises:
-            ModelError: there are none, or they do not fit; the engine is of no use then.
+            ModelError: there are none, or they do not fit; then the engine needs others before it can go on.
         """
         self._require_idle()
         if not any(folder.glob("*.safetensors")):
             raise ModelError(f"{folder} holds no safetensors files to load weights from")
-        try:
+        with vllm_errors(ModelError, f"vLLM cannot load the weights in {folder}"):
             self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
             self._engine.apply_model(_pack_heads)
-        except (ValueError, KeyError, RuntimeError, AssertionError, OSError) as error:
-            raise ModelError(f"vLLM cannot load the weights in {folder}: {reason_of(error)}") from error
         if not self._engine.reset_prefix_cache():
             raise RuntimeError("vLLM keeps what the old weights computed of the prompts")
 
@@ -106,19 +105,16 @@ class VllmEngine:
             torch.cuda.empty_cache()
 
     def _completions(
-        self, waiting: dict[str, Key], requests: Sequence[GenerationRequest], sampling: Sampling
+        self, waiting: dict[str, Key], requests: Sequence[GenerationRequest], parameters: Any
     ) -> Iterator[tuple[Key, Completion]]:
         from vllm.inputs import tokens_input  # pyright: ignore[reportMissingImports]
 
         try:
             for name, (position, sample) in waiting.items():
                 request = requests[position]
-                self._engine.add_request(
-                    name,
-                    tokens_input(list(request.prompt_ids)),
-                    self._parameters(sampling, request.seeds[sample]),
-                    lora_request=self._adapter,
-                )
+                parameters.seed = request.seeds[sample]  # vLLM takes a copy
+                prompt = tokens_input(list(request.prompt_ids))
+                self._engine.add_request(name, prompt, parameters, lora_request=self._adapter)
             while waiting:
                 with torch.compiler.set_stance(self._compiler):
                     outputs = self._engine.step()
@@ -128,26 +124,27 @@ class VllmEngine:
             if waiting:
                 self._engine.abort_request(list(waiting))
 
-    def _parameters(self, sampling: Sampling, seed: int) -> Any:
+    def _parameters(self, sampling: Sampling) -> Any:
+        """As vLLM calls them, and without a seed."""
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
         from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
 
-        return SamplingParams(
-            max_tokens=sampling.max_new_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            repetition_penalty=sampling.repetition_penalty,
-            seed=seed,
-            stop=list(sampling.stop),
-            stop_token_ids=sorted(self._end_ids),
-            ignore_eos=True,  # the tokenizer's; ours are above
-            logprobs=0 if sampling.logprobs else None,  # of the chosen token and no others
-            detokenize=bool(sampling.stop),
-            skip_special_tokens=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
+        with vllm_errors(ConfigError, "vLLM cannot sample like this"):
+            return SamplingParams(
+                max_tokens=sampling.max_new_tokens,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                min_p=sampling.min_p,
+                repetition_penalty=sampling.repetition_penalty,
+                stop=list(sampling.stop),
+                stop_token_ids=sorted(self._end_ids),
+                ignore_eos=True,  # the tokenizer's; ours are above
+                logprobs=0 if sampling.logprobs else None,  # of the chosen token and no others
+                detokenize=bool(sampling.stop),
+                skip_special_tokens=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
 
     def _load_adapter(self, folder: Path) -> Any:
         if not self._options.adapter_rank:
@@ -158,10 +155,8 @@ class VllmEngine:
         # Each has a number of its own: vLLM keeps by it what it has read and computed.
         self._adapters_used += 1
         adapter = LoRARequest(f"adapter {self._adapters_used}", self._adapters_used, str(folder))
-        try:
+        with vllm_errors(ModelError, f"vLLM cannot use the adapter in {folder}"):
             self._engine.add_lora(adapter)
-        except (ValueError, RuntimeError, OSError) as error:
-            raise ModelError(f"vLLM cannot use the adapter in {folder}: {reason_of(error)}") from error
         return adapter
 
     def _require_room(self, requests: Sequence[GenerationRequest], max_new_tokens: int) -> None:
@@ -198,9 +193,8 @@ def _require_usable(adapter: Path) -> None:
 
 def _completion(output: Any) -> Completion:
     ids = tuple(output.token_ids)
-    reason = StopReason.LENGTH if output.finish_reason == "length" else StopReason.END
-    if isinstance(output.stop_reason, str):
-        reason = StopReason.STOP
+    reasons = {"stop": StopReason.END, "length": StopReason.LENGTH}
+    reason = StopReason.STOP if isinstance(output.stop_reason, str) else reasons[output.finish_reason]
     if output.logprobs is None:
         return Completion(ids, reason)
     return Completion(ids, reason, tuple(of[token].logprob for token, of in zip(ids, output.logprobs, strict=True)))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from pydantic import ValidationError
 
-from toolkit.errors import ConfigError, ModelError
+from toolkit.errors import ConfigError, ModelError, ToolkitError
 
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process
@@ -62,38 +62,41 @@ def start_vllm(folder: Path, options: VllmOptions) -> Any:
     adapter_rank = _room_for(options.adapter_rank)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    with _process_kept():
+    with _process_kept(), vllm_errors(ModelError, f"vLLM cannot load {folder}"):
         from vllm import EngineArgs, LLMEngine  # pyright: ignore[reportMissingImports]
         from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
-        try:
-            return LLMEngine.from_engine_args(
-                EngineArgs(
-                    model=str(folder),
-                    dtype=options.dtype,  # pyright: ignore[reportArgumentType]
-                    max_model_len=options.max_length,
-                    gpu_memory_utilization=options.gpu_memory_utilization,
-                    enforce_eager=current_platform.is_cpu() if options.eager is None else options.eager,
-                    enable_prefix_caching=True,
-                    enable_lora=options.adapter_rank > 0,
-                    max_lora_rank=adapter_rank,  # pyright: ignore[reportArgumentType]
-                    max_loras=1,
-                    generation_config="vllm",  # not the folder's
-                    logprobs_mode="processed_logprobs",  # at the sampling temperature
-                    distributed_executor_backend="external_launcher" if torch.distributed.is_initialized() else None,
-                    disable_log_stats=True,
-                    use_tqdm_on_load=False,
-                )
-            )
-        except (ValueError, NotImplementedError, RuntimeError, OSError) as error:
-            raise ModelError(f"vLLM cannot load {folder}: {reason_of(error)}") from error
+        arguments = EngineArgs(
+            model=str(folder),
+            dtype=options.dtype,  # pyright: ignore[reportArgumentType]
+            max_model_len=options.max_length,
+            gpu_memory_utilization=options.gpu_memory_utilization,
+            enforce_eager=current_platform.is_cpu() if options.eager is None else options.eager,
+            enable_prefix_caching=True,
+            enable_lora=options.adapter_rank > 0,
+            max_lora_rank=adapter_rank,  # pyright: ignore[reportArgumentType]
+            max_loras=1,
+            generation_config="vllm",  # not the folder's
+            logprobs_mode="processed_logprobs",  # at the sampling temperature
+            distributed_executor_backend="external_launcher" if _among_ranks() else None,
+            disable_log_stats=True,
+            use_tqdm_on_load=False,
+        )
+        return LLMEngine.from_engine_args(arguments)
 
 
-def reason_of(error: Exception) -> str:
-    """The line that says what is wrong."""
-    if isinstance(error, ValidationError):
-        return error.errors()[0]["msg"]
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+@contextmanager
+def vllm_errors(kind: type[ToolkitError], what: str) -> Iterator[None]:
+    """Turn what vLLM raises into an error of `kind` that begins with `what`."""
+    from vllm.exceptions import VLLMError  # pyright: ignore[reportMissingImports]
+
+    try:
+        yield
+    except ValidationError as error:
+        raise kind(f"{what}: {error.errors()[0]['msg']}") from error
+    except (VLLMError, ValueError, KeyError, RuntimeError, AssertionError, OSError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise kind(f"{what}: {reason}") from error
 
 
 def _room_for(rank: int) -> int:
@@ -101,6 +104,10 @@ def _room_for(rank: int) -> int:
     if room is None:
         raise ConfigError(f"vLLM takes adapters of rank {_ADAPTER_RANKS[-1]} at most, and this one has {rank}")
     return room
+
+
+def _among_ranks() -> bool:
+    return torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
 
 
 @contextmanager

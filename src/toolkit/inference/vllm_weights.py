@@ -51,9 +51,9 @@ def _merged_state(base: Any) -> dict[str, torch.Tensor]:
     return state
 
 
-def _adapted_layers(base: Any) -> dict[str, torch.nn.Module]:
+def _adapted_layers(base: Any) -> dict[str, Any]:
     """PEFT's layers by the names of what they wrap; one inside another counts as part of it."""
-    layers: dict[str, torch.nn.Module] = {}
+    layers: dict[str, Any] = {}
     for name, module in base.named_modules():
         inside = name.startswith(tuple(f"{outer}." for outer in layers))
         if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper) and not inside:

@@ -24,18 +24,21 @@ class ImportanceCorrection:
 
         Args:
             trained: log π of each token, shape [completions, longest].
-            outputs: `completion_mask` and `sampling_per_token_logps`, both of that shape.
+            outputs: `completion_mask` and `sampling_per_token_logps`, both of that shape; and `tool_mask` too, where
+                there are tokens that nobody sampled.
 
         Returns:
             The ratio, of shape [completions, longest], or [completions, 1] for a mode of sequences.
         """
-        mask = outputs["completion_mask"]
+        mask = outputs["completion_mask"] * outputs.get("tool_mask", 1)
         difference = torch.nan_to_num((trained - outputs["sampling_per_token_logps"]) * mask)
         log_ratio = difference.sum(dim=1, keepdim=True) if self.mode.startswith("sequence") else difference
         ratio = torch.exp(log_ratio)
+        counted = mask.any(dim=1, keepdim=True) if self.mode.startswith("sequence") else mask
         measured = {
             "sampling/logprob_difference": difference.abs().sum() / mask.sum().clamp(min=1),
-            "sampling/ratio_beyond_limit": (ratio > self.limit).float().mean(),
+            # Where nothing was sampled the ratio is 1, and so not beyond it.
+            "sampling/ratio_beyond_limit": (ratio > self.limit).sum() / counted.sum().clamp(min=1),
         }
         if self.mode.endswith("truncate"):
             return ratio.clamp(max=self.limit), measured

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from toolkit.core.models.load import choose_backend
 from toolkit.core.runs.progress import console
 from toolkit.errors import ConfigError
-from toolkit.inference.load import load_engine, load_text
+from toolkit.inference.load import load_text
 from toolkit.rl.config.rl import RLConfig
 from toolkit.rl.curriculum import clock_of, require_fit
 from toolkit.rl.debug_findings import findings
@@ -83,7 +83,7 @@ def look_at_rollouts(config: RLConfig, name: str, request: DebugRequest) -> Look
             asked = rollouts.training_prompts(source, clock, request.iteration, request.prompts)
         samples = request.samples or config.rollout.generations
         console.print(f"{weights}: {samples} completions of each of {len(asked)} prompts")
-        with closing(load_engine(weights.model, weights.adapter, config.chat, config.rollout.batch_size)) as engine:
+        with closing(rollouts.debug_engine(weights, config)) as engine:
             completions = rollouts.sampled(asked, engine, text.tokenizer, config, samples)
         groups = rollouts.graded(asked, completions, connection.client, kept)
     found = [*findings(groups, lengths, config.rollout), *marker_faults(groups, text.tokenizer, text.encoder)]

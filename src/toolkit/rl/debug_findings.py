@@ -126,7 +126,8 @@ def _constant_graders(groups: Sequence[Group]) -> Iterator[str]:
             said_so = f" (it says: {one_line(detail)})" if detail else ""
             yield (
                 f"the grader {name} gives 0 to all {len(scored)} completions{effect}{said_so}: if it is its format "
-                f"that is never met, teach that by SFT first, or check what it looks for; {_example([each for each, _ in scored])}"
+                f"that is never met, teach that by SFT first, or check what it looks for; one completion: "
+                f"{_quoted([completion for completion, _ in scored])}"
             )
         elif scores == {1.0} and not gate:
             yield (
@@ -135,7 +136,7 @@ def _constant_graders(groups: Sequence[Group]) -> Iterator[str]:
             )
 
 
-def _example(completions: Sequence[GradedCompletion]) -> str:
+def _quoted(completions: Sequence[GradedCompletion]) -> str:
     """The first of them that says anything, best one that is whole."""
     chosen = max(completions, key=lambda each: (bool(each.text.strip()), not each.was_cut))
-    return f"one completion: {one_line(chosen.text) or '(empty)'}"
+    return one_line(chosen.text) or "(empty)"

@@ -5,14 +5,20 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from toolkit.core.conversation_encoder import conversation_encoder
+from toolkit.core.models.load import choose_backend
 from toolkit.dataserver.schemas import Meta, Sample, Split
 from toolkit.errors import ConfigError
-from toolkit.inference.engine import Completion, Engine, GenerationRequest, StopReason
+from toolkit.inference.engine import Completion, GenerationRequest, StopReason
+from toolkit.inference.hf import HfEngine
+from toolkit.inference.load import end_ids
 from toolkit.inference.seeds import derive_seed
 from toolkit.inference.text import completion_text
 from toolkit.rl.clock import Clock
 from toolkit.rl.config.rl import RLConfig
 from toolkit.rl.debug_groups import Group
+from toolkit.rl.debug_weights import DebugWeights
+from toolkit.rl.engines import RolloutEngine, TrainingModelEngine
 from toolkit.rl.evaluation import sampling_of
 from toolkit.rl.prompts import Prompt, PromptSource, SampleSource
 from toolkit.rl.rewards import GradeSource, grade_all
@@ -83,8 +89,21 @@ def held_out_prompts(source: PromptSource, meta: Meta, iteration: int, count: in
     return asked, [len(prompt.ids) for prompt in prompts]
 
 
+def debug_engine(weights: DebugWeights, config: RLConfig) -> TrainingModelEngine:
+    """The weights behind the engine that training has without vLLM, in the precision that it computes in.
+
+    Raises:
+        ModelError: the model or adapter cannot be loaded, or cannot end a turn.
+    """
+    chatml = config.chat.template == "chatml"
+    loaded = choose_backend(weights.model).load_for_inference(weights.model, weights.adapter, chatml=chatml)
+    ends = end_ids(loaded, conversation_encoder(config.chat, loaded.tokenizer))
+    engine = HfEngine(loaded.model, loaded.tokenizer, ends, config.rollout.batch_size)
+    return TrainingModelEngine(loaded.model, engine, loaded.compute_dtype)
+
+
 def sampled(
-    asked: Sequence[Asked], engine: Engine, tokenizer: Any, config: RLConfig, samples: int
+    asked: Sequence[Asked], engine: RolloutEngine, tokenizer: Any, config: RLConfig, samples: int
 ) -> list[list[GradedCompletion]]:
     """`samples` completions of each prompt, by the sampling that training uses; not graded yet.
 
@@ -101,7 +120,7 @@ def sampled(
         )
         for each in asked
     ]
-    made = dict(engine.generate(requests, sampling_of(config.rollout)))
+    made = engine.complete(requests, sampling_of(config.rollout))
     return [
         [
             _ungraded(each.prompt, made[position, number], tokenizer, config.rollout.stop)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from toolkit.dataserver.schemas import GradeItem, GradeResult
 from toolkit.errors import RunError, ServerError
+from toolkit.rl.client_errors import OutageError
 from toolkit.rl.clock import Clock
 from toolkit.rl.outages import Outage, any_rank
 from toolkit.rl.rollouts import Timer
@@ -83,7 +84,8 @@ class TotalReward:
         reason = str(failure) if failure else "another process could not have its completions graded"
         if step not in self._failed_steps:
             self._failed_steps.append(step)
-        if len(self._failed_steps) > self._abstain_steps:
+        will_not_pass = failure is not None and not isinstance(failure, OutageError)
+        if will_not_pass or len(self._failed_steps) > self._abstain_steps:
             raise Outage(reason)
         logger.warning(
             "step %d has no rewards and teaches nothing (%d of at most %d in a row): %s",

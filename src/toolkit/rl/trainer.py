@@ -100,7 +100,8 @@ class CurriculumGRPOTrainer(GRPOTrainer):
                 model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **options
             )
         rows, inputs = batch_size or len(input_ids), self._in_loss or {}
-        taught = taught_rows(inputs, self.beta) if inputs else None
+        # Which tokens are the least certain is a question to all of them.
+        taught = taught_rows(inputs, self.beta) if inputs and self.top_entropy_quantile == 1.0 else None
         if taught is None or taught.all():
             return *self._logprobs.compute(model, input_ids, attention_mask, logits_to_keep, rows), None
         some, their_entropies = self._logprobs.compute(
@@ -125,6 +126,8 @@ class CurriculumGRPOTrainer(GRPOTrainer):
             return outputs["old_per_token_logps"]
         ids = torch.cat([outputs["prompt_ids"], outputs["completion_ids"]], dim=1)
         mask = torch.cat([outputs["prompt_mask"], outputs["completion_mask"]], dim=1)
+        was_training = self.model.training
+        self.model.eval()  # the engine has no dropout either
         with torch.no_grad():
             logprobs, _, _ = self._get_per_token_logps_and_entropies(
                 self.model,
@@ -133,8 +136,7 @@ class CurriculumGRPOTrainer(GRPOTrainer):
                 outputs["completion_ids"].shape[1],
                 batch_size=self.args.per_device_train_batch_size,
             )
-        # Kept, so that the loss compares the policy with what it was when these were computed.
-        outputs["old_per_token_logps"] = logprobs
+        self.model.train(was_training)
         return logprobs
 
 

@@ -1,0 +1,151 @@
+"""What is refused before anything is trained, and how it is said."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl.rl_runs import WriteRun, train_here
+from rl.rl_trainers import a_meta
+from toolkit.core.config.load import load_config
+from toolkit.dataserver.schemas import DatasetMeta
+from toolkit.errors import ConfigError
+from toolkit.rl.config.rl import RLConfig
+from toolkit.rl.curriculum import clock_of, require_fit, stage_name
+
+HELD_OUT = [DatasetMeta(name="a", rows=10, validation_rows=0, digest="")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"rollout": {"temperature": 0}}, r"rollout: temperature: 0 makes all completions of a prompt the same"),
+        ({"dataserver": {"url": "http://127.0.0.1:1"}}, r"dataserver: give one of `config` .* and `url`"),
+        ({"dataserver": {"config": None}}, r"dataserver: give one of `config` .* and `url`"),
+        ({"dataserver": {"config": None, "url": "127.0.0.1:9000"}}, r"dataserver\.url: "),
+        (
+            {"rollout": {"top_p": 0.9, "importance_correction": "token_mask"}},
+            r"rollout: the importance correction compares the model's own probabilities, which top_p",
+        ),
+        (
+            {"rollout": {"engine": "vllm", "repetition_penalty": 1.1}},
+            r"rollout: the importance correction compares the model's own probabilities, which top_p",
+        ),
+        ({"evaluation": None, "run": {"export": "best"}}, r"run: export: best needs an evaluation section"),
+        ({"evaluation": {"temperature": 0.0}}, r"evaluation: samples: 2 with temperature: 0 is one answer 2 times"),
+        ({"training": {"rows_per_step": 6}}, r"training: rows_per_step 6 is not a multiple of micro_batch_size 4"),
+        ({"rollout": {"generations": 1}}, r"rollout\.generations: "),
+        ({"rollout": {"generatoins": 4}}, r"rollout\.generatoins: .*generations"),
+        ({"algorithm": "ppo"}, r"algorithm: .*grpo.*found .?ppo"),
+    ],
+)
+def test_a_config_that_contradicts_itself_is_refused_by_its_line(
+    a_run: WriteRun, changes: dict[str, Any], told: str
+) -> None:
+    config = a_run(**changes)
+    with pytest.raises(ConfigError, match=rf"rl\.yaml(:\d+)?: {told}") as refusal:
+        load_config(config, RLConfig)
+    assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_a_correction_that_is_off_leaves_the_sampling_free(a_run: WriteRun) -> None:
+    config = load_config(a_run(rollout={"top_p": 0.9}), RLConfig)
+    assert config.rollout.correction == "off"
+    assert load_config(a_run(rollout={"engine": "vllm"}), RLConfig).rollout.correction == "sequence_mask"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"rollout": {"generations": 3}}, r"rollout\.generations: 3 does not divide the 8 completions"),
+        ({"rollout": {"steps_per_generation": 3}}, r"steps_per_generation: 3 × rollout\.iterations 1 = 3 micro-b"),
+        (
+            {"algorithm": "rloo", "rollout": {"iterations": 2}},
+            r"algorithm: rloo wants a generation to serve one optimizer step, and this one serves 2; lower rollout",
+        ),
+        ({"run": {"save_every": 3}, "rollout": {"iterations": 2}}, r"run\.save_every: 3 falls into the middle"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused_before_anything_is_started(
+    a_run: WriteRun, changes: dict[str, Any], told: str
+) -> None:
+    config = a_run(**changes)
+    with pytest.raises(ConfigError, match=told):
+        train_here(config)
+    assert not (config.parent / "runs").exists()
+
+
+def test_a_step_that_does_not_divide_over_the_processes_is_refused(
+    a_run: WriteRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    config = load_config(a_run(), RLConfig)
+    with pytest.raises(ConfigError, match=r"8 is not a multiple of training\.micro_batch_size 4 × 3 processes.* of 12"):
+        clock_of(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "meta", "told"),
+    [
+        (
+            {},
+            {"prompts_per_iteration": 4},
+            r"prompts_per_iteration: 4 .* In the dataserver's config set prompts_per_iteration: 2 and iteration_st",
+        ),
+        (
+            {"rollout": {"iterations": 2}},
+            {"iteration_stride": 1},
+            r"iteration_stride: 1 do not fit .* set prompts_per_iteration: 2 and iteration_stride: 2",
+        ),
+        (
+            {"training": {"max_steps": 9}},
+            {},
+            r"training\.max_steps: 9 is beyond the dataserver's last stage, which ends at 8; .*beyond_last_stage",
+        ),
+        ({"training": {"warmup_steps": 8}}, {}, r"training\.warmup_steps: 8 leaves no step of the 8 to train"),
+        ({}, {"datasets": HELD_OUT}, r"evaluation: the dataserver holds no rows out; set validation_fraction"),
+        ({"evaluation": {"prompts": 11}}, {}, r"evaluation\.prompts: 11 is more than the 10 rows that"),
+    ],
+)
+def test_a_config_that_does_not_fit_its_dataserver_is_refused(
+    a_run: WriteRun, changes: dict[str, Any], meta: dict[str, Any], told: str
+) -> None:
+    config = load_config(a_run(**changes), RLConfig)
+    clock = clock_of(config)
+    with pytest.raises(ConfigError, match=told):
+        require_fit(config, clock, a_meta(clock, **meta))
+
+
+def test_training_may_go_beyond_the_last_stage_where_the_config_says_so(a_run: WriteRun) -> None:
+    changes: dict[str, Any] = {"training": {"max_steps": 9}, "dataserver": {"beyond_last_stage": True}}
+    config = load_config(a_run(**changes), RLConfig)
+    meta = a_meta(clock_of(config))
+
+    assert require_fit(config, clock_of(config), meta) == 9
+    assert (stage_name(meta, 7), stage_name(meta, 8)) == ("one", "one")
+
+
+def test_a_run_ends_with_the_dataservers_last_stage_unless_told_otherwise(a_run: WriteRun) -> None:
+    config = load_config(a_run(), RLConfig)
+    assert require_fit(config, clock_of(config), a_meta(clock_of(config))) == 8
+
+
+def test_without_an_evaluation_the_dataserver_need_not_hold_rows_out(a_run: WriteRun) -> None:
+    config = load_config(a_run(evaluation=None), RLConfig)
+    assert require_fit(config, clock_of(config), a_meta(clock_of(config), datasets=HELD_OUT)) == 8
+
+
+def test_a_token_that_is_not_there_is_refused_before_a_model_is_loaded(
+    a_run: WriteRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_SUCH_TOKEN", raising=False)
+    config = a_run(dataserver={"config": None, "url": "http://127.0.0.1:1", "token_env": "NO_SUCH_TOKEN"})
+    with pytest.raises(ConfigError, match=r"dataserver\.token_env: the environment variable NO_SUCH_TOKEN is not set"):
+        train_here(config)
+
+
+def test_a_dataserver_whose_config_is_wrong_says_so_itself(a_run: WriteRun) -> None:
+    config = a_run(data={"stages": [{"name": "one", "until_step": 4, "mix": {"c": 1}}]})
+    with pytest.raises(ConfigError, match=r"the dataserver of .*data\.yaml: "):
+        train_here(config)
+    assert not Path(config.parent / "runs" / "rl").exists()

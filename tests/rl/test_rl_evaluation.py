@@ -1,0 +1,203 @@
+"""Held-out rewards: what is asked, what is averaged, how two evaluations are compared, and which one is the best."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl.rl_runs import WriteRun, folder_of, lines, train_here
+from rl.rl_trainers import WrittenServer
+from running import metrics
+from toolkit.errors import RunError
+from toolkit.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
+from toolkit.inference.seeds import derive_seed
+from toolkit.rl.config.rl import EvaluationConfig
+from toolkit.rl.evaluation import Evaluator, discard_evaluations, evaluation_file, paired_difference
+from toolkit.rl.prompts import Prompt
+
+
+class Engine:
+    """Says of each prompt its own tokens, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[GenerationRequest] = []
+
+    def update(self) -> None:
+        pass
+
+    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+        self.requests += requests
+        return {
+            (place, number): Completion(request.prompt_ids, StopReason.END if number else StopReason.LENGTH)
+            for place, request in enumerate(requests)
+            for number in range(request.n)
+        }
+
+    def close(self) -> None:
+        pass
+
+
+class Prompts:
+    """Held-out prompts of 1, 2, 3 … tokens; those of more than `limit` tokens are too long."""
+
+    def __init__(self, limit: int = 9) -> None:
+        self._limit = limit
+
+    def held_out(self, count: int) -> list[Prompt]:
+        return [Prompt(f"v:{n}", "a", n, (7,) * (n + 1), "text", n + 1 > self._limit) for n in range(count)]
+
+
+class Tokenizer:
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        return " ".join(map(str, ids))
+
+
+def evaluator(server: WrittenServer, folder: Path, count: int, engine: Engine, limit: int = 9, **config: Any) -> Any:
+    prompts: Any = Prompts(limit)
+    return Evaluator(EvaluationConfig(**config), prompts, count, engine, Tokenizer(), server, folder)
+
+
+def test_an_evaluation_averages_what_was_graded_and_counts_what_was_not(tmp_path: Path) -> None:
+    # Prompts of 1, 2 and 3 tokens, two samples of each; the first sample of each is cut.
+    server = WrittenServer([1.0, 0.5, None, 0.0, 0.25, None])
+    found = evaluator(server, tmp_path, 3, Engine(), samples=2, temperature=1.0).evaluate(4)
+
+    # Four rewards of six: (1 + 1/2 + 0 + 1/4) / 4.
+    assert found == {
+        "reward": 0.4375,
+        "graders/it": 0.4375,
+        "tokens": 2.0,
+        "truncated": 0.5,
+        "ungraded": pytest.approx(1 / 3),
+    }
+    kept = lines(tmp_path / "step-000004.jsonl")
+    assert [(line["sample_id"], line["reward"]) for line in kept] == [
+        ("v:0", 1.0),
+        ("v:0", 0.5),
+        ("v:1", None),
+        ("v:1", 0.0),
+        ("v:2", 0.25),
+        ("v:2", None),
+    ]
+    ((iteration, label, items),) = server.graded
+    assert (iteration, label, len(items)) == (4, "eval-4", 6)
+
+
+def test_each_evaluation_samples_under_the_same_seeds(tmp_path: Path) -> None:
+    engine = Engine()
+    made = evaluator(WrittenServer([1.0] * 4), tmp_path, 2, engine, samples=2, temperature=1.0, seed=3)
+    made.evaluate(0)
+    made.evaluate(8)
+
+    assert [request.seeds for request in engine.requests] == [
+        (derive_seed(3, slot, 0), derive_seed(3, slot, 1)) for slot in (0, 1, 0, 1)
+    ]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7])
+def test_ranks_share_the_prompts_so_that_each_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    asked = []
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    for rank in range(ranks):
+        monkeypatch.setenv("RANK", str(rank))
+        server = WrittenServer([1.0] * 5)
+        engine = Engine()
+        made = evaluator(server, tmp_path, 5, engine)._graded(0)
+        assert len(made) == len(engine.requests) in (5 // ranks, -(-5 // ranks))
+        asked += [each.prompt.slot for each in made]
+    assert sorted(asked) == [0, 1, 2, 3, 4]
+
+
+def test_a_held_out_prompt_that_is_too_long_is_not_asked(tmp_path: Path) -> None:
+    engine = Engine()
+    evaluator(WrittenServer([1.0] * 2), tmp_path, 4, engine, limit=2).evaluate(0)
+    assert [len(request.prompt_ids) for request in engine.requests] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"), [(9, "none of the 3 .* of step 2 has a reward: it cannot be judged"), (0, "too long")]
+)
+def test_an_evaluation_without_any_reward_stops_the_run(tmp_path: Path, limit: int, told: str) -> None:
+    with pytest.raises(RunError, match=told):
+        evaluator(WrittenServer([None] * 3), tmp_path, 3, Engine(), limit).evaluate(2)
+
+
+def kept(path: Path, rewards: dict[str, list[float | None]]) -> Path:
+    rows = [
+        {"sample_id": name, "reward": reward, "scores": {"it": None if reward is None else 1 - reward}}
+        for name, of_prompt in rewards.items()
+        for reward in of_prompt
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_difference_is_between_the_means_of_each_prompt(tmp_path: Path) -> None:
+    before = kept(tmp_path / "a", {"p": [0.0, 0.5], "q": [1.0, 1.0], "r": [0.5, None], "gone": [1.0]})
+    after = kept(tmp_path / "b", {"p": [1.0, 0.5], "q": [1.0, 0.0], "r": [1.0, 1.0], "new": [0.0]})
+    found = paired_difference(before, after)
+    other = paired_difference(before, after, "it")
+
+    # Means: p ¼ → ¾, q 1 → ½, r ½ → 1. Rises ½, −½, ½: mean 1/6, s² = (1/9 + 4/9 + 1/9)/2 = 1/3.
+    assert found is not None
+    assert (found.before, found.after) == (pytest.approx(7 / 12), pytest.approx(3 / 4))
+    assert found.mean == pytest.approx(1 / 6)
+    assert found.margin == pytest.approx(1.96 * math.sqrt(1 / 3) / math.sqrt(3))
+    assert found.prompts == 3
+    # The grader's score is 1 less the reward.
+    assert other is not None
+    assert (other.mean, other.margin) == (pytest.approx(-1 / 6), pytest.approx(found.margin))
+
+
+def test_a_difference_of_one_prompt_is_known_to_no_precision_and_of_none_not_at_all(tmp_path: Path) -> None:
+    before = kept(tmp_path / "a", {"p": [0.0], "q": [None]})
+    after = kept(tmp_path / "b", {"p": [1.0], "q": [1.0]})
+    found = paired_difference(before, after)
+
+    assert found is not None
+    assert (found.mean, found.margin, found.prompts) == (1.0, math.inf, 1)
+    assert paired_difference(before, kept(tmp_path / "c", {"q": [1.0]})) is None
+    assert paired_difference(before, after, "no such grader") is None
+
+
+def test_evaluations_of_later_steps_are_discarded(tmp_path: Path) -> None:
+    for step in (0, 2, 4, 1_000_000):
+        evaluation_file(tmp_path, step).write_text("")
+    discard_evaluations(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000.jsonl", "step-000002.jsonl"]
+
+
+def test_the_best_checkpoint_is_that_of_the_highest_reward(left_alone: Path) -> None:
+    folder = folder_of(left_alone)
+    rewards = {row["step"]: row["eval_reward"] for row in metrics(folder) if row.get("eval_reward") and row["step"]}
+    best = max(rewards.values())
+
+    assert len(set(rewards.values())) > 1
+    first = min(step for step, reward in rewards.items() if reward == best)
+    assert (folder / "best").read_text() == f"checkpoint-{first}"
+
+
+def test_the_best_weights_are_exported_where_the_config_says_so(a_run: WriteRun) -> None:
+    # Every held-out answer earns 1, so that no later evaluation is better than the first one in training.
+    graders = {"says_a": {"type": "regex", "pattern": "(?s).*"}}
+    datasets = {
+        name: {"path": f"{name}.jsonl", "gold": None, "graders": {"says_a": 1}, "validation_fraction": 0.25}
+        for name in ("a", "b")
+    }
+    evaluation = {"prompts": 2, "samples": 1, "patience": 2}
+    changes: dict[str, Any] = {"data": {"graders": graders, "datasets": datasets}, "evaluation": evaluation}
+    config = a_run(**changes, run={"export": "best", "save_every": 1, "keep_checkpoints": 1}, objective={"beta": 0.1})
+    result = train_here(config)
+    folder = folder_of(config)
+
+    # Two evaluations without a better one, at steps 4 and 6, end the run of 8 steps.
+    assert (result["steps"], result["exported"]) == (6, "checkpoint-2")
+    assert {path.name for path in folder.glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-6"}
+    exported = (folder / "adapter_model.safetensors").read_bytes()
+    assert exported == (folder / "checkpoint-2" / "adapter_model.safetensors").read_bytes()
+    assert exported != (folder / "checkpoint-6" / "adapter_model.safetensors").read_bytes()
