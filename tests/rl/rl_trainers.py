@@ -112,11 +112,16 @@ def load(settings: RLConfig) -> LoadedModel:
         settings.lora,
         settings=TrainingSettings(chatml=True, max_length=64, gradient_checkpointing=False, seed=0),
     )
-    draw = torch.Generator().manual_seed(0)
-    for name, parameter in loaded.model.named_parameters():
-        if "lora_B" in name:
-            parameter.data += 0.1 * torch.randn(parameter.shape, generator=draw)
+    move_adapter(loaded.model)
     return loaded
+
+
+def move_adapter(model: Any) -> None:
+    """Change the trained adapter, and no copy of it, by random amounts."""
+    draw = torch.Generator().manual_seed(0)
+    for name, parameter in model.named_parameters():
+        if "lora_B.default" in name:
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=draw)
 
 
 def first_generation(trainer: Any) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class GivenCompletions(RLOOTrainer):
     def _tokenize_prompts(self, prompts: list[Any]) -> tuple[Any, ...]:
         return self.given["prompts"], None, {}
 
-    def _generate_single_turn(self, *_: Any) -> list[list[int]]:
+    def _generate_single_turn(self, prompt_ids: Any, images: Any, multimodal_fields: Any) -> list[list[int]]:
         return self.given["completions"]
 
 

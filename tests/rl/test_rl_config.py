@@ -28,7 +28,7 @@ HELD_OUT = [DatasetMeta(name="a", rows=10, validation_rows=0, digest="")]
             r"rollout: the importance correction compares the model's own probabilities, which top_p",
         ),
         (
-            {"rollout": {"engine": "vllm", "repetition_penalty": 1.1}},
+            {"rollout": {"importance_correction": "sequence_mask", "repetition_penalty": 1.1}},
             r"rollout: the importance correction compares the model's own probabilities, which top_p",
         ),
         ({"evaluation": None, "run": {"export": "best"}}, r"run: export: best needs an evaluation section"),
@@ -50,8 +50,7 @@ def test_a_config_that_contradicts_itself_is_refused_by_its_line(
 
 def test_a_correction_that_is_off_leaves_the_sampling_free(a_run: WriteRun) -> None:
     config = load_config(a_run(rollout={"top_p": 0.9}), RLConfig)
-    assert config.rollout.correction == "off"
-    assert load_config(a_run(rollout={"engine": "vllm"}), RLConfig).rollout.correction == "sequence_mask"
+    assert config.rollout.importance_correction == "none"
 
 
 @pytest.mark.parametrize(

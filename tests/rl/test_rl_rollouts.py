@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import TrainerState
 
 from rl.rl_runs import WriteRun, folder_of, lines, train_here, training_rows, write_run
-from rl.rl_trainers import WrittenServer, a_trainer, first_generation, gradients
+from rl.rl_trainers import WrittenServer, a_trainer, first_generation, gradients, move_adapter
 from running import metrics
 from toolkit.errors import ConfigError, RunError
 from toolkit.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
@@ -169,6 +169,7 @@ def test_a_too_long_group_has_no_reward_and_no_gradient_not_even_from_the_kl_ter
     limit = ("rollout.max_prompt_tokens=40", "objective.beta=10.0")
     server = WrittenServer([1.0, 0.0, 0.5, 0.5], LONG)
     trainer = a_trainer(config, server, *limit)
+    move_adapter(trainer.model)  # so that the KL divergence from the start has a gradient
     batch = first_generation(trainer)
     ((_, _, items),) = server.graded
 
@@ -176,10 +177,10 @@ def test_a_too_long_group_has_no_reward_and_no_gradient_not_even_from_the_kl_ter
     assert batch["advantages"].tolist() == [0.5, -0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     assert trainer._metrics["train"]["too_long_prompts"] == [0.5]
     assert trainer._metrics["train"]["reward"] == [0.5]
-    # The adapter was moved away from its start, so that the KL divergence has a gradient, but for those rows.
     long_alone = {key: value[4:] if value.dim() else value for key, value in batch.items()}
     assert not gradients(trainer, long_alone).any()
     short_alone = {key: value[:4] if value.dim() else value for key, value in batch.items()}
+    assert gradients(trainer, short_alone).norm() > 0.1
     # dr_grpo: the sum over all tokens is divided by the rows, of which there are twice as many with the others.
     assert torch.allclose(gradients(trainer, batch), gradients(trainer, short_alone) / 2, atol=1e-6)
 

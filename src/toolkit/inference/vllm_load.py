@@ -1,5 +1,6 @@
 """Start vLLM in this process, and leave the process otherwise as it was."""
 
+import logging
 import os
 import random
 from collections.abc import Iterator
@@ -18,10 +19,11 @@ from toolkit.errors import ConfigError, ModelError, ToolkitError
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process
     "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB of keys and values on a CPU, where vLLM would take most of the memory
-    "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
 """What vLLM reads from the environment, unless the user has set it."""
+
+_LOG_LEVEL = "VLLM_LOGGING_LEVEL"
 
 _ADAPTER_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """The ranks that vLLM can make room for."""
@@ -66,6 +68,8 @@ def start_vllm(folder: Path, options: VllmOptions) -> Any:
         from vllm import EngineArgs, LLMEngine  # pyright: ignore[reportMissingImports]
         from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
+        if _LOG_LEVEL not in os.environ:  # read at the import, which may have been another's, such as TRL's
+            logging.getLogger("vllm").setLevel(logging.ERROR)
         arguments = EngineArgs(
             model=str(folder),
             dtype=options.dtype,  # pyright: ignore[reportArgumentType]

@@ -62,8 +62,8 @@ def build_trainer(
     rewards = TotalReward(client, plan.clock, timer, abstain_steps)
     evaluator = _evaluator(plan, prompts, engine, loaded.tokenizer, client)
     correction = None
-    if rollout.correction != "off":
-        correction = ImportanceCorrection(rollout.correction, rollout.importance_limit)
+    if rollout.importance_correction != "none":
+        correction = ImportanceCorrection(rollout.importance_correction, rollout.importance_limit)
     sampling = sampling_of(rollout, logprobs=correction is not None)
     trainer = CurriculumGRPOTrainer(
         evaluate_rewards=evaluator.evaluate if evaluator else None,

@@ -63,8 +63,8 @@ def _clock_lines(clock: Clock) -> list[str]:
 def _sampling(config: RLConfig) -> str:
     rollout = config.rollout
     return (
-        f"{rollout.engine}, temperature {rollout.temperature:g}, at most {rollout.max_new_tokens} new tokens after at "
-        f"most {rollout.max_prompt_tokens}; importance correction {rollout.correction}"
+        f"temperature {rollout.temperature:g}, at most {rollout.max_new_tokens} new tokens after at "
+        f"most {rollout.max_prompt_tokens}; importance correction {rollout.importance_correction}"
     )
 
 

@@ -3,8 +3,10 @@
 Import this after the backend has been chosen: unsloth rewrites GRPOTrainer when it is imported.
 """
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -63,6 +65,15 @@ class CurriculumGRPOTrainer(GRPOTrainer):
         self.model.train(was_training)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As the base class, without the copy of the adapter that the KL divergence is measured from.
+
+        It is made anew at each start, and transformers would resume from it in place of the trained adapter.
+        """
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            shutil.rmtree(Path(output_dir or self.args.output_dir or ".") / "ref", ignore_errors=True)
 
     def save_now(self) -> None:
         """Write a checkpoint of the steps done so far, as if the one in progress had not begun."""
@@ -162,16 +173,16 @@ class _Moment:
     """What a step changes before the weights: torch's random numbers, and the count of tokens."""
 
     cpu: torch.Tensor
-    cuda: list[torch.Tensor]
+    cuda: torch.Tensor | None
     tokens: int
 
     @classmethod
     def now(cls, state: TrainerState) -> "_Moment":
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
         return cls(torch.get_rng_state(), cuda, int(state.num_input_tokens_seen))
 
     def restore(self, state: TrainerState) -> None:
         torch.set_rng_state(self.cpu)
-        if self.cuda:
-            torch.cuda.set_rng_state_all(self.cuda)
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda)
         state.num_input_tokens_seen = self.tokens

@@ -146,10 +146,10 @@ class RLConfig(StrictModel):
     @classmethod
     def _correction_fits(cls, rollout: RolloutConfig) -> RolloutConfig:
         neutral = (rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty) == (1.0, 0, 0.0, 1.0)
-        if rollout.correction != "off" and not neutral:
+        if rollout.importance_correction != "none" and not neutral:
             raise ValueError(
                 "the importance correction compares the model's own probabilities, which top_p, top_k, min_p and "
-                "repetition_penalty change; leave them out, or set importance_correction: off"
+                "repetition_penalty change; leave them out, or set importance_correction: none"
             )
         return rollout
 

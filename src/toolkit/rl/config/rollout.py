@@ -32,14 +32,11 @@ class SamplingConfig(StrictModel):
     """Texts at which a completion ends, besides the model's own end token."""
 
 
-Correction = Literal["off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+Correction = Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 
 
 class RolloutConfig(SamplingConfig):
     """The completions that are trained on: groups of `generations` for each prompt."""
-
-    engine: Literal["hf", "vllm"] = "hf"
-    """What generates: transformers on the training model itself, or vLLM in this process."""
 
     generations: int = Field(default=8, ge=2)
     """Completions of each prompt, against whose mean reward each of them is judged."""
@@ -51,25 +48,17 @@ class RolloutConfig(SamplingConfig):
     """How often each completion is trained on."""
 
     batch_size: int = Field(default=64, ge=1)
-    """Completions that the hf engine generates at once."""
+    """Completions that are generated at once."""
 
     max_prompt_tokens: int = Field(default=1024, ge=1)
     """Longer prompts are passed over and counted: none of their completions is generated or trained."""
 
-    importance_correction: Literal["auto"] | Correction = "auto"
-    """How the loss makes up for an engine whose probabilities differ from the training model's: not at all, or by
-    their ratio per token or per completion, cut at a limit (truncate) or left out beyond it (mask). `auto` is off
-    for hf, whose model is the training model, and sequence_mask for vllm."""
+    importance_correction: Correction = "none"
+    """How the loss makes up for sampling probabilities that differ from the training model's own: not at all, or by
+    their ratio per token or per completion, cut at a limit (truncate) or left out beyond it (mask)."""
 
     importance_limit: float = Field(default=3.0, gt=1)
     """The limit of that ratio."""
-
-    sync: Literal["auto", "adapter", "weights"] = "auto"
-    """What brings vLLM up to date after an optimizer step: the adapter alone, or all weights merged. `auto` is
-    weights on a CPU and the adapter on CUDA."""
-
-    gpu_memory_utilization: float = Field(default=0.3, gt=0, lt=1)
-    """Share of a CUDA device that vLLM takes."""
 
     @model_validator(mode="after")
     def _completions_differ(self) -> "RolloutConfig":
@@ -78,10 +67,3 @@ class RolloutConfig(SamplingConfig):
                 "temperature: 0 makes all completions of a prompt the same, which teaches nothing; 1 is usual"
             )
         return self
-
-    @property
-    def correction(self) -> Correction:
-        """The importance correction, `auto` resolved."""
-        if self.importance_correction != "auto":
-            return self.importance_correction
-        return "sequence_mask" if self.engine == "vllm" else "off"
