@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -123,6 +124,10 @@ def test_every_line_of_a_log_for_machines_is_json_and_names_its_request(server: 
     ask(server, "/no such path?secret=7", None)
     server.client.post("/grade", content=b"{", headers={"X-Request-ID": asked[1]})
 
+    # An answer may be here before its line is in the log.
+    end = time.monotonic() + 10
+    while "second-request" not in server.log.read_text() and time.monotonic() < end:
+        time.sleep(0.02)
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
 
     assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)

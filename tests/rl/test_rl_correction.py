@@ -88,7 +88,7 @@ def with_engine_off_by(trainer: Any, difference: float) -> None:
 def test_an_engine_that_says_what_the_model_says_leaves_the_gradient_as_it_is(config: Path, mode: str) -> None:
     # With dropout, of which the engine knows nothing.
     dropout = "lora.dropout=0.1"
-    plain, careful = corrected(config, "auto", dropout), corrected(config, mode, dropout)
+    plain, careful = corrected(config, "none", dropout), corrected(config, mode, dropout)
     batch = first_generation(careful)
 
     assert "sampling_per_token_logps" in batch
@@ -147,7 +147,7 @@ def by_hand(trainer: Any, batch: dict[str, Any]) -> torch.Tensor:
 
 
 def test_an_engine_that_is_wrong_changes_the_gradient(config: Path) -> None:
-    plain, careful = corrected(config, "auto"), corrected(config, "token_truncate")
+    plain, careful = corrected(config, "none"), corrected(config, "token_truncate")
     without = gradients(plain, first_generation(plain))
     right = gradients(careful, first_generation(careful))
     with_engine_off_by(careful, 0.5)

@@ -67,7 +67,7 @@ def test_the_plan_tells_objective_clock_curriculum_and_prompts(a_run: WriteRun):
     assert "dataserver      needs prompts_per_iteration: 2 and iteration_stride: 1\n" in plan
     assert ["3", "3", "3", "2", "0–1"] in rows
     assert "(folder), LoRA r=4 on all-linear\n" in plan
-    assert "hf, temperature 1, at most 8 new tokens after at most 1024; importance correction off\n" in plan
+    assert "temperature 1, at most 8 new tokens after at most 1024; importance correction none\n" in plan
     assert "steps           8, learning rate 0.01 constant after 0 warm-up steps\n" in plan
     # A quarter of 20 rows is held out of each.
     assert "rows            a 15, b 15 (config_id " in plan

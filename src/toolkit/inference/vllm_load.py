@@ -19,11 +19,10 @@ from toolkit.errors import ConfigError, ModelError, ToolkitError
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process
     "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB of keys and values on a CPU, where vLLM would take most of the memory
+    "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
 """What vLLM reads from the environment, unless the user has set it."""
-
-_LOG_LEVEL = "VLLM_LOGGING_LEVEL"
 
 _ADAPTER_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """The ranks that vLLM can make room for."""
@@ -68,8 +67,8 @@ def start_vllm(folder: Path, options: VllmOptions) -> Any:
         from vllm import EngineArgs, LLMEngine  # pyright: ignore[reportMissingImports]
         from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
-        if _LOG_LEVEL not in os.environ:  # read at the import, which may have been another's, such as TRL's
-            logging.getLogger("vllm").setLevel(logging.ERROR)
+        # vLLM reads its level at its first import, which may have been another's, such as TRL's.
+        logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
         arguments = EngineArgs(
             model=str(folder),
             dtype=options.dtype,  # pyright: ignore[reportArgumentType]

@@ -10,6 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from toolkit.dataserver.journal.config import JournalConfig
 from toolkit.dataserver.journal.tables import SCHEMA_VERSION, metadata, schema_version
@@ -89,10 +90,21 @@ def _sqlite(config: JournalConfig) -> Engine:
     @event.listens_for(engine, "connect")
     def _set_up(raw: sqlite3.Connection, _: object) -> None:
         raw.execute(f"PRAGMA page_size={_PAGE_BYTES}")  # of a database that is made now
-        raw.execute("PRAGMA journal_mode=WAL")
+        _write_ahead(raw)
         raw.execute("PRAGMA synchronous=NORMAL")
 
     return engine
+
+
+@retry(
+    retry=retry_if_exception_type(sqlite3.OperationalError),
+    wait=wait_fixed(0.05),
+    stop=stop_after_delay(_BUSY_SECONDS),
+    reraise=True,
+)
+def _write_ahead(raw: sqlite3.Connection) -> None:
+    """Switch to WAL, for which SQLite does not wait where another process makes the same file at this moment."""
+    raw.execute("PRAGMA journal_mode=WAL")
 
 
 def _postgresql(url: str) -> Engine:
