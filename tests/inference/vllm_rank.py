@@ -4,7 +4,6 @@ Rank 0 completes two prompts, rank 1 four longer ones, and afterwards they still
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -32,5 +31,4 @@ def main(model: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["HF_HUB_OFFLINE"] = "1"
     main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -8,8 +8,8 @@ from toolkit.core.config.data import ColumnsConfig
 from toolkit.core.config.strict import StrictModel
 
 
-class GenerationConfig(StrictModel):
-    """Sampling options; temperature 0 is greedy decoding."""
+class SamplingConfig(StrictModel):
+    """How one answer is sampled; temperature 0 is greedy decoding."""
 
     max_new_tokens: int = Field(default=256, ge=1)
     """Longest answer, in tokens."""
@@ -31,6 +31,10 @@ class GenerationConfig(StrictModel):
 
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Texts at which an answer ends, besides the model's own end token."""
+
+
+class GenerationConfig(SamplingConfig):
+    """Sampling options; temperature 0 is greedy decoding."""
 
     n: int = Field(default=1, ge=1)
     """Answers for each prompt; more than one wants a temperature above 0."""

@@ -6,14 +6,14 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.config.environment import VariableName
-from toolkit.core.config.generation import GenerationConfig
+from toolkit.core.config.generation import GenerationConfig, SamplingConfig
 from toolkit.core.config.lora import LoraConfig, require_lora_fits
 from toolkit.core.config.model import ModelConfig
 from toolkit.core.config.run import RunConfig
 from toolkit.core.config.strict import ConfigPath, StrictModel
 from toolkit.core.config.training import TrainingConfig
 from toolkit.rl.config.objective import Algorithm, ObjectiveConfig
-from toolkit.rl.config.rollout import RolloutConfig, SamplingConfig
+from toolkit.rl.config.rollout import RolloutConfig
 
 
 class DataserverSection(StrictModel):

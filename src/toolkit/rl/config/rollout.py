@@ -1,42 +1,19 @@
 """How completions are sampled from the model in training."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from toolkit.core.config.strict import StrictModel
-
-
-class SamplingConfig(StrictModel):
-    """How a completion is sampled."""
-
-    max_new_tokens: int = Field(default=256, ge=1)
-    """Longest completion, in tokens."""
-
-    temperature: float = Field(default=1.0, ge=0)
-    """0 takes the likeliest token each time; higher is more varied."""
-
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample from the likeliest tokens that together have this probability."""
-
-    top_k: int = Field(default=0, ge=0)
-    """Sample from this many of the likeliest tokens; 0 does not limit them."""
-
-    min_p: float = Field(default=0.0, ge=0, lt=1)
-    """Leave out tokens less likely than this share of the likeliest one."""
-
-    repetition_penalty: float = Field(default=1.0, gt=0)
-    """Divide the score of tokens that were already said; 1 does nothing."""
-
-    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Texts at which a completion ends, besides the model's own end token."""
-
+from toolkit.core.config.generation import SamplingConfig
 
 Correction = Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 
 
 class RolloutConfig(SamplingConfig):
     """The completions that are trained on: groups of `generations` for each prompt."""
+
+    temperature: float = Field(default=1.0, ge=0)
+    """1 samples as the model's own probabilities are; higher is more varied."""
 
     generations: int = Field(default=8, ge=2)
     """Completions of each prompt, against whose mean reward each of them is judged."""
