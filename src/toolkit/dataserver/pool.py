@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TaskTimeout
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
@@ -29,6 +30,8 @@ T = TypeVar("T")
 _GRACE_SECONDS = 0.5
 
 _LARGEST_CHUNK = 64
+
+_SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class WorkerDiedError(Exception):
@@ -107,7 +110,7 @@ class GradingPool:
         for _ in range(3):
             pool = self._pool
             try:
-                return await asyncio.wrap_future(pool.schedule(function, args=arguments, timeout=seconds))
+                return await _outcome(pool, pool.schedule(function, args=arguments, timeout=seconds))
             except TaskTimeout:
                 self.deaths += 1
                 raise WorkerDiedError("timeout") from None
@@ -132,6 +135,18 @@ class GradingPool:
             initargs=(self._setup,),
             context=self._context,
         )
+
+
+async def _outcome(pool: ProcessPool, scheduled: Future[T]) -> T:
+    """What a task answers. A pool that breaks while the task is on its way to a worker would never tell."""
+    future = asyncio.wrap_future(scheduled)
+    try:
+        while not (await asyncio.wait({future}, timeout=_SECONDS_BETWEEN_LOOKS))[0]:
+            if not pool.active:
+                raise BrokenProcessPool("the grading processes ended before the task began")
+        return future.result()
+    finally:
+        future.cancel()
 
 
 def _chunks(count: int, workers_count: int) -> Iterator[range]:
