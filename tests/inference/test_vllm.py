@@ -52,7 +52,7 @@ def ends(hf: Loaded) -> frozenset[int]:
 @pytest.fixture(scope="module")
 def started(folder: Path, ends: frozenset[int]) -> Iterator[Started]:
     before = process_state()
-    engine = VllmEngine(folder, ends, VllmOptions("float32", max_length=512))
+    engine = VllmEngine(folder, ends, VllmOptions("float32", max_length=512, eager=True))
     yield Started(engine, before, process_state())
     engine.close()
     engine.close()
@@ -242,6 +242,6 @@ def test_an_engine_without_room_for_adapters_takes_none(engine: VllmEngine, tmp_
 
 def test_options_that_cannot_be_are_refused(folder: Path, sharp_model: Path):
     with pytest.raises(ConfigError, match="512 at most, and this one has 513"):
-        VllmEngine(folder, NEVER, VllmOptions("float32", max_length=512, adapter_rank=513))
+        VllmEngine(folder, NEVER, VllmOptions("float32", max_length=512, adapter_rank=513, eager=True))
     with pytest.raises(ModelError, match="max_model_len"):
-        VllmEngine(folder, NEVER, VllmOptions("float32", max_length=513))
+        VllmEngine(folder, NEVER, VllmOptions("float32", max_length=513, eager=True))

@@ -22,7 +22,7 @@ QUESTIONS = ("What is the capital of France?", "Count from one to ten.", "What i
 @pytest.fixture(scope="module")
 def engine(smollm2_folder: Path) -> Iterator[VllmEngine]:
     # In float32: in bfloat16 two programs round apart, and the likeliest tokens are sometimes as good as equal.
-    engine = VllmEngine(smollm2_folder, END, VllmOptions("float32", max_length=256))
+    engine = VllmEngine(smollm2_folder, END, VllmOptions("float32", max_length=256, eager=True))
     yield engine
     engine.close()
 

@@ -31,7 +31,7 @@ def folder(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(folder: Path) -> Iterator[VllmEngine]:
-    engine = VllmEngine(folder, NEVER, VllmOptions("float32", max_length=512, adapter_rank=4))
+    engine = VllmEngine(folder, NEVER, VllmOptions("float32", max_length=512, adapter_rank=4, eager=True))
     yield engine
     engine.close()
 

@@ -19,7 +19,7 @@ def main(model: Path, folder: Path) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
-    engine = VllmEngine(model, NEVER, VllmOptions("float32", max_length=512))
+    engine = VllmEngine(model, NEVER, VllmOptions("float32", max_length=512, eager=True))
     requests = [GenerationRequest(tuple(range(5 + at, 20 + 3 * at))) for at in range(2 * rank, 2 + 4 * rank)]
     answers = dict(engine.generate(requests, Sampling(10 + 20 * rank)))
     engine.close()

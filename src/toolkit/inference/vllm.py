@@ -5,7 +5,6 @@ at their beginning is computed once. Weights can be exchanged while the engine l
 """
 
 import gc
-import json
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -15,10 +14,10 @@ import torch
 
 from toolkit.errors import ConfigError, ModelError
 from toolkit.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
+from toolkit.inference.seeds import derive_seed
+from toolkit.inference.vllm_limits import require_plain_logprobs, require_usable_adapter
 from toolkit.inference.vllm_load import VllmOptions, start_vllm, vllm_errors
-
-_PASSED_OVER = ("rank_pattern", "alpha_pattern", "trainable_token_indices", "lora_bias")
-"""What vLLM does not look at in an adapter's config: it would answer without it and say nothing."""
+from toolkit.inference.vllm_random import RandomNumbers
 
 
 class VllmEngine:
@@ -39,9 +38,10 @@ class VllmEngine:
         self._options = options
         self._adapter: Any = None
         self._adapters_used = 0
+        self._stance = "default" if options.compiles else "force_eager"
         self._owns_group = not torch.distributed.is_initialized()
         self._engine: Any = start_vllm(folder, options)
-        self._compiler = "force_eager" if self._engine.model_config.enforce_eager else "default"
+        self._seed_each = options.seed_each or not _on_cpu()
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, *, done: AbstractSet[Key] = frozenset()
@@ -50,17 +50,22 @@ class VllmEngine:
 
         The same requests give the same completions again as far as the arithmetic does: a seed fixes the random
         numbers of its completion, but probabilities differ in their last digits with what else is in the batch.
+        Where all share one seed, what is done is generated along, so that the others come out as they would have.
 
         Raises:
             ConfigError: at the call, where a prompt and its completion could be longer than `max_length`, vLLM cannot
                 sample like this (at a temperature above 2, say), or log-probabilities are wanted that it does not tell.
         """
-        _require_plain_logprobs(sampling)
+        require_plain_logprobs(sampling)
         self._require_room(requests, sampling.max_new_tokens)
         self._require_idle()
         parameters = self._parameters(sampling)
         keys = [(position, sample) for position, request in enumerate(requests) for sample in range(request.n)]
-        return self._completions({f"{key}": key for key in keys if key not in done}, requests, parameters)
+        wanted = [key for key in keys if key not in done]
+        if self._seed_each:
+            return self._completions(wanted, requests, parameters)
+        together = self._completions(keys if wanted else [], requests, parameters)
+        return ((key, completion) for key, completion in together if key not in done)
 
     def load_weights(self, folder: Path) -> None:
         """Go on with the weights in `folder`: safetensors of the same architecture, under the same names.
@@ -74,8 +79,7 @@ class VllmEngine:
         with vllm_errors(ModelError, f"vLLM cannot load the weights in {folder}"):
             self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
             self._engine.apply_model(_pack_heads)
-        if not self._engine.reset_prefix_cache():
-            raise RuntimeError("vLLM keeps what the old weights computed of the prompts")
+        self._forget_prompts()
 
     def use_adapter(self, folder: Path | None) -> None:
         """Answer with the LoRA adapter in `folder` on top, as it is now; None goes back to the bare model.
@@ -105,18 +109,22 @@ class VllmEngine:
             torch.cuda.empty_cache()
 
     def _completions(
-        self, waiting: dict[str, Key], requests: Sequence[GenerationRequest], parameters: Any
+        self, keys: Sequence[Key], requests: Sequence[GenerationRequest], parameters: Any
     ) -> Iterator[tuple[Key, Completion]]:
         from vllm.inputs import tokens_input  # pyright: ignore[reportMissingImports]
 
+        seeds = {(position, sample): requests[position].seeds[sample] for position, sample in keys}
+        waiting = {str(key): key for key in keys}
+        numbers = RandomNumbers(derive_seed(*seeds.values()))
+        if not self._seed_each:
+            self._forget_prompts()  # what is known of them decides what runs side by side, and so who draws when
         try:
-            for name, (position, sample) in waiting.items():
-                request = requests[position]
-                parameters.seed = request.seeds[sample]  # vLLM takes a copy
-                prompt = tokens_input(list(request.prompt_ids))
+            for name, key in waiting.items():
+                parameters.seed = seeds[key] if self._seed_each else None  # vLLM takes a copy
+                prompt = tokens_input(list(requests[key[0]].prompt_ids))
                 self._engine.add_request(name, prompt, parameters, lora_request=self._adapter)
             while waiting:
-                with torch.compiler.set_stance(self._compiler):
+                with numbers.drawn(), torch.compiler.set_stance(self._stance):
                     outputs = self._engine.step()
                 for output in outputs:
                     yield waiting.pop(output.request_id), _completion(output.outputs[0])
@@ -149,7 +157,7 @@ class VllmEngine:
     def _load_adapter(self, folder: Path) -> Any:
         if not self._options.adapter_rank:
             raise ConfigError("this engine was made without room for adapters: give it an adapter_rank")
-        _require_usable(folder)
+        require_usable_adapter(folder)
         from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
 
         # Each has a number of its own: vLLM keeps by it what it has read and computed.
@@ -167,28 +175,13 @@ class VllmEngine:
                 f"{self._options.max_length} of the engine: allow fewer new tokens or shorter prompts"
             )
 
+    def _forget_prompts(self) -> None:
+        if not self._engine.reset_prefix_cache():
+            raise RuntimeError("vLLM does not give up what it computed of earlier prompts")
+
     def _require_idle(self) -> None:
         if self._engine.has_unfinished_requests():
             raise RuntimeError("the engine still generates: take all completions of the last call, or close it")
-
-
-def _require_plain_logprobs(sampling: Sampling) -> None:
-    """What vLLM tells of a token comes after all filters, and so is the model's own only where there are none."""
-    filtered = sampling.temperature > 0 and (sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0)
-    if sampling.logprobs and (filtered or sampling.repetition_penalty != 1):
-        raise ConfigError(
-            "vLLM tells log-probabilities only after top_p, top_k, min_p and repetition_penalty, but the model's own "
-            "are needed: leave these options at their defaults, or use the hf engine"
-        )
-
-
-def _require_usable(adapter: Path) -> None:
-    try:
-        config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{adapter} has no readable adapter_config.json: {error}") from error
-    if used := [name for name in _PASSED_OVER if config.get(name)]:
-        raise ModelError(f"vLLM cannot use the adapter in {adapter}, which has {', '.join(used)}: merge it instead")
 
 
 def _completion(output: Any) -> Completion:
@@ -205,9 +198,14 @@ def _pack_heads(model: Any) -> None:
     from vllm.model_executor.layers.vocab_parallel_embedding import (  # pyright: ignore[reportMissingImports]
         ParallelLMHead,
     )
-    from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
-    if current_platform.is_cpu():
+    if _on_cpu():
         for module in model.modules():
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)
+
+
+def _on_cpu() -> bool:
+    from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
+
+    return current_platform.is_cpu()

@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,8 +39,11 @@ class VllmOptions:
         gpu_memory_utilization: share of a CUDA device for weights, keys and values; on a CPU, keys and values have
             `VLLM_CPU_KVCACHE_SPACE` GiB.
         adapter_rank: highest rank of the adapters that are to be used; 0 where none are.
-        eager: whether the model runs as it is or is compiled first, which takes a minute on a CPU and makes it a
-            little faster; None is eager on a CPU and compiled on CUDA.
+        eager: True compiles nothing. False compiles the model, which takes a minute on a CPU and makes it a little
+            faster. None does so on CUDA; on a CPU only the sampler is compiled, if there is a C++ compiler.
+        seed_each: whether each completion is sampled by its own seed. If not, a CPU draws for all of a call by one
+            seed, derived from all of theirs, and is two to three times as fast: torch draws a number for each entry
+            of the vocabulary, and takes its time over it. CUDA always uses each.
     """
 
     dtype: str
@@ -47,6 +51,12 @@ class VllmOptions:
     gpu_memory_utilization: float = 0.9
     adapter_rank: int = 0
     eager: bool | None = None
+    seed_each: bool = True
+
+    @property
+    def compiles(self) -> bool:
+        """Whether anything may be compiled."""
+        return not self.eager and shutil.which(os.environ.get("CXX", "g++")) is not None
 
 
 def start_vllm(folder: Path, options: VllmOptions) -> Any:
