@@ -191,3 +191,43 @@ def test_the_same_bytes_read_in_another_way_are_other_rows(tmp_path: Path) -> No
         (tmp_path / name).write_bytes(gzip.compress(content, mtime=0))
     assert len(load(tmp_path / "rows.jsonl.gz", "skip")) == 1
     assert len(load(tmp_path / "rows.json.gz", "skip")) == 2
+
+
+LENGTHS = [5, 30, 10, 20, 40]
+
+
+def prompts_of(tmp_path: Path) -> Path:
+    rows = [{"prompt": "q" * length, "answer": "1"} for length in LENGTHS]
+    return write_rows(tmp_path / "long.jsonl", rows)
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        ({}, LENGTHS),
+        ({"max_prompt_chars": 20}, [5, 10, 20]),
+        # Of five prompts 60 % are three, the longest of which has 20 characters.
+        ({"max_prompt_percentile": 60}, [5, 10, 20]),
+        ({"max_prompt_percentile": 61}, [5, 30, 10, 20]),
+        ({"max_prompt_percentile": 61, "max_prompt_chars": 15}, [5, 10]),
+    ],
+)
+def test_prompts_that_are_too_long_are_left_out_and_counted_each_time_the_file_is_opened(
+    tmp_path: Path, limits: dict[str, float], kept: list[int]
+):
+    file = prompts_of(tmp_path)
+    for said in (list[str](), list[str]()):
+        rows = load(file, report=said.append, **limits)
+        assert [len(rows.read(index).record["prompt"]) for index in range(len(rows))] == kept
+        left_out = len(LENGTHS) - len(kept)
+        assert rows.too_long == left_out
+        told = f"{file}: rows left out because their prompts are too long: {left_out}"
+        assert [line for line in said if "left out" in line] == [told] * bool(left_out)
+    assert [rows.place(index) for index in range(len(rows))] == [
+        f"{file}:{LENGTHS.index(length) + 1}" for length in kept
+    ]
+
+
+def test_a_limit_that_leaves_nothing_is_refused_with_the_length_of_the_shortest_prompt(tmp_path: Path):
+    with pytest.raises(DataError, match="max_prompt_chars: 4 leaves out every row; the shortest prompt has 5 char"):
+        load(prompts_of(tmp_path), max_prompt_chars=4)

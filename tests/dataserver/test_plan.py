@@ -67,8 +67,8 @@ def test_the_plan_tells_the_data_the_stages_and_the_rewards(folder: Path) -> Non
     plan = shown()
     # 10 usable rows, 2 of them held out; 2 iterations of 8 prompts, then 3 with one third of sums.
     assert cells(plan) == [
-        ["sums", "8", "0", "0", "sums.jsonl"],
-        ["words", "8", "2", "2", "words.jsonl"],
+        ["sums", "8", "0", "0", "0", "sums.jsonl"],
+        ["words", "8", "2", "2", "0", "words.jsonl"],
         ["warm-up", "0 to 1", "sums", "100.0%", "16", "(0.667 string_exact + 0.333 tidy) × short"],
         ["[/main]", "2 to 4", "sums", "33.3%", "8", "0.667 string_exact + 0.333 tidy"],
         ["[/main]", "2 to 4", "words", "66.7%", "16", "1 string_exact + 0 json_valid"],

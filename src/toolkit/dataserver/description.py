@@ -34,6 +34,7 @@ def describe(
                 name=name,
                 rows=len(sides[name].train),
                 validation_rows=len(sides[name].validation),
+                too_long_rows=rows.too_long,
                 digest=rows.digest,
             )
             for name, rows in datasets.items()

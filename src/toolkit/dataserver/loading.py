@@ -5,9 +5,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from toolkit.core.cache import cache_dir
 from toolkit.core.config.data import OnBadRecord
 from toolkit.core.files import atomic_folder
+from toolkit.core.messages import Conversation
 from toolkit.core.sources import Source, clipped, open_data
 from toolkit.core.splits import content_hash
 from toolkit.dataserver.config.dataserver import DataserverConfig
@@ -22,7 +25,9 @@ from toolkit.errors import ConfigError, DataError
 Report = Callable[[str], None]
 
 # Raised when the layout of the cached files or the rules for a usable row change.
-_CACHE_VERSION = 2
+_CACHE_VERSION = 3
+# What decides, beside the file's content, which rows there are.
+_READ_BY = {"columns", "gold", "max_prompt_chars", "max_prompt_percentile"}
 
 
 def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
@@ -62,7 +67,7 @@ def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, repo
     path = confined_file(root, dataset.path)
     columns = prompt_columns(dataset.columns)
     source = open_data(path, columns, every_column=True)
-    described = dataset.model_dump(mode="json", include={"columns", "gold"})
+    described = dataset.model_dump(mode="json", include=_READ_BY)
     key = json_digest([_CACHE_VERSION, source.digest, path.suffixes[-2:], described, on_bad_record])
     folder = cache_dir() / "rows" / key
     if not _is_whole(folder):
@@ -72,23 +77,44 @@ def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, repo
             try:
                 if line.value is None:
                     raise DataError(line.fault)
-                writer.add(line.number, line.value, _checked_content(line.value, dataset))
+                conversation = _checked_prompt(line.value, dataset)
+                length = sum(len(message.content) for message in conversation.messages)
+                writer.add(line.number, line.value, content_hash(conversation), length)
             except DataError as error:
                 faults.append(RowFault(line.number, clipped(str(error))))
         _require_usable(source, faults, len(writer), on_bad_record)
+        _limit_prompts(writer, dataset)
         with atomic_folder(folder, _is_whole) as aside:
             writer.write(aside, faults)
-    return FileRows(folder, source.place)
+    rows = FileRows(folder, source.place)
+    if rows.too_long:
+        report(f"{path}: rows left out because their prompts are too long: {rows.too_long:,}")
+    return rows
 
 
-def _checked_content(record: Mapping[str, Any], dataset: FileDataset) -> int:
-    """The hash of what a row asks; DataError where it cannot be asked, or its answer not be compared.
+def _checked_prompt(record: Mapping[str, Any], dataset: FileDataset) -> Conversation:
+    """What a row asks; DataError where it cannot be asked, or its answer not be compared.
 
     The data set's own system message is no part of it: another one leaves the same rows held out.
     """
     conversation = parse_prompt(record, prompt_columns(dataset.columns), None)
     _require_encodable(gold_answer(record, dataset.gold))
-    return content_hash(conversation)
+    return conversation
+
+
+def _limit_prompts(writer: RowWriter, dataset: FileDataset) -> None:
+    limits = [float(dataset.max_prompt_chars)] if dataset.max_prompt_chars else []
+    if dataset.max_prompt_percentile:
+        # The least of the file's own lengths that so many per cent of its prompts do not exceed.
+        limits.append(float(np.percentile(writer.lengths, dataset.max_prompt_percentile, method="inverted_cdf")))
+    if limits:
+        shortest = min(writer.lengths)
+        writer.leave_out_longer(min(limits))
+        if not len(writer):
+            raise DataError(
+                f"max_prompt_chars: {dataset.max_prompt_chars} leaves out every row; the shortest prompt has "
+                f"{shortest} characters"
+            )
 
 
 def _require_encodable(gold: Any) -> None:

@@ -45,11 +45,12 @@ def _first_slots(loaded: Loaded, count: int) -> list[Slot]:
 
 
 def _data_table(loaded: Loaded) -> Table:
-    table = Table("data set", "rows", "validation", "left out", "file")
+    table = Table("data set", "rows", "validation", "bad", "too long", "file")
     for dataset in loaded.meta.datasets:
         source = getattr(loaded.config.datasets[dataset.name], "path", "made on demand")
-        left_out = len(loaded.datasets[dataset.name].faults)
-        table.add_row(dataset.name, f"{dataset.rows:,}", f"{dataset.validation_rows:,}", str(left_out), source)
+        left_out = (len(loaded.datasets[dataset.name].faults), dataset.too_long_rows)
+        counts = (dataset.rows, dataset.validation_rows, *left_out)
+        table.add_row(dataset.name, *(f"{count:,}" for count in counts), source)
     return table
 
 

@@ -21,6 +21,7 @@ class ProceduralRows:
         self._items = ProceduralItems(config.task, seed, config.params, config.rows)
         self.digest = json_digest([config.task, seed, config.params, config.rows, version("reasoning-gym")])
         self.faults: list[str] = []
+        self.too_long = 0
         self._task = config.task
         self._cached = lru_cache(maxsize=4096)(self._make)
 

@@ -25,6 +25,7 @@ class FileRows:
         """`place`: names a row's place in the file it came from, by line."""
         described = json.loads((folder / "rows.json").read_bytes())
         self.digest: str = described["digest"]
+        self.too_long: int = described["too_long"]
         self.faults = [f"{place(line)}: {reason}" for line, reason in described["faults"]]
         self._offsets: Indices = np.load(folder / "offsets.npy", mmap_mode="r")
         self._lines: Indices = np.load(folder / "lines.npy", mmap_mode="r")
@@ -77,29 +78,41 @@ class RowWriter:
     """Collects rows and writes the folder that `FileRows` reads."""
 
     def __init__(self) -> None:
-        self._body = bytearray()
-        self._offsets, self._lines, self._contents = [0], list[int](), list[int]()
+        self._rows, self._lines, self._contents = list[bytes](), list[int](), list[int]()
+        self._too_long = 0
+        self.lengths: list[int] = []
+        """Characters of each row's prompt."""
 
-    def add(self, line: int, record: Mapping[str, Any], content: int) -> None:
-        """Add the row that stands on `line` and whose prompt has the hash `content`."""
+    def add(self, line: int, record: Mapping[str, Any], content: int, length: int) -> None:
+        """Add the row that stands on `line`, whose prompt has the hash `content` and `length` characters."""
         # A table may hold dates and the like in columns that nobody reads.
         text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), default=str)
-        self._body += text.encode("utf-8", "surrogatepass")
-        self._body += b"\n"
-        self._offsets.append(len(self._body))
+        self._rows.append(text.encode("utf-8", "surrogatepass") + b"\n")
         self._lines.append(line)
         self._contents.append(content)
+        self.lengths.append(length)
 
     def __len__(self) -> int:
         return len(self._lines)
 
+    def leave_out_longer(self, limit: float) -> None:
+        """Drop, and count, the rows whose prompts have more than `limit` characters."""
+        kept = [place for place, length in enumerate(self.lengths) if length <= limit]
+        self._too_long += len(self) - len(kept)
+        self._rows = [self._rows[place] for place in kept]
+        self._lines = [self._lines[place] for place in kept]
+        self._contents = [self._contents[place] for place in kept]
+        self.lengths = [self.lengths[place] for place in kept]
+
     def write(self, folder: Path, faults: Sequence[RowFault]) -> None:
         """Fill the folder, which is there and empty."""
-        (folder / "rows.jsonl").write_bytes(self._body)
-        np.save(folder / "offsets.npy", np.array(self._offsets, dtype=np.int64))
+        body = b"".join(self._rows)
+        (folder / "rows.jsonl").write_bytes(body)
+        np.save(folder / "offsets.npy", np.cumsum([0, *map(len, self._rows)], dtype=np.int64))
         lines = np.array(self._lines, dtype="<i8")
         np.save(folder / "lines.npy", lines)
         np.save(folder / "contents.npy", np.array(self._contents, dtype=np.uint64))
         # With the lines, since a sample id names its row by them.
-        digest = blake2b(self._body + lines.tobytes(), digest_size=16).hexdigest()
-        (folder / "rows.json").write_text(json.dumps({"digest": digest, "faults": faults}))
+        digest = blake2b(body + lines.tobytes(), digest_size=16).hexdigest()
+        described = {"digest": digest, "faults": faults, "too_long": self._too_long}
+        (folder / "rows.json").write_text(json.dumps(described))

@@ -34,6 +34,9 @@ class Rows(Protocol):
     faults: list[str]
     """One line `place: reason` for each record that was left out."""
 
+    too_long: int
+    """How many rows were left out because of the length of their prompts."""
+
     def __len__(self) -> int: ...
 
     def read(self, index: int) -> Row:

@@ -59,6 +59,9 @@ class DatasetMeta(_Response):
     """Rows that training draws from."""
 
     validation_rows: int
+    too_long_rows: int = 0
+    """Rows that were left out because of the length of their prompts."""
+
     digest: str
     """Hash of its content and of how it is read."""
 

@@ -74,6 +74,13 @@ class FileDataset(GradedDataset):
     columns: PromptColumnsConfig = PromptColumnsConfig()
     """Names of the columns."""
 
+    max_prompt_chars: int | None = Field(default=None, ge=1)
+    """Leave out rows whose messages have more characters together; they are counted. Tokens are the trainer's to
+    limit, in `rollout.max_prompt_tokens`."""
+
+    max_prompt_percentile: float | None = Field(default=None, gt=0, lt=100)
+    """Leave out the longest prompts: 95 keeps those that are no longer than 95 % of the file's prompts are."""
+
     gold: GoldConfig | None = GoldConfig()
     """Where the right answer stands; null where the graders need none."""
 
