@@ -3,7 +3,8 @@
 python benchmarks/grpo.py [--steps N] [--completions N] [--tokens N] [--output FILE]
 
 The same model (SmolLM2-135M-Instruct with a LoRA adapter), prompts, lengths and batch. TRL runs as it comes on a CPU
-(float32 weights), and tuned (bfloat16 weights, autocast, no gradient checkpointing). Prints a Markdown table.
+(float32 weights), and tuned (bfloat16 weights, autocast, no gradient checkpointing); its own vLLM mode cannot bring
+weights over on a CPU. Prints a Markdown table.
 """
 
 import argparse
@@ -35,7 +36,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         numbers = {
-            "toolkit": train_with_toolkit(options, Path(folder)),
+            "toolkit, vLLM": train_with_toolkit(options, Path(folder, "vllm"), "vllm"),
+            "toolkit, transformers": train_with_toolkit(options, Path(folder, "hf"), "hf"),
             "TRL, tuned": in_a_process(options, "bfloat16"),
             "TRL, float32": in_a_process(options, "float32"),
         }
@@ -49,12 +51,13 @@ def prompts() -> list[str]:
     return [f"Write a long story, at least {count} words, about {topic}." for topic in TOPICS for count in (500, 600)]
 
 
-def train_with_toolkit(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+def train_with_toolkit(options: argparse.Namespace, folder: Path, engine: str) -> dict[str, float]:
     """Medians of what metrics.jsonl says of the steps after the first."""
+    folder.mkdir()
     rows = [{"prompt": prompt} for prompt in prompts()]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "data.yaml").write_text(json.dumps(data_config(options)))
-    (folder / "grpo.yaml").write_text(json.dumps(config(options)))
+    (folder / "grpo.yaml").write_text(json.dumps(config(options, engine)))
     command = [str(Path(sys.executable).with_name("toolkit-rl-train")), str(folder / "grpo.yaml")]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     lines = (folder / "runs" / "grpo" / "metrics.jsonl").read_text().splitlines()
@@ -63,13 +66,19 @@ def train_with_toolkit(options: argparse.Namespace, folder: Path) -> dict[str, f
     return {**seconds, "tokens": statistics.fmean(step["completion_tokens"] for step in steps)}
 
 
-def config(options: argparse.Namespace) -> dict[str, Any]:
+def config(options: argparse.Namespace, engine: str) -> dict[str, Any]:
     """Of the trainer; JSON is YAML too."""
     return {
         "model": {"name": "smollm2-135m-instruct"},
         "dataserver": {"config": "data.yaml"},
         "algorithm": "dr_grpo",
-        "rollout": {"generations": GENERATIONS, "max_new_tokens": options.tokens, "batch_size": options.completions},
+        "rollout": {
+            "engine": engine,
+            "generations": GENERATIONS,
+            "max_new_tokens": options.tokens,
+            "max_prompt_tokens": 128,
+            "batch_size": options.completions,
+        },
         "training": {
             "rows_per_step": options.completions,
             "micro_batch_size": MICRO_BATCH,
@@ -162,7 +171,7 @@ def markdown(numbers: dict[str, dict[str, float]]) -> str:
     parts = ("generate", "grade", "learn", "sync")
     lines = [f"| | s per step | × | {' | '.join(parts)} | tokens |", "|---|---:|---:|" + "---:|" * (len(parts) + 1)]
     for name, row in numbers.items():
-        ratio = row["all"] / numbers["toolkit"]["all"]
+        ratio = row["all"] / numbers["toolkit, vLLM"]["all"]
         cells = [f"{row[part]:.1f}" if part in row else "" for part in parts]
         lines.append(f"| {name} | {row['all']:.1f} | {ratio:.2f} | {' | '.join(cells)} | {row['tokens']:.0f} |")
     return "\n".join(lines)

@@ -240,7 +240,16 @@ def test_an_engine_without_room_for_adapters_takes_none(engine: VllmEngine, tmp_
         engine.use_adapter(tmp_path)
 
 
-def test_options_that_cannot_be_are_refused(folder: Path, sharp_model: Path):
+@pytest.mark.parametrize(
+    ("eager", "compiler", "compiles"),
+    [(None, "sh", True), (False, "sh", True), (True, "sh", False), (None, "no", False)],
+)
+def test_what_needs_a_cpp_compiler_is_compiled_where_there_is_one(monkeypatch, eager, compiler: str, compiles: bool):
+    monkeypatch.setenv("CXX", compiler)
+    assert VllmOptions("float32", max_length=512, eager=eager).compiles is compiles
+
+
+def test_options_that_cannot_be_are_refused(folder: Path):
     with pytest.raises(ConfigError, match="512 at most, and this one has 513"):
         VllmEngine(folder, NEVER, VllmOptions("float32", max_length=512, adapter_rank=513, eager=True))
     with pytest.raises(ModelError, match="max_model_len"):

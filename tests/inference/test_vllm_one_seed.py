@@ -26,8 +26,7 @@ def folder(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(folder: Path) -> Iterator[VllmEngine]:
-    # The sampler is compiled, as it is by default.
-    engine = VllmEngine(folder, NEVER, VllmOptions("float32", max_length=512, seed_each=False))
+    engine = VllmEngine(folder, NEVER, VllmOptions("float32", max_length=512, eager=True, seed_each=False))
     yield engine
     engine.close()
 

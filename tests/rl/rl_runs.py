@@ -33,7 +33,7 @@ _GRADERS = {
 _WEIGHTS = {"says_a": 4, "says_e": 2, "says_digit": 1}
 
 
-def write_run(folder: Path, model: Path, *, name: str = "rl", data: Mapping[str, Any] = {}, **changes: Any) -> Path:
+def write_run(folder: Path, model: Path, /, *, name: str = "rl", data: Mapping[str, Any] = {}, **changes: Any) -> Path:
     """Write two data sets, a dataserver's config and a run's config of 8 steps over two stages; the latter's path.
 
     An optimizer step is two groups of 4 completions, in two micro-batches. `data` and `changes` are merged into the

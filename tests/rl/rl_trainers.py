@@ -1,6 +1,7 @@
 """The trainer of a tiny run in this process, with prompts and rewards that a test writes down."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from toolkit.rl.config.rl import RLConfig
 from toolkit.rl.curriculum import clock_of
 
 Rewards = Sequence[float | None]
+# Trainers can be used until the tests end.
+_OPENED = ExitStack()
 
 
 class WrittenServer:
@@ -91,13 +94,14 @@ def a_trainer(config: Path, server: WrittenServer, *overrides: str) -> Any:
     exact = ("model.dtype=float32", "lora.dropout=0", *overrides)
     settings = load_config(config, RLConfig, list(exact))
     loaded = load(settings)
-    from toolkit.rl.build import RunPlan, build_trainer
+    from toolkit.rl.build import RunPlan, open_trainer
 
     clock = clock_of(settings)
     run = RunDirectory(config.parent / "runs" / config.stem)
     plan = RunPlan(settings, clock, a_meta(clock), 8, run)
     encoder = conversation_encoder(settings.chat, loaded.tokenizer)
-    trainer: Any = build_trainer(plan, loaded, encoder, server, RunCounters())  # pyright: ignore[reportArgumentType]
+    client: Any = server
+    trainer: Any = _OPENED.enter_context(open_trainer(plan, loaded, encoder, client, RunCounters()))
     # As the trainer's own loop does at the start of each optimizer step.
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()

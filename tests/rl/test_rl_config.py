@@ -25,11 +25,11 @@ HELD_OUT = [DatasetMeta(name="a", rows=10, validation_rows=0, digest="")]
         ({"dataserver": {"config": None, "url": "127.0.0.1:9000"}}, r"dataserver\.url: "),
         (
             {"rollout": {"top_p": 0.9, "importance_correction": "token_mask"}},
-            r"rollout: the importance correction compares the model's own probabilities, which top_p",
+            r"rollout: importance_correction: token_mask compares the model's own probabilities, which top_p would",
         ),
         (
-            {"rollout": {"importance_correction": "sequence_mask", "repetition_penalty": 1.1}},
-            r"rollout: the importance correction compares the model's own probabilities, which top_p",
+            {"rollout": {"engine": "vllm", "repetition_penalty": 1.1, "min_p": 0.1}},
+            r"rollout: importance_correction: sequence_mask compares .* which min_p, repetition_penalty would change",
         ),
         ({"evaluation": None, "run": {"export": "best"}}, r"run: export: best needs an evaluation section"),
         ({"evaluation": {"temperature": 0.0}}, r"evaluation: samples: 2 with temperature: 0 is one answer 2 times"),
@@ -49,8 +49,13 @@ def test_a_config_that_contradicts_itself_is_refused_by_its_line(
 
 
 def test_a_correction_that_is_off_leaves_the_sampling_free(a_run: WriteRun) -> None:
-    config = load_config(a_run(rollout={"top_p": 0.9}), RLConfig)
-    assert config.rollout.importance_correction == "none"
+    for rollout in ({"top_p": 0.9}, {"engine": "vllm", "top_p": 0.9, "importance_correction": "none"}):
+        assert load_config(a_run(rollout=rollout), RLConfig).rollout.correction == "none"
+
+
+@pytest.mark.parametrize(("engine", "correction"), [("hf", "none"), ("vllm", "sequence_mask")])
+def test_samples_of_vllm_are_corrected_unless_told_otherwise(a_run: WriteRun, engine: str, correction: str) -> None:
+    assert load_config(a_run(rollout={"engine": engine}), RLConfig).rollout.correction == correction
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ class Engine:
     def __init__(self) -> None:
         self.requests: list[GenerationRequest] = []
 
-    def update(self) -> None:
+    def update(self, step: int) -> None:
         pass
 
     def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:

@@ -27,10 +27,10 @@ class WrittenEngine:
 
     def __init__(self) -> None:
         self.requests: list[GenerationRequest] = []
-        self.updates = 0
+        self.updates: list[int] = []
 
-    def update(self) -> None:
-        self.updates += 1
+    def update(self, step: int) -> None:
+        self.updates.append(step)
 
     def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
         self.requests += requests
@@ -135,13 +135,13 @@ def test_rows_in_disorder_stop_the_run() -> None:
         rollouts(CLOCK, WrittenEngine())(rank_rows(CLOCK, 1, 0)[::-1], Trainer(1))
 
 
-def test_the_engine_is_brought_up_to_date_once_a_step() -> None:
+def test_the_engine_is_told_of_the_step_before_each_generation() -> None:
     clock = Clock(4, 1, 4, 2, 1, 1)  # two generations in a step
     engine = WrittenEngine()
     roll_out = rollouts(clock, engine)
     for generation, step in ((0, 0), (1, 0), (2, 1), (3, 1)):
         roll_out(rank_rows(clock, generation, 0), Trainer(step))
-    assert engine.updates == 2
+    assert engine.updates == [0, 0, 1, 1]
 
 
 def test_a_prompt_that_is_too_long_is_not_asked_and_stands_for_nothing() -> None:

@@ -23,6 +23,7 @@ _MODULES = {
         "numpy",
     ),
     "unsloth": ("unsloth",),
+    "vllm": ("vllm",),
 }
 
 _SHOWN = 4

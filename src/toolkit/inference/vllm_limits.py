@@ -1,13 +1,15 @@
-"""What vLLM would do otherwise than it is asked to, and say nothing of it."""
+"""What vLLM cannot do, or would do otherwise than it is asked to and say nothing of it."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from toolkit.errors import ConfigError, ModelError
 from toolkit.inference.engine import Sampling
 
-_PASSED_OVER = ("rank_pattern", "alpha_pattern", "trainable_token_indices", "lora_bias")
-"""What vLLM does not look at in an adapter's config."""
+_UNUSABLE = ("rank_pattern", "alpha_pattern", "trainable_token_indices", "lora_bias", "modules_to_save", "use_dora")
+"""What vLLM does not look at in an adapter's config (the first four), or refuses."""
 
 
 def require_plain_logprobs(sampling: Sampling) -> None:
@@ -26,5 +28,10 @@ def require_usable_adapter(folder: Path) -> None:
         config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{folder} has no readable adapter_config.json: {error}") from error
-    if used := [name for name in _PASSED_OVER if config.get(name)]:
+    if used := unusable_parts(config):
         raise ModelError(f"vLLM cannot use the adapter in {folder}, which has {', '.join(used)}: merge it instead")
+
+
+def unusable_parts(config: Mapping[str, Any]) -> list[str]:
+    """The fields of an adapter's config, as PEFT writes it, for which vLLM cannot use the adapter as it is."""
+    return [name for name in _UNUSABLE if config.get(name)]

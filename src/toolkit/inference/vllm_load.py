@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from pydantic import ValidationError
 
+from toolkit.core.extras import require_extra
 from toolkit.errors import ConfigError, ModelError, ToolkitError
 
 _ENVIRONMENT = {
@@ -68,8 +68,7 @@ def start_vllm(folder: Path, options: VllmOptions) -> Any:
         ConfigError: vLLM is not installed, or has no room for adapters of that rank.
         ModelError: vLLM cannot load the model, or the model cannot hold `max_length` tokens.
     """
-    if find_spec("vllm") is None:
-        raise ConfigError("vLLM is not installed: pip install 'posttrain-toolkit[vllm]' (the README says how on a CPU)")
+    require_extra("vllm", "generation by vLLM")
     adapter_rank = _room_for(options.adapter_rank)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)

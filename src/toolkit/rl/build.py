@@ -1,6 +1,8 @@
 """Wire the trainer: arguments, rows, engine, rewards, evaluation and callbacks. Imports TRL."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,34 +46,47 @@ class RunPlan:
     run: RunDirectory
 
 
-def build_trainer(
+@contextmanager
+def open_trainer(
     plan: RunPlan,
     loaded: LoadedModel,
     encoder: ConversationEncoder,
     client: DataserverClient,
     counters: RunCounters,
-) -> CurriculumGRPOTrainer:
-    """A trainer that is ready for `train()`; `counters` go on from where they are."""
+) -> Iterator[CurriculumGRPOTrainer]:
+    """A trainer that is ready for `train()`; `counters` go on from where they are. Its engine ends with the block."""
     # It prints whole batches where a reward is missing, which we count and show ourselves.
     logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)
+    arguments = _arguments(plan, loaded, counters.step)  # several processes find each other here
+    with closing(rollout_engine(plan.config, loaded, end_ids(loaded, encoder))) as engine:
+        yield _trainer(plan, loaded, encoder, client, counters, engine, arguments)
+
+
+def _trainer(
+    plan: RunPlan,
+    loaded: LoadedModel,
+    encoder: ConversationEncoder,
+    client: DataserverClient,
+    counters: RunCounters,
+    engine: RolloutEngine,
+    arguments: GRPOConfig,
+) -> CurriculumGRPOTrainer:
     config, rollout, timer = plan.config, plan.config.rollout, Timer()
-    ends = end_ids(loaded, encoder)
-    engine = rollout_engine(config, loaded, ends)
     prompts = PromptSource(client, encoder, plan.clock, rollout.max_prompt_tokens)
     abstain_steps = config.dataserver.abstain_steps if config.dataserver.on_grade_failure == "abstain" else 0
     rewards = TotalReward(client, plan.clock, timer, abstain_steps)
     evaluator = _evaluator(plan, prompts, engine, loaded.tokenizer, client)
     correction = None
-    if rollout.importance_correction != "none":
-        correction = ImportanceCorrection(rollout.importance_correction, rollout.importance_limit)
+    if rollout.correction != "none":
+        correction = ImportanceCorrection(rollout.correction, rollout.importance_limit)
     sampling = sampling_of(rollout, logprobs=correction is not None)
     trainer = CurriculumGRPOTrainer(
         evaluate_rewards=evaluator.evaluate if evaluator else None,
         correction=correction,
-        end_ids=ends,
+        end_ids=end_ids(loaded, encoder),
         model=loaded.model,
         reward_funcs=[rewards],
-        args=_arguments(plan, loaded, counters.step),
+        args=arguments,
         processing_class=loaded.tokenizer,
         # The rows are their own numbers: what they ask is looked up when it is wanted.
         train_dataset=Dataset.from_dict(

@@ -13,8 +13,8 @@ from toolkit.inference.hf import HfEngine
 class RolloutEngine(Protocol):
     """Completes prompts with the weights of the last `update`."""
 
-    def update(self) -> None:
-        """Take the weights that the training model has now."""
+    def update(self, step: int) -> None:
+        """Take the weights that the training model has now, after `step` optimizer steps; once is enough for each."""
         ...
 
     def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
@@ -34,7 +34,7 @@ class TrainingModelEngine:
         self._engine = engine
         self._dtype = compute_dtype
 
-    def update(self) -> None:
+    def update(self, step: int) -> None:
         """Nothing is to be done."""
 
     def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:

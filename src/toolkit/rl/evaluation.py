@@ -48,7 +48,7 @@ class Evaluator:
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Means over the held-out prompts: reward, each grader's score, length, and shares of what went wrong."""
-        self._engine.update()
+        self._engine.update(step)
         graded = _from_all_ranks(self._graded(step))
         if is_main_process():
             lines = "".join(json.dumps(each.as_dict(), ensure_ascii=False) + "\n" for each in graded)

@@ -7,7 +7,7 @@ from toolkit.core.models.location import locate_model
 from toolkit.core.runs.directory import RunDirectory, check_run_directory
 from toolkit.core.runs.finish import finished_result
 from toolkit.core.runs.progress import console
-from toolkit.dataserver.schemas import Meta
+from toolkit.dataserver.schemas import DatasetMeta, Meta
 from toolkit.errors import ConfigError, ModelError
 from toolkit.rl.algorithms import PRESETS
 from toolkit.rl.clock import Clock
@@ -62,9 +62,11 @@ def _clock_lines(clock: Clock) -> list[str]:
 
 def _sampling(config: RLConfig) -> str:
     rollout = config.rollout
+    missing = rollout.engine == "vllm" and find_spec("vllm") is None
     return (
-        f"temperature {rollout.temperature:g}, at most {rollout.max_new_tokens} new tokens after at "
-        f"most {rollout.max_prompt_tokens}; importance correction {rollout.importance_correction}"
+        f"by {rollout.engine}{' (not installed here)' * missing}, temperature {rollout.temperature:g}, at most "
+        f"{rollout.max_new_tokens} new tokens after at most {rollout.max_prompt_tokens}; importance correction "
+        f"{rollout.correction}"
     )
 
 
@@ -116,13 +118,18 @@ def _run_lines(config: RLConfig, meta: Meta, max_steps: int) -> list[str]:
             f"completion{'s' * (evaluation.samples > 1)} each, every {evaluation.every} steps"
             f"{' and at the start' * evaluation.at_start}"
         )
-    rows = ", ".join(f"{dataset.name} {dataset.rows:,}" for dataset in meta.datasets)
+    rows = ", ".join(_rows_of(dataset) for dataset in meta.datasets)
     return [
         f"steps           {max_steps}, learning rate {training.learning_rate:g} {training.schedule} after "
         f"{training.warmup_steps} warm-up steps",
         f"rows            {rows}{'; adaptive sampling' * meta.adaptive} (config_id {meta.config_id})",
         f"evaluation      {evaluated}",
     ]
+
+
+def _rows_of(dataset: DatasetMeta) -> str:
+    left_out = f" ({dataset.too_long_rows:,} too long)" if dataset.too_long_rows else ""
+    return f"{dataset.name} {dataset.rows:,}{left_out}"
 
 
 def _show_prompts(config: RLConfig, clock: Clock, samples: SampleSource) -> None:

@@ -59,7 +59,6 @@ class Rollouts:
         self._sampling = sampling
         self._seed = seed
         self._timer = timer
-        self._updated_at: int | None = None
 
     def __call__(self, rows: list[str], trainer: Any) -> dict[str, Any]:
         """One completion for each entry of this rank's part of the batch, in which each row stands G times.
@@ -73,11 +72,9 @@ class Rollouts:
         """
         generation = self._clock.generation_of(int(rows[0]))
         self._require_step(generation, trainer.state.global_step)
-        if self._updated_at != trainer.state.global_step:
-            begin = time.perf_counter()
-            self._engine.update()
-            self._timer.add("sync", begin)
-            self._updated_at = trainer.state.global_step
+        begin = time.perf_counter()
+        self._engine.update(trainer.state.global_step)
+        self._timer.add("sync", begin)
         prompts = self._asked(generation)
         places = self._places(rows, generation)
         begin = time.perf_counter()

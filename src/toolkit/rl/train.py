@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from toolkit.core.conversation_encoder import conversation_encoder
+from toolkit.core.extras import require_extra
 from toolkit.core.models.base import TrainingSettings
 from toolkit.core.models.load import choose_backend
 from toolkit.core.preparation import tokenizer_digest
@@ -34,6 +35,8 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
         RunError: the run failed after it had started.
     """
     clock = clock_of(config)  # refuses a step that does not divide, before anything is started
+    if config.rollout.engine == "vllm":
+        require_extra("vllm", "rollout.engine: vllm")
     run = RunDirectory(config.run.output_dir / name)
     if is_main_process():
         check_run_directory(run, resume=resume, overwrite=overwrite)
@@ -51,18 +54,18 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
             console.print(f"{run.path} is finished: nothing is left to resume")
             return done
         loaded = backend.load_for_training(config.model, config.lora, settings=_settings(config))
-        from toolkit.rl.build import RunPlan, build_trainer  # imports TRL, so only now that the backend is there
+        from toolkit.rl.build import RunPlan, open_trainer  # imports TRL, so only now that the backend is there
 
         plan = RunPlan(config, clock, meta, max_steps, run)
         encoder = conversation_encoder(config.chat, loaded.tokenizer)
-        trainer = build_trainer(plan, loaded, encoder, connection.client, point.counters)
-        if is_main_process():
-            _announce(run, point, loaded.model)
-            _prepare(run, point)
-            write_description(run, "toolkit-rl-train", config, identity, [])
-            write_record(run, connection.record)
-        trainer.accelerator.wait_for_everyone()
-        _train_or_save(trainer, point)
+        with open_trainer(plan, loaded, encoder, connection.client, point.counters) as trainer:
+            if is_main_process():
+                _announce(run, point, loaded.model)
+                _prepare(run, point)
+                write_description(run, "toolkit-rl-train", config, identity, [])
+                write_record(run, connection.record)
+            trainer.accelerator.wait_for_everyone()
+            _train_or_save(trainer, point)
     if not is_main_process():
         return {}
     from toolkit.rl.report import finish
@@ -73,6 +76,7 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
 def run_identity(config: RLConfig, meta: Meta, tokenizer: Any) -> dict[str, Any]:
     """Everything that must be the same for a resumed run to be the same run, bit for bit."""
     described = config.model_dump(mode="json")
+    del described["rollout"]["gpu_memory_utilization"]  # how much room there is changes no number
     training = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing")
     return {
         **{key: described[key] for key in ("model", "lora", "chat", "algorithm", "objective", "rollout")},

@@ -27,7 +27,7 @@ class RunConfig(StrictModel):
     """How many of the newest checkpoints stay; the best one stays besides."""
 
     export: Literal["last", "best"] = "last"
-    """Which weights the run directory ends up with: the last step's, or those of the best validation loss."""
+    """Which weights the run directory ends up with: the last step's, or the best (validation loss, held-out reward)."""
 
     trackers: tuple[Tracker, ...] = ()
     """Where metrics are sent besides `metrics.jsonl`; nowhere unless asked."""

@@ -24,7 +24,9 @@ def choose_backend(config: "ModelConfig") -> "Backend":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     # Nobody is told of a run but those whom its config names.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    # It says so of `rollout_func`, at every start.
+    # TRL imports it where it is there, and it has something to say to everyone.
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    # TRL says that `rollout_func` is experimental, at every start.
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     if _wanted(config) == "unsloth":
         require_extra("unsloth", "model.backend: unsloth")

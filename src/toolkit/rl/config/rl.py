@@ -142,17 +142,6 @@ class RLConfig(StrictModel):
     def _adapter_fits(cls, lora: LoraConfig | None, info: ValidationInfo) -> LoraConfig | None:
         return require_lora_fits(lora, info.data.get("model"))
 
-    @field_validator("rollout")
-    @classmethod
-    def _correction_fits(cls, rollout: RolloutConfig) -> RolloutConfig:
-        neutral = (rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty) == (1.0, 0, 0.0, 1.0)
-        if rollout.importance_correction != "none" and not neutral:
-            raise ValueError(
-                "the importance correction compares the model's own probabilities, which top_p, top_k, min_p and "
-                "repetition_penalty change; leave them out, or set importance_correction: none"
-            )
-        return rollout
-
     @field_validator("run")
     @classmethod
     def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:

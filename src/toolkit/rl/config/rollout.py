@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from toolkit.core.config.generation import SamplingConfig
 
 Correction = Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+# What changes a model's own probabilities, with the values that do not.
+_FILTERS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 class RolloutConfig(SamplingConfig):
@@ -24,18 +26,47 @@ class RolloutConfig(SamplingConfig):
     iterations: int = Field(default=1, ge=1)
     """How often each completion is trained on."""
 
+    engine: Literal["hf", "vllm"] = "hf"
+    """What generates: the training model by transformers, which repeats exactly; or vLLM beside it, which is
+    several times as fast (`pip install 'posttrain-toolkit[vllm]'`; the README says how on a CPU)."""
+
+    sync: Literal["auto", "adapter", "weights"] = "auto"
+    """What vLLM gets of each optimizer step: the LoRA adapter alone, or all weights with it folded in; `auto` takes
+    the adapter on CUDA, unless vLLM cannot use it as it is."""
+
+    gpu_memory_utilization: float = Field(default=0.3, gt=0, lt=1)
+    """Share of a CUDA device for vLLM's weights, keys and values, beside the training model."""
+
     batch_size: int = Field(default=64, ge=1)
-    """Completions that are generated at once."""
+    """Completions that `hf` generates at once; vLLM fills its own batches."""
 
     max_prompt_tokens: int = Field(default=1024, ge=1)
     """Longer prompts are passed over and counted: none of their completions is generated or trained."""
 
-    importance_correction: Correction = "none"
+    importance_correction: Literal["auto"] | Correction = "auto"
     """How the loss makes up for sampling probabilities that differ from the training model's own: not at all, or by
-    their ratio per token or per completion, cut at a limit (truncate) or left out beyond it (mask)."""
+    their ratio per token or per completion, cut at a limit (truncate) or left out beyond it (mask); `auto` is
+    sequence_mask with vLLM, and none with the training model."""
 
     importance_limit: float = Field(default=3.0, gt=1)
     """The limit of that ratio."""
+
+    @property
+    def correction(self) -> Correction:
+        """`importance_correction`, with `auto` resolved."""
+        if self.importance_correction == "auto":
+            return "sequence_mask" if self.engine == "vllm" else "none"
+        return self.importance_correction
+
+    @model_validator(mode="after")
+    def _correction_compares_like_with_like(self) -> "RolloutConfig":
+        filters = [name for name, neutral in _FILTERS.items() if getattr(self, name) != neutral]
+        if self.correction != "none" and filters:
+            raise ValueError(
+                f"importance_correction: {self.correction} compares the model's own probabilities, which "
+                f"{', '.join(filters)} would change; leave that out, or set importance_correction: none"
+            )
+        return self
 
     @model_validator(mode="after")
     def _completions_differ(self) -> "RolloutConfig":

@@ -1,0 +1,41 @@
+"""vLLM beside the training model, in the same process and with weights of its own."""
+
+from collections.abc import Sequence
+
+from toolkit.inference.engine import Completion, GenerationRequest, Key, Sampling
+from toolkit.inference.vllm import VllmEngine
+from toolkit.inference.vllm_load import VllmOptions
+from toolkit.rl.weight_sync import WeightSync
+
+
+class VllmRolloutEngine:
+    """A RolloutEngine that gets the weights anew when there were optimizer steps since.
+
+    Raises:
+        ConfigError: vLLM is not installed, or has no room for adapters of the wanted rank.
+        ModelError: vLLM cannot load the model, or the model cannot hold a prompt and its completion.
+    """
+
+    def __init__(self, sync: WeightSync, end_ids: frozenset[int], options: VllmOptions) -> None:
+        self._sync = sync
+        self._step: int | None = None
+        try:
+            self._engine = VllmEngine(sync.first_folder(), end_ids, options)
+        except BaseException:
+            sync.close()
+            raise
+
+    def update(self, step: int) -> None:
+        """Bring the weights over, unless those of this step are there."""
+        if step != self._step:
+            self._sync.bring(self._engine)
+            self._step = step
+
+    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+        """All completions of all requests."""
+        return dict(self._engine.generate(requests, sampling))
+
+    def close(self) -> None:
+        """Stop vLLM, and remove what was written for it."""
+        self._engine.close()
+        self._sync.close()
