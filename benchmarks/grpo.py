@@ -31,6 +31,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=None, help="JSON file for the numbers")
     parser.add_argument("--trl", choices=("float32", "bfloat16"), default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.steps < 2:
+        parser.error("--steps: at least 2, of which the first is left out")
     if options.trl:
         sys.stdout.write(json.dumps(train_with_trl(options)) + "\n")
         return
@@ -59,7 +61,7 @@ def train_with_toolkit(options: argparse.Namespace, folder: Path, engine: str) -
     (folder / "data.yaml").write_text(json.dumps(data_config(options)))
     (folder / "grpo.yaml").write_text(json.dumps(config(options, engine)))
     command = [str(Path(sys.executable).with_name("toolkit-rl-train")), str(folder / "grpo.yaml")]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     lines = (folder / "runs" / "grpo" / "metrics.jsonl").read_text().splitlines()
     steps = [json.loads(line) for line in lines][1:]
     seconds = {name: statistics.median(step["seconds"][name] for step in steps) for name in steps[0]["seconds"]}
@@ -70,6 +72,7 @@ def config(options: argparse.Namespace, engine: str) -> dict[str, Any]:
     """Of the trainer; JSON is YAML too."""
     return {
         "model": {"name": "smollm2-135m-instruct"},
+        "chat": {"template": "tokenizer"},  # as TRL renders, system message and all
         "dataserver": {"config": "data.yaml"},
         "algorithm": "dr_grpo",
         "rollout": {
@@ -103,31 +106,73 @@ def in_a_process(options: argparse.Namespace, weights: str) -> dict[str, float]:
     arguments = ["--steps", options.steps, "--completions", options.completions, "--tokens", options.tokens]
     command = [sys.executable, __file__, "--trl", weights, *map(str, arguments)]
     environment = {**os.environ, "TRANSFORMERS_VERBOSITY": "error"}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def train_with_trl(options: argparse.Namespace) -> dict[str, float]:
     """As a user of TRL would: a script around GRPOTrainer, with the reward computed in it."""
-    import time
-
-    import torch
-    from datasets import Dataset
-    from peft import LoraConfig
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
 
     from toolkit.core.models.gguf import converted_folder
     from toolkit.core.models.location import locate_model
 
-    folder = converted_folder(Path(locate_model("smollm2-135m-instruct").path))
-    tuned = options.trl == "bfloat16"
     lengths: list[float] = []
-    seconds: list[float] = []
 
     def reward(completions: list[Any], completion_ids: list[list[int]], **_: Any) -> list[float]:
         lengths.extend(len(ids) for ids in completion_ids)
         return [len(set(ids)) / len(ids) for ids in completion_ids]
+
+    model = converted_folder(Path(locate_model("smollm2-135m-instruct").path))
+    with tempfile.TemporaryDirectory() as output:
+        trainer = GRPOTrainer(reward_funcs=reward, **trl_parts(options, model, output))
+        seconds = seconds_of_steps(trainer)
+        trainer.train()
+    return {"all": statistics.median(seconds[1:]), "tokens": statistics.fmean(lengths)}
+
+
+def trl_parts(options: argparse.Namespace, model: Path, output: str) -> dict[str, Any]:
+    """What GRPOTrainer is made of: the same step as the toolkit's."""
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import GRPOConfig
+
+    tuned = options.trl == "bfloat16"
+    arguments = GRPOConfig(
+        output_dir=output,
+        use_cpu=True,
+        bf16=tuned,
+        gradient_checkpointing=not tuned,
+        loss_type="dr_grpo",
+        scale_rewards="none",
+        num_generations=GENERATIONS,
+        max_completion_length=options.tokens,
+        per_device_train_batch_size=MICRO_BATCH,
+        gradient_accumulation_steps=options.completions // MICRO_BATCH,
+        learning_rate=1e-5,
+        max_steps=options.steps,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    return {
+        "model": AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, options.trl)),
+        "args": arguments,
+        "train_dataset": Dataset.from_dict({"prompt": [[{"role": "user", "content": each}] for each in prompts()]}),
+        "processing_class": AutoTokenizer.from_pretrained(model),
+        "peft_config": LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"),
+    }
+
+
+def seconds_of_steps(trainer: Any) -> list[float]:
+    """A list that gets the seconds of each optimizer step as it ends."""
+    import time
+
+    from transformers import TrainerCallback
+
+    seconds: list[float] = []
 
     class Clock(TrainerCallback):
         def on_step_begin(self, *_: Any, **__: Any) -> None:
@@ -136,34 +181,8 @@ def train_with_trl(options: argparse.Namespace) -> dict[str, float]:
         def on_step_end(self, *_: Any, **__: Any) -> None:
             seconds.append(time.perf_counter() - self.begin)
 
-    with tempfile.TemporaryDirectory() as output:
-        arguments = GRPOConfig(
-            output_dir=output,
-            use_cpu=True,
-            bf16=tuned,
-            gradient_checkpointing=not tuned,
-            loss_type="dr_grpo",
-            scale_rewards="none",
-            num_generations=GENERATIONS,
-            max_completion_length=options.tokens,
-            per_device_train_batch_size=MICRO_BATCH,
-            gradient_accumulation_steps=options.completions // MICRO_BATCH,
-            learning_rate=1e-5,
-            max_steps=options.steps,
-            report_to="none",
-            save_strategy="no",
-            disable_tqdm=True,
-        )
-        GRPOTrainer(
-            model=AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, options.trl)),
-            reward_funcs=reward,
-            args=arguments,
-            train_dataset=Dataset.from_dict({"prompt": [[{"role": "user", "content": each}] for each in prompts()]}),
-            processing_class=AutoTokenizer.from_pretrained(folder),
-            peft_config=LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"),
-            callbacks=[Clock()],
-        ).train()
-    return {"all": statistics.median(seconds[1:]), "tokens": statistics.fmean(lengths)}
+    trainer.add_callback(Clock())
+    return seconds
 
 
 def markdown(numbers: dict[str, dict[str, float]]) -> str:

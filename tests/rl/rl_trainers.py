@@ -131,6 +131,7 @@ def move_adapter(model: Any) -> None:
 def first_generation(trainer: Any) -> dict[str, Any]:
     """What the trainer makes of its first rows: the two prompts of step 0, four completions each, with advantages."""
     rows = [{"prompt": str(row)} for row in (0, 1) for _ in range(4)]
+    torch.manual_seed(1)  # the dropout of the old policy's probabilities, where they are wanted
     return trainer._generate_and_score_completions(rows)
 
 

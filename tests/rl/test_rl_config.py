@@ -31,6 +31,23 @@ HELD_OUT = [DatasetMeta(name="a", rows=10, validation_rows=0, digest="")]
             {"rollout": {"engine": "vllm", "repetition_penalty": 1.1, "min_p": 0.1}},
             r"rollout: importance_correction: sequence_mask compares .* which min_p, repetition_penalty would change",
         ),
+        ({"rollout": {"engine": "vllm", "temperature": 2.5}}, r"rollout: temperature: 2\.5 is more than vLLM takes"),
+        (
+            {"rollout": {"engine": "vllm"}, "evaluation": {"temperature": 3}},
+            r"evaluation: temperature: 3 is more than vLLM takes; at most 2",
+        ),
+        (
+            {"rollout": {"engine": "vllm"}, "model": {"quantization": "4bit"}},
+            r"rollout: engine: vllm would sample from the base in full precision; set model\.quantization: none",
+        ),
+        (
+            {"rollout": {"engine": "vllm", "sync": "adapter"}, "lora": {"dora": True}},
+            r"rollout: sync: adapter is not possible with lora\.dora",
+        ),
+        (
+            {"algorithm": "dapo", "rollout": {"stop": ["\n"]}},
+            r"rollout: stop: mask_truncated_completions \(of dapo, or in objective\) would also leave out",
+        ),
         ({"evaluation": None, "run": {"export": "best"}}, r"run: export: best needs an evaluation section"),
         ({"evaluation": {"temperature": 0.0}}, r"evaluation: samples: 2 with temperature: 0 is one answer 2 times"),
         ({"training": {"rows_per_step": 6}}, r"training: rows_per_step 6 is not a multiple of micro_batch_size 4"),

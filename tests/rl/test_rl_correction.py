@@ -85,10 +85,13 @@ def with_engine_off_by(trainer: Any, difference: float) -> None:
 
 
 @pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
-def test_an_engine_that_says_what_the_model_says_leaves_the_gradient_as_it_is(config: Path, mode: str) -> None:
-    # With dropout, of which the engine knows nothing.
-    dropout = "lora.dropout=0.1"
-    plain, careful = corrected(config, "none", dropout), corrected(config, mode, dropout)
+@pytest.mark.parametrize("steps_per_generation", [2, 4])
+def test_an_engine_that_says_what_the_model_says_leaves_the_gradient_as_it_is(
+    config: Path, mode: str, steps_per_generation: int
+) -> None:
+    # With dropout, of which the engine knows nothing; of a generation that serves one optimizer step, or two.
+    changes = ("lora.dropout=0.1", f"rollout.steps_per_generation={steps_per_generation}")
+    plain, careful = corrected(config, "none", *changes), corrected(config, mode, *changes)
     batch = first_generation(careful)
 
     assert "sampling_per_token_logps" in batch
@@ -159,5 +162,5 @@ def test_an_engine_that_is_wrong_changes_the_gradient(config: Path) -> None:
 
 def test_the_probabilities_that_are_compared_are_those_at_the_sampling_temperature(config: Path) -> None:
     trainer = corrected(config, "token_truncate", "rollout.temperature=0.5")
-    first_generation(trainer)
+    trainer._compute_loss(trainer.model, first_generation(trainer))
     assert trainer._metrics["train"]["sampling/logprob_difference"][0] < 1e-5

@@ -72,6 +72,7 @@ def test_an_evaluation_averages_what_was_graded_and_counts_what_was_not(tmp_path
         "tokens": 2.0,
         "truncated": 0.5,
         "ungraded": pytest.approx(1 / 3),
+        "too_long_prompts": 0.0,
     }
     kept = lines(tmp_path / "step-000004.jsonl")
     assert [(line["sample_id"], line["reward"]) for line in kept] == [
@@ -113,9 +114,10 @@ def test_ranks_share_the_prompts_so_that_each_is_asked_once(
     assert sorted(asked) == [0, 1, 2, 3, 4]
 
 
-def test_a_held_out_prompt_that_is_too_long_is_not_asked(tmp_path: Path) -> None:
+def test_a_held_out_prompt_that_is_too_long_is_not_asked_and_counted(tmp_path: Path) -> None:
     engine = Engine()
-    evaluator(WrittenServer([1.0] * 2), tmp_path, 4, engine, limit=2).evaluate(0)
+    found = evaluator(WrittenServer([1.0] * 2), tmp_path, 4, engine, limit=2).evaluate(0)
+    assert found["too_long_prompts"] == 0.5
     assert [len(request.prompt_ids) for request in engine.requests] == [1, 2]
 
 

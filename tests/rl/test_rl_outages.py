@@ -102,6 +102,28 @@ def test_a_step_that_breaks_off_is_trained_anew_from_its_start_however_often_tha
     require_same_runs(broken, whole, last=4)
 
 
+@pytest.mark.parametrize("step", [2, 4])
+def test_an_outage_during_an_evaluation_loses_no_step_and_the_evaluation_is_made_up_for(
+    a_run: WriteRun, step: int
+) -> None:
+    changes: dict[str, Any] = {"training": {"max_steps": 4}, "run": {"save_every": 4}}
+    refused = f"/eval-{step}/"
+
+    def refuse(path: str, body: dict[str, Any]) -> bool:
+        return path == "/grade" and refused in body["request_id"]
+
+    with serving(a_run(**changes).with_name("data.yaml")) as server, refusing(server.url, refuse) as url:
+        changes["dataserver"] = {"config": None, "url": url, "retry_seconds": 0.2, "on_grade_failure": "abstain"}
+        whole, broken = a_run("whole", **changes), a_run("broken", **changes)
+        with pytest.raises(RunError, match=f"stopped after step {step}, which is saved"):
+            train_here(broken)
+        refused = "nothing"
+        train_here(broken, resume=True)
+        train_here(whole)
+
+    require_same_runs(broken, whole, last=4)
+
+
 def test_a_run_may_go_on_without_rewards_for_a_few_steps_in_a_row(
     a_run: WriteRun, caplog: pytest.LogCaptureFixture
 ) -> None:

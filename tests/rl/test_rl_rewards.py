@@ -129,7 +129,9 @@ def test_what_has_no_result_is_no_part_of_any_mean() -> None:
 
     assert statistics(graded) == [
         ("too_long_prompts", 0.0),
+        ("truncated_share", 0.0),
         ("abstained", 0.0),
         ("failed", 1.0),
         ("too_long_prompts", 1.0),
+        ("truncated_share", 0.0),
     ]

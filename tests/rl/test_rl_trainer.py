@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from trl import GRPOConfig
 
-from toolkit.rl.trainer import CurriculumGRPOTrainer, taught_rows
+from toolkit.rl.taught import has_dropout, taught_rows
+from toolkit.rl.trainer import CurriculumGRPOTrainer
 
 PROMPTS, LENGTH = 6, 4
 
@@ -145,3 +147,13 @@ def test_which_completions_teach(advantages: list[Any], masks: Any, taught: list
     found = taught_rows(inputs(advantages, masks), beta=0.0)
 
     assert found is not None and found.tolist() == taught
+
+
+@pytest.mark.parametrize(("dropout", "attention", "found"), [(0.0, 0.0, False), (0.1, 0.0, True), (0.0, 0.1, True)])
+def test_dropout_is_found_in_layers_and_in_the_attention(dropout: float, attention: float, found: bool) -> None:
+    config = LlamaConfig(
+        vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
+        attention_dropout=attention,
+    )  # fmt: skip
+    adapter = LoraConfig(r=2, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM")
+    assert has_dropout(get_peft_model(LlamaForCausalLM(config), adapter)) is found

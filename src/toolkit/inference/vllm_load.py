@@ -18,7 +18,6 @@ from toolkit.core.extras import require_extra
 from toolkit.errors import ConfigError, ModelError, ToolkitError
 
 _ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process
     "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB of keys and values on a CPU, where vLLM would take most of the memory
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
@@ -44,6 +43,8 @@ class VllmOptions:
         seed_each: whether each completion is sampled by its own seed. If not, a CPU draws for all of a call by one
             seed, derived from all of theirs, and is two to three times as fast: torch draws a number for each entry
             of the vocabulary, and takes its time over it. CUDA always uses each.
+        revision: of a Hugging Face id in place of a folder.
+        trust_remote_code: whether code that comes with the model may run.
     """
 
     dtype: str
@@ -52,6 +53,8 @@ class VllmOptions:
     adapter_rank: int = 0
     eager: bool | None = None
     seed_each: bool = True
+    revision: str | None = None
+    trust_remote_code: bool = False
 
     @property
     def compiles(self) -> bool:
@@ -72,6 +75,7 @@ def start_vllm(folder: Path, options: VllmOptions) -> Any:
     adapter_rank = _room_for(options.adapter_rank)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # in this process
     with _process_kept(), vllm_errors(ModelError, f"vLLM cannot load {folder}"):
         from vllm import EngineArgs, LLMEngine  # pyright: ignore[reportMissingImports]
         from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
@@ -80,6 +84,8 @@ def start_vllm(folder: Path, options: VllmOptions) -> Any:
         logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
         arguments = EngineArgs(
             model=str(folder),
+            revision=options.revision,
+            trust_remote_code=options.trust_remote_code,
             dtype=options.dtype,  # pyright: ignore[reportArgumentType]
             max_model_len=options.max_length,
             gpu_memory_utilization=options.gpu_memory_utilization,
@@ -124,7 +130,8 @@ def _among_ranks() -> bool:
 
 @contextmanager
 def _process_kept() -> Iterator[None]:
-    """Put back what vLLM changes in a process that is not its own.
+    """Put back what vLLM changes in a process that is not its own, but for the memory of a CPU, which it binds to one
+    NUMA node.
 
     It seeds all random numbers, calls or replaces `torch.set_num_threads`, and has every program that is started
     from here load torch's OpenMP first.

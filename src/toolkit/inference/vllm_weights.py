@@ -45,7 +45,9 @@ def _merged_state(base: Any) -> dict[str, torch.Tensor]:
     inside = tuple(f"{name}." for name in layers)
     state = {name: values for name, values in base.state_dict().items() if not name.startswith(inside)}
     for name, layer in layers.items():
-        state |= _merged(name, layer).state_dict(prefix=f"{name}.")
+        # At once to the CPU: a device that also trains has no room for all of them.
+        merged = _merged(name, layer).state_dict(prefix=f"{name}.")
+        state |= {key: values.cpu() for key, values in merged.items()}
     if base.config.get_text_config().tie_word_embeddings:
         _drop_tied_head(base, state)
     return state
@@ -90,4 +92,4 @@ def _drop_tied_head(base: Any, state: dict[str, torch.Tensor]) -> None:
 
 
 def _as(dtype: torch.dtype, values: torch.Tensor) -> torch.Tensor:
-    return values.to(dtype) if values.is_floating_point() else values
+    return values.to("cpu", dtype if values.is_floating_point() else None)

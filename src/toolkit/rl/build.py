@@ -27,7 +27,7 @@ from toolkit.rl.config.rl import RLConfig
 from toolkit.rl.correction import ImportanceCorrection
 from toolkit.rl.curriculum import held_out_count, stage_name
 from toolkit.rl.engines import RolloutEngine
-from toolkit.rl.evaluation import Evaluator, sampling_of
+from toolkit.rl.evaluation import EVALUATIONS, Evaluator, evaluation_file, sampling_of
 from toolkit.rl.load_engine import rollout_engine
 from toolkit.rl.prompts import PromptSource
 from toolkit.rl.rewards import TotalReward
@@ -58,7 +58,7 @@ def open_trainer(
     # It prints whole batches where a reward is missing, which we count and show ourselves.
     logging.getLogger("trl.trainer.grpo_trainer").setLevel(logging.ERROR)
     arguments = _arguments(plan, loaded, counters.step)  # several processes find each other here
-    with closing(rollout_engine(plan.config, loaded, end_ids(loaded, encoder))) as engine:
+    with closing(rollout_engine(plan.config, loaded, end_ids(loaded, encoder), plan.run.path)) as engine:
         yield _trainer(plan, loaded, encoder, client, counters, engine, arguments)
 
 
@@ -107,7 +107,7 @@ def _evaluator(
     if evaluation is None:
         return None
     count = held_out_count(plan.meta, evaluation)
-    return Evaluator(evaluation, prompts, count, engine, tokenizer, client, plan.run.path / "evaluations")
+    return Evaluator(evaluation, prompts, count, engine, tokenizer, client, plan.run.path / EVALUATIONS)
 
 
 def _arguments(plan: RunPlan, loaded: LoadedModel, first_step: int) -> GRPOConfig:
@@ -121,8 +121,14 @@ def _arguments(plan: RunPlan, loaded: LoadedModel, first_step: int) -> GRPOConfi
         validation=config.evaluation,
         first_step=first_step,
     )
+    ours = {
+        "metric_for_best_model": "eval_reward",
+        "greater_is_better": True,
+        # The evaluation of the step that is resumed from is made up for, where an outage kept it from being done.
+        "eval_on_start": common["eval_on_start"] or _missed_evaluation(plan, first_step),
+    }
     return GRPOConfig(
-        **{**common, "metric_for_best_model": "eval_reward", "greater_is_better": True},
+        **{**common, **ours},
         **resolve_objective(config.algorithm, config.objective).as_arguments(),
         num_generations=rollout.generations,
         num_generations_eval=1,
@@ -139,6 +145,13 @@ def _arguments(plan: RunPlan, loaded: LoadedModel, first_step: int) -> GRPOConfi
         cast_lm_head_to_fp32=False,
         multi_objective_aggregation="sum_then_normalize",
     )
+
+
+def _missed_evaluation(plan: RunPlan, step: int) -> bool:
+    evaluation = plan.config.evaluation
+    if evaluation is None or step == 0 or (step % evaluation.every and step < plan.max_steps):
+        return False
+    return not evaluation_file(plan.run.path / EVALUATIONS, step).exists()
 
 
 def _callbacks(

@@ -30,12 +30,11 @@ _NAMES = {
     "kl": "kl",
     "completions/mean_length": "completion_tokens",
     "completions/max_length": "longest_completion",
-    "completions/clipped_ratio": "truncated_share",
     "clip_ratio/region_mean": "clipped_share",
     "cispo_clip_ratio": "clipped_share",
 }
 _PREFIXES = ("graders/", "rewards/", "sampling/")
-_OURS = ("abstained", "failed", "too_long_prompts")
+_OURS = ("abstained", "failed", "too_long_prompts", "truncated_share")
 # How often completions are shown: so many times in a run.
 _SHOWINGS = 10
 

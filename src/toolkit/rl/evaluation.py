@@ -10,15 +10,19 @@ from typing import Any
 
 from toolkit.core.files import atomic_write_text
 from toolkit.core.runs.processes import is_main_process, process_count, process_rank
-from toolkit.errors import RunError
+from toolkit.errors import RunError, ServerError
 from toolkit.inference.engine import Completion, GenerationRequest, Sampling, StopReason
 from toolkit.inference.seeds import derive_seed
 from toolkit.inference.text import completion_text
 from toolkit.rl.config.rl import EvaluationConfig
 from toolkit.rl.engines import RolloutEngine
+from toolkit.rl.outages import Outage, any_rank
 from toolkit.rl.prompts import Prompt, PromptSource
 from toolkit.rl.rewards import GradeSource, grade_all
 from toolkit.rl.transcript import GradedCompletion
+
+EVALUATIONS = "evaluations"
+"""The folder in a run's directory."""
 
 # 95 % of a normal distribution lie within so many standard deviations of its mean.
 _Z = 1.96
@@ -47,19 +51,33 @@ class Evaluator:
         self._folder = folder
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Means over the held-out prompts: reward, each grader's score, length, and shares of what went wrong."""
+        """Means over the held-out prompts: reward, each grader's score, length, and shares of what went wrong.
+
+        Raises:
+            Outage: the dataserver cannot be asked.
+        """
         self._engine.update(step)
-        graded = _from_all_ranks(self._graded(step))
+        graded = _from_all_ranks(self._graded_by_all(step))
         if is_main_process():
             lines = "".join(json.dumps(each.as_dict(), ensure_ascii=False) + "\n" for each in graded)
             path = evaluation_file(self._folder, step)
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write_text(path, lines.encode(errors="replace").decode())
-        return _means(graded, step)
+        return {**_means(graded, step), "too_long_prompts": 1 - len(self._asked()) / self._count}
+
+    def _graded_by_all(self, step: int) -> list[GradedCompletion]:
+        graded: list[GradedCompletion] = []
+        failure: ServerError | None = None
+        try:
+            graded = self._graded(step)
+        except ServerError as error:
+            failure = error
+        if any_rank(failure is not None):
+            raise Outage(str(failure) if failure else "another process could not have its held-out answers graded")
+        return graded
 
     def _graded(self, step: int) -> list[GradedCompletion]:
-        prompts = [each for each in self._prompts.held_out(self._count) if not each.is_too_long]
-        mine = prompts[process_rank() :: process_count()]
+        mine = self._asked()[process_rank() :: process_count()]
         ungraded = [
             GradedCompletion(
                 prompt,
@@ -71,6 +89,9 @@ class Evaluator:
             for prompt, answer in self._answers(mine)
         ]
         return grade_all(self._grades, step, f"eval-{step}", ungraded)
+
+    def _asked(self) -> list[Prompt]:
+        return [each for each in self._prompts.held_out(self._count) if not each.is_too_long]
 
     def _answers(self, prompts: Sequence[Prompt]) -> list[tuple[Prompt, Completion]]:
         samples = range(self._config.samples)

@@ -1,5 +1,6 @@
 """Choose and make the engine for rollouts."""
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -10,17 +11,20 @@ from toolkit.rl.config.rl import RLConfig
 from toolkit.rl.engines import RolloutEngine, TrainingModelEngine
 
 
-def rollout_engine(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int]) -> RolloutEngine:
-    """The engine that `rollout.engine` names, for the model that is trained; `end_ids` end a completion.
+def rollout_engine(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> RolloutEngine:
+    """The engine that `rollout.engine` names, for the model that is trained in the run directory `run`.
 
     Where several processes train together, they must have found each other before: vLLM would make a group of its own.
 
+    Args:
+        end_ids: tokens that end a completion.
+
     Raises:
-        ConfigError: vLLM is not installed, or cannot take the adapter alone.
+        ConfigError: vLLM is not installed, cannot take the adapter alone, or the processes are on several machines.
         ModelError: vLLM cannot load the model, or the model cannot hold a prompt and its completion.
     """
     if config.rollout.engine == "vllm":
-        return _vllm(config, loaded, end_ids)
+        return _vllm(config, loaded, end_ids, run)
     engine = HfEngine(loaded.model, loaded.tokenizer, end_ids, config.rollout.batch_size)
     return TrainingModelEngine(loaded.model, engine, loaded.compute_dtype)
 
@@ -38,7 +42,8 @@ def chosen_sync(config: RLConfig, loaded: LoadedModel) -> Literal["adapter", "we
     adapters = getattr(loaded.model, "peft_config", None)
     hindrance = "there is no adapter: all weights are trained"
     if adapters is not None:
-        hindrance = ", ".join(unusable_parts(adapters["default"].to_dict()))
+        new_tokens = ["new tokens"] if loaded.new_token_ids else []
+        hindrance = ", ".join([*unusable_parts(adapters["default"].to_dict()), *new_tokens])
     if wanted == "auto":
         return "adapter" if loaded.device.type == "cuda" and not hindrance else "weights"
     if hindrance:
@@ -46,16 +51,15 @@ def chosen_sync(config: RLConfig, loaded: LoadedModel) -> Literal["adapter", "we
     return "adapter"
 
 
-def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int]) -> RolloutEngine:
+def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> RolloutEngine:
     from toolkit.core.models.hf import model_files
     from toolkit.inference.vllm_load import VllmOptions
     from toolkit.rl.vllm_engine import VllmRolloutEngine
     from toolkit.rl.weight_sync import AdapterAlone, MergedWeights
 
-    if chosen_sync(config, loaded) == "adapter":
-        sync = AdapterAlone(loaded.model, Path(model_files(config.model)))
-    else:
-        sync = MergedWeights(loaded)
+    _require_one_machine()
+    alone = chosen_sync(config, loaded) == "adapter"
+    sync = AdapterAlone(loaded.model, Path(model_files(config.model)), run) if alone else MergedWeights(loaded, run)
     rollout = config.rollout
     new_tokens = [section.max_new_tokens for section in (rollout, config.evaluation) if section is not None]
     options = VllmOptions(
@@ -63,6 +67,17 @@ def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int]) -> Rol
         max_length=rollout.max_prompt_tokens + max(new_tokens),
         gpu_memory_utilization=rollout.gpu_memory_utilization,
         adapter_rank=sync.adapter_rank,
+        revision=config.model.revision if alone else None,
+        trust_remote_code=config.model.trust_remote_code,
         seed_each=False,
     )
     return VllmRolloutEngine(sync, end_ids, options)
+
+
+def _require_one_machine() -> None:
+    here, everywhere = (int(os.environ.get(name, 1)) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    if here != everywhere:
+        raise ConfigError(
+            f"rollout.engine: vllm takes the weights through the memory of one machine, and only {here} of the "
+            f"{everywhere} processes are on this one; use engine: hf"
+        )

@@ -16,6 +16,12 @@ from toolkit.rl.curriculum import clock_of, held_out_count, require_fit
 from toolkit.rl.plan_tables import generation_table, objective_table, stage_table
 from toolkit.rl.prompts import PromptSource, SampleSource
 
+_SYNC = {
+    "auto": "the adapter on CUDA and all weights elsewhere",
+    "adapter": "the adapter of each step",
+    "weights": "the weights of each step",
+}
+
 
 def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> None:
     """Check the config against model, step and dataserver, and print what would be trained; nothing is written.
@@ -63,8 +69,9 @@ def _clock_lines(clock: Clock) -> list[str]:
 def _sampling(config: RLConfig) -> str:
     rollout = config.rollout
     missing = rollout.engine == "vllm" and find_spec("vllm") is None
+    sync = f", which gets {_SYNC[rollout.sync]}" if rollout.engine == "vllm" else ""
     return (
-        f"by {rollout.engine}{' (not installed here)' * missing}, temperature {rollout.temperature:g}, at most "
+        f"by {rollout.engine}{' (not installed here)' * missing}{sync}, temperature {rollout.temperature:g}, at most "
         f"{rollout.max_new_tokens} new tokens after at most {rollout.max_prompt_tokens}; importance correction "
         f"{rollout.correction}"
     )
@@ -146,12 +153,23 @@ def _show_prompts(config: RLConfig, clock: Clock, samples: SampleSource) -> None
             "passed over (toolkit-rl-debug tells how long prompts are)"
         )
     console.print(f"prompts         {told}")
-    longest = rollout.max_prompt_tokens + rollout.max_new_tokens
-    if text.positions is not None and longest > text.positions:
-        console.print(
-            f"the model holds {text.positions} tokens, fewer than the {longest} of rollout.max_prompt_tokens and "
-            "max_new_tokens together: what is longer comes out as nonsense, so lower one of them"
-        )
+    _check_length(config, text.positions)
+
+
+def _check_length(config: RLConfig, positions: int | None) -> None:
+    """Say so where prompts and completions can be longer than the model holds; vLLM would not even start."""
+    rollout, evaluation = config.rollout, config.evaluation
+    new_tokens = max(rollout.max_new_tokens, evaluation.max_new_tokens if evaluation is not None else 0)
+    longest = rollout.max_prompt_tokens + new_tokens
+    if positions is None or longest <= positions:
+        return
+    told = (
+        f"the model holds {positions} tokens, fewer than the {longest} of rollout.max_prompt_tokens and max_new_tokens "
+        "together"
+    )
+    if rollout.engine == "vllm":
+        raise ConfigError(f"{told}, and vLLM refuses that; lower one of them")
+    console.print(f"{told}: what is longer comes out as nonsense, so lower one of them")
 
 
 def _show_resume(config: RLConfig, clock: Clock, meta: Meta, run: RunDirectory, max_steps: int) -> None:

@@ -14,7 +14,7 @@ from toolkit.core.runs.metrics import read_metrics
 from toolkit.core.runs.progress import console
 from toolkit.errors import RunError
 from toolkit.rl.config.rl import RLConfig
-from toolkit.rl.evaluation import Difference, evaluation_file, paired_difference
+from toolkit.rl.evaluation import EVALUATIONS, Difference, evaluation_file, paired_difference
 
 
 def finish(run: RunDirectory, config: RLConfig, max_steps: int) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def finish(run: RunDirectory, config: RLConfig, max_steps: int) -> dict[str, Any
 def reward_changes(run: RunDirectory, rows: list[dict[str, Any]]) -> dict[str, Difference]:
     """The reward and each grader's score at the first and the last evaluation; empty where there are not two."""
     evaluated = [row for row in rows if "eval_reward" in row]
-    folder = run.path / "evaluations"
+    folder = run.path / EVALUATIONS
     files = [file for row in evaluated if (file := evaluation_file(folder, row["step"])).is_file()]
     if len(files) < 2:
         return {}

@@ -122,6 +122,7 @@ def statistics(graded: Sequence[GradedCompletion]) -> list[tuple[str, float]]:
     values: list[tuple[str, float]] = []
     for each in graded:
         values.append(("too_long_prompts", float(each.prompt.is_too_long)))
+        values.append(("truncated_share", float(each.was_cut)))
         if each.result is None:
             continue
         values.append(("abstained", float(each.result.status == "abstain")))

@@ -122,12 +122,12 @@ def _train_or_save(trainer: Any, point: ResumePoint) -> None:
 
 
 def _prepare(run: RunDirectory, point: ResumePoint) -> None:
-    from toolkit.rl.evaluation import discard_evaluations
+    from toolkit.rl.evaluation import EVALUATIONS, discard_evaluations
 
     prepare_run_directory(run, point)
     if point.checkpoint is not None:
         keep_until(run.path / "completions.jsonl", point.counters.step)
-        discard_evaluations(run.path / "evaluations", point.counters.step)
+        discard_evaluations(run.path / EVALUATIONS, point.counters.step)
 
 
 def _settings(config: RLConfig) -> TrainingSettings:

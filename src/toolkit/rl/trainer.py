@@ -5,17 +5,17 @@ Import this after the backend has been chosen: unsloth rewrites GRPOTrainer when
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import TrainerState
 from trl import GRPOTrainer
 
 from toolkit.core.training.labelled_head import LabelledHead
 from toolkit.rl.correction import ImportanceCorrection
 from toolkit.rl.logprobs import CompletionLogprobs
+from toolkit.rl.moment import Moment
+from toolkit.rl.taught import has_dropout, taught_rows
 
 
 class CurriculumGRPOTrainer(GRPOTrainer):
@@ -43,13 +43,14 @@ class CurriculumGRPOTrainer(GRPOTrainer):
         self._correction = correction
         head = LabelledHead(self.accelerator.unwrap_model(self.model))
         self._logprobs = CompletionLogprobs(head, self.temperature)
+        self._has_dropout = has_dropout(self.model)
         self._in_loss: dict[str, torch.Tensor] | None = None
-        self._step_began = _Moment.now(self.state)
+        self._step_began = Moment.now(self.state)
 
     def training_step(self, *arguments: Any, **keywords: Any) -> torch.Tensor:
         """As the base class; remembers how an optimizer step began."""
         if self._step % self.args.gradient_accumulation_steps == 0:
-            self._step_began = _Moment.now(self.state)
+            self._step_began = Moment.now(self.state)
         return super().training_step(*arguments, **keywords)
 
     def evaluate(
@@ -57,6 +58,7 @@ class CurriculumGRPOTrainer(GRPOTrainer):
     ) -> dict[str, float]:
         """Rewards on held-out prompts, by the toolkit's own loop: any number of prompts, on any number of ranks."""
         assert self._evaluate_rewards is not None
+        self._step_began = Moment.now(self.state)  # the last step is done: an outage here loses nothing of it
         measured = self._evaluate_rewards(self.state.global_step)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         was_training = self.model.training
@@ -88,13 +90,29 @@ class CurriculumGRPOTrainer(GRPOTrainer):
         is linear in the advantage, and the ratio is never negative, so scaling the advantage is the same.
         """
         outputs = super()._generate_and_score_completions(inputs)
-        if self._correction is not None:
-            ratio, measured = self._correction.ratio(self._trained_logprobs(outputs), outputs)
-            outputs["advantages"] = outputs["advantages"].unsqueeze(1) * ratio
-            mode = "train" if self.model.training else "eval"
-            for name, value in measured.items():
-                self._metrics[mode][name].append(float(cast(torch.Tensor, self.accelerator.gather(value)).mean()))
+        if self._correction is not None and not self._is_corrected_in_loss(outputs):
+            everyone = torch.ones(len(outputs["advantages"]), dtype=torch.bool, device=outputs["advantages"].device)
+            self._correct(outputs, self._trained_logprobs(outputs), everyone)
         return outputs
+
+    def _is_corrected_in_loss(self, outputs: dict[str, Any]) -> bool:
+        """Whether the loss's own forward pass gives the probabilities that the completions were sampled with.
+
+        It does where the weights have not changed since, and nothing is dropped that the engine has.
+        """
+        return "old_per_token_logps" not in outputs and not self._has_dropout
+
+    def _correct(self, outputs: dict[str, Any], trained: torch.Tensor, rows: torch.Tensor) -> None:
+        """Scale the advantages of `rows`, a mask of shape [completions]; `trained` is log π, [completions, longest]."""
+        assert self._correction is not None
+        names = ("completion_mask", "tool_mask", "sampling_per_token_logps")
+        some = {name: outputs[name][rows] for name in names if name in outputs}
+        ratio, measured = self._correction.ratio(trained[rows], some)
+        factors = ratio.new_ones(len(rows), ratio.shape[1]).index_put((rows,), ratio)
+        outputs["advantages"] = outputs["advantages"].unsqueeze(1) * factors
+        mode = "train" if self.model.training else "eval"
+        for name, value in measured.items():
+            self._metrics[mode][name].append(float(cast(torch.Tensor, self.accelerator.gather(value)).mean()))
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -113,27 +131,44 @@ class CurriculumGRPOTrainer(GRPOTrainer):
         rows, inputs = batch_size or len(input_ids), self._in_loss or {}
         # Which tokens are the least certain is a question to all of them.
         taught = taught_rows(inputs, self.beta) if inputs and self.top_entropy_quantile == 1.0 else None
-        if taught is None or taught.all():
-            return *self._logprobs.compute(model, input_ids, attention_mask, logits_to_keep, rows), None
+        if taught is None:
+            taught = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        logprobs, entropies = self._logprobs_of(model, input_ids, attention_mask, logits_to_keep, rows, taught)
+        if self._correction is not None and inputs and self._is_corrected_in_loss(inputs):
+            self._correct(inputs, logprobs.detach(), taught)
+        return logprobs, entropies, None
+
+    def _logprobs_of(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int,
+        taught: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """log p and entropy of the completions' tokens, [completions, longest], computed where `taught` is true."""
         some, their_entropies = self._logprobs.compute(
-            model, input_ids[taught], attention_mask[taught], logits_to_keep, rows
+            model, input_ids[taught], attention_mask[taught], logits_to_keep, batch_size
         )
+        if taught.all():
+            return some, their_entropies
         mask = attention_mask[:, -logits_to_keep:]
         # Where nothing is taught the ratio of new to old policy is 1, and the entropy that is logged the others' mean.
-        logprobs = inputs.get("old_per_token_logps", some.new_zeros(mask.shape)) * mask
+        logprobs = (self._in_loss or {}).get("old_per_token_logps", some.new_zeros(mask.shape)) * mask
         entropies = mask * (their_entropies.sum() / mask[taught].sum().clamp(min=1))
-        return logprobs.index_put((taught,), some), entropies.index_put((taught,), their_entropies), None
+        return logprobs.index_put((taught,), some), entropies.index_put((taught,), their_entropies)
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        self._in_loss = inputs
+        self._in_loss = dict(inputs)  # the base class keeps the one that it was given
         try:
-            return super()._compute_loss(model, inputs)
+            return super()._compute_loss(model, self._in_loss)
         finally:
             self._in_loss = None
 
     def _trained_logprobs(self, outputs: dict[str, Any]) -> torch.Tensor:
         """log p of the completions' tokens by the model as it is, shape [completions, longest]."""
-        if "old_per_token_logps" in outputs:
+        if "old_per_token_logps" in outputs and not self._has_dropout:
             return outputs["old_per_token_logps"]
         ids = torch.cat([outputs["prompt_ids"], outputs["completion_ids"]], dim=1)
         mask = torch.cat([outputs["prompt_mask"], outputs["completion_mask"]], dim=1)
@@ -149,40 +184,3 @@ class CurriculumGRPOTrainer(GRPOTrainer):
             )
         self.model.train(was_training)
         return logprobs
-
-
-def taught_rows(inputs: dict[str, torch.Tensor], beta: float) -> torch.Tensor | None:
-    """Which completions teach anything, shape [completions]; None where all have to be computed.
-
-    A completion whose advantage is 0, as in a group whose rewards are all equal, has loss 0 and gradient 0, unless
-    it is also held near the start by a KL divergence of weight `beta`. One is kept where none teaches, so that there
-    is something to go backward through.
-    """
-    if beta:
-        return None
-    advantages = inputs["advantages"]
-    taught = (advantages if advantages.dim() == 1 else advantages.abs().sum(dim=1)) != 0
-    taught &= inputs["completion_mask"].any(dim=1)
-    if not taught.any():
-        taught[0] = True
-    return taught
-
-
-@dataclass(frozen=True)
-class _Moment:
-    """What a step changes before the weights: torch's random numbers, and the count of tokens."""
-
-    cpu: torch.Tensor
-    cuda: torch.Tensor | None
-    tokens: int
-
-    @classmethod
-    def now(cls, state: TrainerState) -> "_Moment":
-        cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-        return cls(torch.get_rng_state(), cuda, int(state.num_input_tokens_seen))
-
-    def restore(self, state: TrainerState) -> None:
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None:
-            torch.cuda.set_rng_state(self.cuda)
-        state.num_input_tokens_seen = self.tokens

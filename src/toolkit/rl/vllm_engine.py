@@ -21,6 +21,7 @@ class VllmRolloutEngine:
         self._step: int | None = None
         try:
             self._engine = VllmEngine(sync.first_folder(), end_ids, options)
+            sync.release()
         except BaseException:
             sync.close()
             raise
@@ -37,5 +38,7 @@ class VllmRolloutEngine:
 
     def close(self) -> None:
         """Stop vLLM, and remove what was written for it."""
-        self._engine.close()
-        self._sync.close()
+        try:
+            self._engine.close()
+        finally:
+            self._sync.close()

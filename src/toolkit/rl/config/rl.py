@@ -12,8 +12,9 @@ from toolkit.core.config.model import ModelConfig
 from toolkit.core.config.run import RunConfig
 from toolkit.core.config.strict import ConfigPath, StrictModel
 from toolkit.core.config.training import TrainingConfig
+from toolkit.rl.algorithms import resolve_objective
 from toolkit.rl.config.objective import Algorithm, ObjectiveConfig
-from toolkit.rl.config.rollout import RolloutConfig
+from toolkit.rl.config.rollout import RolloutConfig, require_temperature
 
 
 class DataserverSection(StrictModel):
@@ -141,6 +142,45 @@ class RLConfig(StrictModel):
     @classmethod
     def _adapter_fits(cls, lora: LoraConfig | None, info: ValidationInfo) -> LoraConfig | None:
         return require_lora_fits(lora, info.data.get("model"))
+
+    @field_validator("rollout")
+    @classmethod
+    def _engine_fits(cls, rollout: RolloutConfig, info: ValidationInfo) -> RolloutConfig:
+        model, lora = info.data.get("model"), info.data.get("lora")
+        if rollout.engine == "vllm" and model is not None and model.quantization != "none":
+            raise ValueError(
+                "engine: vllm would sample from the base in full precision; set model.quantization: none, or engine: hf"
+            )
+        if rollout.engine != "vllm" or rollout.sync != "adapter" or model is None or "lora" not in info.data:
+            return rollout
+        if lora is None and model.adapter is None:
+            raise ValueError("sync: adapter, but there is no adapter: all weights are trained; give weights, or auto")
+        if lora is not None and (lora.dora or lora.modules_to_save):
+            raise ValueError(
+                "sync: adapter is not possible with lora.dora or lora.modules_to_save, which vLLM does not take; "
+                "give weights, or auto"
+            )
+        return rollout
+
+    @field_validator("rollout")
+    @classmethod
+    def _cut_is_not_stopped(cls, rollout: RolloutConfig, info: ValidationInfo) -> RolloutConfig:
+        if not rollout.stop or "objective" not in info.data or "algorithm" not in info.data:
+            return rollout
+        if resolve_objective(info.data["algorithm"], info.data["objective"]).mask_truncated_completions:
+            raise ValueError(
+                "stop: mask_truncated_completions (of dapo, or in objective) would also leave out of the loss what "
+                "ended at a stop text; leave stop out, or set objective.mask_truncated_completions: false"
+            )
+        return rollout
+
+    @field_validator("evaluation")
+    @classmethod
+    def _temperature_fits(cls, evaluation: EvaluationConfig | None, info: ValidationInfo) -> EvaluationConfig | None:
+        rollout: RolloutConfig | None = info.data.get("rollout")
+        if evaluation is not None and rollout is not None and rollout.engine == "vllm":
+            require_temperature(evaluation.temperature)
+        return evaluation
 
     @field_validator("run")
     @classmethod

@@ -11,6 +11,12 @@ Correction = Literal["none", "token_truncate", "token_mask", "sequence_truncate"
 _FILTERS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
+def require_temperature(temperature: float) -> None:
+    """Raise ValueError where vLLM would not sample at `temperature`."""
+    if temperature > 2:
+        raise ValueError(f"temperature: {temperature:g} is more than vLLM takes; at most 2")
+
+
 class RolloutConfig(SamplingConfig):
     """The completions that are trained on: groups of `generations` for each prompt."""
 
@@ -66,6 +72,12 @@ class RolloutConfig(SamplingConfig):
                 f"importance_correction: {self.correction} compares the model's own probabilities, which "
                 f"{', '.join(filters)} would change; leave that out, or set importance_correction: none"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _engine_takes_it(self) -> "RolloutConfig":
+        if self.engine == "vllm":
+            require_temperature(self.temperature)
         return self
 
     @model_validator(mode="after")
