@@ -94,7 +94,8 @@ def a_trainer(config: Path, server: WrittenServer, *overrides: str) -> Any:
     exact = ("model.dtype=float32", "lora.dropout=0", *overrides)
     settings = load_config(config, RLConfig, list(exact))
     loaded = load(settings)
-    from toolkit.rl.build import RunPlan, open_trainer
+    from toolkit.rl.build import open_trainer
+    from toolkit.rl.run_plan import RunPlan
 
     clock = clock_of(settings)
     run = RunDirectory(config.parent / "runs" / config.stem)

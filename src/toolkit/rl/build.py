@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from datasets import Dataset
@@ -13,17 +12,13 @@ from trl import GRPOConfig
 from toolkit.core.conversation_encoder import ConversationEncoder
 from toolkit.core.models.base import LoadedModel
 from toolkit.core.runs.counters import RunCounters
-from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.progress import TrainingProgress
 from toolkit.core.training.arguments import trainer_arguments
 from toolkit.core.training.callbacks import CheckpointCallback
-from toolkit.dataserver.schemas import Meta
 from toolkit.inference.load import end_ids
 from toolkit.rl.algorithms import resolve_objective
 from toolkit.rl.callbacks import RLMetricsCallback
 from toolkit.rl.client import DataserverClient
-from toolkit.rl.clock import Clock
-from toolkit.rl.config.rl import RLConfig
 from toolkit.rl.correction import ImportanceCorrection
 from toolkit.rl.curriculum import held_out_count, stage_name
 from toolkit.rl.engines import RolloutEngine
@@ -32,18 +27,8 @@ from toolkit.rl.load_engine import rollout_engine
 from toolkit.rl.prompts import PromptSource
 from toolkit.rl.rewards import TotalReward
 from toolkit.rl.rollouts import Rollouts, Timer
+from toolkit.rl.run_plan import RunPlan
 from toolkit.rl.trainer import CurriculumGRPOTrainer
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """What is known of a run before its model is loaded."""
-
-    config: RLConfig
-    clock: Clock
-    meta: Meta
-    max_steps: int
-    run: RunDirectory
 
 
 @contextmanager

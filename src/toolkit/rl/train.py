@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
+from toolkit.core.config.load import load_config
 from toolkit.core.conversation_encoder import conversation_encoder
 from toolkit.core.extras import require_extra
-from toolkit.core.models.base import TrainingSettings
+from toolkit.core.models.base import Backend, TrainingSettings
 from toolkit.core.models.load import choose_backend
 from toolkit.core.preparation import tokenizer_digest
 from toolkit.core.runs import checkpoints
@@ -18,13 +19,14 @@ from toolkit.core.runs.metrics import keep_until
 from toolkit.core.runs.processes import is_main_process, process_count
 from toolkit.core.runs.progress import console
 from toolkit.core.runs.resume import ResumePoint, prepare_run_directory
-from toolkit.core.training.announce import trained_share
+from toolkit.core.training.announce import Schedule, announce_changes, announce_start
 from toolkit.dataserver.schemas import Meta
 from toolkit.errors import RunError
 from toolkit.rl.clock import Clock
 from toolkit.rl.config.rl import RLConfig
 from toolkit.rl.curriculum import clock_of, require_fit
-from toolkit.rl.server import connected, write_record
+from toolkit.rl.run_plan import RunPlan
+from toolkit.rl.server import Connection, connected, write_record
 
 
 def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
@@ -40,37 +42,47 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
     run = RunDirectory(config.run.output_dir / name)
     if is_main_process():
         check_run_directory(run, resume=resume, overwrite=overwrite)
-    if resume and config.training.max_steps and (done := finished_result(run, config.training.max_steps)):
-        console.print(f"{run.path} is finished: nothing is left to resume")
+    if resume and config.training.max_steps and (done := _finished(run, config.training.max_steps)):
         return done
     backend = choose_backend(config.model)  # before TRL is imported: unsloth rewrites its classes
     with connected(config.dataserver, run, resume=resume) as connection:
-        meta = connection.meta
-        max_steps = require_fit(config, clock, meta)
-        tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
-        identity = run_identity(config, meta, tokenizer)
-        point = find_resume_point(run, identity, clock, resume=resume)
-        if resume and (done := finished_result(run, max_steps)):
-            console.print(f"{run.path} is finished: nothing is left to resume")
-            return done
-        loaded = backend.load_for_training(config.model, config.lora, settings=_settings(config))
-        from toolkit.rl.build import RunPlan, open_trainer  # imports TRL, so only now that the backend is there
-
-        plan = RunPlan(config, clock, meta, max_steps, run)
-        encoder = conversation_encoder(config.chat, loaded.tokenizer)
-        with open_trainer(plan, loaded, encoder, connection.client, point.counters) as trainer:
-            if is_main_process():
-                _announce(run, point, loaded.model)
-                _prepare(run, point)
-                write_description(run, "toolkit-rl-train", config, identity, [])
-                write_record(run, connection.record)
-            trainer.accelerator.wait_for_everyone()
-            _train_or_save(trainer, point)
-    if not is_main_process():
-        return {}
+        plan = RunPlan(config, clock, connection.meta, require_fit(config, clock, connection.meta), run)
+        done = _train(plan, backend, connection, resume=resume)
+    if done is not None or not is_main_process():
+        return done or {}
     from toolkit.rl.report import finish
 
-    return finish(run, config, max_steps)
+    return finish(run, config, plan.max_steps)
+
+
+def _train(plan: RunPlan, backend: Backend, connection: Connection, *, resume: bool) -> dict[str, Any] | None:
+    """Train to the end; where nothing is left to train, return what the run has come to."""
+    config, run = plan.config, plan.run
+    tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
+    identity = run_identity(config, plan.meta, tokenizer)
+    point = find_resume_point(run, identity, plan.clock, resume=resume)
+    if resume and (done := _finished(run, plan.max_steps)):
+        return done
+    loaded = backend.load_for_training(config.model, config.lora, settings=_settings(config))
+    from toolkit.rl.build import open_trainer  # imports TRL, so only now that the backend is there
+
+    encoder = conversation_encoder(config.chat, loaded.tokenizer)
+    with open_trainer(plan, loaded, encoder, connection.client, point.counters) as trainer:
+        if is_main_process():
+            _announce(plan, point, loaded.model)
+            _prepare(run, point)
+            write_description(run, "toolkit-rl-train", config, identity, [])
+            write_record(run, connection.record)
+        trainer.accelerator.wait_for_everyone()
+        _train_or_save(trainer, point)
+    return None
+
+
+def _finished(run: RunDirectory, max_steps: int) -> dict[str, Any] | None:
+    done = finished_result(run, max_steps)
+    if done:
+        console.print(f"{run.path} is finished: nothing is left to resume")
+    return done
 
 
 def run_identity(config: RLConfig, meta: Meta, tokenizer: Any) -> dict[str, Any]:
@@ -139,9 +151,14 @@ def _settings(config: RLConfig) -> TrainingSettings:
     )
 
 
-def _announce(run: RunDirectory, point: ResumePoint, model: Any) -> None:
-    console.print(trained_share(model))
+def _announce(plan: RunPlan, point: ResumePoint, model: Any) -> None:
+    announce_start(plan.run, point, model)
     if point.checkpoint is None:
-        console.print(f"run directory: {run.path}")
-    else:
-        console.print(f"resuming {run.path} from step {point.counters.step}")
+        return
+    before = load_config(plan.run.config, RLConfig)
+    steps = before.training.max_steps or plan.meta.total_iterations
+    announce_changes(
+        Schedule(before, before.training, steps),
+        Schedule(plan.config, plan.config.training, plan.max_steps),
+        point.counters.step,
+    )
