@@ -10,6 +10,7 @@ from toolkit.core.config.reference import render_reference
 from toolkit.core.config.schema import json_schema
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.graders.reference import render_catalogue
+from toolkit.dpo.config.dpo import DPOConfig
 from toolkit.rl.config.rl import RLConfig
 from toolkit.sft.config import SFTConfig
 
@@ -21,8 +22,8 @@ _CONFIGS = """\
 A config is a YAML file. Unknown keys are errors, and all errors of a file come at once, each with its line. Paths
 start from the folder of the file that names them; `~` is your home folder. `--set training.seed=1` replaces a key
 for one run, and `--dry-run` checks everything and prints the plan.
-`sft_config_template.yaml`, `rl_config_template.yaml` and `rl_data_config_template.yaml` have every key with its default
-and its sentence.
+`sft_config_template.yaml`, `dpo_config_template.yaml`, `rl_config_template.yaml` and `rl_data_config_template.yaml`
+have every key with its default and its sentence.
 
 """
 
@@ -51,6 +52,7 @@ Each line of the examples is run as a test. In them ⏎ is a line break, ⇥ a t
 def rendered() -> dict[Path, str]:
     """Each written file and what it holds."""
     reference = _CONFIGS + render_reference("The config of toolkit-sft", SFTConfig)
+    reference += "\n" + render_reference("The config of toolkit-dpo", DPOConfig, page=reference)
     reference += "\n" + render_reference("The config of toolkit-rl-train", RLConfig, page=reference)
     reference += "\n" + render_reference(
         "The config of toolkit-rl-dataserver",
@@ -62,6 +64,7 @@ def rendered() -> dict[Path, str]:
         ROOT / "docs" / "config-reference.md": reference,
         ROOT / "docs" / "graders.md": _GRADERS + render_catalogue(),
         ROOT / "configs" / "sft" / "schema.json": json_schema(SFTConfig),
+        ROOT / "configs" / "dpo" / "schema.json": json_schema(DPOConfig),
         ROOT / "configs" / "rl" / "schema.json": json_schema(RLConfig),
         ROOT / "configs" / "dataserver" / "schema.json": json_schema(DataserverConfig),
     }

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ def metrics(run: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key not in TIMING_KEYS} for row in rows]
 
 
-def kill_after(lines: int, config: Path, run: Path) -> None:
-    """Start toolkit-sft and end it by SIGKILL once metrics.jsonl has `lines` lines."""
+def kill_after(lines: int, config: Path, run: Path, command: Sequence[str | Path] = (BIN / "toolkit-sft",)) -> None:
+    """Start a command with a config and end it by SIGKILL once metrics.jsonl has `lines` lines."""
     process = subprocess.Popen(
-        [BIN / "toolkit-sft", config], stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        [*command, config], stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     try:
         while process.poll() is None:

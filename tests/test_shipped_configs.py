@@ -1,5 +1,6 @@
 """Every config that comes with the toolkit loads and would run, and the template says everything there is to say."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from toolkit.core.config.schema import schema_of, sections
 from toolkit.core.models.location import PACKAGED
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.plan import show_plan as show_dataserver_plan
+from toolkit.dpo.config.dpo import DPOConfig
+from toolkit.dpo.plan import show_plan as show_dpo_plan
 from toolkit.predict.config import PredictConfig
 from toolkit.rl.config.rl import RLConfig
 from toolkit.rl.plan import show_plan as show_rl_plan
@@ -20,15 +23,27 @@ from toolkit.sft.plan import show_plan
 
 ROOT = Path(__file__).parent.parent
 SFT_TEMPLATE = ROOT / "sft_config_template.yaml"
+DPO_TEMPLATE = ROOT / "dpo_config_template.yaml"
 RL_TEMPLATE = ROOT / "rl_config_template.yaml"
 DATA_TEMPLATE = ROOT / "rl_data_config_template.yaml"
 TEMPLATES: dict[Path, type[BaseModel]] = {
     SFT_TEMPLATE: SFTConfig,
+    DPO_TEMPLATE: DPOConfig,
     RL_TEMPLATE: RLConfig,
     DATA_TEMPLATE: DataserverConfig,
 }
-KINDS: dict[str, type[BaseModel]] = {"sft": SFTConfig, "rl": RLConfig, "dataserver": DataserverConfig}
-EXAMPLES: dict[str, type[BaseModel]] = {"sft": SFTConfig, "grpo": RLConfig, "rl_data": DataserverConfig}
+KINDS: dict[str, type[BaseModel]] = {
+    "sft": SFTConfig,
+    "dpo": DPOConfig,
+    "rl": RLConfig,
+    "dataserver": DataserverConfig,
+}
+EXAMPLES: dict[str, type[BaseModel]] = {
+    "sft": SFTConfig,
+    "dpo": DPOConfig,
+    "grpo": RLConfig,
+    "rl_data": DataserverConfig,
+}
 SHIPPED = sorted([*ROOT.glob("configs/**/*.yaml"), *ROOT.glob("examples/**/*.yaml"), *ROOT.glob("*.yaml")])
 
 
@@ -47,11 +62,13 @@ def test_there_is_a_template_and_there_are_configs_and_an_example():
     names = {str(path.relative_to(ROOT)) for path in SHIPPED}
     assert names >= {
         "sft_config_template.yaml",
+        "dpo_config_template.yaml",
         "rl_config_template.yaml",
         "rl_data_config_template.yaml",
         "configs/sft/lora.yaml",
         "configs/sft/full_finetuning.yaml",
         "configs/sft/curriculum.yaml",
+        "configs/dpo/dpo.yaml",
         "configs/rl/grpo.yaml",
         "configs/dataserver/gsm8k.yaml",
         "examples/word_problems/sft.yaml",
@@ -63,7 +80,7 @@ def test_every_shipped_config_is_one_of_its_own_class(path: Path):
     assert isinstance(load_config(path, class_of(path)), class_of(path))
 
 
-@pytest.mark.parametrize("path", [*shipped_of(SFTConfig), *shipped_of(RLConfig)])
+@pytest.mark.parametrize("path", [*shipped_of(SFTConfig), *shipped_of(DPOConfig), *shipped_of(RLConfig)])
 def test_toolkit_predict_reads_every_training_config(path: Path):
     config: Any = load_config(path, class_of(path))
     assert load_config(path, PredictConfig).generation == config.generation
@@ -78,6 +95,19 @@ def test_a_dry_run_of_every_shipped_config_finds_nothing_wrong(
     assert config.model.name in PACKAGED, "a config that is tried first should need no hub"
     overrides = [f"model.name={tiny_model}", f"run.output_dir={tmp_path}", "chat.max_length=256"]
     show_plan(load_config(path, SFTConfig, overrides), path.stem)
+    shown = capsys.readouterr().err
+    assert "nothing was trained (--dry-run)" in shown
+    assert all(stage.name in shown for stage in config.stages)
+
+
+@pytest.mark.parametrize("path", shipped_of(DPOConfig))
+def test_a_dry_run_of_every_shipped_preference_optimisation_finds_nothing_wrong(
+    path: Path, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    config = load_config(path, DPOConfig)
+    assert config.model.name in PACKAGED, "a config that is tried first should need no hub"
+    overrides = [f"model.name={tiny_model}", f"run.output_dir={tmp_path}", "chat.max_length=1024"]
+    show_dpo_plan(load_config(path, DPOConfig, overrides), path.stem)
     shown = capsys.readouterr().err
     assert "nothing was trained (--dry-run)" in shown
     assert all(stage.name in shown for stage in config.stages)
@@ -136,7 +166,24 @@ def test_the_template_names_every_key_of_every_section(template: Path, model: ty
     for section in sections(schema_of(model)):
         places = [place for place in section.places if not place.startswith(ELSEWHERE)]
         named = {key for place in places for part in _parts_at(written, place) for key in part}
+        named |= {key for place in places for key in _alternative(template.read_text(encoding="utf-8"), place)}
+        if places == ["reference (type: model)"]:
+            named |= set(written["model"])  # which the comment refers to
         assert not places or named >= set(section.node["properties"]), section.places[0]
+
+
+def _alternative(text: str, place: str) -> list[str]:
+    """The keys of what a comment offers in the place of a section, such as `method (type: ipo)`."""
+    block = (
+        re.search(
+            rf"((?:^ *#   .*\n)*)^ *#   {re.escape(place.partition('(')[2].rstrip(')'))}\b.*\n((?:^ *#   .*\n)*)",
+            text,
+            re.MULTILINE,
+        )
+        if "(" in place
+        else None
+    )
+    return re.findall(r"^ *#   (\w+):", block[0], re.MULTILINE) if block else []
 
 
 def _parts_at(data: Any, place: str) -> list[dict[str, Any]]:

@@ -28,11 +28,11 @@ LIGHT = [
     *(f"core.{name}" for name in ("jsonl", "records", "files", "tables", "sources", "step_plan", "ledger")),
     *(f"core.{name}" for name in ("cache", "extras", "chat_template", "conversation_encoder")),
     *("core.models.location", "core.models.load", "core.runs.directory", "core.runs.trained", "core.runs.progress"),
-    *("sft.config", "sft.plan", "predict.config", "predict.weights"),
+    *("sft.config", "sft.plan", "dpo.plan", "predict.config", "predict.weights"),
     *("dataserver.schemas", "dataserver.graders.catalogue", "dataserver.journal.config"),
     *(
         f"{folder}.{file.stem}".replace("/", ".")
-        for folder in ("core/config", "core/curriculum", "dataserver/config", "cli")
+        for folder in ("core/config", "core/curriculum", "dataserver/config", "dpo/config", "rl/config", "cli")
         for file in sorted((PACKAGE / folder).glob("[!_]*.py"))
     ),
 ]

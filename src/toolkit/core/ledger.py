@@ -1,8 +1,10 @@
 """What became of every row of a data set on its way to the model."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from toolkit.core.masks import TokenRow
 from toolkit.errors import DataError
 
 if TYPE_CHECKING:
@@ -49,6 +51,18 @@ class Ledger:
         """Count one row that will not be trained."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
+    def count(self, rows: Sequence[TokenRow]) -> None:
+        """Count the rows that were kept, and their tokens."""
+        self.rows = len(rows)
+        self.tokens = sum(len(row.ids) for row in rows)
+        self.trained_tokens = sum(sum(row.trained) for row in rows)
+        self.longest = max((len(row.ids) for row in rows), default=0)
+
+    def count_ends(self, whole: TokenRow, kept: TokenRow, end_ids: frozenset[int]) -> None:
+        """Count the trained end tokens of a row as it was, and of what is kept of it."""
+        self.answers += _trained_ends(whole, end_ids)
+        self.answers_with_end += _trained_ends(kept, end_ids)
+
     def require_something_to_learn(self, min_end_tokens_kept: float) -> None:
         """Raise DataError where training on this data set would teach nothing, or teach never to stop."""
         if self.trained_tokens == 0:
@@ -63,6 +77,10 @@ class Ledger:
                 f"truncation, fewer than chat.min_end_tokens_kept = {min_end_tokens_kept:.0%}: a model trained on them "
                 "does not learn to stop; raise chat.max_length or set chat.truncation: drop"
             )
+
+
+def _trained_ends(row: TokenRow, end_ids: frozenset[int]) -> int:
+    return sum(trained and token in end_ids for token, trained in zip(row.ids, row.trained, strict=True))
 
 
 def ledger_table(ledgers: list[Ledger]) -> "Table":

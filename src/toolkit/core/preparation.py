@@ -1,11 +1,9 @@
 """From a data set in the config to tokenised rows, with a ledger of what became of every record."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
-
-import numpy as np
+from typing import Any, TypeVar
 
 from toolkit.core import tokenized
 from toolkit.core.cache import cache_dir
@@ -20,6 +18,12 @@ from toolkit.core.splits import content_hash
 from toolkit.core.tokenized import TokenizedDataset
 from toolkit.core.truncation import Outcome, truncate
 from toolkit.errors import DataError
+
+S = TypeVar("S")
+P = TypeVar("P")
+
+# How the ledger and errors call the rows of `validation.dataset`.
+VALIDATION = "validation.dataset"
 
 # Rows that are encoded by one call: enough to keep the tokenizer's threads busy.
 _BATCH = 1024
@@ -64,6 +68,20 @@ def prepare_dataset(
     return dataset
 
 
+def prepare_each(sources: Mapping[str, S], prepare: Callable[[str, S], P]) -> dict[str, P]:
+    """Call `prepare(name, source)` for all data sets, and tell the faults of all of them at once, as one DataError."""
+    prepared: dict[str, P] = {}
+    faults: list[str] = []
+    for name, source in sources.items():
+        try:
+            prepared[name] = prepare(name, source)
+        except DataError as error:
+            faults.append(str(error))
+    if faults:
+        raise DataError("\n".join(faults))
+    return prepared
+
+
 def tokenizer_digest(tokenizer: Any) -> str:
     """Hash of everything in a tokenizer that decides which ids come out and which of them end a turn."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -85,23 +103,9 @@ def _tokenise(
         if short is not None:
             kept.append(short)
             kept_records.append(record)
-    lengths = np.array([len(row.ids) for row in kept], dtype=np.int64)
-    trained = [np.array(row.trained, dtype=np.bool_) for row in kept]
-    ledger.rows = len(kept)
-    ledger.tokens = int(lengths.sum())
-    ledger.trained_tokens = sum(int(flags.sum()) for flags in trained)
-    ledger.longest = int(lengths.max(initial=0))
-    return TokenizedDataset(
-        name=name,
-        ids=_flat([np.array(row.ids, dtype=np.int32) for row in kept], np.int32),
-        trained=_flat(trained, np.bool_),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        lines=np.array([record.line for record in kept_records], dtype=np.int64),
-        weights=np.array([record.weight for record in kept_records], dtype=np.float32),
-        contents=np.array([content_hash(record.conversation) for record in kept_records], dtype=np.uint64),
-        ledger=ledger,
-        digest=digest,
-    )
+    ledger.count(kept)
+    described = [(record.line, record.weight, content_hash(record.conversation)) for record in kept_records]
+    return tokenized.from_rows(name, kept, described, ledger, digest)
 
 
 def _encoded(records: Sequence[Record], encoder: ConversationEncoder) -> Iterator[tuple[Record, TokenRow]]:
@@ -126,14 +130,5 @@ def _truncated(
         return None
     ledger.cut_left += outcome is Outcome.CUT_LEFT
     ledger.cut_right += outcome in (Outcome.CUT_RIGHT, Outcome.CUT_ANSWER)
-    ledger.answers += _trained_ends(row, encoder.end_ids)
-    ledger.answers_with_end += _trained_ends(short, encoder.end_ids)
+    ledger.count_ends(row, short, encoder.end_ids)
     return short
-
-
-def _trained_ends(row: TokenRow, end_ids: frozenset[int]) -> int:
-    return sum(trained and token in end_ids for token, trained in zip(row.ids, row.trained, strict=True))
-
-
-def _flat(parts: list[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)

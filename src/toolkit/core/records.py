@@ -21,6 +21,10 @@ MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6
 _SHOWN_COLUMNS = 12
 
 
+class EmptyAnswerError(DataError):
+    """A row is as it should be, but there is nothing in the answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """What the columns of a data set are called; None says that there is no such column."""
@@ -60,7 +64,7 @@ def parse_record(row: Mapping[str, Any], columns: Columns, *, require_answer: bo
     """The conversation in a row and the factor on its loss; DataError names the first fault.
 
     With `require_answer` there must be something to learn: an assistant turn that may be trained and is not
-    empty, and no empty one at the end.
+    empty, and no empty one at the end; where that is all that is wrong, the error is an EmptyAnswerError.
     """
     names = columns.names()
     given = {meaning: row[name] for meaning, name in names.items() if row.get(name) is not None}
@@ -84,10 +88,14 @@ def missing_columns(row: Mapping[str, Any], columns: Columns, require_answer: bo
     pair = [columns.prompt, columns.completion] if require_answer else [columns.prompt]
     alternatives = [[columns.messages], pair]
     wanted = " or ".join(" and ".join(repr(name) for name in names) for names in alternatives if None not in names)
+    return f"wants {wanted}, has {columns_found(row)}; the `columns` section can rename them"
+
+
+def columns_found(row: Mapping[str, Any]) -> str:
+    """The columns of a row as an error names them."""
     found = [f"{str(name)[:60]!r}{' (null)' * (value is None)}" for name, value in row.items()]
     more = f" and {len(found) - _SHOWN_COLUMNS} more" if len(found) > _SHOWN_COLUMNS else ""
-    has = ", ".join(found[:_SHOWN_COLUMNS]) + more if found else "no columns at all"
-    return f"wants {wanted}, has {has}; the `columns` section can rename them"
+    return ", ".join(found[:_SHOWN_COLUMNS]) + more if found else "no columns at all"
 
 
 def _prompt_and_completion(
@@ -108,11 +116,14 @@ def _prompt_and_completion(
 
 def _turns(value: object, role: str, column: str, tools: object = None) -> Conversation:
     """Messages as they are, or one message of `role` where the column holds plain text."""
+    if not isinstance(value, str | list):
+        raise DataError(f"{column} must be text or a list of messages, not {type(value).__name__}")
+    blank = not (value.strip() if isinstance(value, str) else value)
+    if blank and role == "assistant":
+        raise EmptyAnswerError(f"{column} is empty")
     if isinstance(value, list):
         return _conversation(value, column, tools)
-    if not isinstance(value, str):
-        raise DataError(f"{column} must be text or a list of messages, not {type(value).__name__}")
-    if not value.strip() and role != "system":
+    if blank and role != "system":
         raise DataError(f"{column} is empty")
     return _conversation([{"role": role, "content": value}], column, tools)
 
@@ -142,9 +153,9 @@ def _require_answer(messages: tuple[Message, ...]) -> None:
     if not trainable:
         raise DataError("no assistant message may be trained: all have train: false")
     if all(_is_empty(message) for message in trainable):
-        raise DataError("the answer is empty")
+        raise EmptyAnswerError("the answer is empty")
     if messages[-1] is trainable[-1] and _is_empty(messages[-1]):
-        raise DataError("the last answer is empty")
+        raise EmptyAnswerError("the last answer is empty")
 
 
 def _is_empty(message: Message) -> bool:

@@ -3,10 +3,11 @@
 A source is opened in two steps, because its digest tells whether it has to be read at all.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from toolkit.core.config.data import DatasetConfig, OnBadRecord
 from toolkit.core.files import content_digest, require_file
@@ -42,15 +43,29 @@ class RecordSet:
 
 
 @dataclass(frozen=True)
-class Source:
-    """Data that are known to be there. `digest` names their content; the records are checked by `read`."""
+class LineSource:
+    """Data that are known to be there, as lines that are not checked yet. `digest` names their content."""
 
     name: str
     digest: str
-    columns: Columns
     lines: Callable[[], Iterator[Line]]
     counts_rows: bool
     """Whether `lines` are numbered by row, as in a table, and not by line of a text file."""
+
+    def place(self, number: int) -> str:
+        """Where a record stands, as a message names it."""
+        return f"{self.name} row {number}" if self.counts_rows else f"{self.name}:{number}"
+
+    def refusal(self, faults: list[str], usable: int, limit: int = SHOWN_FAULTS) -> DataError:
+        """The error that tells of bad records, `place: reason` each."""
+        return refusal(self.name, faults, usable, limit)
+
+
+@dataclass(frozen=True)
+class Source(LineSource):
+    """Data whose columns are known; the records are checked by `read`."""
+
+    columns: Columns
 
     def read(self, on_bad_record: OnBadRecord, *, require_answer: bool, limit_faults: int = SHOWN_FAULTS) -> RecordSet:
         """Check every record.
@@ -64,10 +79,9 @@ class Source:
         seen: set[str] = set()
         for line in self.lines():
             try:
-                if line.value is None:
-                    raise DataError(line.fault)
-                seen.update(line.value)
-                conversation, weight = parse_record(line.value, self.columns, require_answer=require_answer)
+                row = values(line)
+                seen.update(row)
+                conversation, weight = parse_record(row, self.columns, require_answer=require_answer)
             except DataError as error:
                 faults.append(f"{self.place(line.number)}: {clipped(str(error))}")
             else:
@@ -77,30 +91,34 @@ class Source:
         if not records:
             raise DataError(f"{self.name} holds no records")
         if require_answer:
-            self._require_columns(seen)
+            require_columns(self.name, self.columns.names(), Columns().names(), seen)
         return RecordSet(records, faults, self.digest)
 
-    def place(self, number: int) -> str:
-        """Where a record stands, as a message names it."""
-        return f"{self.name} row {number}" if self.counts_rows else f"{self.name}:{number}"
 
-    def refusal(self, faults: list[str], usable: int, limit: int = SHOWN_FAULTS) -> DataError:
-        """The error that tells of bad records, `place: reason` each."""
-        head = f"{self.name} has {len(faults)} bad record{'s' * (len(faults) > 1)}"
-        head += "" if usable else " and no usable one"
-        more = [f"... and {len(faults) - limit} more"] if len(faults) > limit else []
-        advice = ["correct them, or leave them out by on_bad_record: skip"] if usable else []
-        return DataError("\n".join([f"{head}:", *(f"  {line}" for line in [*faults[:limit], *more]), *advice]))
+def values(line: Line) -> Mapping[str, Any]:
+    """The columns of a line; DataError where it could not be read."""
+    if line.value is None:
+        raise DataError(line.fault)
+    return line.value
 
-    def _require_columns(self, seen: set[str]) -> None:
-        """A column that was given a name of its own, and is in no record, is misspelled."""
-        usual = Columns()
-        for meaning in ("system", "tools", "weight"):
-            name = getattr(self.columns, meaning)
-            if name is not None and name != getattr(usual, meaning) and name not in seen:
-                near = get_close_matches(name, seen, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise DataError(f"{self.name}: columns.{meaning} is {name!r}, which no record has{hint}")
+
+def refusal(name: str, faults: list[str], usable: int, limit: int = SHOWN_FAULTS) -> DataError:
+    """The error that tells of the bad records of a source, `place: reason` each."""
+    head = f"{name} has {len(faults)} bad record{'s' * (len(faults) > 1)}"
+    head += "" if usable else " and no usable one"
+    more = [f"... and {len(faults) - limit} more"] if len(faults) > limit else []
+    advice = ["correct them, or leave them out by on_bad_record: skip"] if usable else []
+    return DataError("\n".join([f"{head}:", *(f"  {line}" for line in [*faults[:limit], *more]), *advice]))
+
+
+def require_columns(name: str, named: Mapping[str, str], usual: Mapping[str, str], seen: Collection[str]) -> None:
+    """Raise DataError where an optional column was given a name of its own and is in no record: it is misspelled."""
+    for meaning in ("system", "tools", "weight"):
+        column = named.get(meaning)
+        if column is not None and column != usual.get(meaning) and column not in seen:
+            near = get_close_matches(column, seen, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise DataError(f"{name}: columns.{meaning} is {column!r}, which no record has{hint}")
 
 
 def open_source(config: DatasetConfig) -> Source:
@@ -124,12 +142,22 @@ def read_records(
 
 def open_data(source: str | Path, columns: Columns, split: str = "train", *, every_column: bool = False) -> Source:
     """`open_source` by name; with `every_column` the lines of a table have the columns that nobody named too."""
+    found = open_lines(source, None if every_column else list(columns.names().values()), split)
+    return Source(found.name, found.digest, found.lines, found.counts_rows, columns)
+
+
+def open_lines(source: str | Path, wanted: Collection[str] | None, split: str = "train") -> LineSource:
+    """Find data by name; the lines of a table have the columns `wanted`, or all of them under None.
+
+    Raises:
+        DataError: there is nothing, or nothing that can be read.
+    """
     path = Path(source)
     if isinstance(source, str) and is_hub_id(source) and _kind(path) is None and not path.exists():
         dataset = load_hub(source, split)
-        wanted = dataset.column_names if every_column else list(columns.names().values())
-        digest = table_digest(dataset, wanted)
-        return Source(source, digest, columns, lambda: table_lines(dataset, wanted), counts_rows=True)
+        taken = dataset.column_names if wanted is None else wanted
+        digest = table_digest(dataset, taken)
+        return LineSource(source, digest, lambda: table_lines(dataset, taken), counts_rows=True)
     require_file(path)
     kind = _kind(path)
     if kind is None:
@@ -138,9 +166,8 @@ def open_data(source: str | Path, columns: Columns, split: str = "train", *, eve
         raise DataError(f"{path}: split {split!r} was asked for, but a file has no splits; leave it out")
     name, digest = str(source), content_digest(path)
     if kind == ".parquet":
-        wanted = () if every_column else columns.names().values()
-        return Source(name, digest, columns, lambda: table_lines(load_parquet(path), wanted), counts_rows=True)
-    return Source(name, digest, columns, lambda: _LINE_READERS[kind](path), counts_rows=False)
+        return LineSource(name, digest, lambda: table_lines(load_parquet(path), wanted or ()), counts_rows=True)
+    return LineSource(name, digest, lambda: _LINE_READERS[kind](path), counts_rows=False)
 
 
 def _kind(path: Path) -> str | None:

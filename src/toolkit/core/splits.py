@@ -7,7 +7,8 @@ and rows that say the same are always on the same side: a model is never tested 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,33 @@ def content_hash(conversation: Conversation) -> int:
     ]
     described = json.dumps([turns, conversation.tools], sort_keys=True)
     return int.from_bytes(hashlib.blake2b(described.encode(), digest_size=8).digest(), "big")
+
+
+class Splittable(Protocol):
+    """A data set whose rows can be divided."""
+
+    @property
+    def contents(self) -> npt.NDArray[np.uint64]:
+        """One content hash per row, shape [rows]."""
+        ...
+
+    def subset(self, rows: Rows, name: str) -> Self:
+        """The given rows as a data set of their own."""
+        ...
+
+
+D = TypeVar("D", bound=Splittable)
+
+
+def split_each(whole: Mapping[str, D], fraction: float, seed: int) -> tuple[dict[str, D], list[D]]:
+    """What is left of each data set to train on, by name, and what is held out of each."""
+    training: dict[str, D] = {}
+    held_out: list[D] = []
+    for name, dataset in whole.items():
+        train_rows, validation_rows = held_out_rows(dataset.contents.tolist(), fraction, seed, name)
+        training[name] = dataset.subset(train_rows, name)
+        held_out.append(dataset.subset(validation_rows, name))
+    return training, held_out
 
 
 def held_out(records: Sequence[Record], fraction: float, seed: int, name: str) -> tuple[list[Record], list[Record]]:

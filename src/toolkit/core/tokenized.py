@@ -6,6 +6,7 @@ a second start maps the arrays from disk. The cache's key says all of that, so n
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from toolkit.core.files import atomic_folder
 from toolkit.core.ledger import Ledger
+from toolkit.core.masks import TokenRow
 from toolkit.core.step_plan import RowSizes
 
 # Raise it when the same inputs come to give other arrays, so that older caches are not read.
@@ -92,7 +94,33 @@ def concatenate(parts: list[TokenizedDataset], name: str) -> TokenizedDataset:
     return replace(parts[0], name=name, offsets=np.concatenate([[0], *offsets]), **joined)
 
 
-def cache_key(parts: dict[str, object]) -> str:
+def from_rows(
+    name: str,
+    rows: Sequence[TokenRow],
+    records: Sequence[tuple[int, float, int]],
+    ledger: Ledger,
+    digest: str,
+) -> TokenizedDataset:
+    """The rows as flat arrays; `records` has the line, the weight and the content hash of each."""
+    lines, weights, contents = zip(*records, strict=True) if records else ((), (), ())
+    return TokenizedDataset(
+        name=name,
+        ids=_flat([row.ids for row in rows], np.int32),
+        trained=_flat([row.trained for row in rows], np.bool_),
+        offsets=np.cumsum([0, *(len(row.ids) for row in rows)], dtype=np.int64),
+        lines=np.array(lines, dtype=np.int64),
+        weights=np.array(weights, dtype=np.float32),
+        contents=np.array(contents, dtype=np.uint64),
+        ledger=ledger,
+        digest=digest,
+    )
+
+
+def _flat(parts: Sequence[list[int] | list[bool]], dtype: type) -> np.ndarray:
+    return np.concatenate([np.array(part, dtype=dtype) for part in parts]) if parts else np.zeros(0, dtype=dtype)
+
+
+def cache_key(parts: Mapping[str, object]) -> str:
     """Hash of everything that the arrays depend on, as 32 hex digits."""
     described = json.dumps({"format": FORMAT_VERSION, **parts}, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(described.encode(), digest_size=16).hexdigest()

@@ -1,7 +1,6 @@
 """Wire the trainer: arguments, placeholder data, collator and callbacks. Imports TRL."""
 
-from datasets import Dataset
-from transformers import EarlyStoppingCallback, PrinterCallback, TrainerCallback
+from transformers import PrinterCallback
 from trl import SFTConfig as TrlSFTConfig
 
 from toolkit.core.models.base import LoadedModel
@@ -10,8 +9,8 @@ from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.progress import TrainingProgress
 from toolkit.core.step_plan import StepPlanner
 from toolkit.core.training.arguments import trainer_arguments
-from toolkit.core.training.batches import CurriculumCollator
-from toolkit.core.training.callbacks import CheckpointCallback, MetricsCallback
+from toolkit.core.training.batches import CurriculumCollator, positions
+from toolkit.core.training.callbacks import MetricsCallback, training_callbacks
 from toolkit.sft.config import SFTConfig
 from toolkit.sft.data import SFTData
 from toolkit.sft.trainer import CurriculumSFTTrainer
@@ -23,16 +22,16 @@ def build_trainer(
     """A trainer that is ready for `train()`; `counters` go on from where they are."""
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
     planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
+    metrics = MetricsCallback(run, counters, planner.plan, TrainingProgress(config.max_steps))
     trainer = CurriculumSFTTrainer(
         validation=data.validation,
         model=loaded.model,
         args=_arguments(config, loaded, run, counters.step),
         processing_class=loaded.tokenizer,
         data_collator=CurriculumCollator(planner, data.datasets),
-        # The rows themselves come from the collator; the trainer only counts positions.
-        train_dataset=Dataset.from_dict({"position": range(config.max_steps * config.training.rows_per_step)}),
-        eval_dataset=Dataset.from_dict({"position": [0]}) if data.validation else None,
-        callbacks=_callbacks(config, run, counters, planner),
+        train_dataset=positions(config.max_steps * config.training.rows_per_step),
+        eval_dataset=positions(1) if data.validation else None,
+        callbacks=training_callbacks(run, counters, config.run, config.validation, metrics),
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
@@ -59,16 +58,3 @@ def _arguments(config: SFTConfig, loaded: LoadedModel, run: RunDirectory, first_
         loss_type="nll",
         activation_offloading=False,
     )
-
-
-def _callbacks(
-    config: SFTConfig, run: RunDirectory, counters: RunCounters, planner: StepPlanner
-) -> list[TrainerCallback]:
-    callbacks: list[TrainerCallback] = []
-    if config.validation is not None and config.validation.patience is not None:
-        callbacks.append(EarlyStoppingCallback(config.validation.patience, config.validation.min_improvement))
-    return [
-        *callbacks,  # first, so that the checkpoint callback sees its decision to stop
-        MetricsCallback(run, counters, planner.plan, TrainingProgress(config.max_steps)),
-        CheckpointCallback(run, counters, config.run.keep_checkpoints, best="loss"),
-    ]

@@ -9,7 +9,7 @@ from toolkit.core.config.lora import LoraConfig, require_lora_fits
 from toolkit.core.config.model import ModelConfig
 from toolkit.core.config.run import RunConfig
 from toolkit.core.config.strict import StrictModel
-from toolkit.core.config.training import TrainingConfig
+from toolkit.core.config.training import TrainingConfig, require_steps_fit
 from toolkit.core.curriculum.curriculum import Curriculum, Stage
 
 
@@ -88,19 +88,8 @@ class SFTConfig(StrictModel):
     @classmethod
     def _steps_fit(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
         stages: tuple[StageConfig, ...] | None = info.data.get("stages")
-        if stages is None:
-            return training
-        end = stages[-1].until_step
-        steps = training.max_steps or end
-        if steps > end:
-            raise ValueError(
-                f"max_steps {steps} is beyond the last stage, which ends at {end}; raise that stage's until_step"
-            )
-        if training.warmup_steps >= steps:
-            raise ValueError(
-                f"warmup_steps {training.warmup_steps} leaves no step of the {steps} to train at the full learning "
-                "rate; lower it"
-            )
+        if stages is not None:
+            require_steps_fit(training, stages[-1].until_step)
         return training
 
     @field_validator("run")

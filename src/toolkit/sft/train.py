@@ -6,16 +6,15 @@ from toolkit.core.config.load import load_config
 from toolkit.core.ledger import ledger_table
 from toolkit.core.models.base import LoadedModel, TrainingSettings
 from toolkit.core.models.load import choose_backend
-from toolkit.core.preparation import tokenizer_digest
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.description import write_description
 from toolkit.core.runs.directory import RunDirectory, check_run_directory
 from toolkit.core.runs.finish import finish_run, finished_result, summary
-from toolkit.core.runs.manifest import differences
-from toolkit.core.runs.processes import is_main_process, process_count
+from toolkit.core.runs.identity import run_identity as identity_of
+from toolkit.core.runs.processes import is_main_process
 from toolkit.core.runs.progress import console
 from toolkit.core.runs.resume import ResumePoint, find_resume_point, prepare_run_directory
-from toolkit.core.training.announce import trained_share
+from toolkit.core.training.announce import Schedule, announce_changes, announce_start
 from toolkit.core.training.arguments import accumulation_steps
 from toolkit.sft.config import SFTConfig
 from toolkit.sft.data import SFTData, prepare_data
@@ -60,19 +59,9 @@ def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool
 
 
 def run_identity(config: SFTConfig, data: SFTData, tokenizer: Any) -> dict[str, Any]:
-    """Everything that must be the same for a resumed run to be the same run, bit for bit.
-
-    The stages are not in it: whether they changed before the checkpoint is read off the order hash.
-    """
-    described = config.model_dump(mode="json")
-    training = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing")
-    return {
-        **{key: described[key] for key in ("model", "lora", "chat", "validation")},
-        "training": {key: described["training"][key] for key in training},
-        "processes": process_count(),
-        "tokenizer": tokenizer_digest(tokenizer),
-        "datasets": {name: dataset.digest for name, dataset in data.datasets.items()},
-    }
+    """Everything that must be the same for a resumed run to be the same run, bit for bit."""
+    digests = {name: dataset.digest for name, dataset in data.datasets.items()}
+    return identity_of(config, ("model", "lora", "chat", "validation"), tokenizer, digests)
 
 
 def _settings(config: SFTConfig) -> TrainingSettings:
@@ -94,16 +83,8 @@ def _build_trainer(
 
 def _announce(config: SFTConfig, run: RunDirectory, point: ResumePoint, model: Any) -> None:
     """Say what is trained, from where a resumed run goes on, and what about it is not as it was."""
-    console.print(trained_share(model))
-    if point.checkpoint is None:
-        console.print(f"run directory: {run.path}")
-        return
-    console.print(f"resuming {run.path} from step {point.counters.step}")
-    from toolkit.core.training.schedule import schedule_change
-
-    before = load_config(run.config, SFTConfig)
-    for change in differences(before.model_dump(mode="json"), config.model_dump(mode="json")):
-        console.print(f"  changed since the run started: {change}")
-    change = schedule_change(before.training, before.max_steps, config.training, config.max_steps, point.counters.step)
-    if change:
-        console.print(f"  {change}")
+    announce_start(run, point, model)
+    if point.checkpoint is not None:
+        before = load_config(run.config, SFTConfig)
+        then, now = (Schedule(each, each.training, each.max_steps) for each in (before, config))
+        announce_changes(then, now, point.counters.step)

@@ -59,6 +59,16 @@ def test_the_result_is_in_the_folder_too(trained):
     assert {path.name for path in trained.plots.iterdir()} == {"loss.png", "learning_rate.png"}
 
 
+def test_a_kind_of_run_adds_numbers_and_pictures_of_its_own(trained):
+    def draw(rows, folder):
+        folder.mkdir()
+        (folder / "own.txt").write_text(f"{len(rows)} lines")
+
+    result = finish_run(trained, "last", max_steps=2, draw=draw, more=lambda rows: {"first": rows[0]["step"]})
+    assert result["first"] == json.loads(trained.result.read_text())["first"] == 0
+    assert [path.read_text() for path in trained.plots.iterdir()] == ["4 lines"]
+
+
 @pytest.mark.parametrize(("export", "step"), [("last", 2), ("best", 1)])
 def test_the_weights_that_were_asked_for_are_exported(trained, export, step):
     assert finish_run(trained, export, max_steps=2)["exported"] == f"checkpoint-{step}"

@@ -1,6 +1,6 @@
 """Data sets, their columns, the validation split, and the curriculum's stages."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -8,6 +8,7 @@ from toolkit.core.config.references import LocalOrNamed
 from toolkit.core.config.strict import StrictModel
 
 ColumnName = Annotated[str, Field(min_length=1)]
+D = TypeVar("D", bound=StrictModel)
 
 
 class DistinctColumns(StrictModel):
@@ -44,8 +45,8 @@ class ColumnsConfig(DistinctColumns):
     """A factor on the row's loss, above 0; rows without it count 1, and null passes the column over."""
 
 
-class DatasetConfig(StrictModel):
-    """One source of conversations."""
+class DataFileConfig(StrictModel):
+    """Where rows are read from."""
 
     path: LocalOrNamed
     """A `.jsonl`, `.json`, `.csv` or `.tsv` file (also with `.gz`), a `.parquet` file, or a Hugging Face data set:
@@ -54,14 +55,18 @@ class DatasetConfig(StrictModel):
     split: str = "train"
     """Split of a Hugging Face data set."""
 
+
+class DatasetConfig(DataFileConfig):
+    """One source of conversations."""
+
     columns: ColumnsConfig = ColumnsConfig()
     """Names of the columns."""
 
 
-class ValidationConfig(StrictModel):
-    """Held-out rows on which the loss is measured during training."""
+class HeldOutConfig(StrictModel, Generic[D]):
+    """Held-out rows of any kind of data set, and when they are asked."""
 
-    dataset: DatasetConfig | None = None
+    dataset: D | None = None
     """A data set of its own."""
 
     fraction: float | None = Field(default=None, gt=0, lt=1)
@@ -80,16 +85,20 @@ class ValidationConfig(StrictModel):
     """How much lower the loss must be to count as better for `patience`."""
 
     @model_validator(mode="after")
-    def _one_source(self) -> "ValidationConfig":
+    def _one_source(self) -> Self:
         if (self.dataset is None) == (self.fraction is None):
             raise ValueError("give one of `dataset` (a file of its own) and `fraction` (a share of the data)")
         return self
 
     @model_validator(mode="after")
-    def _improvement_is_read(self) -> "ValidationConfig":
+    def _improvement_is_read(self) -> Self:
         if self.min_improvement and self.patience is None:
             raise ValueError("min_improvement only says when patience runs out; give patience too, or leave it out")
         return self
+
+
+class ValidationConfig(HeldOutConfig[DatasetConfig]):
+    """Held-out rows on which the loss is measured during training."""
 
 
 class StageConfig(StrictModel):
@@ -107,9 +116,14 @@ class StageConfig(StrictModel):
     @field_validator("mix")
     @classmethod
     def _something_is_drawn(cls, mix: dict[str, float]) -> dict[str, float]:
-        if not any(mix.values()):
-            raise ValueError("all weights are 0, so there is nothing to draw; raise one of them")
-        return mix
+        return require_something_drawn(mix)
+
+
+def require_something_drawn(mix: dict[str, float]) -> dict[str, float]:
+    """A stage's weights as they are; ValueError where nothing could be drawn by them."""
+    if not any(mix.values()):
+        raise ValueError("all weights are 0, so there is nothing to draw; raise one of them")
+    return mix
 
 
 OnBadRecord = Literal["error", "skip"]

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from toolkit.core.config.strict import StrictModel
+from toolkit.errors import ConfigError
 
 
 class TrainingConfig(StrictModel):
@@ -65,3 +66,22 @@ class TrainingConfig(StrictModel):
         if self.min_learning_rate_ratio and self.schedule != "cosine":
             raise ValueError("min_learning_rate_ratio is for schedule: cosine; leave it out")
         return self
+
+
+def require_steps_fit(training: TrainingConfig, end: int) -> int:
+    """The step at which training ends, where the last stage ends at `end`.
+
+    Raises:
+        ConfigError: `max_steps` is beyond the last stage, or the warm-up is as long as the training.
+    """
+    steps = training.max_steps or end
+    if steps > end:
+        raise ConfigError(
+            f"max_steps {steps} is beyond the last stage, which ends at {end}; raise that stage's until_step"
+        )
+    if training.warmup_steps >= steps:
+        raise ConfigError(
+            f"warmup_steps {training.warmup_steps} leaves no step of the {steps} to train at the full learning "
+            "rate; lower it"
+        )
+    return steps

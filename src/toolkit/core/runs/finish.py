@@ -2,6 +2,7 @@
 
 import json
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,18 +12,32 @@ from toolkit.core.runs.export import export_checkpoint
 from toolkit.core.runs.metrics import read_metrics
 from toolkit.errors import RunError
 
+Rows = list[dict[str, Any]]
 
-def finish_run(run: RunDirectory, export: Literal["last", "best"], max_steps: int) -> dict[str, Any]:
-    """Export the last or the best checkpoint, draw the plots and write `result.json`, which is returned."""
-    from toolkit.core.runs.plots import plot_run  # heavy: matplotlib
 
+def finish_run(
+    run: RunDirectory,
+    export: Literal["last", "best"],
+    max_steps: int,
+    *,
+    draw: Callable[[Rows, Path], object] | None = None,
+    more: Callable[[Rows], dict[str, Any]] = lambda rows: {},
+) -> dict[str, Any]:
+    """Export the last or the best checkpoint, draw the plots and write `result.json`, which is returned.
+
+    Args:
+        draw: draws the lines of metrics.jsonl into a folder; loss and learning rate unless given.
+        more: what the result says besides, from the same lines.
+    """
     last = latest_checkpoint(run)
     if last is None:
         raise RunError(f"no complete checkpoint was written to {run.path}")
     chosen: Path = (best_checkpoint(run) if export == "best" else None) or last.path
     export_checkpoint(run, chosen)
     rows = read_metrics(run.metrics)
-    plot_run(rows, run.plots)
+    if draw is None:
+        from toolkit.core.runs.plots import plot_run as draw  # heavy: matplotlib
+    draw(rows, run.plots)
     counters = last.state["counters"]
     result = {
         "directory": str(run.path),
@@ -31,6 +46,7 @@ def finish_run(run: RunDirectory, export: Literal["last", "best"], max_steps: in
         "exported": chosen.name,
         "loss": next((row["loss"] for row in reversed(rows) if "loss" in row), None),
         "validation_loss": next((row["eval_loss"] for row in reversed(rows) if "eval_loss" in row), None),
+        **more(rows),
         "tokens": counters["tokens"],
         "trained_tokens": counters["trained_tokens"],
         "seconds": round(counters["seconds"], 1),

@@ -9,6 +9,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 
 def plot_run(rows: list[dict[str, Any]], folder: Path) -> list[Path]:
@@ -52,8 +53,9 @@ def draw(steps: list[dict[str, Any]], curves: list[Curve], label: str, path: Pat
             marks: dict[str, Any] = {"linewidth": 1.2} if number == 0 else {"marker": "o", "markersize": 4}
             axes.plot(*zip(*points, strict=True), label=curve.label, **marks)
     if len(axes.get_lines()) > 1:
-        axes.legend(loc="upper right")
+        axes.legend(loc="best")
     axes.set_xlabel("optimizer step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel(label)
     axes.set_xlim(left=0, right=max(row["step"] for row in steps))
     figure.savefig(path, dpi=120)

@@ -1,6 +1,44 @@
 """What a run says of itself at its start."""
 
+from dataclasses import dataclass
 from typing import Any
+
+from pydantic import BaseModel
+
+from toolkit.core.config.training import TrainingConfig
+from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.runs.manifest import differences
+from toolkit.core.runs.progress import console
+from toolkit.core.runs.resume import ResumePoint
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A run's config, and what decides its learning rates."""
+
+    config: BaseModel
+    training: TrainingConfig
+    max_steps: int
+
+
+def announce_start(run: RunDirectory, point: ResumePoint, model: Any) -> None:
+    """Say what is trained, and where it begins or goes on."""
+    console.print(trained_share(model))
+    if point.checkpoint is None:
+        console.print(f"run directory: {run.path}")
+    else:
+        console.print(f"resuming {run.path} from step {point.counters.step}")
+
+
+def announce_changes(before: Schedule, now: Schedule, step: int) -> None:
+    """Say what about a run that is resumed after `step` is not as it was when it started."""
+    from toolkit.core.training.schedule import schedule_change  # heavy: torch
+
+    for change in differences(before.config.model_dump(mode="json"), now.config.model_dump(mode="json")):
+        console.print(f"  changed since the run started: {change}")
+    change = schedule_change(before.training, before.max_steps, now.training, now.max_steps, step)
+    if change:
+        console.print(f"  {change}")
 
 
 def trained_share(model: Any) -> str:

@@ -1,13 +1,19 @@
 """From positions in the run's row sequence to tensors."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from toolkit.core.curriculum.curriculum import Draw
 from toolkit.core.masks import IGNORED_LABEL
-from toolkit.core.step_plan import StepPlanner
+from toolkit.core.step_plan import StepPlan, StepPlanner
 from toolkit.core.tokenized import TokenizedDataset
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 def pad_rows(dataset_rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,24 +35,46 @@ def pad_rows(dataset_rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[tor
     return torch.from_numpy(inputs), torch.from_numpy(labels)
 
 
-class CurriculumCollator:
-    """A data collator for a placeholder data set whose rows are just positions: it asks the curriculum.
+def positions(count: int) -> "Dataset":
+    """A placeholder data set: the trainer only counts positions, and the rows themselves come from the collator."""
+    from datasets import Dataset
+
+    return Dataset.from_dict({"position": range(count)})
+
+
+class PositionCollator(ABC):
+    """A data collator for `positions`: it asks the curriculum which rows belong to them.
 
     `rows_fetched` counts the rows that were turned into tensors.
     """
 
-    def __init__(self, planner: StepPlanner, datasets: Mapping[str, TokenizedDataset]) -> None:
+    def __init__(self, planner: StepPlanner) -> None:
         self._planner = planner
-        self._datasets = datasets
         self.rows_fetched = 0
 
     def __call__(self, features: list[dict[str, int]]) -> dict[str, torch.Tensor]:
-        """Tensors of one micro-batch: input_ids and labels [batch, seq], row_weights [batch], loss_weight []."""
+        """Tensors of one micro-batch."""
         plan = self._planner.plan_at(features[0]["position"])
         draws = [self._planner.draw_at(feature["position"]) for feature in features]
+        self.rows_fetched += len(draws)
+        return self.tensors(plan, draws)
+
+    @abstractmethod
+    def tensors(self, plan: StepPlan, draws: Sequence[Draw]) -> dict[str, torch.Tensor]:
+        """Tensors of the rows drawn, which are one micro-batch of the step that is planned."""
+
+
+class CurriculumCollator(PositionCollator):
+    """Conversations to train on, row by row."""
+
+    def __init__(self, planner: StepPlanner, datasets: Mapping[str, TokenizedDataset]) -> None:
+        super().__init__(planner)
+        self._datasets = datasets
+
+    def tensors(self, plan: StepPlan, draws: Sequence[Draw]) -> dict[str, torch.Tensor]:
+        """input_ids and labels [batch, seq], row_weights [batch], loss_weight []."""
         input_ids, labels = pad_rows([self._datasets[draw.dataset].row(draw.row) for draw in draws])
         weights = [float(self._datasets[draw.dataset].weights[draw.row]) for draw in draws]
-        self.rows_fetched += len(draws)
         return {
             "input_ids": input_ids,
             "labels": labels,

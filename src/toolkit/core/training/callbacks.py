@@ -2,11 +2,11 @@
 
 import math
 import time
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState
 
 from toolkit.core.runs import checkpoints
 from toolkit.core.runs.counters import RunCounters
@@ -15,6 +15,37 @@ from toolkit.core.runs.metrics import append_metrics
 from toolkit.core.runs.progress import TrainingProgress
 from toolkit.core.step_plan import StepPlan
 from toolkit.errors import RunError
+
+if TYPE_CHECKING:
+    from toolkit.core.config.run import RunConfig
+
+
+class Patience(Protocol):
+    """When to stop early: after so many evaluations without a better loss, or never."""
+
+    @property
+    def patience(self) -> int | None: ...
+
+    @property
+    def min_improvement(self) -> float: ...
+
+
+def training_callbacks(
+    run: RunDirectory,
+    counters: RunCounters,
+    settings: "RunConfig",
+    validation: Patience | None,
+    metrics: "MetricsCallback",
+) -> list[TrainerCallback]:
+    """Early stopping where `validation` asks for it, metrics, and checkpoints, of which the lowest loss is the best."""
+    stopping: list[TrainerCallback] = []
+    if validation is not None and validation.patience is not None:
+        stopping.append(EarlyStoppingCallback(validation.patience, validation.min_improvement))
+    return [
+        *stopping,  # first, so that the checkpoint callback sees its decision to stop
+        metrics,
+        CheckpointCallback(run, counters, settings.keep_checkpoints, best="loss"),
+    ]
 
 
 class MetricsCallback(TrainerCallback):
@@ -26,7 +57,14 @@ class MetricsCallback(TrainerCallback):
         counters: RunCounters,
         plan: Callable[[int], StepPlan],
         progress: TrainingProgress,
+        *,
+        measured: Sequence[str] = (),
+        shown: str | None = None,
     ) -> None:
+        """`measured`: what the trainer logs of a step besides loss, gradient norm and learning rate. `shown`: the one
+        of them that is shown beside the loss, also of an evaluation."""
+        self._written = ("loss", "grad_norm", "learning_rate", *measured)
+        self._shown = shown
         self._run = run
         self._counters = counters
         self._plan = plan
@@ -70,18 +108,25 @@ class MetricsCallback(TrainerCallback):
             require_finite(logs, state.global_step)
             row = {
                 **self._row,
-                **{key: logs[key] for key in ("loss", "grad_norm", "learning_rate") if key in logs},
+                **{key: logs[key] for key in self._written if key in logs},
             }
             append_metrics(self._run.metrics, row)
-            facts = f"loss {row['loss']:.4f}  {row['tokens_per_second']:,.0f} tok/s  padding {row['padding_share']:.0%}"
-            self._progress.step(row, facts)
+            facts = f"{row['tokens_per_second']:,.0f} tok/s  padding {row['padding_share']:.0%}"
+            self._progress.step(row, f"loss {row['loss']:.4f}  {self._also_shown(row, '', '  ')}{facts}")
         elif "eval_loss" in logs:
             values = {key: value for key, value in logs.items() if key.startswith("eval_")}
             append_metrics(self._run.metrics, {"step": state.global_step, **values})
-            self._progress.say(f"step {state.global_step}: validation loss {logs['eval_loss']:.4f}")
+            also = self._also_shown(logs, "eval_", "")
+            self._progress.say(
+                f"step {state.global_step}: validation loss {logs['eval_loss']:.4f}{', ' if also else ''}{also}"
+            )
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._progress.stop()
+
+    def _also_shown(self, values: dict[str, Any], prefix: str, end: str) -> str:
+        value = values.get(f"{prefix}{self._shown}")
+        return "" if self._shown is None or value is None else f"{self._shown.replace('_', ' ')} {value:.3f}{end}"
 
 
 def require_finite(logs: dict[str, float], step: int) -> None:

@@ -1,0 +1,94 @@
+"""What `--dry-run` prints for every trainer whose rows a curriculum draws."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from toolkit.core.config.lora import LoraConfig
+from toolkit.core.config.model import ModelConfig
+from toolkit.core.config.training import TrainingConfig
+from toolkit.core.curriculum.curriculum import Curriculum
+from toolkit.core.models.location import ModelLocation, locate_model
+from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.runs.processes import process_count
+from toolkit.core.runs.progress import console
+from toolkit.errors import ModelError
+
+
+def stage_table(curriculum: Curriculum, max_steps: int) -> Table:
+    """The curriculum as a table: each stage's steps, and the rows and epochs of each data set in it."""
+    table = Table(title="Curriculum", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for column in ("stage", "steps", "data set", "rows drawn", "share", "epochs in all"):
+        table.add_column(column, justify="left" if column in ("stage", "data set") else "right")
+    epochs = curriculum.epochs_per_dataset()
+    start = 0
+    for index, stage in enumerate(curriculum.stages):
+        draws = curriculum.draws_per_dataset(index)
+        for first, (dataset, rows) in enumerate(draws.items()):
+            table.add_row(
+                "" if first else stage.name,
+                "" if first else f"{start + 1}–{stage.until_step}",
+                dataset,
+                f"{rows:,}",
+                f"{rows / sum(draws.values()):.1%}",
+                f"{epochs[dataset]:.2f}",
+            )
+        start = stage.until_step
+    if max_steps < start:
+        table.caption = f"training.max_steps stops at step {max_steps}"
+    return table
+
+
+def find_model(model: ModelConfig) -> ModelLocation:
+    """Where the model is, after checking that there is an adapter where one is named.
+
+    Raises:
+        ModelError: there is no such model, or no adapter in the folder.
+    """
+    location = locate_model(model.name)
+    if model.adapter is not None and not (model.adapter / "adapter_config.json").is_file():
+        raise ModelError(f"model.adapter: {model.adapter} has no adapter_config.json, so it is not a LoRA adapter")
+    return location
+
+
+def trained_weights(model: ModelConfig, lora: LoraConfig | None) -> str:
+    """What is trained, in a few words."""
+    if model.adapter is not None:
+        return f"going on from the adapter {model.adapter}"
+    if lora is None:
+        return "all weights trained"
+    return f"LoRA r={lora.r} on {lora.target_modules}"
+
+
+def step_lines(training: TrainingConfig, max_steps: int, unit: str) -> Iterator[str]:
+    """The shape of a step in `unit`s, such as rows, and the schedule."""
+    at_once = training.micro_batch_size * process_count()
+    yield (
+        f"optimizer step  {training.rows_per_step} {unit}: {training.micro_batch_size} at once × "
+        f"{process_count()} process × {training.rows_per_step // at_once} micro-batches"
+    )
+    yield (
+        f"steps           {max_steps}, learning rate {training.learning_rate:g} {training.schedule}"
+        f" after {training.warmup_steps} warm-up steps"
+    )
+
+
+def show_resume_point(
+    run: RunDirectory, identity: dict[str, Any], curriculum: Curriculum, max_steps: int, *, resume: bool
+) -> None:
+    """Say what a resumed run would do; ConfigError where it would not be the same run."""
+    from toolkit.core.runs.finish import finished_result
+    from toolkit.core.runs.resume import find_resume_point
+
+    point = find_resume_point(run, identity, curriculum, resume=resume)
+    if resume and finished_result(run, max_steps):
+        console.print(f"{run.path} is finished: nothing is left to resume")
+    elif point.checkpoint is not None:
+        console.print(f"{run.path} would go on from step {point.counters.step}")
+
+
+def rows_left_to_train(rows: int, fraction: float | None) -> int:
+    """Rows of a data set, less the share that is about to be held out."""
+    return rows if fraction is None else rows - max(1, round(fraction * rows))

@@ -1,0 +1,131 @@
+"""Wire the trainer: arguments, placeholder data, collator, callbacks and reference. Imports transformers' Trainer."""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from transformers import PrinterCallback, TrainingArguments
+
+from toolkit.core.models.base import LoadedModel
+from toolkit.core.models.load import choose_backend
+from toolkit.core.runs.counters import RunCounters
+from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.runs.processes import process_count
+from toolkit.core.runs.progress import TrainingProgress
+from toolkit.core.step_plan import StepPlan, StepPlanner
+from toolkit.core.training.arguments import trainer_arguments
+from toolkit.core.training.batches import positions
+from toolkit.core.training.callbacks import MetricsCallback, training_callbacks
+from toolkit.dpo.batches import PreferenceCollator, with_padding
+from toolkit.dpo.config.dpo import DPOConfig
+from toolkit.dpo.config.reference import CachedReference as CachedConfig
+from toolkit.dpo.config.reference import SeparateReference
+from toolkit.dpo.data import PreferenceData
+from toolkit.dpo.frozen import start_digest, start_of_training
+from toolkit.dpo.measures import METRICS
+from toolkit.dpo.passes import cost_of_a_pass
+from toolkit.dpo.reference import LiveReference, Reference, cached_reference
+from toolkit.dpo.rows import RunRows, trained_sides
+from toolkit.dpo.scores import AskedModel, RowScorer
+from toolkit.dpo.trainer import PreferenceTrainer
+from toolkit.errors import ModelError
+
+
+def build_trainer(
+    config: DPOConfig, data: PreferenceData, loaded: LoadedModel, run: RunDirectory, counters: RunCounters
+) -> PreferenceTrainer:
+    """A trainer that is ready for `train()`; `counters` go on from where they are.
+
+    A cached reference that is not in the cache yet is computed here, by all ranks together.
+
+    Raises:
+        ModelError: the reference is a model of another tokenizer.
+    """
+    frozen = _frozen(config, loaded)  # first, while nothing is attached to the model yet
+    sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
+    planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
+    rows = RunRows(data.datasets, data.validation, config.chat.max_length)
+    plan = _plans_with_padding(config, loaded, planner, rows)
+    progress = TrainingProgress(data.max_steps)
+    metrics = MetricsCallback(run, counters, plan, progress, measured=METRICS, shown="reward_accuracy")
+    trainer = PreferenceTrainer(
+        method=config.method,
+        rows=rows,
+        planner=planner,
+        validation=data.validation,
+        model=loaded.model,
+        args=_arguments(config, loaded, run, data.max_steps, counters.step),
+        processing_class=loaded.tokenizer,
+        data_collator=PreferenceCollator(planner, data.datasets, rows),
+        train_dataset=positions(data.max_steps * config.training.rows_per_step),
+        eval_dataset=positions(1) if data.validation else None,
+        callbacks=training_callbacks(run, counters, config.run, config.validation, metrics),
+    )
+    trainer.remove_callback(PrinterCallback)
+    if frozen is not None:
+        trainer.reference = _reference(config, loaded, frozen, rows, trainer.scorer)
+    return trainer
+
+
+def _arguments(
+    config: DPOConfig, loaded: LoadedModel, run: RunDirectory, max_steps: int, first_step: int
+) -> TrainingArguments:
+    return TrainingArguments(
+        **trainer_arguments(
+            config.training,
+            config.run,
+            run,
+            max_steps=max_steps,
+            compute_dtype=loaded.compute_dtype,
+            validation=config.validation,
+            first_step=first_step,
+        )
+    )
+
+
+def _plans_with_padding(
+    config: DPOConfig, loaded: LoadedModel, planner: StepPlanner, rows: RunRows
+) -> Callable[[int], StepPlan]:
+    """The planner's plans as they are counted: with the padding that is computed."""
+    sides = trained_sides(labelled=config.method.unpaired)
+    cost = cost_of_a_pass(loaded.device.type) if process_count() == 1 else None
+
+    @lru_cache(maxsize=2)
+    def plan(step: int) -> StepPlan:
+        return with_padding(planner.plan(step), rows, planner.micro_batch_size, sides, cost)
+
+    return plan
+
+
+def _frozen(config: DPOConfig, loaded: LoadedModel) -> AskedModel | None:
+    """What is asked for the reference's log-probabilities, if the method has one."""
+    if config.reference is None:
+        return None
+    if isinstance(config.reference, SeparateReference):
+        return _separate(config, config.reference, loaded)
+    kept_apart = not isinstance(config.reference, CachedConfig)
+    return start_of_training(loaded.model, new_adapter=_has_new_adapter(config), asked_later=kept_apart)
+
+
+def _separate(config: DPOConfig, reference: SeparateReference, loaded: LoadedModel) -> AskedModel:
+    other = choose_backend(reference).load_for_inference(
+        reference, reference.adapter, chatml=config.chat.template == "chatml"
+    )
+    if other.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
+        raise ModelError(
+            f"reference.name: {reference.name} has other tokens than {config.model.name}, so that it cannot judge the "
+            "same answers; choose a model of the same tokenizer, with the same added_tokens"
+        )
+    return AskedModel(other.model)
+
+
+def _reference(
+    config: DPOConfig, loaded: LoadedModel, frozen: AskedModel, rows: RunRows, scorer: RowScorer
+) -> Reference:
+    if not isinstance(config.reference, CachedConfig):
+        return LiveReference(frozen, scorer)
+    weights = start_digest(loaded.model, new_adapter=_has_new_adapter(config))
+    return cached_reference(frozen, weights, rows, scorer)
+
+
+def _has_new_adapter(config: DPOConfig) -> bool:
+    return config.lora is not None and config.model.adapter is None

@@ -1,0 +1,180 @@
+"""The config file of `toolkit-dpo`."""
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from toolkit.core.config.chat import ChatConfig
+from toolkit.core.config.data import DatasetConfig, OnBadRecord
+from toolkit.core.config.generation import GenerationConfig
+from toolkit.core.config.lora import LoraConfig, require_lora_fits
+from toolkit.core.config.model import ModelConfig
+from toolkit.core.config.run import RunConfig
+from toolkit.core.config.strict import StrictModel
+from toolkit.core.config.training import TrainingConfig, require_steps_fit
+from toolkit.core.curriculum.curriculum import Curriculum, Stage
+from toolkit.dpo.config.data import (
+    AnyPreferences,
+    OnUselessPair,
+    PreferenceStageConfig,
+    PreferenceValidationConfig,
+    resolved_stages,
+)
+from toolkit.dpo.config.methods import AnyMethod, DPOMethod
+from toolkit.dpo.config.reference import AnyReference, CachedReference
+
+
+class PreferenceTrainingConfig(TrainingConfig):
+    """One optimizer step trains `rows_per_step` pairs, or labelled answers, however many devices share the work."""
+
+    rows_per_step: int = Field(default=16, ge=1)
+    """Pairs (for kto: answers) in one optimizer step, over all devices together."""
+
+    micro_batch_size: int = Field(default=4, ge=1)
+    """Pairs (for kto: answers) that go through the model at once on one device."""
+
+    learning_rate: float = Field(default=2e-5, gt=0)
+    """Peak learning rate; about ten times lower than for SFT, and lower still where all weights are trained."""
+
+
+class DPOConfig(StrictModel):
+    """Preference optimisation of a chat model."""
+
+    model: ModelConfig
+    """The base model, and in `adapter` where training goes on from, as from an SFT run."""
+
+    lora: LoraConfig | None = LoraConfig()
+    """The adapter; null trains all weights."""
+
+    chat: ChatConfig = ChatConfig()
+    """Template and length limit, which is that of prompt and answer together. A pair is cut or left out as a whole:
+    cut on the left, both sides lose the same tokens of their prompt, and an answer never does."""
+
+    method: AnyMethod = DPOMethod()
+    """What is optimised: dpo, ipo, hinge, robust, exo, apo_zero, apo_down, kto, orpo, simpo, cpo, or a mixture."""
+
+    reference: AnyReference | None = None
+    """What the model is compared with; cached unless given, and none for orpo, simpo and cpo."""
+
+    datasets: dict[str, AnyPreferences] = Field(min_length=1)
+    """The data, each under the name by which the stages mix it."""
+
+    on_bad_record: OnBadRecord = "error"
+    """Whether a record that cannot be used, or whose two prompts differ, stops the run, or is left out and counted."""
+
+    on_useless_pair: OnUselessPair = "drop"
+    """Whether pairs of identical answers, and empty answers, are left out and counted, or stop the run."""
+
+    validation: PreferenceValidationConfig | None = None
+    """Held-out rows; none unless given."""
+
+    stages: tuple[PreferenceStageConfig, ...] = Field(min_length=1)
+    """The curriculum: stages in the order in which they are trained."""
+
+    training: PreferenceTrainingConfig = PreferenceTrainingConfig()
+    """Optimizer, schedule and the shape of a step; `rows_per_step` counts pairs, or for kto answers."""
+
+    run: RunConfig = RunConfig()
+    """Where the run is kept."""
+
+    generation: GenerationConfig = GenerationConfig()
+    """How toolkit-predict answers with the trained model; training does not read it."""
+
+    def curriculum_stages(self, sizes: dict[str, int]) -> list[Stage]:
+        """The stages as the curriculum takes them, for data sets of so many rows to train on."""
+        return resolved_stages(self.stages, sizes, self.training.rows_per_step)
+
+    def steps_of(self, curriculum: Curriculum) -> int:
+        """The optimizer step at which training ends; ConfigError where the schedule does not fit it."""
+        return require_steps_fit(self.training, curriculum.total_steps)
+
+    def preference_sources(self) -> dict[str, AnyPreferences]:
+        """Everything that is read, by its key in the config."""
+        sources = {f"datasets.{name}": dataset for name, dataset in self.datasets.items()}
+        if self.validation is not None and self.validation.dataset is not None:
+            sources["validation.dataset"] = self.validation.dataset
+        return sources
+
+    def data_sources(self) -> dict[str, DatasetConfig]:
+        """Every file that is read, by its key in the config."""
+        return {
+            f"{key}{inner}": source
+            for key, dataset in self.preference_sources().items()
+            for inner, source in dataset.sources().items()
+        }
+
+    # The checks below look at more than one section. Each belongs to the last of them, whose line the message names;
+    # a section that is missing from `info.data` is wrong by itself, which is told.
+
+    @field_validator("lora")
+    @classmethod
+    def _adapter_fits(cls, lora: LoraConfig | None, info: ValidationInfo) -> LoraConfig | None:
+        return require_lora_fits(lora, info.data.get("model"))
+
+    @field_validator("reference")
+    @classmethod
+    def _reference_fits(cls, reference: AnyReference | None, info: ValidationInfo) -> AnyReference | None:
+        method: AnyMethod | None = info.data.get("method")
+        if method is None:
+            return reference
+        if not method.needs_reference and reference is not None:
+            raise ValueError(f"{method.type} compares with no reference; leave the section out")
+        return reference or CachedReference() if method.needs_reference else None
+
+    @field_validator("datasets")
+    @classmethod
+    def _answers_fit(cls, datasets: dict[str, AnyPreferences], info: ValidationInfo) -> dict[str, AnyPreferences]:
+        for name, dataset in datasets.items():
+            _require_paired(dataset, info.data.get("method"), name)
+        return datasets
+
+    @field_validator("validation")
+    @classmethod
+    def _validation_fits(
+        cls, validation: PreferenceValidationConfig | None, info: ValidationInfo
+    ) -> PreferenceValidationConfig | None:
+        if validation is not None and validation.dataset is not None:
+            _require_paired(validation.dataset, info.data.get("method"), "dataset")
+        return validation
+
+    @field_validator("stages")
+    @classmethod
+    def _stages_fit(
+        cls, stages: tuple[PreferenceStageConfig, ...], info: ValidationInfo
+    ) -> tuple[PreferenceStageConfig, ...]:
+        datasets: dict[str, AnyPreferences] | None = info.data.get("datasets")
+        if datasets is None:
+            return stages
+        sizes = dict.fromkeys(datasets, 1)
+        resolved = resolved_stages(stages, sizes, 1)
+        if any(stage.epochs is not None for stage in stages):
+            # How long they last is known when the data are counted; until then every stage is taken for one step.
+            resolved = [Stage(stage.name, end, stage.weights) for end, stage in enumerate(resolved, start=1)]
+        # The same checks as at training time, before any file is read: sizes of 1 stand for data not yet counted.
+        Curriculum(resolved, sizes, rows_per_step=1, seed=0)
+        used = {name for stage in resolved for name in stage.weights}
+        unused = [name for name in datasets if name not in used]
+        if unused:
+            raise ValueError(f"no stage uses {', '.join(unused)}; add it to a stage's mix or remove it from datasets")
+        return stages
+
+    @field_validator("training")
+    @classmethod
+    def _steps_fit(cls, training: PreferenceTrainingConfig, info: ValidationInfo) -> PreferenceTrainingConfig:
+        stages: tuple[PreferenceStageConfig, ...] = info.data.get("stages", ())
+        if stages and stages[-1].until_step is not None:
+            require_steps_fit(training, stages[-1].until_step)
+        return training
+
+    @field_validator("run")
+    @classmethod
+    def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
+        if run.export == "best" and "validation" in info.data and info.data["validation"] is None:
+            raise ValueError("export: best needs a validation section to tell which is best")
+        return run
+
+
+def _require_paired(dataset: AnyPreferences, method: AnyMethod | None, name: str) -> None:
+    if dataset.labelled and method is not None and not method.unpaired:
+        raise ValueError(
+            f"{name}: {method.type} compares two answers of a pair, and these are labelled each by itself; "
+            "set method.type: kto, or give pairs"
+        )

@@ -1,0 +1,114 @@
+"""`toolkit-dpo --dry-run`: everything that can be checked without loading weights, and the plan of the run."""
+
+from importlib.util import find_spec
+
+from toolkit.core.config.model import ModelConfig
+from toolkit.core.curriculum.curriculum import Curriculum
+from toolkit.core.ledger import ledger_table
+from toolkit.core.plan import (
+    find_model,
+    rows_left_to_train,
+    show_resume_point,
+    stage_table,
+    step_lines,
+    trained_weights,
+)
+from toolkit.core.runs.directory import RunDirectory, check_run_directory
+from toolkit.core.runs.progress import console
+from toolkit.dpo.config.data import AnyPreferences
+from toolkit.dpo.config.dpo import DPOConfig
+from toolkit.dpo.config.methods import MixtureMethod
+from toolkit.dpo.config.reference import CachedReference, SeparateReference
+from toolkit.dpo.sources import open_preferences
+
+
+def show_plan(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> None:
+    """Read and check all data, and print what would be trained, stage by stage; nothing is written.
+
+    Raises:
+        ConfigError, DataError, ModelError: as the run itself would.
+    """
+    location = find_model(config.model)
+    reference = _reference(config)
+    run = RunDirectory(config.run.output_dir / name)
+    if find_spec("transformers") is not None:
+        curriculum = _tokenised_curriculum(config, run, resume)
+    else:
+        curriculum = _counted_curriculum(config)
+    steps = config.steps_of(curriculum)
+    console.print(stage_table(curriculum, steps), soft_wrap=False)
+    console.print(f"run directory   {run.path}")
+    console.print(
+        f"model           {config.model.name} ({location.kind}), {trained_weights(config.model, config.lora)}"
+    )
+    console.print(f"method          {_method(config)}")
+    console.print(f"reference       {reference}")
+    console.print("\n".join(step_lines(config.training, steps, "answers" if config.method.unpaired else "pairs")))
+    # The last of the checks: a plan is worth reading also where its run has ended.
+    check_run_directory(run, resume=resume, overwrite=overwrite)
+    console.print("nothing was trained (--dry-run)")
+
+
+def _method(config: DPOConfig) -> str:
+    """The method with its numbers, as the config would write them."""
+    if isinstance(config.method, MixtureMethod):
+        parts = [
+            f"{part.weight:g} × {part.type}{_numbers(part.model_dump(exclude={'weight'}))}"
+            for part in config.method.losses
+        ]
+        return " + ".join(parts)
+    return config.method.type + _numbers(config.method.model_dump())
+
+
+def _numbers(fields: dict[str, object]) -> str:
+    shown = [f"{key} {value:g}" for key, value in fields.items() if isinstance(value, int | float)]
+    return f" ({', '.join(shown)})" if shown else ""
+
+
+def _reference(config: DPOConfig) -> str:
+    """What the model is compared with; ModelError where a model of its own is not there."""
+    if config.reference is None:
+        return f"none: {config.method.type} compares with none"
+    if isinstance(config.reference, SeparateReference):
+        location = find_model(config.reference)
+        adapter = f" with the adapter {config.reference.adapter}" if config.reference.adapter else ""
+        return f"{config.reference.name} ({location.kind}){adapter}, asked at every step"
+    start = _start(config.model)
+    cached = isinstance(config.reference, CachedReference)
+    return f"{start}, {'computed once and kept' if cached else 'asked at every step'}"
+
+
+def _start(model: ModelConfig) -> str:
+    return "the model as training starts" + (f", with the adapter {model.adapter}" if model.adapter else "")
+
+
+def _counted_curriculum(config: DPOConfig) -> Curriculum:
+    """The curriculum where the base install cannot tokenise: too long pairs are not known, so none is left out."""
+    console.print("without the [train] extra pairs are checked and counted but not tokenised, so there is no ledger")
+    validation = config.validation
+    fraction = validation.fraction if validation is not None else None
+    counts = {key: _count(config, dataset) for key, dataset in config.preference_sources().items()}
+    sizes = {name: rows_left_to_train(counts[f"datasets.{name}"], fraction) for name in config.datasets}
+    return Curriculum(config.curriculum_stages(sizes), sizes, config.training.rows_per_step, config.training.seed)
+
+
+def _count(config: DPOConfig, dataset: AnyPreferences) -> int:
+    """Rows that an optimizer step would count."""
+    found = open_preferences(dataset).read(config.on_bad_record, config.on_useless_pair)
+    records = min(len(found.records), dataset.n_samples or len(found.records))
+    return records * 2 if config.method.unpaired and not dataset.labelled else records
+
+
+def _tokenised_curriculum(config: DPOConfig, run: RunDirectory, resume: bool) -> Curriculum:
+    from toolkit.core.models.load import choose_backend
+    from toolkit.core.training.arguments import accumulation_steps
+    from toolkit.dpo.data import prepare_data
+    from toolkit.dpo.train import run_identity
+
+    accumulation_steps(config.training)
+    tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
+    data = prepare_data(config, tokenizer, console.print)
+    console.print(ledger_table(data.ledgers), soft_wrap=False)
+    identity = run_identity(config, data, tokenizer)
+    show_resume_point(run, identity, data.curriculum, data.max_steps, resume=resume)
+    return data.curriculum

@@ -1,0 +1,100 @@
+"""The end of a run of preference optimisation: the model at its root, pictures, and what training changed."""
+
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.runs.finish import finish_run, summary
+from toolkit.core.runs.plots import Curve, draw
+from toolkit.core.runs.progress import console
+from toolkit.dpo.config.dpo import DPOConfig
+from toolkit.dpo.measures import METRICS
+
+# What is measured, as a person reads it.
+_WORDS = {
+    "loss": "loss",
+    "reward_accuracy": "accuracy: chosen above rejected",
+    "reward_margin": "reward margin",
+    "chosen_reward": "reward of chosen answers",
+    "rejected_reward": "reward of rejected answers",
+    "chosen_logprob": "log p of chosen answers (nats)",
+    "rejected_logprob": "log p of rejected answers (nats)",
+    "divergence": "divergence from the reference (nats)",
+}
+
+
+def finish(run: RunDirectory, config: DPOConfig, max_steps: int) -> dict[str, Any]:
+    """Export the last or the best checkpoint, draw the plots, print the table, and write and return `result.json`."""
+    result = finish_run(run, config.run.export, max_steps, draw=plot_run, more=preference_results)
+    if result["held_out"]:
+        console.print(change_table(result["held_out"]), soft_wrap=False)
+    console.print(summary(result))
+    return result
+
+
+def preference_results(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The last step's measures, and those of the first and the last evaluation, from the lines of metrics.jsonl.
+
+    `held_out` has `before` and `after` for each measure; it is empty where there are not two evaluations.
+    """
+    last = next((row for row in reversed(rows) if "loss" in row), {})
+    evaluated = [row for row in rows if "eval_loss" in row]
+    held_out = {}
+    if len(evaluated) > 1:
+        first, final = evaluated[0], evaluated[-1]
+        names = [name for name in _WORDS if f"eval_{name}" in first and f"eval_{name}" in final]
+        held_out = {name: {"before": first[f"eval_{name}"], "after": final[f"eval_{name}"]} for name in names}
+    return {**{name: last[name] for name in METRICS if name in last}, "held_out": held_out}
+
+
+def change_table(held_out: dict[str, dict[str, float]]) -> Table:
+    """Each measure before and after."""
+    table = Table(
+        title="Held-out rows, first evaluation against last",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+        pad_edge=False,
+    )
+    for column in ("", "before", "after"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, values in held_out.items():
+        table.add_row(_WORDS[name], f"{values['before']:.3f}", f"{values['after']:.3f}")
+    return table
+
+
+def plot_run(rows: list[dict[str, Any]], folder: Path) -> list[Path]:
+    """Draw loss, margin, accuracy, rewards and log-probabilities over the optimizer steps; stages are shaded.
+
+    Returns:
+        The files written; empty where there is nothing to draw.
+    """
+    steps = [row for row in rows if "loss" in row]
+    if not steps:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    held_out = [row for row in rows if "eval_loss" in row]
+    pictures = {
+        "loss": ("loss per pair", _both(steps, held_out, "loss")),
+        "margin": ("reward margin", _both(steps, held_out, "reward_margin")),
+        "accuracy": ("share of chosen above rejected", _both(steps, held_out, "reward_accuracy")),
+        "rewards": ("reward", _two_kinds(steps, "reward")),
+        "logprobs": ("log p of an answer (nats)", _two_kinds(steps, "logprob")),
+        "learning_rate": ("learning rate", [Curve("training", steps, "learning_rate")]),
+    }
+    return [
+        draw(steps, curves, label, folder / f"{name}.png")
+        for name, (label, curves) in pictures.items()
+        if any(curve.values() for curve in curves)
+    ]
+
+
+def _both(steps: list[dict[str, Any]], held_out: list[dict[str, Any]], name: str) -> list[Curve]:
+    return [Curve("training", steps, name), Curve("held out", held_out, f"eval_{name}")]
+
+
+def _two_kinds(steps: list[dict[str, Any]], name: str) -> list[Curve]:
+    return [Curve("chosen", steps, f"chosen_{name}"), Curve("rejected", steps, f"rejected_{name}")]

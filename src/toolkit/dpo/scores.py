@@ -1,0 +1,125 @@
+"""Log-probabilities of answers: of a micro-batch with gradient, and of whole data sets without.
+
+The output head sees the answers' tokens only. Rows are padded on the right to the longest of those that go through the
+model together, and those of a whole data set go by length, so that little of it is padding.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from rich.progress import track
+
+from toolkit.core.masks import IGNORED_LABEL
+from toolkit.core.runs.progress import console
+from toolkit.core.training.batches import pad_rows
+from toolkit.core.training.labelled_head import LabelledHead
+from toolkit.dpo.passes import Pass, cost_of_a_pass, plan_passes
+from toolkit.dpo.rows import Rows
+
+Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Gives log p of each row of (input_ids, labels), both of shape [rows, seq], as `answer_logprobs` does."""
+
+
+def answer_logprobs(
+    head: LabelledHead,
+    model: Any,
+    input_ids: torch.Tensor,
+    labels: torch.Tensor,
+    passes: Sequence[Pass] | None = None,
+) -> torch.Tensor:
+    """Σ log p over the labelled tokens of each row, in nats: shape [rows], float32.
+
+    Args:
+        head: attached to `model`, or to what it wraps.
+        input_ids: shape [rows, seq], padded on the right.
+        labels: shape [rows, seq]; the token that each position has to predict, or -100.
+        passes: which rows go through the model together; all of them unless given.
+    """
+    if passes is None:
+        return _logprobs_of_one_pass(head, model, input_ids, labels)
+    found = [
+        _logprobs_of_one_pass(
+            head, model, input_ids[list(each.rows), : each.width], labels[list(each.rows), : each.width]
+        )
+        for each in passes
+    ]
+    order = torch.tensor([row for each in passes for row in each.rows], device=labels.device)
+    return torch.cat(found)[order.argsort()]
+
+
+def _logprobs_of_one_pass(
+    head: LabelledHead, model: Any, input_ids: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    losses = head.token_losses(model, input_ids, labels)
+    in_place = torch.zeros(labels.shape, dtype=losses.dtype, device=losses.device)
+    return in_place.masked_scatter(labels != IGNORED_LABEL, -losses).sum(dim=1)
+
+
+class AskedModel:
+    """A model that gives log-probabilities without gradient and without dropout."""
+
+    def __init__(self, model: Any, *, switched: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+        """`switched`: within it, `model` computes what is asked for, such as without its adapter."""
+        self._model = model
+        self._switched = switched
+        self._head = LabelledHead(model)
+
+    def logprobs(
+        self, input_ids: torch.Tensor, labels: torch.Tensor, passes: Sequence[Pass] | None = None
+    ) -> torch.Tensor:
+        """log p of each row, shape [rows], as `answer_logprobs`."""
+        was_training = self._model.training
+        self._model.eval()
+        try:
+            with torch.no_grad(), self._switched():
+                return answer_logprobs(self._head, self._model, input_ids, labels, passes)
+        finally:
+            self._model.train(was_training)
+
+
+@dataclass(frozen=True)
+class RowScorer:
+    """Goes through all rows of a data set, each rank through its share.
+
+    `width` rows go through the model at once.
+    """
+
+    accelerator: Accelerator
+    width: int
+
+    def passes(self, lengths: torch.Tensor) -> list[Pass]:
+        """How rows of these lengths, shape [rows], go through a model that is this rank's own."""
+        return plan_passes(lengths.tolist(), cost_of_a_pass(self.accelerator.device.type))
+
+    def __call__(self, score: Score, rows: Rows, title: str) -> torch.Tensor:
+        """log p of every row, in nats: shape [rows], float32, the same on every rank; shows `title` while it lasts."""
+        device = self.accelerator.device
+        found = torch.zeros(len(rows), dtype=torch.float32, device=device)
+        by_length = rows.lengths().argsort(kind="stable").tolist()
+        batches = [by_length[first : first + self.width] for first in range(0, len(rows), self.width)]
+        mine = batches[self.accelerator.process_index :: self.accelerator.num_processes]
+        quiet = console.quiet or not console.is_terminal
+        for batch in track(mine, title, console=console, transient=True, disable=quiet):
+            input_ids, labels = (part.to(device) for part in pad_rows([rows.row(row) for row in batch]))
+            with self.accelerator.autocast():
+                found[batch] = score(input_ids, labels).float()
+        # Every rank has zeros where another one computed.
+        return summed(self.accelerator, found)
+
+
+def summed(accelerator: Accelerator, values: torch.Tensor) -> torch.Tensor:
+    """The sum of all ranks' values, on every rank; of the shape of `values`."""
+    everywhere = accelerator.reduce(values, reduction="sum")
+    assert isinstance(everywhere, torch.Tensor)
+    return everywhere
+
+
+def gathered(accelerator: Accelerator, values: torch.Tensor) -> torch.Tensor:
+    """The values of all ranks, one rank after another; every rank has as many."""
+    everywhere = accelerator.gather(values)
+    assert isinstance(everywhere, torch.Tensor)
+    return everywhere

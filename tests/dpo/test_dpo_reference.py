@@ -1,0 +1,228 @@
+"""All kinds of reference agree where their weights are the same, and stay as they were while training goes on."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from dpo.dpo_runs import Built, build, write_run
+from toolkit.core.cache import cache_dir
+from toolkit.errors import ModelError
+
+KTO = {"type": "kto"}
+
+
+def moved(built: Built, amount: float = 0.1) -> None:
+    """Change what is trained, and no copy of it, by random amounts."""
+    draw = torch.Generator().manual_seed(1)
+    for parameter in built.loaded.model.parameters():
+        if parameter.requires_grad:
+            parameter.data += amount * torch.randn(parameter.shape, generator=draw)
+
+
+def references(built: Built) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Of the run's first micro-batch, and of all its parts."""
+    batch = built.trainer.data_collator([{"position": place} for place in range(4)])
+    built.loaded.model.train()
+    parts = [built.trainer.reference.of_part(part) for part in built.trainer._rows]
+    return built.trainer.reference.of_batch(batch), parts
+
+
+def of_policy(built: Built) -> list[torch.Tensor]:
+    return [built.trainer._policy_of(part) for part in built.trainer._rows]
+
+
+def by_whole_logits(built: Built, model: Any) -> list[list[float]]:
+    """log p of every answer of every part, by logits of every position."""
+    found: list[list[float]] = []
+    for part in built.trainer._rows:
+        found.append([])
+        for ids, trained in map(part.rows.row, range(len(part.rows))):
+            with torch.no_grad():
+                spread = model(input_ids=torch.tensor(ids.tolist())[None]).logits[0].log_softmax(-1)
+            found[-1].append(sum(float(spread[at - 1, ids[at]]) for at in np.flatnonzero(trained)))
+    return found
+
+
+@pytest.fixture
+def sft_adapter(tiny_model: Path, tmp_path: Path) -> Path:
+    """An adapter that has learnt something, with dropout, as an SFT run leaves it."""
+    (tmp_path / "sft").mkdir()
+    built = build(write_run(tmp_path / "sft", tiny_model, lora={"r": 4, "dropout": 0.5}, method={"type": "simpo"}))
+    moved(built)
+    built.loaded.model.save_pretrained(tmp_path / "sft" / "adapter")
+    return tmp_path / "sft" / "adapter"
+
+
+def start(tiny_model: Path, kind: str, adapter: Path) -> tuple[dict[str, Any], Callable[[], Any]]:
+    """Sections of a run that starts from the base, an adapter or all weights; and the model that it starts from."""
+
+    def base() -> Any:
+        return AutoModelForCausalLM.from_pretrained(tiny_model)
+
+    model = {"name": str(tiny_model), "dtype": "float32"}
+    if kind == "adapter":
+        sections = {"model": {**model, "adapter": str(adapter)}, "lora": ...}
+        return sections, lambda: PeftModel.from_pretrained(base(), adapter).eval()
+    return {"model": model, "lora": {"r": 4, "dropout": 0.5} if kind == "base" else None}, base
+
+
+@pytest.mark.parametrize("method", [{"type": "dpo"}, KTO], ids=["dpo", "kto"])
+@pytest.mark.parametrize("kind", ["base", "adapter", "all weights"])
+def test_all_kinds_of_reference_are_the_model_as_training_starts(
+    kind: str, method: dict[str, Any], tiny_model: Path, tmp_path: Path, sft_adapter: Path
+) -> None:
+    sections, started_from = start(tiny_model, kind, sft_adapter)
+    separate = {"type": "model", "name": str(tiny_model), "dtype": "float32"}
+    if kind == "adapter":
+        separate["adapter"] = str(sft_adapter)
+    held_out = {"dataset": {"path": "held_out.jsonl"}}
+    for reference in ({"type": "cached"}, {"type": "live"}, separate):
+        config = write_run(tmp_path, tiny_model, reference=reference, method=method, validation=held_out, **sections)
+        built = build(config)
+        wanted = by_whole_logits(built, started_from())
+        moved(built)
+
+        of_batch, parts = references(built)
+        assert [part.tolist() for part in parts] == [pytest.approx(each, abs=2e-3) for each in wanted]
+        # The first micro-batch has every row of the data, or for kto half of them.
+        everything = torch.cat(parts)
+        numbers = built.trainer.data_collator([{"position": place} for place in range(4)])["row_numbers"]
+        torch.testing.assert_close(of_batch, everything[numbers], rtol=1e-5, atol=1e-4)
+        # And what is trained is something else by now.
+        assert not torch.allclose(torch.cat(of_policy(built)), everything, atol=0.1)
+
+
+def test_a_run_from_an_sft_adapter_has_that_adapter_as_its_reference_and_not_the_base(
+    tiny_model: Path, tmp_path: Path, sft_adapter: Path
+) -> None:
+    sections, _ = start(tiny_model, "adapter", sft_adapter)
+    built = build(write_run(tmp_path, tiny_model, **sections))
+    _, parts = references(built)
+    base = by_whole_logits(built, AutoModelForCausalLM.from_pretrained(tiny_model))
+    assert max(abs(one - other) for one, other in zip(parts[0].tolist(), base[0], strict=True)) > 0.5
+    # Nothing is trained yet, so that the model still is its own reference.
+    torch.testing.assert_close(parts, of_policy(built))
+
+
+@pytest.mark.parametrize("modules", [(), ("lm_head",)])
+def test_a_frozen_copy_of_an_adapter_is_not_trained_and_not_saved(
+    modules: tuple[str, ...], tiny_model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "sft").mkdir()
+    lora = {"r": 4, "modules_to_save": list(modules)}
+    first = build(write_run(tmp_path / "sft", tiny_model, lora=lora, method={"type": "simpo"}))
+    moved(first)
+    names = [name for name, parameter in first.loaded.model.named_parameters() if parameter.requires_grad]
+    first.loaded.model.save_pretrained(tmp_path / "sft" / "adapter")
+
+    sections, _ = start(tiny_model, "adapter", tmp_path / "sft" / "adapter")
+    built = build(write_run(tmp_path, tiny_model, reference={"type": "live"}, **sections))
+
+    def trained() -> list[str]:
+        return [name for name, parameter in built.loaded.model.named_parameters() if parameter.requires_grad]
+
+    assert trained() == names
+    before = torch.cat(references(built)[1])
+    built.trainer.train()
+    assert trained() == names
+    built.trainer.reference._parts.clear()
+    torch.testing.assert_close(torch.cat(references(built)[1]), before)
+    assert not torch.allclose(torch.cat(of_policy(built)), before, atol=0.1)
+
+    built.trainer.save_model(tmp_path / "saved")
+    assert not (tmp_path / "saved" / "reference").exists()
+    saved = load_file(tmp_path / "saved" / "adapter_model.safetensors")
+    assert saved.keys() == load_file(tmp_path / "sft" / "adapter" / "adapter_model.safetensors").keys()
+    again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), tmp_path / "saved").eval()
+    assert by_whole_logits(built, again)[0] == pytest.approx(of_policy(built)[0].tolist(), abs=2e-3)
+
+
+def kept() -> dict[Path, int]:
+    """What is in the cache, and when it was written."""
+    return {path: path.stat().st_mtime_ns for path in (cache_dir() / "reference").glob("*.npy")}
+
+
+@pytest.fixture
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def own_model(tiny_model: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_model, tmp_path / "model"))
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_the_numbers_are_computed_once_whatever_the_new_adapter(
+    tiny_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one = references(build(write_run(tmp_path, tiny_model)))[1]
+    assert "reference log-probabilities of datasets.a, chosen: 4 rows" in capfd.readouterr().err
+    files = kept()
+    assert len(files) == 2
+    other = build(
+        write_run(tmp_path, tiny_model, lora={"r": 8, "target_modules": ["q_proj"]}, method={"type": "ipo"}),
+        "training.seed=3",
+    )
+    assert [part.tolist() for part in references(other)[1]] == [part.tolist() for part in one]
+    assert kept() == files
+    assert "reference log-probabilities" not in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_changed_weights_are_never_compared_with_old_numbers(own_model: Path, tmp_path: Path) -> None:
+    config = write_run(tmp_path, own_model)
+    before = references(build(config))[1]
+    files = kept()
+    weights = load_file(own_model / "model.safetensors")
+    name = "model.layers.1.mlp.down_proj.weight"
+    weights[name][0, 0] += 1.0
+    save_file(weights, own_model / "model.safetensors", metadata={"format": "pt"})
+    built = build(config)
+    wanted = by_whole_logits(built, AutoModelForCausalLM.from_pretrained(own_model))
+    after = references(built)[1]
+    assert [part.tolist() for part in after] == [pytest.approx(each, abs=2e-3) for each in wanted]
+    assert not torch.equal(after[0], before[0])
+    assert len(kept()) == 4
+    assert files.items() <= kept().items()
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_an_adapter_to_go_on_from_is_part_of_the_weights(tiny_model: Path, tmp_path: Path, sft_adapter: Path) -> None:
+    sections, _ = start(tiny_model, "adapter", sft_adapter)
+    config = write_run(tmp_path, tiny_model, **sections)
+    before = references(build(config))[1]
+    weights = load_file(sft_adapter / "adapter_model.safetensors")
+    save_file({name: weight * 1.5 for name, weight in weights.items()}, sft_adapter / "adapter_model.safetensors")
+    assert not torch.equal(references(build(config))[1][0], before[0])
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("damage", [b"", b"not an array", "one row", "nan"])
+def test_a_damaged_file_is_computed_anew(damage: bytes | str, tiny_model: Path, tmp_path: Path) -> None:
+    config = write_run(tmp_path, tiny_model)
+    before = references(build(config))[1]
+    for path in kept():
+        if isinstance(damage, bytes):
+            path.write_bytes(damage)
+        else:
+            np.save(path, np.zeros(1, np.float32) if damage == "one row" else np.full(4, np.nan, np.float32))
+    assert [part.tolist() for part in references(build(config))[1]] == [part.tolist() for part in before]
+    assert [np.load(path).shape for path in kept()] == [(4,), (4,)]
+
+
+def test_a_separate_model_of_another_tokenizer_is_refused(own_model: Path, tiny_model: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(own_model)
+    tokenizer.add_tokens(["<another>"])
+    tokenizer.save_pretrained(own_model)
+    config = write_run(tmp_path, tiny_model, reference={"type": "model", "name": str(own_model)})
+    with pytest.raises(ModelError, match=r"reference\.name: .* has other tokens than .*choose a model of the same"):
+        build(config)

@@ -1,0 +1,184 @@
+"""Log-probabilities of answers are those of the whole logits, whatever goes through the model together."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+
+from toolkit.core.ledger import Ledger
+from toolkit.core.masks import TokenRow
+from toolkit.core.tokenized import TokenizedDataset, from_rows
+from toolkit.core.training.batches import pad_rows
+from toolkit.core.training.labelled_head import LabelledHead
+from toolkit.dpo.datasets import LabelledDataset, PairedDataset
+from toolkit.dpo.passes import Pass, plan_passes
+from toolkit.dpo.rows import MismatchedRows, RunRows, partners
+from toolkit.dpo.scores import AskedModel, RowScorer, answer_logprobs
+
+# Prompts of 3, 1 and 2 tokens with answers of 2, 4 and 1, and a token behind the last one that is no answer.
+ROWS = [([5, 6, 7], [20, 21]), ([8], [22, 23, 24, 25]), ([9, 10], [26])]
+
+
+def dataset(rows: list[tuple[list[int], list[int]]] = ROWS, contents: list[int] | None = None) -> TokenizedDataset:
+    made = [
+        TokenRow([*prompt, *answer, 1], [False] * len(prompt) + [True] * len(answer) + [False])
+        for prompt, answer in rows
+    ]
+    described = [(line, 1.0, (contents or range(len(rows)))[line]) for line in range(len(rows))]
+    return from_rows("a", made, described, Ledger("a"), "")
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(tiny_model)
+
+
+def by_whole_logits(model: Any, prompt: list[int], answer: list[int]) -> float:
+    with torch.no_grad():
+        spread = model(input_ids=torch.tensor([prompt + answer])).logits[0].log_softmax(-1)
+    return sum(float(spread[len(prompt) + place - 1, token]) for place, token in enumerate(answer))
+
+
+def padded() -> tuple[torch.Tensor, torch.Tensor]:
+    rows = dataset()
+    return pad_rows([rows.row(row) for row in range(len(rows))])
+
+
+@pytest.mark.parametrize(
+    "passes", [None, [Pass((1,), 5), Pass((0, 2), 5)], [Pass((0, 1), 5), Pass((2,), 3)], [Pass((2, 1, 0), 5)]]
+)
+def test_the_score_of_an_answer_is_the_sum_over_its_tokens(model: Any, passes: list[Pass] | None) -> None:
+    head = LabelledHead(model)
+    found = answer_logprobs(head, model, *padded(), passes)
+    head.detach()
+    assert found.tolist() == pytest.approx([by_whole_logits(model, *row) for row in ROWS], abs=1e-4)
+
+
+def test_gradients_do_not_depend_on_the_passes(model: Any) -> None:
+    gradients = []
+    for passes in (None, [Pass((1,), 5), Pass((0, 2), 5)]):
+        head = LabelledHead(model)
+        model.zero_grad()
+        (answer_logprobs(head, model, *padded(), passes) * torch.tensor([1.0, -2.0, 3.0])).sum().backward()
+        head.detach()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_pass_of_its_own_is_for_rows_whose_padding_costs_more() -> None:
+    # Together 4 × 100. The two short ones apart: 2 × 100 + 2 × 30 and one more pass.
+    lengths = [30, 100, 90, 20]
+    assert plan_passes(lengths, cost=15) == [Pass((1, 2), 100), Pass((0, 3), 30)]
+    assert plan_passes(lengths, cost=200) == [Pass((1, 2, 0, 3), 100)]
+    assert plan_passes(lengths, cost=0) == [Pass((row,), lengths[row]) for row in (1, 2, 0, 3)]
+    assert plan_passes(lengths, cost=None) == [Pass((0, 1, 2, 3), 100)]
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=7), st.integers(0, 80))
+def test_no_other_passes_compute_fewer_tokens(lengths: list[int], cost: int) -> None:
+    def tokens(groups: list[tuple[int, ...]]) -> int:
+        return sum(len(rows) * max(lengths[row] for row in rows) + cost for rows in groups)
+
+    planned = [each.rows for each in plan_passes(lengths, cost)]
+    assert sorted(row for rows in planned for row in rows) == list(range(len(lengths)))
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    for cuts in range(2 ** (len(order) - 1)):
+        places = [0, *(place + 1 for place in range(len(order) - 1) if cuts >> place & 1), len(order)]
+        groups = [tuple(order[start:end]) for start, end in pairwise(places)]
+        assert tokens(planned) <= tokens(groups)
+
+
+@pytest.mark.parametrize("width", [1, 2, 8])
+def test_all_rows_of_a_data_set_come_in_their_order_whatever_the_batches(model: Any, width: int) -> None:
+    rows = dataset()
+    found = RowScorer(Accelerator(cpu=True), width)(AskedModel(model).logprobs, rows, "rows")
+    assert found.dtype == torch.float32
+    assert found.tolist() == pytest.approx([by_whole_logits(model, *row) for row in ROWS], abs=1e-4)
+
+
+def test_a_model_that_is_asked_has_no_dropout_and_goes_on_training_as_it_was(tiny_model: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attention_dropout=0.9)
+    asked = AskedModel(model)
+    model.train()
+    first, second = (asked.logprobs(*padded()) for _ in range(2))
+    assert torch.equal(first, second)
+    assert not first.requires_grad
+    assert model.training
+    model.eval()
+    asked.logprobs(*padded())
+    assert not model.training
+
+
+def test_a_mismatched_row_is_a_prompt_with_the_answer_of_the_row_before() -> None:
+    rows = MismatchedRows(dataset(), max_length=100)
+    found = [(ids.tolist(), trained.tolist()) for ids, trained in map(rows.row, range(3))]
+    assert found == [
+        ([5, 6, 7, 26, 1], [False, False, False, True, False]),
+        ([8, 20, 21, 1], [False, True, True, False]),
+        ([9, 10, 22, 23, 24, 25, 1], [False, False, True, True, True, True, False]),
+    ]
+    assert rows.lengths().tolist() == [5, 4, 7]
+
+
+def test_a_mismatched_row_is_cut_at_the_longest_that_is_allowed() -> None:
+    rows = MismatchedRows(dataset(), max_length=5)
+    assert rows.row(2)[0].tolist() == [9, 10, 22, 23, 24]
+    assert rows.lengths().tolist() == [5, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("contents", "expected"),
+    [
+        ([1, 2, 3], [2, 0, 1]),
+        # Rows of one prompt go past each other, also around the end.
+        ([1, 1, 2, 2, 3], [4, 4, 1, 1, 3]),
+        ([1, 2, 3, 1], [2, 0, 1, 2]),
+        # There is no other prompt.
+        ([7, 7, 7], [2, 0, 1]),
+        ([7], [0]),
+    ],
+)
+def test_a_row_is_matched_with_the_nearest_one_before_it_of_another_prompt(
+    contents: list[int], expected: list[int]
+) -> None:
+    assert partners(np.array(contents, dtype=np.uint64)).tolist() == expected
+
+
+def test_every_row_of_a_run_has_a_number_of_its_own() -> None:
+    pairs = PairedDataset("a", dataset(), dataset(), Ledger("a"), "")
+    two = PairedDataset("b", dataset(ROWS[:2]), dataset(ROWS[:2]), Ledger("b"), "")
+    rows = RunRows({"a": pairs, "b": two}, pairs, max_length=100)
+    assert [(part.name, part.start, len(part.rows)) for part in rows] == [
+        ("datasets.a, chosen", 0, 3),
+        ("datasets.a, rejected", 3, 3),
+        ("datasets.b, chosen", 6, 2),
+        ("datasets.b, rejected", 8, 2),
+        ("validation, chosen", 10, 3),
+        ("validation, rejected", 13, 3),
+    ]
+    assert rows.count == 16
+    assert rows.training("b")[1].lengths.tolist() == [6, 6]
+
+
+def test_the_digest_of_a_side_changes_with_everything_that_its_scores_depend_on() -> None:
+    def digests(rows: TokenizedDataset, max_length: int = 100) -> list[str]:
+        labelled = LabelledDataset("a", rows, np.array([True, False, True]), Ledger("a"), "")
+        return [part.digest for part in RunRows({"a": labelled}, None, max_length)]
+
+    same = digests(dataset())
+    assert same == digests(dataset())
+    assert len(set(same)) == 2
+    other_token = digests(dataset([*ROWS[:2], ([9, 10], [27])]))
+    other_place = digests(dataset([*ROWS[:2], ([9], [10, 26])]))
+    assert len({*same, *other_token, *other_place}) == 6
+    # Another pairing, or another cut, changes the mismatched rows alone.
+    for changed in (digests(dataset(contents=[0, 1, 1])), digests(dataset(), max_length=5)):
+        assert changed[0] == same[0] and changed[1] != same[1]
