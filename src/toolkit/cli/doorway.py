@@ -29,6 +29,12 @@ Overrides = Annotated[
 RunName = Annotated[
     str | None, typer.Option(metavar="NAME", help="Name of the run; the config file's name unless given.")
 ]
+ModelIndex = Annotated[
+    int | None, typer.Option(metavar="N", help="Which of the config's several models is meant, counted from 0.")
+]
+OutputDir = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder that holds the runs, in the place of run.output_dir.")
+]
 # Without a metavar of its own the help would show <bool>, as if a switch took a value.
 _SWITCH: dict[str, Any] = {"metavar": ""}
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint, exactly.", **_SWITCH)]
@@ -52,6 +58,11 @@ def schema_option(model: type[BaseModel]) -> Any:
 
     help_ = "Print the config's JSON Schema."
     return typer.Option("--schema", callback=print_schema, is_eager=True, help=help_, **_SWITCH)
+
+
+def as_override(output_dir: Path | None) -> list[str]:
+    """`--output-dir` as a `--set` option; none where it is not given."""
+    return [] if output_dir is None else [f"run.output_dir={output_dir}"]
 
 
 def command_app() -> typer.Typer:

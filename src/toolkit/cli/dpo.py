@@ -1,12 +1,15 @@
 """toolkit-dpo: preference optimisation."""
 
+import sys
 from typing import Annotated
 
 from toolkit.cli import doorway
 from toolkit.cli.checks import choose_run_name, require_data_files, require_optimizer, require_room_for_run
 from toolkit.core.config.load import load_config
+from toolkit.core.config.several_models import run_of_model
 from toolkit.core.extras import require_extra
 from toolkit.dpo.config.dpo import DPOConfig
+from toolkit.dpo.several import train_each
 
 main = doorway.command_app()
 
@@ -16,6 +19,8 @@ def dpo(
     config: doorway.ConfigFile,
     set_: doorway.Overrides = None,
     run_name: doorway.RunName = None,
+    model_index: doorway.ModelIndex = None,
+    output_dir: doorway.OutputDir = None,
     resume: doorway.Resume = False,
     overwrite: doorway.Overwrite = False,
     dry_run: doorway.DryRun = False,
@@ -25,15 +30,17 @@ def dpo(
 ) -> None:
     """Train a chat model to prefer one answer to another, in the stages of a curriculum."""
     with doorway.clear_errors(debug):
-        settings = load_config(config, DPOConfig, set_ or ())
+        settings = load_config(config, DPOConfig, [*(set_ or ()), *doorway.as_override(output_dir)])
         name = choose_run_name(run_name, settings.run, config)
         require_room_for_run(settings.run)
         require_data_files(settings.data_sources())
+        if settings.models and model_index is None:
+            return train_each(settings, name, sys.argv[1:])
+        name, settings = run_of_model(name, settings.models, model_index), settings.of_model(model_index)
         if dry_run:
             from toolkit.dpo.plan import show_plan
 
-            show_plan(settings, name, resume=resume, overwrite=overwrite)
-            return
+            return show_plan(settings, name, resume=resume, overwrite=overwrite)
         require_extra("train", "toolkit-dpo")
         require_optimizer(settings.training)  # not in a dry run, whose machine may be another than the run's
         from toolkit.dpo.train import train

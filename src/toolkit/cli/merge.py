@@ -22,6 +22,7 @@ def merge(
     verify: Annotated[bool, typer.Option(help="Compare the merged model's logits with the adapter's.")] = True,
     set_: doorway.Overrides = None,
     run_name: doorway.RunName = None,
+    model_index: doorway.ModelIndex = None,
     overwrite: doorway.Overwrite = False,
     dry_run: doorway.DryRun = False,
     debug: doorway.Debug = False,
@@ -33,4 +34,6 @@ def merge(
         from toolkit.merge.run import merge as run_merge
 
         where = {"checkpoint": checkpoint, "output": output, "run_name": run_name, "overrides": set_ or ()}
-        run_merge(config, **where, dtype=dtype, verify=verify, overwrite=overwrite, dry_run=dry_run)
+        run_merge(
+            config, **where, model_index=model_index, dtype=dtype, verify=verify, overwrite=overwrite, dry_run=dry_run
+        )

@@ -26,6 +26,7 @@ def predict(
     checkpoint: Annotated[str | None, typer.Option(metavar="STEP", help="A checkpoint's step, or latest.")] = None,
     set_: doorway.Overrides = None,
     run_name: doorway.RunName = None,
+    model_index: doorway.ModelIndex = None,
     overwrite: doorway.Overwrite = False,
     dry_run: doorway.DryRun = False,
     debug: doorway.Debug = False,
@@ -36,6 +37,7 @@ def predict(
         given = load_predict_config(config, set_ or ())
         if not dry_run:
             require_extra("train", "toolkit-predict")
-        chosen = choose_weights(config, weights, checkpoint=checkpoint, run_name=run_name, overrides=set_ or ())
+        which = {"checkpoint": checkpoint, "run_name": run_name, "model_index": model_index}
+        chosen = choose_weights(config, weights, **which, overrides=set_ or ())
         job = PredictJob(chosen, given.generation, input_, output, given.on_bad_record, overwrite)
         show_plan(job) if dry_run else answer(job)

@@ -37,6 +37,7 @@ def merge(  # noqa: PLR0913 - one parameter for each option of the command
     verify: bool = True,
     overwrite: bool = False,
     run_name: str | None = None,
+    model_index: int | None = None,
     overrides: Sequence[str] = (),
     dry_run: bool = False,
 ) -> MergeResult | None:
@@ -46,6 +47,7 @@ def merge(  # noqa: PLR0913 - one parameter for each option of the command
         checkpoint: a step, or `latest`; None takes what the run exported at its end.
         output: `merged` in the run's folder unless given, and `merged-checkpoint-N` for a checkpoint.
         dtype: float32, bfloat16 or float16; None keeps the base's.
+        model_index: which model is meant, where the config has several.
         overrides: `--set` options, which may move the run.
         dry_run: check, say what would be done, and return None.
 
@@ -56,7 +58,7 @@ def merge(  # noqa: PLR0913 - one parameter for each option of the command
     """
     if dtype is not None and dtype not in DTYPES:
         raise ConfigError(f"--dtype {dtype}: choose one of {', '.join(DTYPES)}, or leave it out for the base's own")
-    run = load_trained_run(config_path, run_name, overrides)
+    run = load_trained_run(config_path, run_name, overrides, model_index)
     adapter = _adapter_folder(run, checkpoint)
     default = "merged" if adapter == run.directory.path else f"merged-{adapter.name}"
     target = output or run.directory.path / default

@@ -11,19 +11,15 @@ from toolkit.core.config.data import OnBadRecord
 from toolkit.core.config.generation import GenerationConfig
 from toolkit.core.config.keys import read_dotted, shortened
 from toolkit.core.config.load import load_config, read_raw
-from toolkit.core.config.model import ModelConfig
 from toolkit.core.config.run import RunConfig
-from toolkit.core.config.strict import StrictModel
+from toolkit.core.config.several_models import OneOrSeveralModels
 from toolkit.errors import ConfigError
 
 
-class PredictConfig(StrictModel):
+class PredictConfig(OneOrSeveralModels):
     """The sections that generation needs; the others belong to the trainer, which checks them itself."""
 
     model_config = ConfigDict(extra="ignore")
-
-    model: ModelConfig
-    """The base model."""
 
     chat: ChatConfig = ChatConfig()
     """Template and length limit."""

@@ -45,6 +45,7 @@ def choose_weights(
     *,
     checkpoint: str | None = None,
     run_name: str | None = None,
+    model_index: int | None = None,
     overrides: Sequence[str] = (),
 ) -> ChosenWeights:
     """Find the weights that `config_path` and the options name; nothing is loaded.
@@ -59,8 +60,8 @@ def choose_weights(
     if weights == "base":
         if checkpoint is not None:
             raise ConfigError("--weights base is the model before training, which has no checkpoint; leave one out")
-        return _base(load_predict_config(config_path, overrides))
-    run = load_trained_run(config_path, run_name, overrides).directory
+        return _base(load_predict_config(config_path, overrides).of_model(model_index))
+    run = load_trained_run(config_path, run_name, overrides, model_index).directory
     folder = run.path if checkpoint is None else find_checkpoint(run, checkpoint).path
     merged = run.path / ("merged" if checkpoint is None else f"merged-{folder.name}")
     trained = load_predict_config(run.config, [text for text in overrides if section_of(text) in ("model", "chat")])

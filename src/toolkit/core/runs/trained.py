@@ -10,6 +10,7 @@ from toolkit.core.config.chat import ChatConfig
 from toolkit.core.config.load import load_config
 from toolkit.core.config.lora import LoraConfig
 from toolkit.core.config.model import ModelConfig
+from toolkit.core.config.several_models import run_of_model
 from toolkit.core.config.strict import ConfigPath
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.errors import ConfigError
@@ -31,6 +32,7 @@ class _Location(_Part):
     """The part of any training config that says where its runs are."""
 
     run: _RunSection = _RunSection()
+    models: tuple[ModelConfig, ...] = ()
 
 
 class _Content(_Part):
@@ -51,8 +53,12 @@ class TrainedRun:
     chat: ChatConfig
 
 
-def load_trained_run(config_path: Path, run_name: str | None = None, overrides: Sequence[str] = ()) -> TrainedRun:
+def load_trained_run(
+    config_path: Path, run_name: str | None = None, overrides: Sequence[str] = (), model_index: int | None = None
+) -> TrainedRun:
     """The run of a training config, or the run whose own `config.yaml` is given.
+
+    `model_index` says which model is meant where the config has several.
 
     The config file only says where the run is. What the run was made of is read from the copy in its folder: the
     file may have been edited since.
@@ -60,7 +66,7 @@ def load_trained_run(config_path: Path, run_name: str | None = None, overrides: 
     Raises:
         ConfigError: a config cannot be read, or nothing was trained with it yet.
     """
-    directory = _run_directory(Path(config_path), run_name, overrides)
+    directory = _run_directory(Path(config_path), run_name, overrides, model_index)
     if not directory.config.is_file():
         raise ConfigError(
             f"there is no run in {directory.path}; train with {config_path} first, or name the run by --run-name"
@@ -69,9 +75,12 @@ def load_trained_run(config_path: Path, run_name: str | None = None, overrides: 
     return TrainedRun(directory, content.model, content.lora, content.chat)
 
 
-def _run_directory(config_path: Path, run_name: str | None, overrides: Sequence[str]) -> RunDirectory:
+def _run_directory(
+    config_path: Path, run_name: str | None, overrides: Sequence[str], model_index: int | None
+) -> RunDirectory:
     own = RunDirectory(config_path.absolute().parent)
     if config_path.absolute() == own.config and own.manifest.is_file():
         return own
-    run = load_config(config_path, _Location, overrides).run
-    return RunDirectory(run.output_dir / (run_name or run.name or config_path.stem))
+    located = load_config(config_path, _Location, overrides)
+    name = run_name or located.run.name or config_path.stem
+    return RunDirectory(located.run.output_dir / run_of_model(name, located.models, model_index))

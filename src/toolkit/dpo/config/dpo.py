@@ -6,9 +6,8 @@ from toolkit.core.config.chat import ChatConfig
 from toolkit.core.config.data import DatasetConfig, OnBadRecord
 from toolkit.core.config.generation import GenerationConfig
 from toolkit.core.config.lora import LoraConfig, require_lora_fits
-from toolkit.core.config.model import ModelConfig
 from toolkit.core.config.run import RunConfig
-from toolkit.core.config.strict import StrictModel
+from toolkit.core.config.several_models import OneOrSeveralModels
 from toolkit.core.config.training import TrainingConfig, require_steps_fit
 from toolkit.core.curriculum.curriculum import Curriculum, Stage
 from toolkit.dpo.config.data import (
@@ -35,11 +34,8 @@ class PreferenceTrainingConfig(TrainingConfig):
     """Peak learning rate; about ten times lower than for SFT, and lower still where all weights are trained."""
 
 
-class DPOConfig(StrictModel):
-    """Preference optimisation of a chat model."""
-
-    model: ModelConfig
-    """The base model, and in `adapter` where training goes on from, as from an SFT run."""
+class DPOConfig(OneOrSeveralModels):
+    """Preference optimisation of a chat model, or of several."""
 
     lora: LoraConfig | None = LoraConfig()
     """The adapter; null trains all weights."""
@@ -107,6 +103,8 @@ class DPOConfig(StrictModel):
     @field_validator("lora")
     @classmethod
     def _adapter_fits(cls, lora: LoraConfig | None, info: ValidationInfo) -> LoraConfig | None:
+        for model in info.data.get("models", ()):
+            require_lora_fits(lora, model)
         return require_lora_fits(lora, info.data.get("model"))
 
     @field_validator("reference")

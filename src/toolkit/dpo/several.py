@@ -1,0 +1,79 @@
+"""Several models in one config: each is trained in a process of its own, and a table compares them."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from toolkit.core.config.several_models import model_labels, run_of_model
+from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.runs.processes import process_count
+from toolkit.core.runs.progress import console
+from toolkit.dpo.config.dpo import DPOConfig
+from toolkit.errors import ConfigError, RunError
+
+_COMMAND = "from toolkit.cli.dpo import main; main()"
+# What is compared, and how it is called.
+_COLUMNS = {
+    "validation_loss": "validation loss",
+    "reward_accuracy": "reward accuracy",
+    "reward_margin": "reward margin",
+    "seconds": "seconds",
+}
+
+
+def train_each(config: DPOConfig, name: str, arguments: Sequence[str]) -> None:
+    """Run the command once for each of the config's models; a failure does not stop the rest.
+
+    Args:
+        name: of the folder that holds the runs.
+        arguments: those of the command, without `--model-index`.
+
+    Raises:
+        ConfigError: this is one of several processes.
+        RunError: some models failed; the others are trained.
+    """
+    if process_count() > 1:
+        raise ConfigError("each of several models is trained in processes of its own: name one by --model-index")
+    codes: list[int] = []
+    for index, label in enumerate(model_labels(config.models)):
+        console.print(f"model {index} of {len(config.models)}: {label}", highlight=False)
+        command = [sys.executable, "-c", _COMMAND, *arguments, "--model-index", str(index)]
+        codes.append(subprocess.run(command, check=False).returncode)
+    if "--dry-run" not in arguments:
+        runs = [run_of_model(name, config.models, index) for index in range(len(config.models))]
+        console.print(comparison([config.run.output_dir / run for run in runs], codes), soft_wrap=False)
+    failed = [label for label, code in zip(model_labels(config.models), codes, strict=True) if code]
+    if failed:
+        raise RunError(
+            f"{len(failed)} of {len(codes)} models failed: {', '.join(failed)}; what went wrong stands above, and "
+            "--resume goes on with them"
+        )
+
+
+def comparison(runs: Sequence[Path], codes: Sequence[int]) -> Table:
+    """What each run came to, side by side; `codes` are the exit statuses."""
+    table = Table(title="Models", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("model")
+    for title in ("steps", *_COLUMNS.values()):
+        table.add_column(title, justify="right")
+    for run, code in zip(runs, codes, strict=True):
+        result = {} if code else json.loads(RunDirectory(run).result.read_text(encoding="utf-8"))
+        steps = str(result["steps"]) if result else f"failed (exit status {code})"
+        table.add_row(run.name, steps, *(_shown(_last(result, key)) for key in _COLUMNS))
+    return table
+
+
+def _last(result: dict[str, Any], key: str) -> float | None:
+    """The held-out value at the end where there is one, else that of the last step."""
+    held_out = result.get("held_out", {}).get(key)
+    return held_out["after"] if held_out else result.get(key)
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}" if value < 100 else f"{value:,.0f}"

@@ -1,0 +1,98 @@
+"""Several models in one config: one after another, past a failure, each with a run that merge and predict find."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dpo.dpo_runs import write_run
+from running import BIN
+from toolkit.core.config.load import load_config
+from toolkit.core.config.model import ModelConfig
+from toolkit.core.config.several_models import model_labels
+from toolkit.dpo.config.dpo import DPOConfig
+from toolkit.errors import ConfigError
+
+
+def call(command: str, *arguments: object, expect: int = 0) -> str:
+    done = subprocess.run(
+        [BIN / command, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == expect, done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def config(tmp_path: Path, tiny_model: Path) -> Path:
+    """Two models that train, and between them one that cannot be loaded."""
+    path = write_run(tmp_path, tiny_model)
+    shutil.copytree(tiny_model, tmp_path / "second")
+    shutil.copytree(tiny_model, tmp_path / "broken")
+    (tmp_path / "broken" / "model.safetensors").write_bytes(b"no weights")
+    data = yaml.safe_load(path.read_text())
+    model = data.pop("model")
+    data["models"] = [{**model, "name": str(name)} for name in (tiny_model, tmp_path / "broken", tmp_path / "second")]
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+def test_a_failure_does_not_stop_the_rest_and_the_runs_are_found_by_their_index(config: Path, tmp_path: Path) -> None:
+    said = call("toolkit-dpo", config, "--output-dir", tmp_path / "elsewhere", expect=1)
+    runs = tmp_path / "elsewhere" / config.stem
+    assert "1 of 3 models failed: broken" in said
+    assert "cannot load" in said
+    for name in ("tiny", "second"):
+        result = json.loads((runs / name / "result.json").read_text())
+        assert f"{name} " in said
+        assert f"{result['validation_loss']:.3f}" in said
+    assert not (runs / "broken" / "result.json").exists()
+    assert yaml.safe_load((runs / "second" / "config.yaml").read_text())["model"]["name"] == str(tmp_path / "second")
+
+    there = ("--set", f"run.output_dir={tmp_path / 'elsewhere'}")
+    call("toolkit-merge", config, "--model-index", 2, *there)
+    assert (runs / "second" / "merged" / "config.json").is_file()
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"prompt": "Hi"}\n')
+    for index, weights in ((2, "merged"), (0, "adapter"), (2, "base")):
+        answers = tmp_path / f"answers_{index}_{weights}.jsonl"
+        call("toolkit-predict", config, questions, answers, "--model-index", index, "--weights", weights, *there,
+             "--set", "generation.max_new_tokens=4")  # fmt: skip
+        assert len(answers.read_text().splitlines()) == 1
+    for command in (("toolkit-merge", config), ("toolkit-predict", config, questions, tmp_path / "none.jsonl")):
+        told = call(*command, *there, expect=2)
+        assert "--model-index: the config has several models; give 0 for tiny, 1 for broken, 2 for second" in told
+
+
+def test_a_dry_run_plans_each_model_and_trains_none(config: Path) -> None:
+    said = call("toolkit-dpo", config, "--dry-run", "--set", "stages.0.until_step=2")
+    assert said.count("nothing was trained (--dry-run)") == 3
+    assert not (config.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("index", "told"), [("3", "give 0 for tiny, 1 for broken, 2 for second"), ("-1", "give 0 for tiny")]
+)
+def test_a_model_that_is_not_there_is_refused(config: Path, index: str, told: str) -> None:
+    assert told in call("toolkit-dpo", config, "--model-index", index, expect=2)
+
+
+def test_one_model_has_no_index(tmp_path: Path, tiny_model: Path) -> None:
+    config = write_run(tmp_path, tiny_model)
+    told = call("toolkit-dpo", config, "--model-index", "0", expect=2)
+    assert "--model-index: the config has one model; leave the option out" in told
+
+
+def test_one_model_and_several_together_are_refused(config: Path) -> None:
+    data: dict[str, Any] = yaml.safe_load(config.read_text())
+    config.write_text(yaml.safe_dump({**data, "model": data["models"][0]}))
+    with pytest.raises(ConfigError, match="give `model`, or several `models`, and not both"):
+        load_config(config, DPOConfig)
+
+
+def test_models_of_one_name_are_told_apart_by_their_index() -> None:
+    models = [ModelConfig(name=name) for name in ("a/Small", "b/Small", "c/Large.gguf")]
+    assert model_labels(models) == ["Small-0", "Small-1", "Large"]
