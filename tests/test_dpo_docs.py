@@ -66,7 +66,7 @@ def test_the_other_sections_that_are_shown_are_those_of_a_config(folder: Path) -
 
 
 def test_every_method_has_its_row_of_advice_and_of_numbers() -> None:
-    union = get_args(get_args(AnyMethod)[0])[0]
+    union = get_args(AnyMethod)[0]
     methods = {method.model_fields["type"].annotation.__args__[0] for method in get_args(union)}
     assert methods == {*_LOSSES, "kto"} - {"sft"}
     for heading in ("you have", "method"):

@@ -156,8 +156,9 @@ def test_a_dry_run_of_every_shipped_reinforcement_learning_finds_nothing_wrong(
     assert all(stage.name in shown for stage in load_config(served, DataserverConfig).stages)
 
 
-# Graders have a catalogue of their own; the template has a few for an example.
-ELSEWHERE = "graders."
+# Graders have a catalogue of their own, of which the template has a few for an example; the losses of a mixture have
+# the keys of the methods, and a weight; and two files those of SFT's data sets.
+ELSEWHERE = ("graders.", "method (type: mixture).losses.", "datasets.NAME (type: two_files).")
 
 
 @pytest.mark.parametrize(("template", "model"), TEMPLATES.items(), ids=lambda part: getattr(part, "stem", ""))
@@ -173,17 +174,10 @@ def test_the_template_names_every_key_of_every_section(template: Path, model: ty
 
 
 def _alternative(text: str, place: str) -> list[str]:
-    """The keys of what a comment offers in the place of a section, such as `method (type: ipo)`."""
-    block = (
-        re.search(
-            rf"((?:^ *#   .*\n)*)^ *#   {re.escape(place.partition('(')[2].rstrip(')'))}\b.*\n((?:^ *#   .*\n)*)",
-            text,
-            re.MULTILINE,
-        )
-        if "(" in place
-        else None
-    )
-    return re.findall(r"^ *#   (\w+):", block[0], re.MULTILINE) if block else []
+    """The keys of what a comment offers in the place of a section, such as `method (type: ipo)`, and of its parts."""
+    tag = re.search(r"\((type: \w+)\)", place)
+    block = tag and re.search(rf"(?:^ *#   .*\n)*^ *#   {tag[1]}\b.*\n(?:^ *#   .*\n)*", text, re.MULTILINE)
+    return re.findall(r"^ *# +(\w+):", block[0], re.MULTILINE) if block else []
 
 
 def _parts_at(data: Any, place: str) -> list[dict[str, Any]]:

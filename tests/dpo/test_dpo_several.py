@@ -48,7 +48,7 @@ def test_a_failure_does_not_stop_the_rest_and_the_runs_are_found_by_their_index(
     for name in ("tiny", "second"):
         result = json.loads((runs / name / "result.json").read_text())
         assert f"{name} " in said
-        assert f"{result['validation_loss']:.3f}" in said
+        assert f"{result['reward_margin']:.3f}" in said
     assert not (runs / "broken" / "result.json").exists()
     assert yaml.safe_load((runs / "second" / "config.yaml").read_text())["model"]["name"] == str(tmp_path / "second")
 
