@@ -370,7 +370,7 @@ def test_all_that_is_wrong_is_told_at_once_by_line(refusal: Callable[..., str]) 
         "  run.yaml:5: datasets.sums.gold.column: wanted non-empty text, found 3; put it in quotes",
         "  run.yaml:5: datasets.sums.gold.extract.after: wanted non-empty text, found ''",
         "  run.yaml:6: datasets.sums.nope: unknown key; the keys here are: system, reasoning, graders, gates, "
-        "on_missing_score, validation_fraction, type, path, columns, gold",
+        "on_missing_score, validation_fraction, type, path, columns, max_prompt_chars, max_prompt_percentile, gold",
         "  --set limits.workers=0: limits.workers: wanted integer ≥ 1 or null, found 0",
         "  --set listen.prot=1: listen.prot: unknown key; did you mean port?",
     ]

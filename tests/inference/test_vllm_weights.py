@@ -130,7 +130,7 @@ def with_files_of(adapter: Path, weights: Path) -> Any:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"use_dora": True}, "DoRA"),
+        ({"use_dora": True}, "use_dora"),
         ({"modules_to_save": ["norm"]}, "modules_to_save"),
         ({"rank_pattern": {"q_proj": 2}}, "rank_pattern"),
         ({"alpha_pattern": {"q_proj": 2}}, "alpha_pattern"),

@@ -59,7 +59,7 @@ def test_an_output_that_is_there_is_replaced_only_when_told_so(task: Task, run: 
     [
         (
             "training.max_steps=3",
-            "--set training.max_steps=3: toolkit-predict reads only model, chat, on_bad_record, run",
+            "--set training.max_steps=3: toolkit-predict reads only model, models, chat, on_bad_record, run",
         ),
         ("generaton.n=3", "--set generaton.n=3: toolkit-predict reads only"),
         ("generation.nn=3", "generation.nn"),

@@ -173,9 +173,12 @@ def test_a_server_that_fails_for_another_reason_shows_the_end_of_its_log(
 
     first, *last = str(told.value).splitlines()
     assert first == f"the dataserver of {config} was ended by a signal (Killed); the end of {log}:"
-    assert [line.strip() for line in last] == log.read_text().splitlines()
+    # Processes that the server leaves behind may go on to speak.
+    logged = [line.strip() for line in log.read_text().splitlines()]
+    assert [line.strip() for line in last] == logged[: len(last)]
+    assert last
     assert said[-1].startswith("waiting for the dataserver, ")
-    assert said[-1].endswith(log.read_text().splitlines()[-1])
+    assert said[-1].endswith(tuple(logged))
 
 
 @pytest.mark.parametrize(("in_between", "batch_seconds"), [("", 30), ("stick", 0.05)], ids=["idle", "busy"])
