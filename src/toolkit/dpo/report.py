@@ -1,6 +1,5 @@
 """The end of a run of preference optimisation: the model at its root, pictures, and what training changed."""
 
-from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -8,7 +7,7 @@ from rich.table import Table
 
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.finish import finish_run, summary
-from toolkit.core.runs.plots import Curve, draw
+from toolkit.core.runs.plots import Picture
 from toolkit.core.runs.progress import console
 from toolkit.dpo.config.dpo import DPOConfig
 from toolkit.dpo.measures import METRICS
@@ -24,11 +23,21 @@ _WORDS = {
     "rejected_logprob": "log p of rejected answers (nats)",
     "divergence": "divergence from the reference (nats)",
 }
+_PICTURES = {
+    "loss": Picture("loss per pair", {"training": "loss", "held out": "eval_loss"}),
+    "margin": Picture("reward margin", {"training": "reward_margin", "held out": "eval_reward_margin"}),
+    "accuracy": Picture(
+        "share of chosen above rejected", {"training": "reward_accuracy", "held out": "eval_reward_accuracy"}
+    ),
+    "rewards": Picture("reward", {"chosen": "chosen_reward", "rejected": "rejected_reward"}),
+    "logprobs": Picture("log p of an answer (nats)", {"chosen": "chosen_logprob", "rejected": "rejected_logprob"}),
+    "learning_rate": Picture("learning rate", {"training": "learning_rate"}),
+}
 
 
 def finish(run: RunDirectory, config: DPOConfig, max_steps: int) -> dict[str, Any]:
     """Export the last or the best checkpoint, draw the plots, print the table, and write and return `result.json`."""
-    result = finish_run(run, config.run.export, max_steps, draw=plot_run, more=preference_results)
+    result = finish_run(run, config.run.export, max_steps, pictures=_PICTURES, more=preference_results)
     if result["held_out"]:
         console.print(change_table(result["held_out"]), soft_wrap=False)
     console.print(summary(result))
@@ -64,37 +73,3 @@ def change_table(held_out: dict[str, dict[str, float]]) -> Table:
     for name, values in held_out.items():
         table.add_row(_WORDS[name], f"{values['before']:.3f}", f"{values['after']:.3f}")
     return table
-
-
-def plot_run(rows: list[dict[str, Any]], folder: Path) -> list[Path]:
-    """Draw loss, margin, accuracy, rewards and log-probabilities over the optimizer steps; stages are shaded.
-
-    Returns:
-        The files written; empty where there is nothing to draw.
-    """
-    steps = [row for row in rows if "loss" in row]
-    if not steps:
-        return []
-    folder.mkdir(parents=True, exist_ok=True)
-    held_out = [row for row in rows if "eval_loss" in row]
-    pictures = {
-        "loss": ("loss per pair", _both(steps, held_out, "loss")),
-        "margin": ("reward margin", _both(steps, held_out, "reward_margin")),
-        "accuracy": ("share of chosen above rejected", _both(steps, held_out, "reward_accuracy")),
-        "rewards": ("reward", _two_kinds(steps, "reward")),
-        "logprobs": ("log p of an answer (nats)", _two_kinds(steps, "logprob")),
-        "learning_rate": ("learning rate", [Curve("training", steps, "learning_rate")]),
-    }
-    return [
-        draw(steps, curves, label, folder / f"{name}.png")
-        for name, (label, curves) in pictures.items()
-        if any(curve.values() for curve in curves)
-    ]
-
-
-def _both(steps: list[dict[str, Any]], held_out: list[dict[str, Any]], name: str) -> list[Curve]:
-    return [Curve("training", steps, name), Curve("held out", held_out, f"eval_{name}")]
-
-
-def _two_kinds(steps: list[dict[str, Any]], name: str) -> list[Curve]:
-    return [Curve("chosen", steps, f"chosen_{name}"), Curve("rejected", steps, f"rejected_{name}")]

@@ -19,7 +19,8 @@ from toolkit.rl.evaluation import EVALUATIONS, Difference, evaluation_file, pair
 
 def finish(run: RunDirectory, config: RLConfig, max_steps: int) -> dict[str, Any]:
     """Export the last or the best checkpoint, draw the plots, print the table, and write and return `result.json`."""
-    from toolkit.rl.plots import plot_run  # heavy: matplotlib
+    from toolkit.core.runs.plots import plot_run  # heavy: matplotlib
+    from toolkit.rl.plots import PICTURES
 
     last = latest_checkpoint(run)
     if last is None:
@@ -27,7 +28,7 @@ def finish(run: RunDirectory, config: RLConfig, max_steps: int) -> dict[str, Any
     chosen: Path = (best_checkpoint(run) if config.run.export == "best" else None) or last.path
     export_checkpoint(run, chosen)
     rows = read_metrics(run.metrics)
-    plot_run(rows, run.plots)
+    plot_run(rows, run.plots, PICTURES)
     counters = last.state["counters"]
     changes = reward_changes(run, rows)
     result = {

@@ -8,6 +8,7 @@ from toolkit.core.runs.checkpoints import mark_best, publish
 from toolkit.core.runs.directory import RunDirectory, clear_run_directory
 from toolkit.core.runs.finish import finish_run, finished_result, summary
 from toolkit.core.runs.metrics import append_metrics
+from toolkit.core.runs.plots import Picture
 from toolkit.errors import RunError
 
 COUNTERS = {"step": 2, "rows": 8, "tokens": 1234, "trained_tokens": 400, "seconds": 2.04, "order_hash": "0" * 16}
@@ -60,13 +61,14 @@ def test_the_result_is_in_the_folder_too(trained):
 
 
 def test_a_kind_of_run_adds_numbers_and_pictures_of_its_own(trained):
-    def draw(rows, folder):
-        folder.mkdir()
-        (folder / "own.txt").write_text(f"{len(rows)} lines")
-
-    result = finish_run(trained, "last", max_steps=2, draw=draw, more=lambda rows: {"first": rows[0]["step"]})
+    pictures = {
+        "own": Picture("loss, twice", {"one": "loss", "other": "eval_loss"}),
+        "nothing": Picture("what no line has", {"none": "no such key"}),
+    }
+    more = {"more": lambda rows: {"first": rows[0]["step"]}}
+    result = finish_run(trained, "last", max_steps=2, pictures=pictures, **more)
     assert result["first"] == json.loads(trained.result.read_text())["first"] == 0
-    assert [path.read_text() for path in trained.plots.iterdir()] == ["4 lines"]
+    assert [path.name for path in trained.plots.iterdir()] == ["own.png"]
 
 
 @pytest.mark.parametrize(("export", "step"), [("last", 2), ("best", 1)])

@@ -2,15 +2,18 @@
 
 import json
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from toolkit.core.runs.checkpoints import best_checkpoint, latest_checkpoint
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.export import export_checkpoint
 from toolkit.core.runs.metrics import read_metrics
 from toolkit.errors import RunError
+
+if TYPE_CHECKING:
+    from toolkit.core.runs.plots import Picture
 
 Rows = list[dict[str, Any]]
 
@@ -20,24 +23,24 @@ def finish_run(
     export: Literal["last", "best"],
     max_steps: int,
     *,
-    draw: Callable[[Rows, Path], object] | None = None,
+    pictures: "Mapping[str, Picture] | None" = None,
     more: Callable[[Rows], dict[str, Any]] = lambda rows: {},
 ) -> dict[str, Any]:
     """Export the last or the best checkpoint, draw the plots and write `result.json`, which is returned.
 
     Args:
-        draw: draws the lines of metrics.jsonl into a folder; loss and learning rate unless given.
-        more: what the result says besides, from the same lines.
+        pictures: what is drawn; loss and learning rate unless given.
+        more: what the result says besides, from the lines of metrics.jsonl.
     """
+    from toolkit.core.runs.plots import PICTURES, plot_run  # heavy: matplotlib
+
     last = latest_checkpoint(run)
     if last is None:
         raise RunError(f"no complete checkpoint was written to {run.path}")
     chosen: Path = (best_checkpoint(run) if export == "best" else None) or last.path
     export_checkpoint(run, chosen)
     rows = read_metrics(run.metrics)
-    if draw is None:
-        from toolkit.core.runs.plots import plot_run as draw  # heavy: matplotlib
-    draw(rows, run.plots)
+    plot_run(rows, run.plots, pictures or PICTURES)
     counters = last.state["counters"]
     result = {
         "directory": str(run.path),

@@ -1,5 +1,6 @@
 """Pictures of a finished run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,47 +12,60 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+Rows = list[dict[str, Any]]
+"""Lines of metrics.jsonl."""
 
-def plot_run(rows: list[dict[str, Any]], folder: Path) -> list[Path]:
-    """Draw `loss.png` and `learning_rate.png` from the lines of metrics.jsonl; stages are shaded.
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture of a run.
+
+    Attributes:
+        label: of the vertical axis.
+        curves: what each curve is called, and its key in metrics.jsonl.
+    """
+
+    label: str
+    curves: Mapping[str, str]
+
+
+PICTURES = {
+    "loss": Picture("loss per trained token (nats)", {"training": "loss", "validation": "eval_loss"}),
+    "learning_rate": Picture("learning rate", {"training": "learning_rate"}),
+}
+
+
+def plot_run(rows: Rows, folder: Path, pictures: Mapping[str, Picture] = PICTURES) -> list[Path]:
+    """Draw each picture of which there is something to be seen, over the optimizer steps; stages are shaded.
 
     Returns:
-        The files written; empty where there is nothing to draw.
+        The files written, which have the pictures' names; empty where no step was done.
     """
     steps = [row for row in rows if "loss" in row]
     if not steps:
         return []
     folder.mkdir(parents=True, exist_ok=True)
-    evaluations = [row for row in rows if "eval_loss" in row]
-    losses = [Curve("training", steps, "loss"), Curve("validation", evaluations, "eval_loss")]
-    return [
-        draw(steps, losses, "loss per trained token (nats)", folder / "loss.png"),
-        draw(steps, [Curve("training", steps, "learning_rate")], "learning rate", folder / "learning_rate.png"),
-    ]
+    paths = []
+    for name, picture in pictures.items():
+        curves = {label: _points(rows, key) for label, key in picture.curves.items()}
+        if any(curves.values()):
+            paths.append(_draw(steps, curves, picture.label, folder / f"{name}.png"))
+    return paths
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One key of some lines of metrics.jsonl."""
-
-    label: str
-    rows: list[dict[str, Any]]
-    key: str
-
-    def values(self) -> list[tuple[int, float]]:
-        """Steps and values, where there are any."""
-        return [(row["step"], row[self.key]) for row in self.rows if row.get(self.key) is not None]
+def _points(rows: Rows, key: str) -> list[tuple[int, float]]:
+    """Steps and values, where there are any."""
+    return [(row["step"], row[key]) for row in rows if row.get(key) is not None]
 
 
-def draw(steps: list[dict[str, Any]], curves: list[Curve], label: str, path: Path) -> Path:
-    """Draw curves over the optimizer steps, whose lines say which stage each belongs to; the first is drawn as a line,
-    the others with a mark at each value."""
+def _draw(steps: Rows, curves: Mapping[str, list[tuple[int, float]]], label: str, path: Path) -> Path:
+    """The first curve is drawn as a line, the others with a mark at each value."""
     figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
     _shade_stages(axes, steps)
-    for number, curve in enumerate(curves):
-        if points := curve.values():
+    for number, (name, points) in enumerate(curves.items()):
+        if points:
             marks: dict[str, Any] = {"linewidth": 1.2} if number == 0 else {"marker": "o", "markersize": 4}
-            axes.plot(*zip(*points, strict=True), label=curve.label, **marks)
+            axes.plot(*zip(*points, strict=True), label=name, **marks)
     if len(axes.get_lines()) > 1:
         axes.legend(loc="best")
     axes.set_xlabel("optimizer step")
@@ -63,7 +77,7 @@ def draw(steps: list[dict[str, Any]], curves: list[Curve], label: str, path: Pat
     return path
 
 
-def _shade_stages(axes: Axes, steps: list[dict[str, Any]]) -> None:
+def _shade_stages(axes: Axes, steps: Rows) -> None:
     names = list(dict.fromkeys(row["stage"] for row in steps))
     for index, name in enumerate(names):
         members = [row["step"] for row in steps if row["stage"] == name]
