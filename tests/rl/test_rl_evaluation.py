@@ -108,7 +108,8 @@ def test_ranks_share_the_prompts_so_that_each_is_asked_once(
         monkeypatch.setenv("RANK", str(rank))
         server = WrittenServer([1.0] * 5)
         engine = Engine()
-        made = evaluator(server, tmp_path, 5, engine)._graded(0)
+        together, made = evaluator(server, tmp_path, 5, engine)._graded(0)
+        assert together == 5
         assert len(made) == len(engine.requests) in (5 // ranks, -(-5 // ranks))
         asked += [each.prompt.slot for each in made]
     assert sorted(asked) == [0, 1, 2, 3, 4]

@@ -57,16 +57,18 @@ class Evaluator:
             Outage: the dataserver cannot be asked.
         """
         self._engine.update(step)
-        graded = _from_all_ranks(self._graded_by_all(step))
+        asked, mine = self._graded_by_all(step)
+        graded = _from_all_ranks(mine)
         if is_main_process():
             lines = "".join(json.dumps(each.as_dict(), ensure_ascii=False) + "\n" for each in graded)
             path = evaluation_file(self._folder, step)
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write_text(path, lines.encode(errors="replace").decode())
-        return {**_means(graded, step), "too_long_prompts": 1 - len(self._asked()) / self._count}
+        return {**_means(graded, step), "too_long_prompts": 1 - asked / self._count}
 
-    def _graded_by_all(self, step: int) -> list[GradedCompletion]:
-        graded: list[GradedCompletion] = []
+    def _graded_by_all(self, step: int) -> tuple[int, list[GradedCompletion]]:
+        """How many prompts all ranks ask together, and this rank's share of the answers."""
+        graded: tuple[int, list[GradedCompletion]] = 0, []
         failure: ServerError | None = None
         try:
             graded = self._graded(step)
@@ -76,8 +78,9 @@ class Evaluator:
             raise Outage(str(failure) if failure else "another process could not have its held-out answers graded")
         return graded
 
-    def _graded(self, step: int) -> list[GradedCompletion]:
-        mine = self._asked()[process_rank() :: process_count()]
+    def _graded(self, step: int) -> tuple[int, list[GradedCompletion]]:
+        prompts = [each for each in self._prompts.held_out(self._count) if not each.is_too_long]
+        mine = prompts[process_rank() :: process_count()]
         ungraded = [
             GradedCompletion(
                 prompt,
@@ -88,10 +91,7 @@ class Evaluator:
             )
             for prompt, answer in self._answers(mine)
         ]
-        return grade_all(self._grades, step, f"eval-{step}", ungraded)
-
-    def _asked(self) -> list[Prompt]:
-        return [each for each in self._prompts.held_out(self._count) if not each.is_too_long]
+        return len(prompts), grade_all(self._grades, step, f"eval-{step}", ungraded)
 
     def _answers(self, prompts: Sequence[Prompt]) -> list[tuple[Prompt, Completion]]:
         samples = range(self._config.samples)
