@@ -51,13 +51,8 @@ class CompletionLogprobs:
         return logprobs, entropies
 
     def _of_labels(self, model: Any, ids: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        mask = labels != IGNORED_LABEL
-        with self._head.only(mask):
-            logits = model(input_ids=ids, use_cache=False).logits.float() / self._temperature
-        spread = torch.log_softmax(logits, dim=-1)
-        chosen = spread.gather(-1, labels[mask].unsqueeze(-1)).squeeze(-1)
-        with torch.no_grad():
-            entropy = -(spread.exp() * spread).sum(-1)
+        chosen, entropy = self._head.scores(model, ids, labels, temperature=self._temperature, entropies=True)
+        assert entropy is not None
         return chosen, entropy
 
 

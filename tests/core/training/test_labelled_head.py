@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from toolkit.core.config.lora import LoraConfig
 from toolkit.core.masks import IGNORED_LABEL
@@ -73,13 +73,50 @@ def gradients(model, losses: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
 
 
-def test_the_head_sees_as_many_rows_as_there_are_labels(model):
+def test_a_head_that_is_trained_sees_as_many_rows_as_there_are_labels(tiny_model):
+    model = _tied(tiny_model)
     head = LabelledHead(model)
     seen: list[tuple[torch.Size, torch.Size]] = []
     layer = model.get_output_embeddings()
     layer.register_forward_hook(lambda _, arguments, output: seen.append((arguments[0].shape, output.shape)))
     head.token_losses(model, INPUTS, LABELS)
     assert seen == [((6, 64), (6, 384))]
+
+
+def test_a_frozen_head_is_not_asked_for_logits_at_all(tiny_model):
+    model = _with(_tied(tiny_model))
+    head = LabelledHead(model)
+    seen: list[torch.Size] = []
+    model.get_output_embeddings().register_forward_hook(lambda _, arguments, output: seen.append(output.shape))
+    head.token_losses(model, INPUTS, LABELS)
+    assert seen == [(0, 384)]
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["a trained head", "a frozen head"])
+def test_a_temperature_divides_the_logits_and_entropies_are_those_of_the_whole_softmax(tiny_model, lora):
+    model = _with(_tied(tiny_model)) if lora else _tied(tiny_model)
+    logits = model(input_ids=INPUTS, use_cache=False).logits[LABELS != N] / 0.7
+    chosen, entropies = LabelledHead(model).scores(model, INPUTS, LABELS, temperature=0.7, entropies=True)
+    spread = torch.distributions.Categorical(logits=logits)
+    torch.testing.assert_close(chosen, spread.log_prob(LABELS[LABELS != N]), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(entropies, spread.entropy(), rtol=1e-5, atol=1e-5)
+    assert not entropies.requires_grad
+
+
+def test_logits_that_a_model_caps_go_through_the_model():
+    """Gemma 2 puts them through 5·tanh(x/5), which the product with the head alone would not."""
+    torch.manual_seed(3)
+    config = Gemma2Config(
+        vocab_size=384, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=32, final_logit_softcapping=5.0,
+    )  # fmt: skip
+    model = Gemma2ForCausalLM(config).eval().requires_grad_(False)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(100)
+        logits = model(input_ids=INPUTS, use_cache=False).logits[LABELS != N]
+        losses = LabelledHead(model).token_losses(model, INPUTS, LABELS)
+    assert logits.abs().max() > 4
+    torch.testing.assert_close(losses, functional.cross_entropy(logits, LABELS[LABELS != N], reduction="none"))
 
 
 def test_losses_and_gradients_are_those_of_the_whole_logits(model):
@@ -136,17 +173,18 @@ def test_without_a_mask_the_head_is_untouched(model):
 def test_a_failure_inside_leaves_the_head_as_it_was(tiny_model):
     model = _tied(tiny_model)
     head = LabelledHead(model)
-    with pytest.raises(IndexError), head.only(torch.ones(1, 99, dtype=torch.bool)):
-        model(input_ids=INPUTS)
+    with pytest.raises(IndexError):
+        head.token_losses(model, INPUTS, torch.ones(1, 99, dtype=torch.long))
     assert model(input_ids=INPUTS).logits.shape == (3, 6, 384)
 
 
 def test_a_detached_head_masks_nothing_any_more(tiny_model):
     model = _tied(tiny_model)
+    hooks = len(model.get_output_embeddings()._forward_pre_hooks)
     head = LabelledHead(model)
+    assert len(model.get_output_embeddings()._forward_pre_hooks) == hooks + 1
     head.detach()
-    with head.only(LABELS != IGNORED_LABEL):
-        assert model(input_ids=INPUTS).logits.shape == (3, 6, 384)
+    assert len(model.get_output_embeddings()._forward_pre_hooks) == hooks
 
 
 def test_rows_without_a_label_give_no_loss_and_no_error(tiny_model):

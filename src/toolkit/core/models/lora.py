@@ -5,8 +5,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from peft import LoraConfig as PeftLoraConfig
-from peft import PeftMixedModel, PeftModel, get_peft_model
+from peft import PeftConfig, PeftMixedModel, PeftModel, get_peft_model
+from torch import nn
 
+from toolkit.core.models.devices import training_device
+from toolkit.core.models.fused_lora import FusedLinear
 from toolkit.errors import ModelError
 
 if TYPE_CHECKING:
@@ -23,12 +26,19 @@ def add_adapter(
     Raises:
         ModelError: the architecture has no default targets, or a named module does not exist.
     """
-    config = peft_config(model, lora, new_token_ids)
+    config = with_fused_layers(peft_config(model, lora, new_token_ids))
     torch.manual_seed(seed)
     try:
         return get_peft_model(model, config)
     except ValueError as error:
         raise ModelError(f"lora: {str(error).splitlines()[0]}") from error
+
+
+def with_fused_layers(config: PeftConfig) -> PeftConfig:
+    """`config`, with the toolkit's own LoRA layer where it was measured to be faster: on a CPU."""
+    if isinstance(config, PeftLoraConfig) and training_device().type == "cpu":
+        config._register_custom_module({nn.Linear: FusedLinear})
+    return config
 
 
 def peft_config(model: "PreTrainedModel", lora: "LoraConfig", new_token_ids: Sequence[int]) -> PeftLoraConfig:
