@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 from trl.trainer.utils import selective_log_softmax_and_entropy
 
 from toolkit.core.training.labelled_head import LabelledHead
+from toolkit.core.training.shared_prompts import SharedPrompts
 from toolkit.rl.logprobs import CompletionLogprobs
 
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13]]
@@ -51,8 +52,9 @@ def test_values_and_gradients_are_those_of_trl(model: Any, temperature: float, r
     wanted_gradients = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
     head = LabelledHead(model)
+    ours = CompletionLogprobs(SharedPrompts(head, model), temperature)
 
-    found, entropies = CompletionLogprobs(head, temperature).compute(model, ids, mask, LONGEST, rows)
+    found, entropies = ours.compute(model, ids, mask, LONGEST, rows)
     (found * weights).sum().backward()
     head.detach()
 
@@ -68,7 +70,7 @@ def test_the_place_of_padding_holds_zero(model: Any) -> None:
     ids, mask = batch()
     head = LabelledHead(model)
 
-    found, entropies = CompletionLogprobs(head, 1.0).compute(model, ids, mask, LONGEST, 3)
+    found, entropies = CompletionLogprobs(SharedPrompts(head, model), 1.0).compute(model, ids, mask, LONGEST, 3)
     head.detach()
 
     padding = mask[:, -LONGEST:] == 0
@@ -79,9 +81,10 @@ def test_the_place_of_padding_holds_zero(model: Any) -> None:
 def test_only_the_tokens_of_completions_go_through_the_head(model: Any) -> None:
     ids, mask = batch()
     head, seen = LabelledHead(model), []
+    prompts = SharedPrompts(head, model)
     handle = model.get_output_embeddings().register_forward_hook(lambda layer, given, made: seen.append(made.shape))
 
-    CompletionLogprobs(head, 1.0).compute(model, ids, mask, LONGEST, 3)
+    CompletionLogprobs(prompts, 1.0).compute(model, ids, mask, LONGEST, 3)
     head.detach()
     handle.remove()
 

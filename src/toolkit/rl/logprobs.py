@@ -3,7 +3,7 @@
 A batch of TRL holds prompts padded on the left and completions padded on the right to the longest of the whole
 generation. Here each row is moved to the left and padded on the right alone, to the longest of the micro-batch: under
 causal attention no token sees what is behind it, so no attention mask is needed, and the output head sees the
-completions' own tokens only.
+completions' own tokens only. A prompt that several rows of it begin with is computed once.
 """
 
 from collections.abc import Iterator
@@ -12,15 +12,15 @@ from typing import Any
 import torch
 
 from toolkit.core.masks import IGNORED_LABEL
-from toolkit.core.training.labelled_head import LabelledHead
+from toolkit.core.training.shared_prompts import SharedPrompts
 
 
 class CompletionLogprobs:
-    """Computes log p of each completion token, and the entropy at its place, by a model with a labelled head."""
+    """Computes log p of each completion token, and the entropy at its place, by a model that is trained."""
 
-    def __init__(self, head: LabelledHead, temperature: float) -> None:
+    def __init__(self, prompts: SharedPrompts, temperature: float) -> None:
         """`temperature`: that of the samples; logits are divided by it."""
-        self._head = head
+        self._prompts = prompts
         self._temperature = temperature
 
     def compute(
@@ -51,7 +51,7 @@ class CompletionLogprobs:
         return logprobs, entropies
 
     def _of_labels(self, model: Any, ids: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        chosen, entropy = self._head.scores(model, ids, labels, temperature=self._temperature, entropies=True)
+        chosen, entropy = self._prompts.scores(model, ids, labels, temperature=self._temperature, entropies=True)
         assert entropy is not None
         return chosen, entropy
 

@@ -12,6 +12,7 @@ import torch
 from trl import GRPOTrainer
 
 from toolkit.core.training.labelled_head import LabelledHead
+from toolkit.core.training.shared_prompts import SharedPrompts
 from toolkit.rl.correction import ImportanceCorrection
 from toolkit.rl.logprobs import CompletionLogprobs
 from toolkit.rl.moment import Moment
@@ -41,8 +42,10 @@ class CurriculumGRPOTrainer(GRPOTrainer):
         self.eos_token_ids = sorted(end_ids | set(self.eos_token_ids))
         self._evaluate_rewards = evaluate_rewards
         self._correction = correction
-        head = LabelledHead(self.accelerator.unwrap_model(self.model))
-        self._logprobs = CompletionLogprobs(head, self.temperature)
+        bare = self.accelerator.unwrap_model(self.model)
+        alone = self.accelerator.num_processes == 1 and not self.args.gradient_checkpointing
+        prompts = SharedPrompts(LabelledHead(bare), bare, allowed=alone)
+        self._logprobs = CompletionLogprobs(prompts, self.temperature)
         self._has_dropout = has_dropout(self.model)
         self._in_loss: dict[str, torch.Tensor] | None = None
         self._step_began = Moment.now(self.state)
