@@ -36,3 +36,13 @@ def test_float16_on_a_cpu_is_refused_with_what_to_use_instead():
 
 def test_float16_on_a_cuda_device_is_taken():
     assert compute_dtype("float16", torch.device("cuda")) is torch.float16
+
+
+def test_auto_on_a_cuda_device_that_does_not_multiply_bfloat16_fast_is_float16(monkeypatch):
+    # Volta and Turing compute bfloat16 by way of float32.
+    asked = {}
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **how: asked.update(how) or False)
+    assert compute_dtype("auto", torch.device("cuda")) is torch.float16
+    assert asked == {"including_emulation": False}
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **how: True)
+    assert compute_dtype("auto", torch.device("cuda")) is torch.bfloat16

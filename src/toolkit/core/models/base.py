@@ -51,10 +51,12 @@ class Backend(Protocol):
 class TrainingSettings:
     """The parts of a training config that change how a model is loaded.
 
-    `chatml` says whether the ChatML control tokens must be in the vocabulary; `max_length` is in tokens.
+    `chatml` says whether the ChatML control tokens must be in the vocabulary; `max_length` is in tokens;
+    `liger_kernel` is for the hf backend, as unsloth has kernels of its own.
     """
 
     chatml: bool
     max_length: int
     gradient_checkpointing: bool
     seed: int
+    liger_kernel: bool = False

@@ -11,13 +11,18 @@ def training_device() -> torch.device:
 
 
 def compute_dtype(wanted: str, device: torch.device) -> torch.dtype:
-    """`wanted` is a dtype's name or `auto`, which is bfloat16 where `device` computes it fast, else float32.
+    """`wanted` is a dtype's name or `auto`.
+
+    That is bfloat16 where `device` computes it fast, float16 on CUDA devices before Ampere, which do not, and else
+    float32. A trainer scales the loss of float16, whose small gradients would be 0 otherwise.
 
     Raises:
         ModelError: float16 on a CPU, whose kernels are slow and whose gradients underflow.
     """
     if wanted == "auto":
-        return torch.bfloat16 if _fast_bfloat16(device) else torch.float32
+        if _fast_bfloat16(device):
+            return torch.bfloat16
+        return torch.float16 if device.type == "cuda" else torch.float32
     if wanted == "float16" and device.type == "cpu":
         raise ModelError("model.dtype: float16 is for CUDA devices; use auto, bfloat16 or float32 on a CPU")
     return getattr(torch, wanted)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import PeftModel
+from peft import PeftConfig, PeftModel
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.utils import logging as transformers_logging
@@ -15,8 +15,9 @@ from transformers.utils import logging as transformers_logging
 from toolkit.core.models.base import LoadedModel, TrainingSettings
 from toolkit.core.models.devices import compute_dtype, training_device
 from toolkit.core.models.gguf import converted_folder
+from toolkit.core.models.liger import use_liger_kernels
 from toolkit.core.models.location import locate_model, require_all_weights
-from toolkit.core.models.lora import add_adapter
+from toolkit.core.models.lora import add_adapter, with_fused_layers
 from toolkit.core.models.tokens import add_tokens, extend_model
 from toolkit.errors import ModelError
 
@@ -50,6 +51,8 @@ class HfBackend:
         dtype = compute_dtype(config.dtype, device)
         adapted = lora is not None or config.adapter is not None
         base, tokenizer, new_ids = self._base(config, dtype if adapted else torch.float32, settings.chatml)
+        if settings.liger_kernel:
+            use_liger_kernels(base)
         if config.adapter is not None:
             model: Any = with_adapter(base, config.adapter, trainable=True)
         elif lora is not None:
@@ -75,17 +78,17 @@ class HfBackend:
         if config.attention != "auto":
             keywords["attn_implementation"] = config.attention
         if config.quantization != "none":
-            keywords["quantization_config"] = _quantization(config.quantization, dtype)
-        with _one_line_errors(config.name):
+            keywords["quantization_config"] = _quantization(config, dtype)
+        with _one_line_errors(config):
             loader: Any = AutoModelForCausalLM.from_pretrained
             model, loading = loader(model_files(config), **_source(config), **keywords, output_loading_info=True)
-            require_all_weights(config.name, loading["missing_keys"])
+            require_all_weights(config.name, loading["missing_keys"], config.key)
         extend_model(model, new_ids)
         return model, tokenizer, new_ids
 
     def tokenizer_with_new_ids(self, config: "ModelConfig", *, chatml: bool) -> tuple[Any, tuple[int, ...]]:
         """The tokenizer, and the ids of what it had to learn."""
-        with _one_line_errors(config.name):
+        with _one_line_errors(config):
             tokenizer = AutoTokenizer.from_pretrained(model_files(config), **_source(config))
         new_ids = add_tokens(tokenizer, config.added_tokens, chatml=chatml)
         if tokenizer.pad_token is None:
@@ -95,7 +98,7 @@ class HfBackend:
 
 def model_files(config: "ModelConfig") -> str:
     """A folder or a Hugging Face id that transformers can load; a GGUF file is converted first."""
-    location = locate_model(config.name)
+    location = locate_model(config.name, config.key)
     return str(converted_folder(Path(location.path))) if location.kind == "gguf" else location.path
 
 
@@ -118,7 +121,10 @@ def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
         raise ModelError(f"{adapter} has no adapter_model.safetensors, so there are no weights to load")
     try:
         # PEFT raises an adapter on a 16-bit base to float32, which only training needs.
-        adapted = PeftModel.from_pretrained(model, adapter, is_trainable=trainable, autocast_adapter_dtype=trainable)
+        config = with_fused_layers(PeftConfig.from_pretrained(str(adapter)))
+        adapted = PeftModel.from_pretrained(
+            model, adapter, config=config, is_trainable=trainable, autocast_adapter_dtype=trainable
+        )
         # from_pretrained passes over weights without a place and places without weights; loading again tells them.
         loading = adapted.load_adapter(
             str(adapter), "default", is_trainable=trainable, autocast_adapter_dtype=trainable
@@ -136,10 +142,10 @@ def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
     return adapted
 
 
-def _quantization(kind: str, dtype: torch.dtype) -> BitsAndBytesConfig:
+def _quantization(config: "ModelConfig", dtype: torch.dtype) -> BitsAndBytesConfig:
     if not torch.cuda.is_available():
-        raise ModelError(f"model.quantization: {kind} needs a CUDA device; set it to none")
-    if kind == "8bit":
+        raise ModelError(f"{config.key}.quantization: {config.quantization} needs a CUDA device; set it to none")
+    if config.quantization == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(
         load_in_4bit=True,
@@ -150,7 +156,7 @@ def _quantization(kind: str, dtype: torch.dtype) -> BitsAndBytesConfig:
 
 
 @contextmanager
-def _one_line_errors(name: str) -> Iterator[None]:
+def _one_line_errors(config: "ModelConfig") -> Iterator[None]:
     """Turn the loaders' many errors into a ModelError of one line."""
     try:
         yield
@@ -159,6 +165,6 @@ def _one_line_errors(name: str) -> Iterator[None]:
     except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(
-            f"model.name: cannot load {name!r}: {reason} "
+            f"{config.key}.name: cannot load {config.name!r}: {reason} "
             "(without a hub, give a local folder, a .gguf file or smollm2-135m-instruct)"
         ) from error

