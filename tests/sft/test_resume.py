@@ -99,6 +99,16 @@ def test_a_resume_with_an_edited_row_is_refused(write_config, tmp_path):
         train(config, "run", resume=True)
 
 
+def test_a_resume_with_other_held_out_rows_is_refused(write_config, tmp_path):
+    held_out = {"dataset": {"path": "held_out.jsonl"}, "every": 2}
+    config = load_config(write_config(validation=held_out), SFTConfig)
+    train(load_config(write_config(validation=held_out), SFTConfig, ["training.max_steps=4"]), "run")
+    lines = (tmp_path / "held_out.jsonl").read_text().splitlines()
+    (tmp_path / "held_out.jsonl").write_text("\n".join(lines[1:]) + "\n")
+    with pytest.raises(ConfigError, match=r"\n  validation\.dataset: \w+ → \w+\n"):
+        train(config, "run", resume=True)
+
+
 def test_a_later_stage_may_change_and_a_longer_run_says_what_that_does_to_the_schedule(write_config, capfd):
     config = write_config()
     train(load_config(config, SFTConfig, ["training.max_steps=4"]), "run")

@@ -95,6 +95,27 @@ class VllmEngine:
         if folder is not None:
             self._adapter = self._load_adapter(folder)
 
+    def sleep(self) -> None:
+        """Hand the device's memory over: weights wait in the machine's, what was computed of prompts is dropped.
+
+        Asleep it can only be woken up or closed. A second time does nothing.
+
+        Raises:
+            RuntimeError: the engine still generates, or was made without `sleeps`.
+        """
+        self._require_idle()
+        if not self._options.sleeps:
+            raise RuntimeError("this engine was made without sleeps")
+        if not self._engine.is_sleeping():
+            self._engine.sleep(level=1)
+
+    def wake_up(self) -> None:
+        """Take the memory back, with the weights as they were; nothing where the engine is awake."""
+        if self._engine.is_sleeping():
+            # What torch keeps for this process's next tensors is nobody's until it is given up.
+            torch.cuda.empty_cache()
+            self._engine.wake_up()
+
     def close(self) -> None:
         """Stop the engine and give back its memory; a second time does nothing."""
         if self._engine is None:

@@ -40,6 +40,7 @@ class VllmOptions:
         adapter_rank: highest rank of the adapters that are to be used; 0 where none are.
         eager: True compiles nothing. False compiles the model, which takes a minute on a CPU and makes it a little
             faster. None does so on CUDA; on a CPU only the sampler is compiled, if there is a C++ compiler.
+        sleeps: whether the engine can hand its memory on a CUDA device over to others while nothing is generated.
         seed_each: whether each completion is sampled by its own seed. If not, a CPU draws for all of a call by one
             seed, derived from all of theirs, and is two to three times as fast: torch draws a number for each entry
             of the vocabulary, and takes its time over it. CUDA always uses each.
@@ -52,6 +53,7 @@ class VllmOptions:
     gpu_memory_utilization: float = 0.9
     adapter_rank: int = 0
     eager: bool | None = None
+    sleeps: bool = False
     seed_each: bool = True
     revision: str | None = None
     trust_remote_code: bool = False
@@ -91,6 +93,7 @@ def start_vllm(folder: Path, options: VllmOptions) -> Any:
             gpu_memory_utilization=options.gpu_memory_utilization,
             enforce_eager=current_platform.is_cpu() if options.eager is None else options.eager,
             enable_prefix_caching=True,
+            enable_sleep_mode=options.sleeps,
             enable_lora=options.adapter_rank > 0,
             max_lora_rank=adapter_rank,  # pyright: ignore[reportArgumentType]
             max_loras=1,

@@ -92,7 +92,7 @@ class RLMetricsCallback(TrainerCallback):
         if not logs or not state.is_world_process_zero:
             return
         if "loss" in logs:
-            require_finite(logs, state.global_step)
+            require_finite(logs, state.global_step, scaled=args.fp16)
             row = {**self._row, **_renamed(logs), "order_hash": self._counters.order_hash}
             append_metrics(self._run.metrics, row)
             self._progress.step(row, facts(row))

@@ -58,6 +58,8 @@ def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: P
     from toolkit.rl.weight_sync import AdapterAlone, MergedWeights
 
     _require_one_machine()
+    if config.rollout.sleep and loaded.device.type != "cuda":
+        raise ConfigError("rollout.sleep: vLLM can leave its memory to others on CUDA devices only; set it to false")
     alone = chosen_sync(config, loaded) == "adapter"
     sync = AdapterAlone(loaded.model, Path(model_files(config.model)), run) if alone else MergedWeights(loaded, run)
     rollout = config.rollout
@@ -66,6 +68,7 @@ def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: P
         dtype=str(loaded.compute_dtype).removeprefix("torch."),
         max_length=rollout.max_prompt_tokens + max(new_tokens),
         gpu_memory_utilization=rollout.gpu_memory_utilization,
+        sleeps=rollout.sleep,
         adapter_rank=sync.adapter_rank,
         revision=config.model.revision if alone else None,
         trust_remote_code=config.model.trust_remote_code,

@@ -6,7 +6,7 @@ from typing import Any
 from toolkit.core.config.load import load_config
 from toolkit.core.conversation_encoder import conversation_encoder
 from toolkit.core.extras import require_extra
-from toolkit.core.models.base import Backend, TrainingSettings
+from toolkit.core.models.base import Backend
 from toolkit.core.models.load import choose_backend
 from toolkit.core.preparation import tokenizer_digest
 from toolkit.core.runs import checkpoints
@@ -20,6 +20,9 @@ from toolkit.core.runs.processes import is_main_process, process_count
 from toolkit.core.runs.progress import console
 from toolkit.core.runs.resume import ResumePoint, prepare_run_directory
 from toolkit.core.training.announce import Schedule, announce_changes, announce_start
+from toolkit.core.training.arguments import require_kernels
+from toolkit.core.training.out_of_memory import memory_explained
+from toolkit.core.training.settings import training_settings
 from toolkit.dataserver.schemas import Meta
 from toolkit.errors import RunError
 from toolkit.rl.clock import Clock
@@ -45,6 +48,7 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
     if resume and config.training.max_steps and (done := _finished(run, config.training.max_steps)):
         return done
     backend = choose_backend(config.model)  # before TRL is imported: unsloth rewrites its classes
+    require_kernels(config.training, backend.name)
     with connected(config.dataserver, run, resume=resume) as connection:
         plan = RunPlan(config, clock, connection.meta, require_fit(config, clock, connection.meta), run)
         done = _train(plan, backend, connection, resume=resume)
@@ -63,18 +67,25 @@ def _train(plan: RunPlan, backend: Backend, connection: Connection, *, resume: b
     point = find_resume_point(run, identity, plan.clock, resume=resume)
     if resume and (done := _finished(run, plan.max_steps)):
         return done
-    loaded = backend.load_for_training(config.model, config.lora, settings=_settings(config))
-    from toolkit.rl.build import open_trainer  # imports TRL, so only now that the backend is there
+    with memory_explained(config, run, point.counters) as sizes:
+        longest = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
+        settings = training_settings(config.chat, config.training, longest)
+        loaded = backend.load_for_training(config.model, config.lora, settings=settings)
+        sizes.watch(loaded.model)
+        # Both import what a backend changes, so only now that it is there.
+        from toolkit.core.models.hf import keep_trained_weights_in_float32
+        from toolkit.rl.build import open_trainer
 
-    encoder = conversation_encoder(config.chat, loaded.tokenizer)
-    with open_trainer(plan, loaded, encoder, connection.client, point.counters) as trainer:
-        if is_main_process():
-            _announce(plan, point, loaded.model)
-            _prepare(run, point)
-            write_description(run, "toolkit-rl-train", config, identity, [])
-            write_record(run, connection.record)
-        trainer.accelerator.wait_for_everyone()
-        _train_or_save(trainer, point)
+        encoder = conversation_encoder(config.chat, loaded.tokenizer)
+        with open_trainer(plan, loaded, encoder, connection.client, point.counters) as trainer:
+            keep_trained_weights_in_float32(trainer.model)  # TRL makes the adapter of a quantised model bfloat16
+            if is_main_process():
+                _announce(plan, point, loaded.model)
+                _prepare(run, point)
+                write_description(run, "toolkit-rl-train", config, identity, [])
+                write_record(run, connection.record)
+            trainer.accelerator.wait_for_everyone()
+            _train_or_save(trainer, point)
     return None
 
 
@@ -88,7 +99,8 @@ def _finished(run: RunDirectory, max_steps: int) -> dict[str, Any] | None:
 def run_identity(config: RLConfig, meta: Meta, tokenizer: Any) -> dict[str, Any]:
     """Everything that must be the same for a resumed run to be the same run, bit for bit."""
     described = config.model_dump(mode="json")
-    del described["rollout"]["gpu_memory_utilization"]  # how much room there is changes no number
+    for key in ("gpu_memory_utilization", "sleep"):  # how much room there is changes no number
+        del described["rollout"][key]
     training = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing")
     return {
         **{key: described[key] for key in ("model", "lora", "chat", "algorithm", "objective", "rollout")},
@@ -140,15 +152,6 @@ def _prepare(run: RunDirectory, point: ResumePoint) -> None:
     if point.checkpoint is not None:
         keep_until(run.path / "completions.jsonl", point.counters.step)
         discard_evaluations(run.path / EVALUATIONS, point.counters.step)
-
-
-def _settings(config: RLConfig) -> TrainingSettings:
-    return TrainingSettings(
-        chatml=config.chat.template == "chatml",
-        max_length=config.rollout.max_prompt_tokens + config.rollout.max_new_tokens,
-        gradient_checkpointing=config.training.gradient_checkpointing,
-        seed=config.training.seed,
-    )
 
 
 def _announce(plan: RunPlan, point: ResumePoint, model: Any) -> None:

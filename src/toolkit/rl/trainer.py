@@ -162,6 +162,12 @@ class CurriculumGRPOTrainer(GRPOTrainer):
         entropies = mask * (their_entropies.sum() / mask[taught].sum().clamp(min=1))
         return logprobs.index_put((taught,), some), entropies.index_put((taught,), their_entropies)
 
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """The loss of a micro-batch, by TRL's formula; unsloth on CUDA would put one of its own in its place."""
+        return self._compute_loss(model, inputs)
+
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         self._in_loss = dict(inputs)  # the base class keeps the one that it was given
         try:

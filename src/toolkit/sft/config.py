@@ -3,6 +3,7 @@
 from pydantic import Field, ValidationInfo, field_validator
 
 from toolkit.core.config.chat import ChatConfig
+from toolkit.core.config.checks import require_all_used, require_best_is_measured
 from toolkit.core.config.data import DatasetConfig, OnBadRecord, StageConfig, ValidationConfig
 from toolkit.core.config.generation import GenerationConfig
 from toolkit.core.config.lora import LoraConfig, require_lora_fits
@@ -79,9 +80,7 @@ class SFTConfig(StrictModel):
         # The same checks as at training time, before any file is read: sizes of 1 stand for data not yet counted.
         Curriculum(_as_curriculum_stages(stages), dict.fromkeys(datasets, 1), rows_per_step=1, seed=0)
         used = {name for stage in stages for name in stage.mix}
-        unused = [name for name in datasets if name not in used]
-        if unused:
-            raise ValueError(f"no stage uses {', '.join(unused)}; add it to a stage's mix or remove it from datasets")
+        require_all_used(datasets, used)
         return stages
 
     @field_validator("training")
@@ -95,9 +94,7 @@ class SFTConfig(StrictModel):
     @field_validator("run")
     @classmethod
     def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
-        if run.export == "best" and "validation" in info.data and info.data["validation"] is None:
-            raise ValueError("export: best needs a validation section to tell which is best")
-        return run
+        return require_best_is_measured(run, info, "validation")
 
 
 def _as_curriculum_stages(stages: tuple[StageConfig, ...]) -> list[Stage]:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.core.config.load import load_config
 from toolkit.core.ledger import ledger_table
-from toolkit.core.models.base import LoadedModel, TrainingSettings
+from toolkit.core.models.base import LoadedModel
 from toolkit.core.models.load import choose_backend
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.description import write_description
@@ -15,7 +15,9 @@ from toolkit.core.runs.processes import is_main_process
 from toolkit.core.runs.progress import console
 from toolkit.core.runs.resume import ResumePoint, find_resume_point, prepare_run_directory
 from toolkit.core.training.announce import Schedule, announce_changes, announce_start
-from toolkit.core.training.arguments import accumulation_steps
+from toolkit.core.training.arguments import accumulation_steps, require_kernels
+from toolkit.core.training.out_of_memory import memory_explained
+from toolkit.core.training.settings import training_settings
 from toolkit.sft.config import SFTConfig
 from toolkit.sft.data import SFTData, prepare_data
 
@@ -38,19 +40,23 @@ def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool
         console.print(f"{run.path} is finished: nothing is left to resume")
         return done
     backend = choose_backend(config.model)  # before TRL is imported: unsloth rewrites its classes
+    require_kernels(config.training, backend.name)
     tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)
     identity = run_identity(config, data, tokenizer)
     point = find_resume_point(run, identity, data.curriculum, resume=resume)
-    loaded = backend.load_for_training(config.model, config.lora, settings=_settings(config))
-    trainer = _build_trainer(config, data, loaded, run, point.counters)
-    if is_main_process():
-        _announce(config, run, point, loaded.model)
-        prepare_run_directory(run, point)
-        write_description(run, "toolkit-sft", config, identity, data.ledgers)
-    trainer.accelerator.wait_for_everyone()
-    trainer.train(resume_from_checkpoint=str(point.checkpoint) if point.checkpoint else None)
+    with memory_explained(config, run, point.counters) as sizes:
+        settings = training_settings(config.chat, config.training, config.chat.max_length)
+        loaded = backend.load_for_training(config.model, config.lora, settings=settings)
+        sizes.watch(loaded.model)
+        trainer = _build_trainer(config, data, loaded, run, point.counters)
+        if is_main_process():
+            _announce(config, run, point, loaded.model)
+            prepare_run_directory(run, point)
+            write_description(run, "toolkit-sft", config, identity, data.ledgers)
+        trainer.accelerator.wait_for_everyone()
+        trainer.train(resume_from_checkpoint=str(point.checkpoint) if point.checkpoint else None)
     if not is_main_process():
         return {}
     result = finish_run(run, config.run.export, config.max_steps)
@@ -61,24 +67,20 @@ def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool
 def run_identity(config: SFTConfig, data: SFTData, tokenizer: Any) -> dict[str, Any]:
     """Everything that must be the same for a resumed run to be the same run, bit for bit."""
     digests = {name: dataset.digest for name, dataset in data.datasets.items()}
-    return identity_of(config, ("model", "lora", "chat", "validation"), tokenizer, digests)
-
-
-def _settings(config: SFTConfig) -> TrainingSettings:
-    return TrainingSettings(
-        chatml=config.chat.template == "chatml",
-        max_length=config.chat.max_length,
-        gradient_checkpointing=config.training.gradient_checkpointing,
-        seed=config.training.seed,
-    )
+    held_out = data.validation.digest if data.validation is not None else None
+    return identity_of(config, ("model", "lora", "chat", "validation"), tokenizer, digests, held_out)
 
 
 def _build_trainer(
     config: SFTConfig, data: SFTData, loaded: LoadedModel, run: RunDirectory, counters: RunCounters
 ) -> "CurriculumSFTTrainer":
-    from toolkit.sft.build import build_trainer  # imports TRL, so only now that the backend is there
+    # Both import what a backend changes, so only now that it is there.
+    from toolkit.core.models.hf import keep_trained_weights_in_float32
+    from toolkit.sft.build import build_trainer
 
-    return build_trainer(config, data, loaded, run, counters)
+    trainer = build_trainer(config, data, loaded, run, counters)
+    keep_trained_weights_in_float32(trainer.model)  # TRL makes the adapter of a quantised model bfloat16
+    return trainer
 
 
 def _announce(config: SFTConfig, run: RunDirectory, point: ResumePoint, model: Any) -> None:

@@ -98,7 +98,7 @@ def test_the_optimizer_is_the_one_of_the_config(arguments):
     )
     given = arguments(training)
     names = ("optim", "learning_rate", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon")
-    assert [given[name] for name in names] == ["adamw_torch", 3e-4, 5, 0.8, 0.95, 1e-6]
+    assert [given[name] for name in names] == ["adamw_torch_fused", 3e-4, 5, 0.8, 0.95, 1e-6]
     assert (given["weight_decay"], given["max_grad_norm"]) == (0.1, 0.5)
     others = [arguments(TrainingConfig(optimizer=name))["optim"] for name in ("adamw_8bit", "sgd")]
     assert others == ["adamw_8bit", "sgd"]

@@ -6,10 +6,10 @@ import torch
 
 from toolkit.core.curriculum.curriculum import Curriculum, Stage
 from toolkit.core.ledger import Ledger
-from toolkit.core.masks import IGNORED_LABEL
+from toolkit.core.masks import IGNORED_LABEL, TokenRow
 from toolkit.core.step_plan import StepPlanner
-from toolkit.core.tokenized import TokenizedDataset
-from toolkit.core.training.batches import CurriculumCollator, pad_rows
+from toolkit.core.tokenized import from_rows
+from toolkit.core.training.batches import CurriculumCollator, pad_rows, positions
 
 N = IGNORED_LABEL
 
@@ -49,21 +49,20 @@ def test_rows_mapped_from_a_read_only_file_are_not_written_to(tmp_path):
     assert ids.tolist() == [5, 6, 7]
 
 
+def test_positions_count_from_zero_and_each_is_a_plain_number():
+    placeholder = positions(5)
+    assert len(placeholder) == 5
+    assert [placeholder[at] for at in (0, 4)] == [{"position": 0}, {"position": 4}]
+    assert type(placeholder[3]["position"]) is int
+
+
 @pytest.fixture
 def collator():
     """Four rows of 3, 5, 2 and 4 tokens; row r holds the ids 10·r and following, all but the first trained."""
     lengths = [3, 5, 2, 4]
-    dataset = TokenizedDataset(
-        name="a",
-        ids=np.concatenate([np.arange(10 * r, 10 * r + n) for r, n in enumerate(lengths)]).astype(np.int32),
-        trained=np.concatenate([[False] + [True] * (n - 1) for n in lengths]),
-        offsets=np.cumsum([0, *lengths]),
-        lines=np.arange(4),
-        weights=np.array([1.0, 0.5, 2.0, 1.0], dtype=np.float32),
-        contents=np.arange(4, dtype=np.uint64),
-        ledger=Ledger("a"),
-        digest="",
-    )
+    rows = [TokenRow([10 * r + place for place in range(n)], [False] + [True] * (n - 1)) for r, n in enumerate(lengths)]
+    records = [(r + 1, weight, r) for r, weight in enumerate([1.0, 0.5, 2.0, 1.0])]
+    dataset = from_rows("a", rows, records, Ledger("a"), "")
     curriculum = Curriculum([Stage("only", 2, {"a": 1})], {"a": 4}, rows_per_step=4, seed=0)
     return CurriculumCollator(StepPlanner(curriculum, {"a": dataset.sizes()}, 2), {"a": dataset})
 

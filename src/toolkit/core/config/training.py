@@ -56,6 +56,10 @@ class TrainingConfig(StrictModel):
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third slower."""
 
+    liger_kernel: bool = False
+    """Liger's Triton kernels for the model's norms, rotary embedding and activation (CUDA, `backend: hf`, and
+    `pip install liger-kernel`); they round differently."""
+
     @model_validator(mode="after")
     def _step_divides(self) -> "TrainingConfig":
         if self.rows_per_step % self.micro_batch_size:

@@ -5,6 +5,7 @@ unsloth changes TRL's defaults (seed, learning rate, optimizer, warm-up and more
 
 import os
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -28,7 +29,7 @@ class Evaluations(Protocol):
     def at_start(self) -> bool: ...
 
 
-_OPTIMIZERS = {"adamw": "adamw_torch", "adamw_8bit": "adamw_8bit", "sgd": "sgd"}
+_OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw_8bit": "adamw_8bit", "sgd": "sgd"}
 
 
 def accumulation_steps(training: "TrainingConfig") -> int:
@@ -44,6 +45,23 @@ def accumulation_steps(training: "TrainingConfig") -> int:
             f"{training.micro_batch_size} × {process_count()} processes; choose a multiple of {at_once}"
         )
     return training.rows_per_step // at_once
+
+
+def require_kernels(training: "TrainingConfig", backend: str) -> None:
+    """Refuse what this machine or backend has no kernels for, before a model is loaded; `backend` is hf or unsloth.
+
+    Raises:
+        ConfigError: 8-bit AdamW or Liger without a CUDA device, Liger with unsloth, or Liger is not installed.
+    """
+    wanted = {"optimizer: adamw_8bit": training.optimizer == "adamw_8bit", "liger_kernel": training.liger_kernel}
+    for key, is_wanted in wanted.items():
+        if is_wanted and not torch.cuda.is_available():
+            instead = "adamw" if key.startswith("optimizer") else "false"
+            raise ConfigError(f"training.{key} needs a CUDA device; set it to {instead}")
+    if training.liger_kernel and backend == "unsloth":
+        raise ConfigError("training.liger_kernel: unsloth has kernels of its own; set it to false, or backend: hf")
+    if training.liger_kernel and find_spec("liger_kernel") is None:
+        raise ConfigError("training.liger_kernel: not installed here: pip install liger-kernel, or set it to false")
 
 
 def trainer_arguments(
@@ -106,6 +124,7 @@ def _step(training: "TrainingConfig", max_steps: int, compute_dtype: torch.dtype
         "include_num_input_tokens_seen": "no",
         "remove_unused_columns": False,
         "average_tokens_across_devices": True,
+        # Where it is wanted, the backend applies it: TRL's GRPO would take it for a wish for another loss.
         "use_liger_kernel": False,
         "torch_compile": False,
         "ddp_find_unused_parameters": False,

@@ -105,10 +105,10 @@ class MetricsCallback(TrainerCallback):
         if not logs or not state.is_world_process_zero:
             return
         if "loss" in logs:
-            require_finite(logs, state.global_step)
+            require_finite(logs, state.global_step, scaled=args.fp16)
             row = {
                 **self._row,
-                **{key: logs[key] for key in self._written if key in logs},
+                **{key: logs[key] if math.isfinite(logs[key]) else None for key in self._written if key in logs},
             }
             append_metrics(self._run.metrics, row)
             facts = f"{row['tokens_per_second']:,.0f} tok/s  padding {row['padding_share']:.0%}"
@@ -129,9 +129,13 @@ class MetricsCallback(TrainerCallback):
         return "" if self._shown is None or value is None else f"{self._shown.replace('_', ' ')} {value:.3f}{end}"
 
 
-def require_finite(logs: dict[str, float], step: int) -> None:
-    """Stop before a broken step is saved: what is on disk stays the last good state."""
-    for name in ("loss", "grad_norm"):
+def require_finite(logs: dict[str, float], step: int, *, scaled: bool = False) -> None:
+    """Stop before a broken step is saved: what is on disk stays the last good state.
+
+    `scaled`: the loss is scaled for float16. Its gradients may overflow while the scale is found; the trainer passes
+    over such a step and lowers the scale.
+    """
+    for name in ("loss",) if scaled else ("loss", "grad_norm"):
         if not math.isfinite(logs.get(name, 0.0)):
             raise RunError(
                 f"{name} is {logs[name]} at step {step}, so training stopped; earlier checkpoints are as they were. "

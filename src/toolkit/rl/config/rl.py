@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from toolkit.core.config.chat import ChatConfig
+from toolkit.core.config.checks import require_best_is_measured
 from toolkit.core.config.environment import VariableName
 from toolkit.core.config.generation import GenerationConfig, SamplingConfig
 from toolkit.core.config.lora import LoraConfig, require_lora_fits
@@ -185,6 +186,4 @@ class RLConfig(StrictModel):
     @field_validator("run")
     @classmethod
     def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
-        if run.export == "best" and "evaluation" in info.data and info.data["evaluation"] is None:
-            raise ValueError("export: best needs an evaluation section to tell which is best")
-        return run
+        return require_best_is_measured(run, info, "evaluation")

@@ -43,6 +43,10 @@ class RolloutConfig(SamplingConfig):
     gpu_memory_utilization: float = Field(default=0.3, gt=0, lt=1)
     """Share of a CUDA device for vLLM's weights, keys and values, beside the training model."""
 
+    sleep: bool = False
+    """Whether vLLM leaves its share to the training model while that learns (CUDA): the share can be larger, and its
+    weights go to the machine's memory and back at each step."""
+
     batch_size: int = Field(default=64, ge=1)
     """Completions that `hf` generates at once; vLLM fills its own batches."""
 
@@ -78,6 +82,12 @@ class RolloutConfig(SamplingConfig):
     def _engine_takes_it(self) -> "RolloutConfig":
         if self.engine == "vllm":
             require_temperature(self.temperature)
+        return self
+
+    @model_validator(mode="after")
+    def _something_can_sleep(self) -> "RolloutConfig":
+        if self.sleep and self.engine != "vllm":
+            raise ValueError(f"sleep: true is for engine: vllm, and this is {self.engine}; leave it out")
         return self
 
     @model_validator(mode="after")

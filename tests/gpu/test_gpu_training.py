@@ -1,0 +1,122 @@
+"""Three steps of each trainer on a CUDA device, by each backend and engine that is installed."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpu.cuda_runs import (
+    BACKENDS,
+    ENGINES,
+    HAS_BITSANDBYTES,
+    HAS_FLASH_ATTENTION,
+    HAS_LIGER,
+    losses,
+    write_dpo,
+    write_sft,
+)
+from rl.rl_runs import folder_of, run, training_rows, write_run
+from running import metrics
+
+pytestmark = pytest.mark.gpu
+
+# In bfloat16 a loss of 6 nats has 3 digits.
+PRECISION = 0.05
+
+
+def test_auto_computes_in_the_16_bits_that_the_device_multiplies_fast(gpu_model: Path) -> None:
+    from toolkit.core.models.devices import compute_dtype
+
+    major, _ = torch.cuda.get_device_capability()
+    assert compute_dtype("auto", torch.device("cuda")) is (torch.bfloat16 if major >= 8 else torch.float16)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sft_learns_what_it_learns_in_float32(tmp_path: Path, gpu_model: Path, backend: str) -> None:
+    fast = write_sft(tmp_path / "fast", gpu_model, model={"backend": backend})
+    exact = write_sft(tmp_path / "exact", gpu_model, model={"dtype": "float32"})
+    assert losses("toolkit-sft", fast) == pytest.approx(losses("toolkit-sft", exact), abs=PRECISION)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("reference", ["cached", "live"])
+def test_dpo_learns_what_it_learns_in_float32(tmp_path: Path, gpu_model: Path, backend: str, reference: str) -> None:
+    fast = write_dpo(tmp_path / "fast", gpu_model, model={"backend": backend}, reference={"type": reference})
+    exact = write_dpo(tmp_path / "exact", gpu_model, model={"dtype": "float32"}, reference={"type": reference})
+    assert losses("toolkit-dpo", fast) == pytest.approx(losses("toolkit-dpo", exact), abs=PRECISION)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_grpo_trains_on_what_each_engine_generates(tmp_path: Path, gpu_model: Path, backend: str, engine: str) -> None:
+    rollout = {"engine": engine, "max_prompt_tokens": 64}
+    config = write_run(tmp_path, gpu_model, model={"backend": backend}, rollout=rollout, training={"max_steps": 3})
+    run(config)
+    rows = training_rows(metrics(folder_of(config)))
+    assert len(rows) == 3
+    assert all(math.isfinite(row["loss"]) and row["grad_norm"] > 0 for row in rows)
+    if engine == "vllm":
+        assert all(row["sampling/logprob_difference"] < PRECISION for row in rows)
+
+
+def test_checkpointing_changes_no_loss(tmp_path: Path, gpu_model: Path) -> None:
+    kept = write_sft(tmp_path / "kept", gpu_model, model={"dtype": "float32"})
+    recomputed = write_sft(
+        tmp_path / "recomputed", gpu_model, model={"dtype": "float32"}, training={"gradient_checkpointing": True}
+    )
+    assert losses("toolkit-sft", recomputed) == pytest.approx(losses("toolkit-sft", kept), rel=1e-4)
+
+
+def test_float16_is_trained_with_a_scaled_loss(tmp_path: Path, gpu_model: Path) -> None:
+    config = write_sft(tmp_path / "half", gpu_model, model={"dtype": "float16"})
+    exact = write_sft(tmp_path / "exact", gpu_model, model={"dtype": "float32"})
+    # The first steps may be passed over while the scale is found.
+    assert losses("toolkit-sft", config)[0] == pytest.approx(losses("toolkit-sft", exact)[0], abs=PRECISION)
+
+
+if HAS_BITSANDBYTES:
+
+    @pytest.mark.parametrize("backend", BACKENDS)
+    @pytest.mark.parametrize("kind", ["4bit", "8bit"])
+    def test_a_quantised_base_trains_its_adapter(tmp_path: Path, gpu_model: Path, backend: str, kind: str) -> None:
+        config = write_sft(tmp_path / "few", gpu_model, model={"backend": backend, "quantization": kind})
+        whole = write_sft(tmp_path / "whole", gpu_model)
+        few_bits = losses("toolkit-sft", config)
+        assert few_bits == pytest.approx(losses("toolkit-sft", whole), abs=0.3)
+
+    def test_the_adapter_of_a_quantised_base_is_float32_and_the_base_has_few_bits(gpu_model: Path) -> None:
+        from toolkit.core.config.lora import LoraConfig
+        from toolkit.core.config.model import ModelConfig
+        from toolkit.core.models.base import TrainingSettings
+        from toolkit.core.models.hf import HfBackend
+
+        settings = TrainingSettings(chatml=True, max_length=64, gradient_checkpointing=False, seed=0)
+        for kind, stored in (("4bit", torch.uint8), ("8bit", torch.int8)):
+            config = ModelConfig(name=str(gpu_model), quantization=kind)
+            model = HfBackend().load_for_training(config, LoraConfig(), settings=settings).model
+            assert {each.dtype for each in model.parameters() if each.requires_grad} == {torch.float32}
+            projections = [each for name, each in model.named_parameters() if name.endswith("q_proj.base_layer.weight")]
+            assert [each.dtype for each in projections] == [stored, stored]
+
+    def test_8_bit_adamw_trains_all_weights(tmp_path: Path, gpu_model: Path) -> None:
+        training = {"optimizer": "adamw_8bit"}
+        small = write_sft(tmp_path / "small", gpu_model, lora=None, training=training)
+        usual = write_sft(tmp_path / "usual", gpu_model, lora=None)
+        assert losses("toolkit-sft", small) == pytest.approx(losses("toolkit-sft", usual), abs=0.3)
+
+
+if HAS_FLASH_ATTENTION:
+
+    def test_flash_attention_computes_what_sdpa_computes(tmp_path: Path, gpu_model: Path) -> None:
+        flash = write_sft(tmp_path / "flash", gpu_model, model={"attention": "flash_attention_2"})
+        sdpa = write_sft(tmp_path / "sdpa", gpu_model, model={"attention": "sdpa"})
+        assert losses("toolkit-sft", flash) == pytest.approx(losses("toolkit-sft", sdpa), abs=PRECISION)
+
+
+if HAS_LIGER:
+
+    def test_liger_computes_what_the_model_computes(tmp_path: Path, gpu_model: Path) -> None:
+        fused = write_sft(tmp_path / "fused", gpu_model, training={"liger_kernel": True})
+        plain = write_sft(tmp_path / "plain", gpu_model)
+        assert losses("toolkit-sft", fused) == pytest.approx(losses("toolkit-sft", plain), abs=PRECISION)
