@@ -177,9 +177,9 @@ def test_only_the_last_answer_is_trained_where_the_config_says_so(prepare):
 
 def test_the_weight_column_is_the_factor_on_the_rows_loss(prepare):
     data = prepare([row(1, 1, weight=0.25), row(1, 2), row(1, 3, weight=2)])
-    assert data.sizes().weights == [0.25, 1.0, 2.0]
+    assert data.weights.tolist() == [0.25, 1.0, 2.0]
 
 
 def test_the_weight_column_can_have_another_name(prepare):
     columns = ColumnsConfig(weight="importance")
-    assert prepare([row(1, 1, importance=0.5, weight=7)], columns=columns).sizes().weights == [0.5]
+    assert prepare([row(1, 1, importance=0.5, weight=7)], columns=columns).weights.tolist() == [0.5]

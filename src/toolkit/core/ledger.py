@@ -1,13 +1,13 @@
 """What became of every row of a data set on its way to the model."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from toolkit.core.masks import TokenRow
 from toolkit.errors import DataError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from rich.table import Table
 
 
@@ -51,17 +51,16 @@ class Ledger:
         """Count one row that will not be trained."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
-    def count(self, rows: Sequence[TokenRow]) -> None:
-        """Count the rows that were kept, and their tokens."""
-        self.rows = len(rows)
-        self.tokens = sum(len(row.ids) for row in rows)
-        self.trained_tokens = sum(sum(row.trained) for row in rows)
-        self.longest = max((len(row.ids) for row in rows), default=0)
+    def count_tokens(self, lengths: "npt.NDArray[np.integer]", trained_counts: "npt.NDArray[np.integer]") -> None:
+        """Count the tokens of rows that were kept; both of shape [rows]."""
+        self.tokens += int(lengths.sum())
+        self.trained_tokens += int(trained_counts.sum())
+        self.longest = max(self.longest, int(lengths.max(initial=0)))
 
-    def count_ends(self, whole: TokenRow, kept: TokenRow, end_ids: frozenset[int]) -> None:
-        """Count the trained end tokens of a row as it was, and of what is kept of it."""
-        self.answers += _trained_ends(whole, end_ids)
-        self.answers_with_end += _trained_ends(kept, end_ids)
+    def count_ends(self, kept: int, lost: int) -> None:
+        """Count answers that were kept: those that have their end token, and those that a cut took it from."""
+        self.answers += kept + lost
+        self.answers_with_end += kept
 
     def require_something_to_learn(self, min_end_tokens_kept: float) -> None:
         """Raise DataError where training on this data set would teach nothing, or teach never to stop."""
@@ -77,10 +76,6 @@ class Ledger:
                 f"truncation, fewer than chat.min_end_tokens_kept = {min_end_tokens_kept:.0%}: a model trained on them "
                 "does not learn to stop; raise chat.max_length or set chat.truncation: drop"
             )
-
-
-def _trained_ends(row: TokenRow, end_ids: frozenset[int]) -> int:
-    return sum(trained and token in end_ids for token, trained in zip(row.ids, row.trained, strict=True))
 
 
 def ledger_table(ledgers: list[Ledger]) -> "Table":

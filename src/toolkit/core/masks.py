@@ -14,7 +14,7 @@ Tokenizers that put a blank before every text (sentencepiece-like) put one befor
 In every case training and generation agree, since both are made of the same segments.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,6 +81,11 @@ def answer_ends(row: TokenRow) -> list[int]:
     """
     after = [*row.trained[1:], False]
     return [at for at, (now, then) in enumerate(zip(row.trained, after, strict=True)) if now and not then]
+
+
+def trained_ends(row: TokenRow, end_ids: Collection[int]) -> int:
+    """How many trained tokens of the row end a turn."""
+    return sum(trained and token in end_ids for token, trained in zip(row.ids, row.trained, strict=True))
 
 
 def labels(row: TokenRow) -> list[int]:

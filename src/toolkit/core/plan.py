@@ -47,9 +47,11 @@ def find_model(model: ModelConfig) -> ModelLocation:
     Raises:
         ModelError: there is no such model, or no adapter in the folder.
     """
-    location = locate_model(model.name)
+    location = locate_model(model.name, model.key)
     if model.adapter is not None and not (model.adapter / "adapter_config.json").is_file():
-        raise ModelError(f"model.adapter: {model.adapter} has no adapter_config.json, so it is not a LoRA adapter")
+        raise ModelError(
+            f"{model.key}.adapter: {model.adapter} has no adapter_config.json, so it is not a LoRA adapter"
+        )
     return location
 
 

@@ -1,8 +1,10 @@
 """From a data set in the config to tokenised rows, with a ledger of what became of every record."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 from toolkit.core import tokenized
@@ -10,15 +12,18 @@ from toolkit.core.cache import cache_dir
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.config.data import DatasetConfig, OnBadRecord
 from toolkit.core.conversation_encoder import ConversationEncoder, conversation_encoder
+from toolkit.core.faults import bad_records_first
 from toolkit.core.ledger import Ledger
-from toolkit.core.masks import TokenRow
+from toolkit.core.masks import TokenRow, trained_ends
 from toolkit.core.records import Record
-from toolkit.core.sources import open_source
+from toolkit.core.sources import RecordStream, Source, open_source
 from toolkit.core.splits import content_hash
-from toolkit.core.tokenized import TokenizedDataset
+from toolkit.core.token_arrays import TokenArrays
+from toolkit.core.tokenized import TokenizedDataset, described_hash
 from toolkit.core.truncation import Outcome, truncate
 from toolkit.errors import DataError
 
+T = TypeVar("T")
 S = TypeVar("S")
 P = TypeVar("P")
 
@@ -48,24 +53,29 @@ def prepare_dataset(
         DataError: records are bad and `on_bad_record` is error, or nothing can be learnt from the data.
     """
     source = open_source(config)
+    folder = tokenized_folder(source, chat, tokenizer, on_bad_record)
+    dataset = tokenized.load(folder, name)
+    if dataset is None:
+        report(f"tokenising {name} ({config.path})")
+        _tokenise(Ledger(name), source, on_bad_record, folder, chat, tokenizer)
+        dataset = tokenized.load(folder, name)
+        assert dataset is not None
+    dataset.ledger.require_something_to_learn(chat.min_end_tokens_kept)
+    return dataset
+
+
+def tokenized_folder(source: Source, chat: ChatConfig, tokenizer: Any, on_bad_record: OnBadRecord) -> Path:
+    """Where the rows of a source are kept once they are tokenised in this way."""
     key = tokenized.cache_key(
         {
             "source": source.digest,
-            "columns": config.columns.model_dump(),
+            "columns": asdict(source.columns),
             "chat": chat.model_dump(exclude={"min_end_tokens_kept"}),
             "tokenizer": tokenizer_digest(tokenizer),
             "on_bad_record": on_bad_record,
         }
     )
-    folder = cache_dir() / "tokenized" / key
-    dataset = tokenized.load(folder, name)
-    if dataset is None:
-        report(f"tokenising {name} ({config.path})")
-        records = source.read(on_bad_record, require_answer=True)
-        dataset = _tokenise(name, records.records, records.faults, source.digest, chat, tokenizer)
-        tokenized.save(dataset, folder)
-    dataset.ledger.require_something_to_learn(chat.min_end_tokens_kept)
-    return dataset
+    return cache_dir() / "tokenized" / key
 
 
 def prepare_each(sources: Mapping[str, S], prepare: Callable[[str, S], P]) -> dict[str, P]:
@@ -88,35 +98,49 @@ def tokenizer_digest(tokenizer: Any) -> str:
     # What the last call asked for; every call asks anew, so they decide nothing and would change the hash.
     del state["truncation"], state["padding"]
     special = tokenizer.special_tokens_map
-    return tokenized.cache_key({"tokenizer": state, "special": special, "template": tokenizer.chat_template})
+    return described_hash({"tokenizer": state, "special": special, "template": tokenizer.chat_template})
+
+
+def batches(records: Iterator[T]) -> Iterator[list[T]]:
+    """As many records at once as keep the tokenizer's threads busy."""
+    while batch := list(islice(records, _BATCH)):
+        yield batch
 
 
 def _tokenise(
-    name: str, records: Sequence[Record], faults: Sequence[str], digest: str, chat: ChatConfig, tokenizer: Any
-) -> TokenizedDataset:
-    encoder = conversation_encoder(chat, tokenizer)
-    ledger = Ledger(name, records=len(records) + len(faults), bad=len(faults), faults=list(faults[:20]))
-    kept: list[TokenRow] = []
-    kept_records: list[Record] = []
-    for record, row in _encoded(records, encoder):
-        short = _truncated(record, row, chat, encoder, ledger)
-        if short is not None:
-            kept.append(short)
-            kept_records.append(record)
-    ledger.count(kept)
-    described = [(record.line, record.weight, content_hash(record.conversation)) for record in kept_records]
-    return tokenized.from_rows(name, kept, described, ledger, digest)
+    ledger: Ledger, source: Source, on_bad_record: OnBadRecord, folder: Path, chat: ChatConfig, tokenizer: Any
+) -> None:
+    """Read the source to its end, and write its rows to `folder` as they come; all or nothing."""
+    stream = RecordStream(source, on_bad_record, require_answer=True)
+    records = iter(stream)
+    with tokenized.new_dataset(folder, ledger, source.digest) as writer, bad_records_first(records):
+        encoder = conversation_encoder(chat, tokenizer)
+        for batch in batches(records):
+            writer.add(_encoded(batch, chat, encoder, ledger))
+        ledger.records, ledger.bad, ledger.faults = stream.usable + stream.bad, stream.bad, stream.faults
 
 
-def _encoded(records: Sequence[Record], encoder: ConversationEncoder) -> Iterator[tuple[Record, TokenRow]]:
-    remaining = iter(records)
-    while batch := list(islice(remaining, _BATCH)):
-        yield from zip(batch, encoder.rows([record.conversation for record in batch]), strict=True)
+def _encoded(batch: list[Record], chat: ChatConfig, encoder: ConversationEncoder, ledger: Ledger) -> TokenArrays:
+    """The rows of a batch that are kept, cut to their length, and counted in the ledger."""
+    rows: list[TokenRow] = []
+    described: list[tuple[int, float, int]] = []
+    lost_ends = 0
+    for record, whole in zip(batch, encoder.rows([record.conversation for record in batch]), strict=True):
+        row = _truncated(record, whole, chat, ledger)
+        if row is None:
+            continue
+        if row is not whole:
+            lost_ends += trained_ends(whole, encoder.end_ids) - trained_ends(row, encoder.end_ids)
+        rows.append(row)
+        described.append((record.line, record.weight, content_hash(record.conversation)))
+    arrays = TokenArrays.from_rows(rows, described)
+    ledger.rows += len(arrays)
+    ledger.count_tokens(arrays.lengths, arrays.trained_counts)
+    ledger.count_ends(arrays.trained_of(encoder.end_ids), lost_ends)
+    return arrays
 
 
-def _truncated(
-    record: Record, row: TokenRow, chat: ChatConfig, encoder: ConversationEncoder, ledger: Ledger
-) -> TokenRow | None:
+def _truncated(record: Record, row: TokenRow, chat: ChatConfig, ledger: Ledger) -> TokenRow | None:
     try:
         short, outcome = truncate(row, chat.max_length, chat.truncation)
     except DataError as error:
@@ -130,5 +154,4 @@ def _truncated(
         return None
     ledger.cut_left += outcome is Outcome.CUT_LEFT
     ledger.cut_right += outcome in (Outcome.CUT_RIGHT, Outcome.CUT_ANSWER)
-    ledger.count_ends(row, short, encoder.end_ids)
     return short

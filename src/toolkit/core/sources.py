@@ -5,22 +5,17 @@ A source is opened in two steps, because its digest tells whether it has to be r
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from toolkit.core.config.data import DatasetConfig, OnBadRecord
-from toolkit.core.files import content_digest, require_file
+from toolkit.core.faults import SHOWN_FAULTS, clipped, refusal, require_columns
+from toolkit.core.file_digests import file_digest
+from toolkit.core.files import require_file
 from toolkit.core.jsonl import Line, read_json, read_jsonl
 from toolkit.core.records import Columns, Record, parse_record
 from toolkit.core.tables import is_hub_id, load_hub, load_parquet, read_csv, table_digest, table_lines
 from toolkit.errors import DataError
-
-# How many bad records an error shows; it counts them all.
-SHOWN_FAULTS = 20
-
-# A fault may quote what is in the data.
-_LONGEST_FAULT = 300
 
 _LINE_READERS: dict[str, Callable[[Path], Iterator[Line]]] = {
     ".jsonl": read_jsonl,
@@ -56,9 +51,9 @@ class LineSource:
         """Where a record stands, as a message names it."""
         return f"{self.name} row {number}" if self.counts_rows else f"{self.name}:{number}"
 
-    def refusal(self, faults: list[str], usable: int, limit: int = SHOWN_FAULTS) -> DataError:
+    def refusal(self, faults: list[str], usable: int) -> DataError:
         """The error that tells of bad records, `place: reason` each."""
-        return refusal(self.name, faults, usable, limit)
+        return refusal(self.name, faults, usable)
 
 
 @dataclass(frozen=True)
@@ -67,32 +62,78 @@ class Source(LineSource):
 
     columns: Columns
 
-    def read(self, on_bad_record: OnBadRecord, *, require_answer: bool, limit_faults: int = SHOWN_FAULTS) -> RecordSet:
-        """Check every record.
+    def read(self, on_bad_record: OnBadRecord, *, require_answer: bool) -> RecordSet:
+        """Check every record, and hold them all; DataError as `RecordStream` raises it."""
+        stream = RecordStream(self, on_bad_record, require_answer=require_answer, kept_faults=None)
+        return RecordSet(list(stream), stream.faults, self.digest)
+
+
+class RecordStream:
+    """The usable records of a source, one after another, in the memory of one of them.
+
+    After a bad record under `on_bad_record: error` the others are still checked, but none is given any more.
+
+    Attributes:
+        usable: how many records can be used, of those that were read so far.
+        bad: how many cannot.
+        faults: one line `place: reason` for each of the first bad ones.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        on_bad_record: OnBadRecord,
+        *,
+        require_answer: bool,
+        kept_faults: int | None = SHOWN_FAULTS,
+    ) -> None:
+        """`kept_faults`: how many of the bad records are described; None for all."""
+        self._source = source
+        self._on_bad_record = on_bad_record
+        self._require_answer = require_answer
+        self._kept_faults = kept_faults
+        self.usable = 0
+        self.bad = 0
+        self.faults: list[str] = []
+
+    def __iter__(self) -> Iterator[Record]:
+        """Read the source, once.
 
         Raises:
-            DataError: there are bad records (all in one message) and `on_bad_record` is error, or no record
-                is usable, or a column that `columns` renames is nowhere.
+            DataError: at the end: there are bad records (all in one message) and `on_bad_record` is error, or no record
+                is usable, or a column that was renamed is nowhere.
         """
-        records: list[Record] = []
-        faults: list[str] = []
         seen: set[str] = set()
-        for line in self.lines():
+        for line in self._source.lines():
             try:
                 row = values(line)
                 seen.update(row)
-                conversation, weight = parse_record(row, self.columns, require_answer=require_answer)
+                conversation, weight = parse_record(row, self._source.columns, require_answer=self._require_answer)
             except DataError as error:
-                faults.append(f"{self.place(line.number)}: {clipped(str(error))}")
+                self._add_fault(line.number, error)
             else:
-                records.append(Record(len(records), line.number, conversation, weight))
-        if faults and (on_bad_record == "error" or not records):
-            raise self.refusal(faults, len(records), limit_faults)
-        if not records:
-            raise DataError(f"{self.name} holds no records")
-        if require_answer:
-            require_columns(self.name, self.columns.names(), Columns().names(), seen)
-        return RecordSet(records, faults, self.digest)
+                self.usable += 1
+                if not self._refused:
+                    yield Record(self.usable - 1, line.number, conversation, weight)
+        self._require_usable(seen)
+
+    @property
+    def _refused(self) -> bool:
+        return self.bad > 0 and self._on_bad_record == "error"
+
+    def _add_fault(self, line: int, error: DataError) -> None:
+        self.bad += 1
+        if self._kept_faults is None or len(self.faults) < self._kept_faults:
+            self.faults.append(f"{self._source.place(line)}: {clipped(str(error))}")
+
+    def _require_usable(self, seen: Collection[str]) -> None:
+        name, columns = self._source.name, self._source.columns
+        if self._refused or (self.bad and not self.usable):
+            raise refusal(name, self.faults, self.usable, count=self.bad)
+        if not self.usable:
+            raise DataError(f"{name} holds no records")
+        if self._require_answer:
+            require_columns(name, columns.names(), Columns().names(), seen)
 
 
 def values(line: Line) -> Mapping[str, Any]:
@@ -100,25 +141,6 @@ def values(line: Line) -> Mapping[str, Any]:
     if line.value is None:
         raise DataError(line.fault)
     return line.value
-
-
-def refusal(name: str, faults: list[str], usable: int, limit: int = SHOWN_FAULTS) -> DataError:
-    """The error that tells of the bad records of a source, `place: reason` each."""
-    head = f"{name} has {len(faults)} bad record{'s' * (len(faults) > 1)}"
-    head += "" if usable else " and no usable one"
-    more = [f"... and {len(faults) - limit} more"] if len(faults) > limit else []
-    advice = ["correct them, or leave them out by on_bad_record: skip"] if usable else []
-    return DataError("\n".join([f"{head}:", *(f"  {line}" for line in [*faults[:limit], *more]), *advice]))
-
-
-def require_columns(name: str, named: Mapping[str, str], usual: Mapping[str, str], seen: Collection[str]) -> None:
-    """Raise DataError where an optional column was given a name of its own and is in no record: it is misspelled."""
-    for meaning in ("system", "tools", "weight"):
-        column = named.get(meaning)
-        if column is not None and column != usual.get(meaning) and column not in seen:
-            near = get_close_matches(column, seen, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise DataError(f"{name}: columns.{meaning} is {column!r}, which no record has{hint}")
 
 
 def open_source(config: DatasetConfig) -> Source:
@@ -133,11 +155,9 @@ def read_records(
     require_answer: bool,
     on_bad_record: OnBadRecord = "error",
     split: str = "train",
-    limit_faults: int = SHOWN_FAULTS,
 ) -> RecordSet:
     """The records of a file or a hub data set: `Source.read` in one call."""
-    opened = open_data(source, columns, split)
-    return opened.read(on_bad_record, require_answer=require_answer, limit_faults=limit_faults)
+    return open_data(source, columns, split).read(on_bad_record, require_answer=require_answer)
 
 
 def open_data(source: str | Path, columns: Columns, split: str = "train", *, every_column: bool = False) -> Source:
@@ -164,7 +184,7 @@ def open_lines(source: str | Path, wanted: Collection[str] | None, split: str = 
         raise DataError(_unknown_kind(path))
     if split != "train":
         raise DataError(f"{path}: split {split!r} was asked for, but a file has no splits; leave it out")
-    name, digest = str(source), content_digest(path)
+    name, digest = str(source), file_digest(path)
     if kind == ".parquet":
         return LineSource(name, digest, lambda: table_lines(load_parquet(path), wanted or ()), counts_rows=True)
     return LineSource(name, digest, lambda: _LINE_READERS[kind](path), counts_rows=False)
@@ -183,8 +203,3 @@ def _unknown_kind(path: Path) -> str:
     if path.suffix.lower() in _COMPRESSED:
         return f"{path} is compressed in a way that is not read here; unpack it, or pack it as .gz"
     return f"{path}: cannot tell from the name what it holds; known are {_KNOWN}"
-
-
-def clipped(text: str) -> str:
-    """The text at a length that a message can hold."""
-    return text if len(text) <= _LONGEST_FAULT else f"{text[:_LONGEST_FAULT]}..."

@@ -5,23 +5,29 @@ and the loss's normaliser need no communication, and a resumed run computes the 
 seen the steps before.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol, TypeVar
 
 from toolkit.core.curriculum.curriculum import Curriculum, Draw
+
+T = TypeVar("T", covariant=True)
+
+
+class PerRow(Protocol[T]):
+    """One number for each row."""
+
+    def __getitem__(self, row: int, /) -> T: ...
 
 
 @dataclass(frozen=True)
 class RowSizes:
-    """Numbers of one data set's rows, each list of shape [rows].
+    """Numbers of one data set's rows, each of shape [rows]: arrays, which may be mapped from disk, or lists."""
 
-    Plain lists: indexing a list is several times faster than indexing an array element by element.
-    """
-
-    lengths: Sequence[int]
-    trained_counts: Sequence[int]
-    weights: Sequence[float]
+    lengths: PerRow[int]
+    trained_counts: PerRow[int]
+    weights: PerRow[float]
 
 
 @dataclass(frozen=True)

@@ -174,3 +174,13 @@ def test_there_is_no_stage_outside_the_run(step):
     curriculum = Curriculum(TWO_STAGES, SIZES, rows_per_step=4, seed=0)
     with pytest.raises(IndexError):
         curriculum.stage_at(step)
+
+
+@given(st.integers(0, 9), st.integers(0, 3))
+def test_the_rows_that_are_drawn_up_to_a_step_are_those_of_its_steps(steps: int, seed: int):
+    stages = [Stage("one", 4, {"a": 1}), Stage("two", 9, {"a": 1, "b": 3})]
+    curriculum = Curriculum(stages, {"a": 13, "b": 5, "c": 2}, rows_per_step=2, seed=seed)
+    draws = [draw for step in range(steps) for draw in curriculum.step(step)]
+    found = {name: sorted(rows) for name, rows in curriculum.drawn_rows(steps).items() if rows}
+    assert found == {name: sorted({draw.row for draw in draws if draw.dataset == name}) for name in found}
+    assert set(found) == {draw.dataset for draw in draws}

@@ -89,6 +89,13 @@ def test_under_autocast_float32_adapters_on_a_bfloat16_base_get_float32_gradient
         assert torch.cosine_similarity(our_gradients[name].flatten(), gradient.flatten(), dim=0) > 0.99
 
 
+def test_a_float32_base_under_autocast_is_left_to_peft(load):
+    (logits, gradients), (ours, our_gradients) = (under_autocast(model) for model in both(load))
+    assert torch.equal(ours, logits)
+    for name, gradient in gradients.items():
+        assert torch.equal(our_gradients[name], gradient)
+
+
 def under_autocast(model):
     with torch.autocast("cpu", torch.bfloat16):
         return logits_and_gradients(model)

@@ -95,3 +95,12 @@ def test_json_is_written_for_people_and_whole(run):
         run.write_json(run.result, {"not": object()})
     assert json.loads(run.result.read_text()) == [1]
     assert everything(run.path) == ["result.json"]
+
+
+@pytest.mark.parametrize(("resume", "overwrite"), [(False, False), (True, False), (False, True)])
+def test_what_a_trainer_leaves_that_was_stopped_before_its_run_began_is_nothing(run, resume, overwrite):
+    run.trainer_private.mkdir(parents=True)
+    check_run_directory(run, resume=resume, overwrite=overwrite)
+    (run.path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError):
+        check_run_directory(run, resume=resume, overwrite=overwrite)

@@ -9,6 +9,7 @@ from toolkit.core.config.model import ModelConfig
 from toolkit.core.ledger import Ledger
 from toolkit.core.runs.description import write_description
 from toolkit.core.runs.directory import RunDirectory, clear_run_directory
+from toolkit.core.runs.identity import require_same_weights
 from toolkit.core.runs.manifest import describe_run, differences, require_same_run
 from toolkit.errors import ConfigError
 
@@ -91,3 +92,17 @@ def test_a_resumed_run_keeps_its_start_and_adds_each_resume(tmp_path):
         assert len(manifest["resumed"]) == times
     assert json.loads(run.ledger.read_text())[0]["records"] == 3
     assert sorted(path.name for path in run.path.iterdir()) == ["config.yaml", "ledger.json", "manifest.json"]
+
+
+def test_what_is_not_known_yet_is_not_compared_and_what_became_known_is(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    clear_run_directory(run)
+    run.write_json(run.manifest, describe_run({"seed": 0, "weights of model.name": "a"}, "toolkit-dpo"))
+    identity = {"seed": 0}
+    require_same_run(json.loads(run.manifest.read_text()), identity)
+    require_same_weights(run, identity, {"weights of model.name": "a"}, resume=True)
+    assert identity == {"seed": 0, "weights of model.name": "a"}
+    with pytest.raises(ConfigError, match=r"weights of model\.name: a → b"):
+        require_same_weights(run, {"seed": 0}, {"weights of model.name": "b"}, resume=True)
+    # A run that begins again is another one.
+    require_same_weights(run, {"seed": 0}, {"weights of model.name": "b"}, resume=False)

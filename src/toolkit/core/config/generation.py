@@ -1,6 +1,6 @@
 """How answers are generated, by predict and later by chat and evaluation."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -36,6 +36,9 @@ class SamplingConfig(StrictModel):
 class GenerationConfig(SamplingConfig):
     """Sampling options; temperature 0 is greedy decoding."""
 
+    engine: Literal["hf", "vllm"] = "hf"
+    """What generates: transformers, or vLLM, which is several times as fast and takes longer to start."""
+
     n: int = Field(default=1, ge=1)
     """Answers for each prompt; more than one wants a temperature above 0."""
 
@@ -43,7 +46,7 @@ class GenerationConfig(SamplingConfig):
     """Seed of the samples."""
 
     batch_size: int = Field(default=16, ge=1)
-    """Answers that are generated at once."""
+    """Answers that are generated at once by `hf`; vLLM sees to that itself."""
 
     logprobs: bool = False
     """Write the log-probability of each answer's tokens besides."""

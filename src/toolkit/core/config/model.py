@@ -1,9 +1,9 @@
 """Which model to load, from where, and in what shape."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from toolkit.core.config.references import LocalOrNamed
 from toolkit.core.config.strict import ConfigPath, StrictModel
@@ -22,7 +22,8 @@ class ModelConfig(StrictModel):
     """`hf` is transformers + PEFT; `auto` takes unsloth where an accelerator and unsloth are both there."""
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
-    """What the forward pass computes in; `auto` is bfloat16 where the device computes it fast, else float32."""
+    """What the forward pass computes in; `auto` is bfloat16 where the device computes it fast, float16 on older
+    CUDA devices, else float32."""
 
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     """Attention implementation; `auto` leaves the choice to the backend."""
@@ -38,6 +39,19 @@ class ModelConfig(StrictModel):
 
     trust_remote_code: bool = False
     """Run Python code that a model folder or hub id brings along; only for sources you trust."""
+
+    _key: str = PrivateAttr("model")
+
+    @property
+    def key(self) -> str:
+        """Where the section stands in its config, by which a message names it."""
+        return self._key
+
+    def standing_at(self, key: str) -> Self:
+        """The same section at another place."""
+        copy = self.model_copy()
+        copy._key = key
+        return copy
 
     @model_validator(mode="after")
     def _revision_is_read(self) -> "ModelConfig":

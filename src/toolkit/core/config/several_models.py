@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, Self
 
-from pydantic import model_validator
+from pydantic import ValidationError, ValidationInfo, model_validator
 
 from toolkit.core.config.model import ModelConfig
 from toolkit.core.config.strict import StrictModel
@@ -23,12 +23,16 @@ class OneOrSeveralModels(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _first_of_several(cls, data: Any) -> Any:
+    def _first_of_several(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, dict) or not isinstance(models := data.get("models"), list | tuple) or not models:
             return data
         if "model" in data:
             raise ValueError("give `model`, or several `models`, and not both")
-        return {**data, "model": models[0]}
+        try:
+            first = ModelConfig.model_validate(models[0], context=info.context)
+        except ValidationError:
+            first = ModelConfig(name="model")  # what is wrong with it is told of `models`
+        return {**data, "model": first}
 
     def of_model(self, index: int | None) -> Self:
         """The config of one of several models, or of the one that there is.
@@ -37,7 +41,10 @@ class OneOrSeveralModels(StrictModel):
             ConfigError: the index is missing, or there is no such model.
         """
         require_model_index(self.models, index)
-        return self if index is None else self.model_copy(update={"model": self.models[index], "models": ()})
+        if index is None:
+            return self
+        model = self.models[index].standing_at(f"models.{index}")
+        return self.model_copy(update={"model": model, "models": ()})
 
 
 def require_model_index(models: Sequence[ModelConfig], index: int | None) -> None:
@@ -61,5 +68,7 @@ def run_of_model(name: str, models: Sequence[ModelConfig], index: int | None) ->
 
 def model_labels(models: Sequence[ModelConfig]) -> list[str]:
     """The last part of each model's id or path, with its index where that is not enough to tell them apart."""
-    names = [PurePath(model.name).name.removesuffix(".gguf") or "model" for model in models]
-    return [f"{name}-{index}" if names.count(name) > 1 else name for index, name in enumerate(names)]
+    labels = [PurePath(model.name).name.removesuffix(".gguf") or "model" for model in models]
+    while len(set(labels)) < len(labels):
+        labels = [f"{label}-{index}" if labels.count(label) > 1 else label for index, label in enumerate(labels)]
+    return labels

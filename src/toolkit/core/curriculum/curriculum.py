@@ -96,12 +96,29 @@ class Curriculum:
         """Return how many rows of each data set a stage draws."""
         return self._placed[stage_index].rows_drawn(self.rows_per_step)
 
+    def drawn_rows(self, steps: int) -> dict[str, Sequence[int]]:
+        """Return the rows of each data set that the first `steps` steps draw, each once and in no certain order."""
+        counts = Counter[str]()
+        for placed in self._placed:
+            if placed.start < steps:
+                counts.update(
+                    placed.period.counts((min(placed.stage.until_step, steps) - placed.start) * self.rows_per_step)
+                )
+        return {dataset: self._first_rows(dataset, count) for dataset, count in counts.items()}
+
     def epochs_per_dataset(self) -> dict[str, float]:
         """Return how often the whole curriculum goes through each data set that it uses."""
         totals = Counter[str]()
         for placed in self._placed:
             totals.update(placed.rows_drawn(self.rows_per_step))
         return {dataset: rows / self.sizes[dataset] for dataset, rows in sorted(totals.items())}
+
+    def _first_rows(self, dataset: str, count: int) -> Sequence[int]:
+        size = self.sizes[dataset]
+        if count >= size:  # a data set is used up before it repeats
+            return range(size)
+        keys = round_keys(self.seed, dataset, 0)
+        return [permute(position, size, keys) for position in range(count)]
 
     def _placed_at(self, step: int) -> _Placed:
         if not 0 <= step < self.total_steps:

@@ -24,7 +24,7 @@ class FusedLinear(lora.Linear):
         """The layer's output of x, of shape [..., in_features]: shape [..., out_features]."""
         adapter = None if args or kwargs else self._only_adapter()
         base = self.get_base_layer()
-        if adapter is None or x.dtype != base.weight.dtype:
+        if adapter is None or x.dtype != base.weight.dtype or _computes_in_another(x):
             return super().forward(x, *args, **kwargs)
         return _LinearWithLora.apply(
             x,
@@ -44,6 +44,12 @@ class FusedLinear(lora.Linear):
             return None
         dropout = self.lora_dropout[active[0]]
         return None if self.training and not isinstance(dropout, nn.Identity) else active[0]
+
+
+def _computes_in_another(x: torch.Tensor) -> bool:
+    """Whether autocast has a linear layer compute in another dtype than that of x."""
+    kind = x.device.type
+    return torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != x.dtype
 
 
 class _LinearWithLora(torch.autograd.Function):

@@ -78,8 +78,8 @@ class HfBackend:
         if config.attention != "auto":
             keywords["attn_implementation"] = config.attention
         if config.quantization != "none":
-            keywords["quantization_config"] = _quantization(config, dtype)
-        with _one_line_errors(config):
+            keywords["quantization_config"] = quantization_settings(config, dtype)
+        with one_line_errors(config):
             loader: Any = AutoModelForCausalLM.from_pretrained
             model, loading = loader(model_files(config), **_source(config), **keywords, output_loading_info=True)
             require_all_weights(config.name, loading["missing_keys"], config.key)
@@ -88,7 +88,7 @@ class HfBackend:
 
     def tokenizer_with_new_ids(self, config: "ModelConfig", *, chatml: bool) -> tuple[Any, tuple[int, ...]]:
         """The tokenizer, and the ids of what it had to learn."""
-        with _one_line_errors(config):
+        with one_line_errors(config):
             tokenizer = AutoTokenizer.from_pretrained(model_files(config), **_source(config))
         new_ids = add_tokens(tokenizer, config.added_tokens, chatml=chatml)
         if tokenizer.pad_token is None:
@@ -142,7 +142,7 @@ def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
     return adapted
 
 
-def _quantization(config: "ModelConfig", dtype: torch.dtype) -> BitsAndBytesConfig:
+def quantization_settings(config: "ModelConfig", dtype: torch.dtype) -> BitsAndBytesConfig:
     if not torch.cuda.is_available():
         raise ModelError(f"{config.key}.quantization: {config.quantization} needs a CUDA device; set it to none")
     if config.quantization == "8bit":
@@ -156,7 +156,7 @@ def _quantization(config: "ModelConfig", dtype: torch.dtype) -> BitsAndBytesConf
 
 
 @contextmanager
-def _one_line_errors(config: "ModelConfig") -> Iterator[None]:
+def one_line_errors(config: "ModelConfig") -> Iterator[None]:
     """Turn the loaders' many errors into a ModelError of one line."""
     try:
         yield

@@ -101,11 +101,11 @@ class UnslothBackend:
 def _base(config: "ModelConfig", **keywords: Any) -> Any:
     """The base model by unsloth; ModelError where it cannot be loaded, in the words of the hf backend."""
     if config.quantization != "none":
-        hf._quantization(config, keywords["dtype"])  # refuses what unsloth would pass over on a CPU
+        hf.quantization_settings(config, keywords["dtype"])  # refuses what unsloth would pass over on a CPU
     if config.attention != "auto":
         keywords["attn_implementation"] = config.attention
     source = {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
-    with hf._one_line_errors(config), redirect_stdout(sys.stderr):
+    with hf.one_line_errors(config), redirect_stdout(sys.stderr):
         files = hf.model_files(config)
         _require_weights(config, files, source)
         model, _ = FastLanguageModel.from_pretrained(

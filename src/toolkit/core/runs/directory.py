@@ -62,6 +62,9 @@ class RunDirectory:
 def check_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that this run may not write to; nothing is created or removed.
 
+    A folder that has nothing but the trainer's own is empty: that is what is left where a run was stopped before it
+    began.
+
     Raises:
         ConfigError: the folder holds a run and neither `resume` nor `overwrite` was asked for.
     """
@@ -70,7 +73,7 @@ def check_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> 
     path = run.path
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file; choose another run.output_dir or --run-name")
-    if not path.is_dir() or not any(path.iterdir()):
+    if not path.is_dir() or all(each == run.trainer_private for each in path.iterdir()):
         return
     if not (resume or overwrite):
         raise ConfigError(
