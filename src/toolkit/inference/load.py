@@ -1,13 +1,16 @@
 """Make an engine from a model config and, where there is one, an adapter."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.config.model import ModelConfig
 from toolkit.core.conversation_encoder import ConversationEncoder, conversation_encoder
+from toolkit.core.extras import require_extra
 from toolkit.core.models.base import LoadedModel
 from toolkit.core.models.load import choose_backend
 from toolkit.inference.engine import Engine
@@ -46,6 +49,35 @@ def load_engine(model: ModelConfig, adapter: Path | None, chat: ChatConfig, batc
 
     ends = end_ids(loaded, conversation_encoder(chat, loaded.tokenizer))
     return HfEngine(loaded.model, loaded.tokenizer, ends, batch_size)
+
+
+@contextmanager
+def vllm_engine(model: ModelConfig, adapter: Path | None, chat: ChatConfig, max_length: int) -> Iterator[Engine]:
+    """vLLM with the model, and the adapter in `adapter` folded into its weights, in a folder that ends with the block.
+
+    Args:
+        max_length: most tokens that a prompt and its answer have together.
+
+    Raises:
+        ConfigError: vLLM is not installed.
+        ModelError: the model or adapter cannot be loaded, cannot end a turn, or cannot hold `max_length` tokens.
+    """
+    require_extra("vllm", "generation.engine: vllm")
+    loaded = choose_backend(model).load_for_inference(model, adapter, chatml=chat.template == "chatml")
+    from toolkit.inference.vllm import VllmEngine  # heavy, and after the backend was chosen
+    from toolkit.inference.vllm_load import VllmOptions
+    from toolkit.inference.vllm_weights import write_merged_weights
+
+    ends = end_ids(loaded, conversation_encoder(chat, loaded.tokenizer))
+    options = VllmOptions(dtype=str(loaded.compute_dtype).removeprefix("torch."), max_length=max_length)
+    with TemporaryDirectory(prefix="posttrain-weights-") as name:
+        folder = Path(name)
+        loaded.tokenizer.save_pretrained(folder)
+        write_merged_weights(loaded.model, folder, loaded.compute_dtype)
+        del loaded  # or its weights would be in memory twice
+        engine = VllmEngine(folder, ends, options)
+        with closing(engine):
+            yield engine
 
 
 def end_ids(loaded: LoadedModel, encoder: ConversationEncoder) -> frozenset[int]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from toolkit.core.config.generation import GenerationConfig
 from toolkit.core.runs.progress import console
 from toolkit.inference.engine import Engine, Sampling
-from toolkit.inference.load import load_engine
+from toolkit.inference.load import load_engine, vllm_engine
 from toolkit.inference.text import completion_text
 from toolkit.predict.answers import answer_line
 from toolkit.predict.job import PredictJob, Work, prepare
@@ -28,16 +28,22 @@ def predict(job: PredictJob) -> list[Path]:
     """
     work = prepare(job)
     print_plan(job, work)
-    weights, generation = job.weights, job.generation
-    engine = load_engine(weights.model, weights.adapter, weights.chat, generation.batch_size)
-    with closing(engine), closing(work.partial), _say_what_is_kept(work):
+    with _engine(job, work) as engine, closing(work.partial), _say_what_is_kept(work):
         work.partial.begin(work.identity)
-        _answer(work, engine, sampling_of(generation))
+        _answer(work, engine, sampling_of(job.generation))
         work.partial.finish(work.outputs)
     console.print(_endings(work))
     for path in work.outputs.values():
         console.print(f"wrote {path}")
     return list(work.outputs.values())
+
+
+def _engine(job: PredictJob, work: Work) -> AbstractContextManager[Engine]:
+    weights, generation = job.weights, job.generation
+    if generation.engine == "hf":
+        return closing(load_engine(weights.model, weights.adapter, weights.chat, generation.batch_size))
+    longest = max(len(request.prompt_ids) for request in work.requests) + generation.max_new_tokens
+    return vllm_engine(weights.model, weights.adapter, weights.chat, longest)
 
 
 def sampling_of(generation: GenerationConfig) -> Sampling:

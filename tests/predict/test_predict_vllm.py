@@ -1,0 +1,34 @@
+"""The real vLLM answers as transformers does, with an adapter on top or without."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from predict_cases import Task
+
+from running import BIN
+from sharp_model import write_adapter
+from vllm_model import write_vllm_model
+
+ROWS = [{"prompt": "One"}, {"prompt": "Two, and somewhat longer"}, {"prompt": "Three"}]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_vllm_model(tiny_model, tmp_path_factory.mktemp("predict"))
+    (folder / "generation_config.json").unlink()  # it names every token as an end
+    return folder
+
+
+@pytest.mark.parametrize("adapted", [False, True], ids=["bare", "adapted"])
+def test_vllm_gives_the_greedy_answers_of_transformers(task: Task, model: Path, tmp_path: Path, adapted: bool) -> None:
+    task.change("model", name=str(model))
+    if adapted:
+        task.trained(write_adapter(model, tmp_path / "adapter", 1))
+    rows, weights = task.ask(ROWS), "adapter" if adapted else "base"
+    for engine in ("hf", "vllm"):
+        output = tmp_path / f"{engine}.jsonl"
+        options = ["--weights", weights, "--set", f"generation.engine={engine}"]
+        subprocess.run([BIN / "toolkit-predict", task.config, rows, output, *options], check=True)
+    assert task.said(tmp_path / "vllm.jsonl") == task.said(tmp_path / "hf.jsonl")
+    assert len(set(task.said(tmp_path / "hf.jsonl"))) > 1
