@@ -54,12 +54,15 @@ def test_the_commands_run_one_after_another(folder: Path) -> None:
 
 
 def test_the_other_sections_that_are_shown_are_those_of_a_config(folder: Path) -> None:
-    _, datasets, models = (yaml.safe_load(block) for block in blocks(PAGE, "yaml"))
+    _, mixture, datasets, models = (yaml.safe_load(block) for block in blocks(PAGE, "yaml"))
     whole = yaml.safe_load((folder / "dpo.yaml").read_text())
     stages = [{"name": "all", "epochs": 1}]
     shown = {**whole, **datasets, "method": {"type": "kto"}, "stages": stages, "validation": None}
     (folder / "kto.yaml").write_text(yaml.safe_dump(shown))
-    assert load_config(folder / "kto.yaml", DPOConfig).datasets["marks"].labelled
+    config = load_config(folder / "kto.yaml", DPOConfig)
+    assert [name for name, dataset in config.datasets.items() if dataset.labelled] == ["marks", "others"]
+    (folder / "mixture.yaml").write_text(yaml.safe_dump({**whole, **mixture}))
+    assert load_config(folder / "mixture.yaml", DPOConfig).method.type == "mixture"
     del whole["model"]
     (folder / "several.yaml").write_text(yaml.safe_dump({**whole, **models}))
     assert [model.name for model in load_config(folder / "several.yaml", DPOConfig).models][1] == "other/model"

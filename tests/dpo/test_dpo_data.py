@@ -131,6 +131,21 @@ def test_answers_that_are_all_labelled_alike_are_refused(label: int, told: str, 
         data(method={"type": "kto"}, datasets=datasets, stages=[{"name": "all", "epochs": 1}])
 
 
+def test_the_share_that_may_be_left_out_is_the_configs(data, tmp_path: Path, write_jsonl):
+    rows = [{"prompt": f"{n}?", "chosen": "yes", "rejected": "yes" if n < 6 else "no"} for n in range(10)]
+    write_jsonl(tmp_path / "half.jsonl", rows)
+    sections: dict[str, Any] = {
+        "datasets": {"half": {"path": "half.jsonl"}},
+        "stages": [{"name": "all", "epochs": 1}],
+    }
+    with pytest.raises(DataError, match=r"datasets\.half: 60% of 10 records are left out .* max_dropped_share: 0\.5"):
+        data(**sections)
+    assert len(data(**sections, max_dropped_share=0.6).datasets["half"]) == 4
+    held_out = {"validation": {"dataset": {"path": "half.jsonl"}}}
+    with pytest.raises(DataError, match=r"^validation\.dataset: 60% of 10 records are left out"):
+        data(**held_out)
+
+
 def test_the_faults_of_all_data_sets_are_told_at_once(data, tmp_path: Path):
     (tmp_path / "c.jsonl").write_text('{"prompt": "a"}\n')
     (tmp_path / "d.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "b"}\n')

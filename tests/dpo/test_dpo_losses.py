@@ -7,23 +7,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.dpo.config.methods import (
-    AnyMethod,
+from toolkit.dpo.config.compared_methods import (
     APODownMethod,
     APOZeroMethod,
-    CPOMethod,
     DPOMethod,
-    DPOPart,
     EXOMethod,
     HingeMethod,
     IPOMethod,
     KTOMethod,
-    MixtureMethod,
-    ORPOMethod,
     RobustMethod,
-    SFTPart,
-    SimPOMethod,
 )
+from toolkit.dpo.config.methods import AnyMethod
+from toolkit.dpo.config.mixtures import DPOPart, MixtureMethod, SFTPart, SimPOPart
+from toolkit.dpo.config.reference_free_methods import CPOMethod, ORPOMethod, SimPOMethod
 from toolkit.dpo.losses import SequenceScores, implied_rewards, kto_divergence, kto_losses, pair_losses
 
 # Pair 1: r_w = −10 + 12 = 2 and r_l = −20 + 19 = −1, so Δ = 3; 4 and 10 tokens, so −2.5 and −2 nats per token.
@@ -201,3 +197,12 @@ def test_the_loss_at_the_start_is_known() -> None:
     assert pair_losses(HingeMethod(type="hinge"), scores).tolist() == [1.0, 1.0]
     assert pair_losses(IPOMethod(type="ipo", beta=0.1), scores).tolist() == pytest.approx([25.0, 25.0])
     assert pair_losses(APOZeroMethod(type="apo_zero"), scores).tolist() == [1.0, 1.0]
+
+
+def test_a_mixture_without_a_reference_adds_up_and_rewards_as_its_leading_loss() -> None:
+    losses = (SFTPart(type="sft", weight=0.5), SimPOPart(type="simpo", beta=2, gamma=1))
+    method = MixtureMethod(type="mixture", losses=losses)
+    scores = SequenceScores(*(torch.tensor([number]) for number in (-4.0, -6.0, 2, 3)))
+    # Both means are −2 nats per token: −log σ(−1) = log(1 + e) = 1.31326, and half of 2 nats.
+    assert pair_losses(method, scores).item() == pytest.approx(1.31326 + 1.0, abs=1e-5)
+    assert [reward.item() for reward in implied_rewards(method, scores)] == [-4.0, -4.0]

@@ -9,7 +9,8 @@ import yaml
 from toolkit.core.config.dump import to_yaml
 from toolkit.core.config.load import load_config
 from toolkit.dpo.config.dpo import DPOConfig
-from toolkit.dpo.config.methods import AnyMethod, MixtureMethod, SFTPart
+from toolkit.dpo.config.methods import AnyMethod
+from toolkit.dpo.config.mixtures import MixtureMethod, SFTPart
 from toolkit.dpo.config.reference import CachedReference, LiveReference, SeparateReference
 from toolkit.errors import ConfigError
 
@@ -52,11 +53,28 @@ def test_each_method_is_its_own_class_and_is_read_back_as_it_was_written(kind: s
     assert load_config(again, DPOConfig) == config
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_each_method_gives_its_formula_and_its_paper(method: type):
-    told = f"{method.__doc__} {method.model_fields['type'].description}"  # type: ignore[attr-defined]
-    assert "arXiv:" in told
-    assert "σ" in told or "Σ" in told or "²" in told or "max(0" in told or "log" in told
+FORMULAS = {
+    "dpo": ("−(1−ε) log σ(β Δ) − ε log σ(−β Δ)", "arXiv:2305.18290"),
+    "ipo": ("(r_w/|y_w| − r_l/|y_l| − 1/(2β))²", "arXiv:2310.12036"),
+    "hinge": ("max(0, 1 − β Δ)", "arXiv:2305.10425"),
+    "robust": ("(−(1−ε) log σ(β Δ) + ε log σ(−β Δ)) / (1 − 2ε)", "arXiv:2403.00409"),
+    "exo": ("q log(q / (1−ε)) + (1−q) log((1−q) / ε) with q = σ(β Δ)", "arXiv:2402.00856"),
+    "apo_zero": ("1 − σ(β r_w) + σ(β r_l)", "arXiv:2408.06266"),
+    "apo_down": ("σ(β r_w) + 1 − σ(β (r_w − r_l))", "arXiv:2408.06266"),
+    "kto": ("λ_D (1 − σ(β (r − z))) for a desirable answer, λ_U (1 − σ(β (z − r)))", "arXiv:2402.01306"),
+    "orpo": ("−log π(y_w|x) / |y_w| − β log σ(log odds(y_w) − log odds(y_l))", "arXiv:2403.07691"),
+    "simpo": ("−log σ(β (log π(y_w|x) / |y_w| − log π(y_l|x) / |y_l|) − γ)", "arXiv:2405.14734"),
+    "cpo": ("−log σ(β (log π(y_w|x) − log π(y_l|x))) − α log π(y_w|x) / |y_w|", "arXiv:2401.08417"),
+    "mixture": ("Σ weight · loss", "arXiv:2411.10442"),
+}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_each_method_gives_its_formula_and_its_paper(kind: str):
+    told = " ".join((TYPES[kind].__doc__ or "").split())
+    formula, paper = FORMULAS[kind]
+    assert formula in told
+    assert paper in told
 
 
 def test_without_a_method_it_is_dpo_and_so_is_a_method_without_a_type(load):
@@ -66,7 +84,7 @@ def test_without_a_method_it_is_dpo_and_so_is_a_method_without_a_type(load):
 
 def test_kto_alone_takes_single_answers_and_three_methods_need_no_reference():
     assert [kind for kind, method in TYPES.items() if method.unpaired] == ["kto"]
-    assert [kind for kind, method in TYPES.items() if not method.needs_reference] == ["orpo", "simpo", "cpo"]
+    assert [kind for kind, method in TYPES.items() if not method.has_reference] == ["orpo", "simpo", "cpo"]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +115,8 @@ def test_a_field_that_a_method_does_not_have_or_cannot_take_is_refused(method: d
         ([{"type": "dpo"}], "at least 2 items"),
         ([{"type": "sft"}, {"type": "sft"}], "a mixture of sft alone never reads the rejected answers"),
         ([{"type": "dpo"}, {"type": "dpo", "beta": 1}], "dpo is in the mixture twice"),
-        ([{"type": "dpo"}, {"type": "orpo"}], "losses.1.type: wanted one of: dpo, ipo, hinge, robust, exo,"),
+        ([{"type": "dpo"}, {"type": "orpo"}], "dpo compares with a reference and orpo needs none; mix losses of one"),
+        ([{"type": "cpo"}, {"type": "sft"}, {"type": "ipo"}], "ipo compares with a reference and cpo needs none"),
         ([{"type": "dpo"}, {"type": "kto"}], "losses.1.type: wanted one of:"),
         ([{"type": "dpo"}, {"type": "sft", "weight": 0}], "losses.1.weight: wanted number > 0, found 0"),
         ([{"type": "dpo"}, {"type": "sft", "beta": 1}], "losses.1.beta: unknown key"),
@@ -116,6 +135,21 @@ def test_a_mixture_reports_rewards_by_the_beta_of_its_first_preference_loss(load
     assert method.beta == 0.7
     assert method.losses[0] == SFTPart(type="sft", weight=1.0)
     assert [loss.weight for loss in method.losses] == [1, 1, 3]
+
+
+def test_a_mixture_of_losses_that_need_no_reference_has_none(load):
+    losses = [{"type": "sft"}, {"type": "simpo", "beta": 3}, {"type": "orpo", "weight": 0.5}]
+    config = load(method={"type": "mixture", "losses": losses})
+    assert config.reference is None
+    assert config.method.beta == 3
+    with pytest.raises(ConfigError, match="reference: mixture compares with no reference; leave the section out"):
+        load(method={"type": "mixture", "losses": losses}, reference={"type": "live"})
+
+
+def test_dropout_is_refused_with_the_reason(load):
+    with pytest.raises(ConfigError, match="lora: dropout must be 0: by it the model would differ from its own ref"):
+        load(lora={"r": 4, "dropout": 0.1})
+    assert load(lora={"r": 4, "dropout": 0}).lora.r == 4
 
 
 def test_the_reference_is_cached_unless_told_otherwise(load):

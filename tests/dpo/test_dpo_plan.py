@@ -63,6 +63,8 @@ def test_the_plan_tells_pairs_method_reference_and_steps(dry_run, folder: Path):
     assert "(folder), LoRA r=16 on all-linear\n" in result.stderr
     assert "method          dpo (beta 0.1, label_smoothing 0)\n" in result.stderr
     assert "reference       the model as training starts, computed once and kept\n" in result.stderr
+    # All 9 pairs are drawn.
+    assert "                scored before the first step: 18 rows, of the 9 pairs that are drawn\n" in result.stderr
     assert "4 pairs: 2 at once × 1 process × 2 micro-batches\n" in result.stderr
     assert "steps           5, learning rate 0.001 cosine after 0 warm-up steps\n" in result.stderr
     assert result.stderr.endswith("nothing was trained (--dry-run)\n")
@@ -83,6 +85,10 @@ def test_the_plan_tells_pairs_method_reference_and_steps(dry_run, folder: Path):
         (["reference={type: live}"], "reference       the model as training starts, asked at every step\n"),
         (["reference={type: model, name: tiny}"], "tiny (folder), asked at every step\n"),
         (["training.max_steps=3"], "training.max_steps stops at step 3"),
+        (
+            ["training.max_steps=1", "validation={fraction: 0.2}"],
+            "scored before the first step: 8 rows, of the 4 pairs that are drawn, and held-out ones\n",
+        ),
         (["lora=null"], "all weights trained\n"),
     ],
 )

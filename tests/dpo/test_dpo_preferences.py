@@ -69,6 +69,11 @@ SHAPES = {
         "chosen": "d",
         "rejected": [user("a"), assistant("b"), user("c"), assistant("e")],
     },
+    "answers as one message each": {
+        "prompt": [user("a"), assistant("b"), user("c")],
+        "chosen": assistant("d"),
+        "rejected": assistant("e"),
+    },
     "conversations as JSON text, as in a table": {
         "chosen": '[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, '
         '{"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]',
@@ -85,6 +90,17 @@ def test_every_shape_gives_the_same_pair_and_only_the_last_answer_is_trained(row
     assert [turn.content for turn in found.prompt.messages] == ["a", "b", "c"]
     assert told(found.chosen) == [*before, ("assistant", "d", True)]
     assert told(found.rejected) == [*before, ("assistant", "e", True)]
+
+
+def test_labelled_answers_that_are_read_as_pairs_are_told_what_they_need():
+    with pytest.raises(DataError) as refused:
+        pair(prompt="a", completion="b", label=True)
+    assert str(refused.value) == (
+        "wants 'chosen' and 'rejected', has 'prompt', 'completion', 'label'; for answers that are labelled each by "
+        "itself set `type: labelled`, which is for method.type: kto"
+    )
+    with pytest.raises(DataError, match="the `columns` section can rename them"):
+        pair(prompt="a", completion="b")
 
 
 def test_the_rejected_answer_is_the_last_assistant_turn_and_not_the_first_message():

@@ -57,12 +57,13 @@ def prepare(cache: Path, tmp_path: Path, write_jsonl, tokenizer) -> Callable[...
         on_useless_pair: Any = "drop",
         seed: int = 0,
         n_samples: int | None = None,
+        max_dropped_share: float = 1.0,
         **chat: Any,
     ) -> PreferenceDataset:
         path = tmp_path / "rows.jsonl"
         if rows is not None:
             write_jsonl(path, rows)
-        policies = Policies(ChatConfig(**chat), "error", on_useless_pair, seed)
+        policies = Policies(ChatConfig(**chat), "error", on_useless_pair, seed, max_dropped_share)
         report = (lambda line: None) if lines is None else lines.append
         config = config or PairsDataset(path=str(path), n_samples=n_samples)
         return prepare_preferences("d", config, policies, tokenizer, report)
@@ -100,8 +101,8 @@ def test_pairs_are_counted_and_their_tokens_are_those_of_both_sides(prepare):
     data = prepare(THREE)
     assert data.chosen.lengths().tolist() == [15, 24, 18]
     assert data.rejected.lengths().tolist() == [16, 21, 31]
-    assert data.sizes().lengths == [31, 45, 49]
-    assert data.sizes().trained_counts == [4 + 5, 5 + 2, 8 + 21]
+    assert list(data.sizes().lengths) == [31, 45, 49]
+    assert list(data.sizes().trained_counts) == [4 + 5, 5 + 2, 8 + 21]
     assert counted(data) == {
         "records": 3,
         "rows": 3,
@@ -238,8 +239,9 @@ def test_under_the_policy_error_the_line_of_the_long_pair_is_named(prepare):
 
 def test_useless_pairs_stop_the_run_where_the_config_says_so_also_when_they_were_dropped_before(prepare):
     prepare([row(1, 2, 2), row(1, 2, 3)])
-    with pytest.raises(DataError, match="both answers are the same"):
+    with pytest.raises(DataError, match=r"(?m)^  .*rows\.jsonl:1: both answers are the same$") as refused:
         prepare(None, on_useless_pair="error")
+    assert "rows.jsonl:2" not in str(refused.value)
 
 
 def test_a_prompt_that_is_written_otherwise_before_an_answer_is_refused(prepare):
@@ -253,9 +255,71 @@ def test_a_prompt_that_is_written_otherwise_before_an_answer_is_refused(prepare)
     answer = [{"role": "assistant", "content": "f"}, {"role": "user", "content": "g"}]
     rows = [{"prompt": prompt, "chosen": [*answer, {"role": "assistant", "content": "h"}], "rejected": "i"}]
     # Reasoning is kept from the last user message on, which the chosen answer moves behind the prompt.
-    with pytest.raises(DataError, match="line 1: the prompt is written otherwise once an answer follows it"):
+    with pytest.raises(
+        DataError, match=r"^datasets\.d: line 1: the prompt is written otherwise once an answer follows"
+    ):
         prepare(rows, train_on="last", reasoning_history="drop")
     assert len(prepare(rows)) == 1
+
+
+TRIMMED = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] | trim }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize("chat", [{}, {"max_length": 9}, {"max_length": 12, "truncation": "right"}])
+def test_answers_that_become_the_same_tokens_are_identical_whatever_their_length(
+    chat: dict[str, Any], prepare, tokenizer, monkeypatch
+):
+    monkeypatch.setattr(tokenizer, "chat_template", TRIMMED)
+    same = [row(1, 20, 20), row(1, 20, 20)]
+    same[0]["rejected"] += " "
+    same[1]["rejected"] += "\n"
+    rows = [*same, row(1, 2, 2), row(1, 1, 2)]
+    chat = {"template": "tokenizer", "min_end_tokens_kept": 0, **chat}
+    if chat.get("max_length") == 9:
+        with pytest.raises(DataError, match=r"no trained token is left of 4 rows \(.*3 identical answers"):
+            prepare(rows, **chat)
+    else:
+        assert prepare(rows, **chat).ledger.dropped == {"identical answers": 3}
+    with pytest.raises(DataError, match=r"^datasets\.d: line 1: both answers become the same tokens.*on_useless_pair"):
+        prepare([same[0], row(1, 1, 2)], on_useless_pair="error", **chat)
+
+
+def test_fewer_samples_than_were_asked_for_are_told_at_every_start(prepare):
+    rows = [row(1, 40 if number % 2 else 2, 1) for number in range(20)]
+    for _ in range(2):
+        lines: list[str] = []
+        found = prepare(rows, n_samples=12, max_length=32, lines=lines)
+        assert len(found) < 12
+        assert lines[-1] == f"datasets.d: n_samples is 12, and {len(found)} come out"
+    lines = []
+    prepare(rows, n_samples=21, lines=lines)
+    assert lines[-1] == "datasets.d: n_samples is 21, and 20 come out"
+    lines = []
+    prepare(rows, n_samples=20, lines=lines)
+    assert not any("n_samples" in line for line in lines)
+
+
+def test_a_data_set_of_which_too_much_would_be_left_out_is_refused(prepare):
+    # Of ten records two say the same twice, one has an empty answer and three are too long: 60 %.
+    rows = [row(1, 2, 2)] * 2 + [row(1, 0, 2)] + [row(1, 40, 2)] * 3 + [row(1, 1, 2)] * 4
+    assert len(prepare(rows, max_length=32, max_dropped_share=0.6)) == 4
+    with pytest.raises(DataError) as refused:
+        prepare(rows, max_length=32, max_dropped_share=0.59)
+    told = str(refused.value)
+    assert told.startswith("datasets.d: 60% of 10 records are left out (")
+    assert all(count in told for count in ("3 too long", "2 identical answers", "1 empty answer"))
+    assert "more than max_dropped_share: 0.59 allows; look at the data and its columns, raise chat.max_length" in told
+
+
+def test_what_n_samples_leaves_out_is_not_dropped(prepare):
+    rows = [row(1, 2, 2)] * 10 + [row(1, 1, 2)] * 30
+    # A quarter is useless, and of the others nothing is too long.
+    assert len(prepare(rows, n_samples=3, max_dropped_share=0.25)) == 3
+    with pytest.raises(DataError, match=r"25% of 40 records are left out \(10 identical answers\)"):
+        prepare(rows, n_samples=3, max_dropped_share=0.24)
 
 
 def test_a_second_start_reads_the_arrays_and_not_the_file(prepare, cache: Path):
@@ -313,7 +377,7 @@ def test_weights_go_with_their_pairs(prepare):
     data = prepare([row(1, 2, 3, weight=0.5), row(1, 2, 2, weight=9), row(2, 2, 3)])
     assert data.weights.tolist() == [0.5, 1.0]
     assert data.rejected.weights.tolist() == [0.5, 1.0]
-    assert data.sizes().weights == [0.5, 1.0]
+    assert list(data.sizes().weights) == [0.5, 1.0]
 
 
 def test_all_pairs_of_a_prompt_are_on_one_side_of_a_split(prepare):

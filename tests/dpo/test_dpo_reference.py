@@ -1,5 +1,6 @@
 """All kinds of reference agree where their weights are the same, and stay as they were while training goes on."""
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,18 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
-from dpo.dpo_runs import Built, build, write_run
+from dpo.dpo_runs import TRAINING, Built, build, training_rows, write_run
+from running import metrics
 from toolkit.core.cache import cache_dir
-from toolkit.errors import ModelError
+from toolkit.core.config.load import load_config
+from toolkit.dpo.config.dpo import DPOConfig
+from toolkit.dpo.frozen import without_dropout
+from toolkit.dpo.plan import show_plan
+from toolkit.dpo.sharding import require_whole_model
+from toolkit.dpo.train import train
+from toolkit.errors import ConfigError, ModelError
 
 KTO = {"type": "kto"}
 
@@ -55,8 +63,9 @@ def by_whole_logits(built: Built, model: Any) -> list[list[float]]:
 def sft_adapter(tiny_model: Path, tmp_path: Path) -> Path:
     """An adapter that has learnt something, with dropout, as an SFT run leaves it."""
     (tmp_path / "sft").mkdir()
-    built = build(write_run(tmp_path / "sft", tiny_model, lora={"r": 4, "dropout": 0.5}, method={"type": "simpo"}))
+    built = build(write_run(tmp_path / "sft", tiny_model, lora={"r": 4}, method={"type": "simpo"}))
     moved(built)
+    built.loaded.model.peft_config["default"].lora_dropout = 0.5
     built.loaded.model.save_pretrained(tmp_path / "sft" / "adapter")
     return tmp_path / "sft" / "adapter"
 
@@ -71,7 +80,7 @@ def start(tiny_model: Path, kind: str, adapter: Path) -> tuple[dict[str, Any], C
     if kind == "adapter":
         sections = {"model": {**model, "adapter": str(adapter)}, "lora": ...}
         return sections, lambda: PeftModel.from_pretrained(base(), adapter).eval()
-    return {"model": model, "lora": {"r": 4, "dropout": 0.5} if kind == "base" else None}, base
+    return {"model": model, "lora": {"r": 4} if kind == "base" else None}, base
 
 
 @pytest.mark.parametrize("method", [{"type": "dpo"}, KTO], ids=["dpo", "kto"])
@@ -219,10 +228,99 @@ def test_a_damaged_file_is_computed_anew(damage: bytes | str, tiny_model: Path, 
     assert [np.load(path).shape for path in kept()] == [(4,), (4,)]
 
 
-def test_a_separate_model_of_another_tokenizer_is_refused(own_model: Path, tiny_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("begin", [lambda config: train(config, "run"), lambda config: show_plan(config, "run")])
+def test_a_separate_model_of_another_tokenizer_is_refused_before_weights_are_loaded(
+    begin: Callable[[DPOConfig], Any], own_model: Path, tiny_model: Path, tmp_path: Path
+) -> None:
     tokenizer = AutoTokenizer.from_pretrained(own_model)
     tokenizer.add_tokens(["<another>"])
     tokenizer.save_pretrained(own_model)
+    (own_model / "model.safetensors").unlink()
     config = write_run(tmp_path, tiny_model, reference={"type": "model", "name": str(own_model)})
     with pytest.raises(ModelError, match=r"reference\.name: .* has other tokens than .*choose a model of the same"):
-        build(config)
+        begin(load_config(config, DPOConfig))
+
+
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [
+        ({"name": "./nowhere"}, r"^reference\.name: there is no folder .*nowhere$"),
+        ({"name": "a/b/c"}, r"^reference\.name: 'a/b/c' is neither a folder"),
+        ({"name": "{model}", "adapter": "nowhere"}, r"^reference\.adapter: .*nowhere has no adapter_config"),
+    ],
+)
+def test_a_separate_model_that_is_not_there_is_told_by_its_own_key(
+    reference: dict[str, str], told: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    named = {key: value.format(model=tiny_model) for key, value in reference.items()}
+    config = load_config(write_run(tmp_path, tiny_model, reference={"type": "model", **named}), DPOConfig)
+    with pytest.raises(ModelError, match=told):
+        show_plan(config, "run")
+
+
+def test_a_separate_model_that_cannot_be_loaded_is_told_by_its_own_key(
+    own_model: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    (own_model / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(ModelError, match=r"^reference\.name: cannot load "):
+        build(write_run(tmp_path, tiny_model, reference={"type": "model", "name": str(own_model)}))
+
+
+@pytest.mark.parametrize("reference", ["cached", "live"])
+def test_a_model_without_training_is_its_own_reference_also_where_it_and_its_adapter_have_dropout(
+    reference: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(tiny_model, tmp_path / "gpt2", ignore=shutil.ignore_patterns("*.safetensors")))
+    torch.manual_seed(0)
+    # Dropout of 0.1 in GPT-2's layers by default; that of the adapter, as SFT may have left it, is 0.5.
+    shape: dict[str, Any] = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512}
+    GPT2LMHeadModel(GPT2Config(vocab_size=384, eos_token_id=2, bos_token_id=None, **shape)).save_pretrained(model)
+    lora = {"r": 4, "target_modules": ["c_attn"]}
+    (tmp_path / "sft").mkdir()
+    first = build(write_run(tmp_path / "sft", model, lora=lora, method={"type": "simpo"}))
+    first.loaded.model.peft_config["default"].lora_dropout = 0.5
+    first.loaded.model.save_pretrained(tmp_path / "sft" / "adapter")
+    section = {"name": str(model), "adapter": str(tmp_path / "sft" / "adapter"), "dtype": "float32"}
+    training = {**TRAINING, "learning_rate": 1e-12}
+    config = write_run(tmp_path, model, model=section, lora=..., reference={"type": reference}, training=training)
+    built = build(config)
+    built.trainer.train()
+    for row in training_rows(metrics(built.run.path)):
+        assert row["loss"] == pytest.approx(math.log(2), abs=1e-5)
+
+
+def test_dropout_of_attention_is_turned_off_where_it_is_a_number_beside_the_layers(tiny_model: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attention_dropout=0.9)
+    ids = torch.arange(3, 40)[None]
+    model.train()
+    with torch.no_grad():
+        assert not torch.equal(model(input_ids=ids).logits, model(input_ids=ids).logits)
+        without_dropout(model)
+        assert torch.equal(model(input_ids=ids).logits, model(input_ids=ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("launch", "told"),
+    [
+        ({"ACCELERATE_USE_FSDP": "true"}, "FSDP was asked for by accelerate launch, and toolkit-dpo cannot train a"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "ZeRO-3 was asked for"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_CONFIG_FILE": "zero.json"}, "ZeRO-3 was asked"),
+    ],
+)
+def test_a_model_that_is_sharded_over_ranks_is_refused(
+    launch: dict[str, str], told: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 3}}')
+    for name, value in launch.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=told):
+        train(load_config(write_run(tmp_path, tiny_model), DPOConfig), "run")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_zero_that_keeps_the_model_whole_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    for stage in ("1", "2"):
+        monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", stage)
+        require_whole_model()

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
-from dpo.dpo_runs import COMMAND, TRAINING, build, run, write_run
+from dpo.dpo_runs import COMMAND, HELD_OUT, TRAINING, build, run, write_rows, write_run
 from running import kill_after, metrics
 from toolkit.core.cache import cache_dir
 from toolkit.core.config.load import load_config
@@ -16,7 +17,7 @@ from toolkit.errors import ConfigError
 
 STAGES = [{"name": "one", "until_step": 4, "mix": {"a": 1}}, {"name": "two", "until_step": 8, "mix": {"a": 1}}]
 SECTIONS: dict[str, Any] = {
-    "lora": {"r": 4, "dropout": 0.1},
+    "lora": {"r": 4},
     "stages": STAGES,
     "training": {**TRAINING, "micro_batch_size": 2, "schedule": "cosine"},
     "run": {"save_every": 3, "keep_checkpoints": 9},
@@ -26,7 +27,7 @@ FILES = ("adapter_model.safetensors", "checkpoint-8/optimizer.pt")
 
 
 def test_a_killed_run_goes_on_bit_for_bit(tiny_model: Path, tmp_path: Path) -> None:
-    # Dropout is on, checkpoints are at steps 3, 4 (the best so far) and 6, and the kill comes after step 5 or so.
+    # Checkpoints are at steps 3, 4 (the best so far) and 6, and the kill comes after step 5 or so.
     left_alone = run(write_run(tmp_path, tiny_model, name="left_alone", **SECTIONS))
     killed = write_run(tmp_path, tiny_model, name="killed", **SECTIONS)
     folder = tmp_path / "runs" / "killed"
@@ -43,7 +44,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tiny_model: Path, tmp_path: Path) -> N
 def sft_adapter(tiny_model: Path, tmp_path: Path) -> Path:
     """An adapter that a run of its own has trained."""
     (tmp_path / "sft").mkdir()
-    built = build(write_run(tmp_path / "sft", tiny_model, lora={"r": 4, "dropout": 0.1}, method={"type": "simpo"}))
+    built = build(write_run(tmp_path / "sft", tiny_model, lora={"r": 4}, method={"type": "simpo"}))
     built.trainer.train()
     built.loaded.model.save_pretrained(tmp_path / "sft" / "adapter")
     return tmp_path / "sft" / "adapter"
@@ -89,6 +90,52 @@ def test_a_resume_that_would_be_another_run_is_refused_by_name(
     with pytest.raises(ConfigError, match=named):
         train(changed, "run", resume=True)
     assert (tmp_path / "runs" / "run" / "checkpoint-4").is_dir()
+
+
+def stopped_halfway(folder: Path) -> None:
+    """Leave a finished run as a kill after step 7 would have left it."""
+    shutil.rmtree(folder / "checkpoint-8")
+    (folder / "result.json").unlink()
+
+
+@pytest.mark.parametrize("reference", ["cached", "live"])
+def test_an_adapter_that_was_trained_again_in_the_meantime_is_another_reference(
+    reference: str, tiny_model: Path, tmp_path: Path, sft_adapter: Path
+) -> None:
+    model = {"name": str(tiny_model), "adapter": str(sft_adapter), "dtype": "float32"}
+    sections = {**SECTIONS, "model": model, "lora": ..., "reference": {"type": reference}}
+    config = load_config(write_run(tmp_path, tiny_model, **sections), DPOConfig)
+    train(config, "run")
+    stopped_halfway(tmp_path / "runs" / "run")
+    weights = load_file(sft_adapter / "adapter_model.safetensors")
+    save_file({name: weight * 2 for name, weight in weights.items()}, sft_adapter / "adapter_model.safetensors")
+    with pytest.raises(ConfigError, match=r"weights of model\.adapter on model\.name: \w+ → \w+"):
+        train(config, "run", resume=True)
+    # Put back, it is the same run again.
+    save_file(weights, sft_adapter / "adapter_model.safetensors")
+    assert train(config, "run", resume=True)["steps"] == 8
+
+
+def test_another_separate_reference_in_the_same_folder_is_told(tiny_model: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(tiny_model, tmp_path / "other"))
+    reference = {"type": "model", "name": str(other), "dtype": "float32"}
+    config = load_config(write_run(tmp_path, tiny_model, **{**SECTIONS, "reference": reference}), DPOConfig)
+    train(config, "run")
+    stopped_halfway(tmp_path / "runs" / "run")
+    weights = load_file(other / "model.safetensors")
+    weights["model.norm.weight"] += 1
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"weights of reference: \w+ → \w+"):
+        train(config, "run", resume=True)
+
+
+def test_held_out_rows_that_were_changed_are_told(tiny_model: Path, tmp_path: Path) -> None:
+    config = load_config(write_run(tmp_path, tiny_model, **SECTIONS), DPOConfig)
+    train(config, "run")
+    stopped_halfway(tmp_path / "runs" / "run")
+    write_rows(tmp_path / "held_out.jsonl", HELD_OUT[1:])
+    with pytest.raises(ConfigError, match=r"\n  validation\.dataset: \w+ → \w+\n"):
+        train(config, "run", resume=True)
 
 
 def test_a_longer_last_stage_goes_on_and_says_what_that_does(

@@ -15,6 +15,7 @@ from toolkit.core.config.load import load_config
 from toolkit.core.config.model import ModelConfig
 from toolkit.core.config.several_models import model_labels
 from toolkit.dpo.config.dpo import DPOConfig
+from toolkit.dpo.several import comparison
 from toolkit.errors import ConfigError
 
 
@@ -41,10 +42,10 @@ def config(tmp_path: Path, tiny_model: Path) -> Path:
 
 
 def test_a_failure_does_not_stop_the_rest_and_the_runs_are_found_by_their_index(config: Path, tmp_path: Path) -> None:
-    said = call("toolkit-dpo", config, "--output-dir", tmp_path / "elsewhere", expect=1)
+    said = call("toolkit-dpo", config, "--output-dir", tmp_path / "elsewhere", expect=2)
     runs = tmp_path / "elsewhere" / config.stem
-    assert "1 of 3 models failed: broken" in said
-    assert "cannot load" in said
+    assert "1 of 3 models failed: broken; what went wrong stands above, and --resume goes on with them" in said
+    assert "error: models.1.name: cannot load" in said
     for name in ("tiny", "second"):
         result = json.loads((runs / name / "result.json").read_text())
         assert f"{name} " in said
@@ -65,6 +66,64 @@ def test_a_failure_does_not_stop_the_rest_and_the_runs_are_found_by_their_index(
     for command in (("toolkit-merge", config), ("toolkit-predict", config, questions, tmp_path / "none.jsonl")):
         told = call(*command, *there, expect=2)
         assert "--model-index: the config has several models; give 0 for tiny, 1 for broken, 2 for second" in told
+
+
+def write_models(config: Path, *changes: dict[str, Any]) -> None:
+    """Two models, each with changes of its own."""
+    data: dict[str, Any] = yaml.safe_load(config.read_text())
+    data["models"] = [{**data["models"][0], **change} for change in changes]
+    config.write_text(yaml.safe_dump(data))
+
+
+def test_a_failed_dry_run_names_the_key_says_nothing_of_resume_and_ends_as_wrong_input_does(config: Path) -> None:
+    write_models(config, {"name": "./nowhere"}, {})
+    said = call("toolkit-dpo", config, "--dry-run", expect=2)
+    assert "error: models.0.name: there is no folder" in said
+    assert said.count("nothing was trained (--dry-run)") == 1
+    assert said.splitlines()[-1] == "error: 1 of 2 models failed: nowhere; what went wrong stands above"
+
+
+def test_runs_that_failed_by_themselves_end_as_a_failed_run_does(config: Path) -> None:
+    write_models(config, {"name": "./nowhere"}, {})
+    said = call("toolkit-dpo", config, "--set", "training.learning_rate=1e30", expect=1)
+    assert "2 of 2 models failed: nowhere, tiny" in said
+
+
+def test_a_typo_in_one_of_several_models_is_told_once_where_it_stands(config: Path) -> None:
+    write_models(config, {"dtyp": "float32"}, {})
+    with pytest.raises(ConfigError) as refused:
+        load_config(config, DPOConfig)
+    assert "models.0.dtyp: unknown key; did you mean dtype?" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def finished(folder: Path, exported: str, evaluations: dict[int, float]) -> Path:
+    """The folder of a run that ended, with held-out losses by step."""
+    folder.mkdir()
+    rows: list[dict[str, Any]] = [
+        {"step": step, "eval_loss": loss, "eval_reward_accuracy": loss / 2} for step, loss in evaluations.items()
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = {"steps": 9, "exported": exported, "reward_accuracy": 0.9, "reward_margin": 1.5, "seconds": 3.0}
+    (folder / "result.json").write_text(json.dumps({**result, "validation_loss": None}))
+    return folder
+
+
+def test_the_table_compares_the_weights_that_were_exported(tmp_path: Path) -> None:
+    runs = [
+        finished(tmp_path / "best", "checkpoint-4", {0: 0.7, 4: 0.2, 8: 0.4}),
+        finished(tmp_path / "once", "checkpoint-9", {8: 0.6}),
+        finished(tmp_path / "never", "checkpoint-9", {0: 0.7}),
+        tmp_path / "failed",
+    ]
+    table = comparison(runs, [0, 0, 0, 2])
+    rows = list(zip(*(column.cells for column in table.columns), strict=True))
+    assert rows == [
+        ("best", "9", "0.200", "0.100", "1.500", "3.000"),
+        ("once", "9", "0.600", "0.300", "1.500", "3.000"),
+        ("never", "9", "", "0.900", "1.500", "3.000"),
+        ("failed", "failed (exit status 2)", "", "", "", ""),
+    ]
 
 
 def test_a_dry_run_plans_each_model_and_trains_none(config: Path) -> None:
@@ -96,3 +155,5 @@ def test_one_model_and_several_together_are_refused(config: Path) -> None:
 def test_models_of_one_name_are_told_apart_by_their_index() -> None:
     models = [ModelConfig(name=name) for name in ("a/Small", "b/Small", "c/Large.gguf")]
     assert model_labels(models) == ["Small-0", "Small-1", "Large"]
+    crossed = model_labels([ModelConfig(name=name) for name in ("x/a", "y/a", "z/a-0")])
+    assert crossed == ["a-0-0", "a-1", "a-0-2"]

@@ -1,5 +1,6 @@
 """Preference data in files: two files line by line, and everything wrong told by its place."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,25 @@ def test_tables_can_be_read_too(tmp_path: Path):
     for name in ("pairs.csv", "pairs.parquet"):
         source = open_preferences(PairsDataset(path=str(tmp_path / name)))
         assert [each[1:] for each in answers(source.read("error", "drop"))] == [("b", "c")]
+
+
+def test_messages_are_read_from_the_json_text_that_a_table_has_also_beside_a_prompt(tmp_path: Path):
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    other = [turns[0], {"role": "assistant", "content": "c"}]
+    for name, prompt, cut in (("text", "a", 0), ("messages", json.dumps(turns[:1]), 0), ("answers", "a", 1)):
+        path = tmp_path / f"{name}.csv"
+        with path.open("w", newline="") as file:
+            cells = [prompt, json.dumps(turns[cut:]), json.dumps(other[cut:])]
+            csv.writer(file).writerows([["prompt", "chosen", "rejected"], cells])
+        found = open_preferences(PairsDataset(path=str(path))).read("error", "drop")
+        assert answers(found) == [(2, "b", "c")], name
+        assert [turn.content for turn in found.records[0][1].prompt.messages] == ["a"], name
+
+
+def test_text_that_only_looks_like_json_is_text(one_file):
+    rows = [pair(1, chosen="[1, 2]", rejected="[sic]"), pair(2, chosen='{"a": 1}', rejected="{")]
+    found = one_file(rows).read("error", "drop")
+    assert answers(found) == [(1, "[1, 2]", "[sic]"), (2, '{"a": 1}', "{")]
 
 
 def test_labels_in_a_table_are_text_and_each_answer_is_a_record(tmp_path: Path):

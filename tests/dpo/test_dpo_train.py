@@ -96,8 +96,9 @@ def test_before_and_after_are_the_first_and_the_last_evaluation() -> None:
         {"type": "simpo"},
         {"type": "cpo"},
         {"type": "mixture", "losses": [{"type": "dpo"}, {"type": "sft"}]},
+        {"type": "mixture", "losses": [{"type": "simpo"}, {"type": "sft"}]},
     ],
-    ids=lambda method: method["type"],
+    ids=lambda method: "+".join(each["type"] for each in method.get("losses", [method])),
 )
 def test_every_method_learns_to_tell_the_pairs_apart(method: dict[str, Any], tiny_model: Path, tmp_path: Path) -> None:
     stages = [{"name": "one", "until_step": 25, "mix": {"a": 1}}]

@@ -9,6 +9,7 @@ import torch
 from dpo.dpo_runs import HELD_OUT, PAIRS, TRAINING, Built, build, training_rows, write_rows, write_run
 from running import metrics
 from toolkit.core.runs.metrics import read_metrics
+from toolkit.core.training import frozen_head, labelled_head
 from toolkit.dpo.measures import share_above, summary
 
 METHODS: list[dict[str, Any]] = [
@@ -73,14 +74,25 @@ def test_recomputed_activations_change_nothing(reference: str, tiny_model: Path,
     assert losses[0][2] < losses[0][0] - 0.05
 
 
-def test_the_head_sees_only_answers_and_the_reference_is_not_asked_again(tiny_model: Path, tmp_path: Path) -> None:
+def test_the_head_sees_only_answers_and_the_reference_is_not_asked_again(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     built = build(write_run(tmp_path, tiny_model))
     seen: list[int] = []
+
+    def counted(hidden: torch.Tensor, *others: Any, **options: Any) -> frozen_head.Scores:
+        seen.append(len(hidden))
+        return frozen_head.frozen_head_scores(hidden, *others, **options)
+
+    # The head is frozen, so that this computes what it would; the layer itself gets nothing to do.
+    monkeypatch.setattr(labelled_head, "frozen_head_scores", counted)
+    left = []
     handle = built.loaded.model.get_output_embeddings().register_forward_hook(
-        lambda module, inputs, output: seen.append(inputs[0].shape[:-1].numel())
+        lambda module, inputs, output: left.append(output.shape[:-1].numel())
     )
     built.trainer.train()
     handle.remove()
+    assert set(left) == {0}
     rows = training_rows(metrics(built.run.path))
     assert sum(seen) == sum(row["trained_tokens"] for row in rows) < sum(row["tokens"] for row in rows)
 

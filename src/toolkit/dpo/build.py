@@ -1,12 +1,11 @@
 """Wire the trainer: arguments, placeholder data, collator, callbacks and reference. Imports transformers' Trainer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from transformers import PrinterCallback, TrainingArguments
 
 from toolkit.core.models.base import LoadedModel
-from toolkit.core.models.load import choose_backend
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.processes import process_count
@@ -20,27 +19,36 @@ from toolkit.dpo.config.dpo import DPOConfig
 from toolkit.dpo.config.reference import CachedReference as CachedConfig
 from toolkit.dpo.config.reference import SeparateReference
 from toolkit.dpo.data import PreferenceData
-from toolkit.dpo.frozen import start_digest, start_of_training
+from toolkit.dpo.frozen import Frozen, start_digest, start_of_training, without_dropout
 from toolkit.dpo.measures import METRICS
 from toolkit.dpo.passes import cost_of_a_pass
 from toolkit.dpo.reference import LiveReference, Reference, cached_reference
 from toolkit.dpo.rows import RunRows, trained_sides
 from toolkit.dpo.scores import AskedModel, RowScorer
+from toolkit.dpo.separate import load_separate
 from toolkit.dpo.trainer import PreferenceTrainer
-from toolkit.errors import ModelError
 
 
 def build_trainer(
-    config: DPOConfig, data: PreferenceData, loaded: LoadedModel, run: RunDirectory, counters: RunCounters
+    config: DPOConfig,
+    data: PreferenceData,
+    loaded: LoadedModel,
+    run: RunDirectory,
+    counters: RunCounters,
+    require_weights: Callable[[Mapping[str, str]], None] = lambda weights: None,
 ) -> PreferenceTrainer:
     """A trainer that is ready for `train()`; `counters` go on from where they are.
 
-    A cached reference that is not in the cache yet is computed here, by all ranks together.
+    What a cached reference does not have yet is computed here, by all ranks together.
 
-    Raises:
-        ModelError: the reference is a model of another tokenizer.
+    Args:
+        require_weights: called before that with the digests of the weights on which the reference stands, by names;
+            it may refuse them.
     """
+    without_dropout(loaded.model)
     frozen = _frozen(config, loaded)  # first, while nothing is attached to the model yet
+    if frozen is not None:
+        require_weights({f"weights of {frozen.name}": frozen.weights})
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
     planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
     rows = RunRows(data.datasets, data.validation, config.chat.max_length)
@@ -62,7 +70,7 @@ def build_trainer(
     )
     trainer.remove_callback(PrinterCallback)
     if frozen is not None:
-        trainer.reference = _reference(config, loaded, frozen, rows, trainer.scorer)
+        trainer.reference = _reference(config, data, frozen, rows, trainer.scorer)
     return trainer
 
 
@@ -96,35 +104,25 @@ def _plans_with_padding(
     return plan
 
 
-def _frozen(config: DPOConfig, loaded: LoadedModel) -> AskedModel | None:
-    """What is asked for the reference's log-probabilities, if the method has one."""
+def _frozen(config: DPOConfig, loaded: LoadedModel) -> Frozen | None:
+    """The reference's model, if the method has one."""
     if config.reference is None:
         return None
     if isinstance(config.reference, SeparateReference):
-        return _separate(config, config.reference, loaded)
+        separate = load_separate(config, config.reference)
+        return Frozen(AskedModel(separate), "reference", start_digest(separate, new_adapter=False))
+    new_adapter = _has_new_adapter(config)
+    weights = start_digest(loaded.model, new_adapter=new_adapter)
     kept_apart = not isinstance(config.reference, CachedConfig)
-    return start_of_training(loaded.model, new_adapter=_has_new_adapter(config), asked_later=kept_apart)
+    asked = start_of_training(loaded.model, new_adapter=new_adapter, asked_later=kept_apart)
+    return Frozen(asked, "model.adapter on model.name" if config.model.adapter else "model.name", weights)
 
 
-def _separate(config: DPOConfig, reference: SeparateReference, loaded: LoadedModel) -> AskedModel:
-    other = choose_backend(reference).load_for_inference(
-        reference, reference.adapter, chatml=config.chat.template == "chatml"
-    )
-    if other.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
-        raise ModelError(
-            f"reference.name: {reference.name} has other tokens than {config.model.name}, so that it cannot judge the "
-            "same answers; choose a model of the same tokenizer, with the same added_tokens"
-        )
-    return AskedModel(other.model)
-
-
-def _reference(
-    config: DPOConfig, loaded: LoadedModel, frozen: AskedModel, rows: RunRows, scorer: RowScorer
-) -> Reference:
+def _reference(config: DPOConfig, data: PreferenceData, frozen: Frozen, rows: RunRows, scorer: RowScorer) -> Reference:
     if not isinstance(config.reference, CachedConfig):
-        return LiveReference(frozen, scorer)
-    weights = start_digest(loaded.model, new_adapter=_has_new_adapter(config))
-    return cached_reference(frozen, weights, rows, scorer)
+        return LiveReference(frozen.asked, scorer)
+    drawn = data.curriculum.drawn_rows(data.max_steps)
+    return cached_reference(frozen.asked, frozen.weights, rows, drawn, scorer)
 
 
 def _has_new_adapter(config: DPOConfig) -> bool:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from toolkit.core.curriculum.curriculum import Curriculum
 from toolkit.core.ledger import Ledger
 from toolkit.core.preparation import VALIDATION, prepare_each
@@ -40,7 +42,9 @@ def prepare_data(config: DPOConfig, tokenizer: Any, report: Callable[[str], None
     sources = dict(config.datasets)
     if config.validation is not None and config.validation.dataset is not None:
         sources[VALIDATION] = config.validation.dataset
-    policies = Policies(config.chat, config.on_bad_record, config.on_useless_pair, config.training.seed)
+    policies = Policies(
+        config.chat, config.on_bad_record, config.on_useless_pair, config.training.seed, config.max_dropped_share
+    )
 
     def prepare(name: str, source: AnyPreferences) -> PreferenceDataset:
         return prepare_preferences(name, source, policies, tokenizer, report)
@@ -68,7 +72,7 @@ def _as_labelled(dataset: PreferenceDataset) -> LabelledDataset:
 
 def _require_both_labels(datasets: list[LabelledDataset]) -> None:
     """Refuse data in which every answer is good, or every one bad: the label column is misread, or one side missing."""
-    labels = {bool(label) for dataset in datasets for label in set(dataset.desirable.tolist())}
+    labels = {bool(label) for dataset in datasets for label in np.unique(dataset.desirable)}
     if len(labels) == 1:
         raise DataError(
             f"every answer in datasets is labelled {str(labels.pop()).lower()}; kto learns from good and bad ones, so "

@@ -9,10 +9,22 @@ import numpy.typing as npt
 
 from toolkit.core import tokenized
 from toolkit.core.ledger import Ledger
-from toolkit.core.step_plan import RowSizes
+from toolkit.core.step_plan import PerRow, RowSizes
+from toolkit.core.token_arrays import PickedValues
 from toolkit.core.tokenized import TokenizedDataset
 
 Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Summed:
+    """For each row the sum of two numbers."""
+
+    one: PerRow[int]
+    other: PerRow[int]
+
+    def __getitem__(self, row: int) -> int:
+        return int(self.one[row]) + int(self.other[row])
 
 
 @dataclass(frozen=True)
@@ -39,7 +51,7 @@ class PairedDataset:
         return len(self.chosen)
 
     @property
-    def weights(self) -> npt.NDArray[np.float32]:
+    def weights(self) -> npt.NDArray[np.float32] | PickedValues:
         """Factor on each pair's loss, shape [pairs]."""
         return self.chosen.weights
 
@@ -50,9 +62,9 @@ class PairedDataset:
 
     def sizes(self) -> RowSizes:
         """The pairs' numbers, as the step planner wants them: tokens of both sides together."""
-        lengths = self.chosen.lengths() + self.rejected.lengths()
-        trained = self.chosen.trained_counts() + self.rejected.trained_counts()
-        return RowSizes(lengths.tolist(), trained.tolist(), self.weights.astype(float).tolist())
+        one, other = self.chosen.sizes(), self.rejected.sizes()
+        lengths = _Summed(one.lengths, other.lengths)
+        return RowSizes(lengths, _Summed(one.trained_counts, other.trained_counts), self.weights)
 
     def subset(self, rows: Rows, name: str) -> "PairedDataset":
         """The given pairs as a data set of their own, in the order given."""
@@ -100,7 +112,7 @@ class LabelledDataset:
         return cls.from_sides(pairs.chosen, pairs.rejected, pairs.name, pairs.ledger, pairs.digest)
 
     @property
-    def weights(self) -> npt.NDArray[np.float32]:
+    def weights(self) -> npt.NDArray[np.float32] | PickedValues:
         """Factor on each row's loss, shape [rows]."""
         return self.completions.weights
 
@@ -142,6 +154,5 @@ def concatenate(parts: Sequence[PreferenceDataset], name: str) -> PreferenceData
 def _rows_digest(sides: Sequence[TokenizedDataset]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for side in sides:
-        for array in (side.lengths(), side.ids, side.trained):
-            digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(side.token_digest())
     return digest.hexdigest()

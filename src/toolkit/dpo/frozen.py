@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,34 @@ COPY = "reference"
 # What the configs of a model and of an adapter hold that does not change their numbers.
 _NOT_NUMBERS = ("_name_or_path", "transformers_version", "use_cache", "architectures")
 _NOT_NUMBERS_OF_ADAPTERS = ("base_model_name_or_path", "inference_mode", "revision", "peft_version", "auto_mapping")
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What is asked for the reference's log-probabilities.
+
+    Attributes:
+        name: where the config names its weights.
+        weights: hash of them.
+    """
+
+    asked: AskedModel
+    name: str
+    weights: str
+
+
+def without_dropout(model: Any) -> None:
+    """Turn dropout off for good, in the model and in its adapter: by it a model would differ from itself.
+
+    So does TRL unless told otherwise. Its helper knows layers of dropout only; most of transformers' models apply that
+    of attention in a function, by a number that is kept beside the layers.
+    """
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for name, value in list(vars(module).items()):
+            if isinstance(value, float) and ("dropout" in name or name.endswith("pdrop")):
+                setattr(module, name, 0.0)
 
 
 def start_of_training(model: Any, *, new_adapter: bool, asked_later: bool) -> AskedModel:

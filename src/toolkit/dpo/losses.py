@@ -14,23 +14,19 @@ from typing import Any
 import torch
 from torch.nn.functional import logsigmoid
 
-from toolkit.dpo.config.methods import (
-    AnyMethod,
+from toolkit.dpo.config.compared_methods import (
     APODownMethod,
     APOZeroMethod,
-    CPOMethod,
     DPOMethod,
     EXOMethod,
     HingeMethod,
     IPOMethod,
     KTOMethod,
-    MixtureMethod,
-    MixturePart,
-    ORPOMethod,
     RobustMethod,
-    SFTPart,
-    SimPOMethod,
 )
+from toolkit.dpo.config.methods import AnyMethod
+from toolkit.dpo.config.mixtures import MixtureMethod, MixturePart, SFTPart
+from toolkit.dpo.config.reference_free_methods import CPOMethod, ORPOMethod, SimPOMethod
 
 
 @dataclass(frozen=True)
@@ -87,11 +83,12 @@ def implied_rewards(method: AnyMethod, scores: SequenceScores) -> tuple[torch.Te
     """What the model rewards the chosen and the rejected answers with, without gradient; each of shape [pairs].
 
     With a reference β r (arXiv:2305.18290, eq. 5 without the term of the prompt alone). Without one as TRL logs them:
-    β log π(y|x) for cpo, and β log π(y|x) / |y| for simpo and orpo.
+    β log π(y|x) for cpo, and β log π(y|x) / |y| for simpo and orpo. A mixture rewards as its leading loss does.
     """
-    if method.needs_reference:
+    leading = method.leading if isinstance(method, MixtureMethod) else method
+    if leading.needs_reference:
         rewards = scores.chosen_ratio, scores.rejected_ratio
-    elif isinstance(method, CPOMethod):
+    elif isinstance(leading, CPOMethod):
         rewards = scores.chosen, scores.rejected
     else:
         rewards = scores.chosen_mean, scores.rejected_mean

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from toolkit.dpo.config.methods import AnyMethod, KTOMethod
+from toolkit.dpo.config.compared_methods import KTOMethod
+from toolkit.dpo.config.methods import AnyMethod
 from toolkit.dpo.losses import SequenceScores, implied_rewards, kto_losses, pair_losses
 
 METRICS = (

@@ -17,7 +17,7 @@ from toolkit.core.runs.directory import RunDirectory, check_run_directory
 from toolkit.core.runs.progress import console
 from toolkit.dpo.config.data import AnyPreferences
 from toolkit.dpo.config.dpo import DPOConfig
-from toolkit.dpo.config.methods import MixtureMethod
+from toolkit.dpo.config.mixtures import MixtureMethod
 from toolkit.dpo.config.reference import CachedReference, SeparateReference
 from toolkit.dpo.sources import open_preferences
 
@@ -43,6 +43,8 @@ def show_plan(config: DPOConfig, name: str, *, resume: bool = False, overwrite: 
     )
     console.print(f"method          {_method(config)}")
     console.print(f"reference       {reference}")
+    if isinstance(config.reference, CachedReference):
+        console.print(f"                {_scored_rows(config, curriculum, steps)}")
     console.print("\n".join(step_lines(config.training, steps, "answers" if config.method.unpaired else "pairs")))
     # The last of the checks: a plan is worth reading also where its run has ended.
     check_run_directory(run, resume=resume, overwrite=overwrite)
@@ -78,6 +80,14 @@ def _reference(config: DPOConfig) -> str:
     return f"{start}, {'computed once and kept' if cached else 'asked at every step'}"
 
 
+def _scored_rows(config: DPOConfig, curriculum: Curriculum, steps: int) -> str:
+    """How much of the training data the reference is asked about; for kto there are two rows for each answer."""
+    drawn = sum(map(len, curriculum.drawn_rows(steps).values()))
+    unit = "answers" if config.method.unpaired else "pairs"
+    held_out = ", and held-out ones" if config.validation is not None else ""
+    return f"scored before the first step: {2 * drawn:,} rows, of the {drawn:,} {unit} that are drawn{held_out}"
+
+
 def _start(model: ModelConfig) -> str:
     return "the model as training starts" + (f", with the adapter {model.adapter}" if model.adapter else "")
 
@@ -103,10 +113,12 @@ def _tokenised_curriculum(config: DPOConfig, run: RunDirectory, resume: bool) ->
     from toolkit.core.models.load import choose_backend
     from toolkit.core.training.arguments import accumulation_steps
     from toolkit.dpo.data import prepare_data
+    from toolkit.dpo.separate import require_same_tokens
     from toolkit.dpo.train import run_identity
 
     accumulation_steps(config.training)
     tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
+    require_same_tokens(config, tokenizer)
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)
     identity = run_identity(config, data, tokenizer)

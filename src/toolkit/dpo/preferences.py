@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from toolkit.core.jsonl import parse_json
 from toolkit.core.messages import Conversation, Message
 from toolkit.core.records import Columns, EmptyAnswerError, columns_found, parse_record
 from toolkit.dpo.config.data import LabelledColumnsConfig, PairColumnsConfig
@@ -43,12 +44,9 @@ def parse_pair(row: Mapping[str, Any], columns: PairColumnsConfig) -> Preference
         EmptyAnswerError, IdenticalAnswersError: it is well formed, but there is nothing to prefer.
         DataError: the first fault otherwise.
     """
-    missing = [name for name in (columns.chosen, columns.rejected) if row.get(name) is None]
-    if missing:
-        raise DataError(
-            f"wants {columns.chosen!r} and {columns.rejected!r}, has {columns_found(row)}; the `columns` section can "
-            "rename them"
-        )
+    if any(row.get(name) is None for name in (columns.chosen, columns.rejected)):
+        raise DataError(_missing(row, columns))
+    row = {**row, **{name: _messages(row.get(name)) for name in (columns.prompt, columns.chosen, columns.rejected)}}
     chosen, weight = _side(row, columns, columns.chosen)
     rejected, _ = _side(row, columns, columns.rejected)
     return make_pair(chosen, rejected, weight)
@@ -125,6 +123,31 @@ def _side(row: Mapping[str, Any], columns: PairColumnsConfig, column: str) -> tu
         prompt, _ = parse_record(row, replace(names, messages=None), require_answer=False)
         _require_beginning(prompt, conversation, columns.prompt, column)
     return conversation, weight
+
+
+def _missing(row: Mapping[str, Any], columns: PairColumnsConfig) -> str:
+    """What is said of a row that is no pair."""
+    labelled = LabelledColumnsConfig()
+    advice = "the `columns` section can rename them"
+    if row.get(labelled.label) is not None:
+        advice = "for answers that are labelled each by itself set `type: labelled`, which is for method.type: kto"
+    return f"wants {columns.chosen!r} and {columns.rejected!r}, has {columns_found(row)}; {advice}"
+
+
+def _messages(value: object) -> object:
+    """A list of messages where that is what is meant: by its JSON text, as tables keep it, or by one message alone."""
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
+        try:
+            read = parse_json(value.encode())
+        except (DataError, UnicodeEncodeError):
+            return value
+        return _messages(read) if isinstance(read, list | dict) and _are_messages(read) else value
+    return [value] if isinstance(value, Mapping) and _are_messages(value) else value
+
+
+def _are_messages(value: object) -> bool:
+    each = value if isinstance(value, list) else [value]
+    return bool(each) and all(isinstance(message, Mapping) and "role" in message for message in each)
 
 
 def _said(messages: tuple[Message, ...]) -> tuple[Message, ...]:

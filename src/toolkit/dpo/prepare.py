@@ -1,6 +1,7 @@
 """From a data set in the config to tokenised answers, with a ledger of what became of every record."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -11,24 +12,23 @@ from toolkit.core.cache import cache_dir
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.config.data import OnBadRecord
 from toolkit.core.conversation_encoder import ConversationEncoder, conversation_encoder
-from toolkit.core.curriculum.permutation import permute, round_keys
+from toolkit.core.faults import bad_records_first
 from toolkit.core.ledger import Ledger
-from toolkit.core.masks import TokenRow
-from toolkit.core.preparation import tokenizer_digest
+from toolkit.core.masks import TokenRow, trained_ends
+from toolkit.core.preparation import batches, tokenizer_digest
 from toolkit.core.splits import content_hash
-from toolkit.core.tokenized import TokenizedDataset
+from toolkit.core.token_arrays import TokenArrays
+from toolkit.core.tokenized import TokenizedDataset, described_hash
 from toolkit.dpo.config.data import AnyPreferences, OnUselessPair, TwoFilesDataset
 from toolkit.dpo.datasets import LabelledDataset, PairedDataset, PreferenceDataset
-from toolkit.dpo.preferences import Preference
-from toolkit.dpo.sources import PreferenceRecords, open_preferences
+from toolkit.dpo.left_out import NOT_DRAWN, key_of, require_enough_kept
+from toolkit.dpo.samples import taken
+from toolkit.dpo.sources import Numbered, PreferenceSource, PreferenceStream, open_preferences
 from toolkit.dpo.truncation import Fate, truncate_answers
 from toolkit.errors import DataError
 
-# Records that are encoded by one call: enough to keep the tokenizer's threads busy.
-_BATCH = 1024
-
-Numbered = tuple[int, Preference]
-"""A preference and its line."""
+# Raise it when the same records come to be read in another way, so that what was kept is not read.
+_READING = 2
 
 Sides = tuple[TokenizedDataset, TokenizedDataset]
 """Chosen answers and rejected ones; row r of both belong together where the data are pairs."""
@@ -44,6 +44,9 @@ class Policies:
     seed: int
     """By which `n_samples` draws."""
 
+    max_dropped_share: float = 1.0
+    """How much of a data set may be left out before that is an error."""
+
 
 def prepare_preferences(
     name: str,
@@ -55,7 +58,8 @@ def prepare_preferences(
     """The rows of one data set, from the cache where the same inputs were prepared before.
 
     Raises:
-        DataError: records are bad or useless and the policy is error, or nothing can be learnt from the data.
+        DataError: records are bad or useless and the policy is error, or more of them than may be are left out, or
+            nothing can be learnt from the data.
     """
     source = open_preferences(config)
     digest = _content_digest(source.digest, config, policies.seed)
@@ -63,28 +67,17 @@ def prepare_preferences(
     sides = _load(folders, name)
     if sides is None:
         report(f"tokenising {name} ({source.name})")
-        found = source.read(policies.on_bad_record, policies.on_useless_pair)
-        ledger = Ledger(name, records=found.read, bad=len(found.faults), faults=found.faults[:20])
-        ledger.dropped.update(found.useless)
-        records = drawn(found, config.n_samples, policies.seed, ledger)
-        sides = _tokenise(records, policies.chat, tokenizer, ledger, digest)
-        for folder, dataset in zip(folders.values(), sides, strict=True):
-            tokenized.save(dataset, folder)
+        _tokenise(source, config.n_samples, digest, policies, tokenizer, Ledger(name), folders)
+        sides = _load(folders, name)
+        assert sides is not None
     chosen, rejected = sides
     chosen.ledger.require_something_to_learn(policies.chat.min_end_tokens_kept)
+    require_enough_kept(chosen.ledger, policies.max_dropped_share)
+    if config.n_samples is not None and chosen.ledger.rows < config.n_samples:
+        report(f"{key_of(name)}: n_samples is {config.n_samples:,}, and {chosen.ledger.rows:,} come out")
     if config.labelled:
         return LabelledDataset.from_sides(chosen, rejected, name, chosen.ledger, digest)
     return PairedDataset(name, chosen, rejected, chosen.ledger, digest)
-
-
-def drawn(found: PreferenceRecords, n_samples: int | None, seed: int, ledger: Ledger) -> list[Numbered]:
-    """`n_samples` of the usable records, in the order of the data: the first ones of a permutation by the seed."""
-    records, count = found.records, len(found.records)
-    if n_samples is None or n_samples >= count:
-        return records
-    ledger.dropped["not drawn (n_samples)"] = count - n_samples
-    keys = round_keys(seed, "n_samples", 0)
-    return [records[row] for row in sorted(permute(position, count, keys) for position in range(n_samples))]
 
 
 def _content_digest(source: str, config: AnyPreferences, seed: int) -> str:
@@ -93,7 +86,7 @@ def _content_digest(source: str, config: AnyPreferences, seed: int) -> str:
     The policies are not in it: whatever they do, of records that are usable the same rows come out.
     """
     columns = {key: file.columns.model_dump() for key, file in config.sources().items()}
-    return tokenized.cache_key(
+    return described_hash(
         {
             "source": source,
             "kind": config.type,
@@ -104,32 +97,62 @@ def _content_digest(source: str, config: AnyPreferences, seed: int) -> str:
     )
 
 
-def _folders(digest: str, policies: Policies, tokenizer: Any) -> dict[str, Path]:
+def _folders(digest: str, policies: Policies, tokenizer: Any) -> list[Path]:
     """Where each side is kept."""
     parts = {
         "preferences": digest,
+        "reading": _READING,
         "chat": policies.chat.model_dump(exclude={"min_end_tokens_kept"}),
         "tokenizer": tokenizer_digest(tokenizer),
         "on_bad_record": policies.on_bad_record,
         "on_useless_pair": policies.on_useless_pair,
     }
     kept = cache_dir() / "tokenized"
-    return {side: kept / tokenized.cache_key({**parts, "side": side}) for side in ("chosen", "rejected")}
+    return [kept / tokenized.cache_key({**parts, "side": side}) for side in ("chosen", "rejected")]
 
 
-def _load(folders: Mapping[str, Path], name: str) -> Sides | None:
-    chosen, rejected = (tokenized.load(folder, name) for folder in folders.values())
+def _load(folders: Sequence[Path], name: str) -> Sides | None:
+    chosen, rejected = (tokenized.load(folder, name) for folder in folders)
     return None if chosen is None or rejected is None else (chosen, rejected)
 
 
-def _tokenise(records: Sequence[Numbered], chat: ChatConfig, tokenizer: Any, ledger: Ledger, digest: str) -> Sides:
-    encoder = conversation_encoder(chat, tokenizer)
-    sides, kept = (_Side(), _Side()), 0
-    for (line, record), prompt_tokens, whole in _encoded(records, encoder):
+def _tokenise(
+    source: PreferenceSource,
+    n_samples: int | None,
+    digest: str,
+    policies: Policies,
+    tokenizer: Any,
+    ledger: Ledger,
+    folders: Sequence[Path],
+) -> None:
+    """Read the source to its end, and write the rows of each side to its folder as they come; all or nothing."""
+    stream, records, not_drawn = taken(
+        lambda: PreferenceStream(source, policies.on_bad_record, policies.on_useless_pair), n_samples, policies.seed
+    )
+    with ExitStack() as stack:
+        writers = [stack.enter_context(tokenized.new_dataset(folder, ledger, digest)) for folder in folders]
+        stack.enter_context(bad_records_first(records))
+        encoder = conversation_encoder(policies.chat, tokenizer)
+        for batch in batches(records):
+            for writer, side in zip(writers, _encoded(batch, policies, encoder, ledger), strict=True):
+                writer.add(side)
+        ledger.records, ledger.bad, ledger.faults = stream.read, stream.bad.count, stream.bad.shown
+        for reason, count in stream.useless.items():
+            ledger.dropped[reason] = ledger.dropped.get(reason, 0) + count
+        if not_drawn:
+            ledger.dropped[NOT_DRAWN] = not_drawn
+
+
+def _encoded(
+    batch: Sequence[Numbered], policies: Policies, encoder: ConversationEncoder, ledger: Ledger
+) -> tuple[TokenArrays, TokenArrays]:
+    """The rows of both sides that are kept, cut to their length, and counted in the ledger."""
+    sides, kept, lost_ends = (_Side(), _Side()), 0, 0
+    for (line, record), prompt, whole in _with_prompts(batch, encoder):
         try:
-            rows, fate = truncate_answers(prompt_tokens, whole, chat.max_length, chat.truncation)
+            rows, fate = _fitting(prompt, whole, policies)
         except DataError as error:
-            raise DataError(f"datasets.{ledger.name}: line {line}: {error}") from error
+            raise DataError(f"{key_of(ledger.name)}: line {line}: {error}") from error
         if not rows:
             ledger.drop(fate)
             continue
@@ -141,34 +164,46 @@ def _tokenise(records: Sequence[Numbered], chat: ChatConfig, tokenizer: Any, led
         for side, row, before in zip(there, rows, whole, strict=True):
             side.rows.append(row)
             side.records.append((line, record.weight, content))
-            ledger.count_ends(before, row, encoder.end_ids)
-    chosen, rejected = sides
-    ledger.count([*chosen.rows, *rejected.rows])
-    ledger.rows = kept  # what an optimizer step counts: pairs, or labelled answers
-    one, other = (tokenized.from_rows(ledger.name, side.rows, side.records, ledger, digest) for side in sides)
-    return one, other
+            if row is not before:
+                lost_ends += trained_ends(before, encoder.end_ids) - trained_ends(row, encoder.end_ids)
+    chosen, rejected = (TokenArrays.from_rows(side.rows, side.records) for side in sides)
+    for side in (chosen, rejected):
+        ledger.count_tokens(side.lengths, side.trained_counts)
+        ledger.count_ends(side.trained_of(encoder.end_ids), 0)
+    ledger.count_ends(0, lost_ends)
+    ledger.rows += kept  # what an optimizer step counts: pairs, or labelled answers
+    return chosen, rejected
 
 
-def _encoded(
-    records: Sequence[Numbered], encoder: ConversationEncoder
-) -> Iterator[tuple[Numbered, int, list[TokenRow]]]:
-    """Each record with the tokens of its prompt, counted, and the rows of its answers.
+def _fitting(prompt: Sequence[int], whole: Sequence[TokenRow], policies: Policies) -> tuple[list[TokenRow], Fate]:
+    """The rows of the answers to a prompt, cut to their length, or none.
 
     Raises:
-        DataError: an answer's row does not begin with what the model would be given to answer.
+        DataError: they do not fit, or do not begin with the prompt, or are the same where that is an error.
     """
-    remaining = iter(records)
-    while batch := list(islice(remaining, _BATCH)):
-        prompts = encoder.prompts([record.prompt for _, record in batch])
-        rows = iter(encoder.rows([answer for _, record in batch for answer in record.answers]))
-        for numbered, prompt in zip(batch, prompts, strict=True):
-            answers = list(islice(rows, len(numbered[1].answers)))
-            if any(row.ids[: len(prompt)] != prompt for row in answers):
-                raise DataError(
-                    f"line {numbered[0]}: the prompt is written otherwise once an answer follows it, as "
-                    "chat.reasoning_history: drop or a chat template may do; use keep, or template: chatml"
-                )
-            yield numbered, len(prompt), answers
+    if any(row.ids[: len(prompt)] != prompt for row in whole):
+        raise DataError(
+            "the prompt is written otherwise once an answer follows it, as chat.reasoning_history: drop or a chat "
+            "template may do; use keep, or template: chatml"
+        )
+    if len(whole) == 2 and whole[0].ids == whole[1].ids:
+        if policies.on_useless_pair == "error":
+            raise DataError(
+                "both answers become the same tokens, so nothing can be learnt from them; leave such pairs out by "
+                "on_useless_pair: drop"
+            )
+        return [], Fate.SAME
+    return truncate_answers(len(prompt), whole, policies.chat.max_length, policies.chat.truncation)
+
+
+def _with_prompts(
+    batch: Sequence[Numbered], encoder: ConversationEncoder
+) -> Iterator[tuple[Numbered, list[int], list[TokenRow]]]:
+    """Each record with the tokens of its prompt, as the model would be given it, and the rows of its answers."""
+    prompts = encoder.prompts([record.prompt for _, record in batch])
+    rows = iter(encoder.rows([answer for _, record in batch for answer in record.answers]))
+    for numbered, prompt in zip(batch, prompts, strict=True):
+        yield numbered, prompt, list(islice(rows, len(numbered[1].answers)))
 
 
 @dataclass

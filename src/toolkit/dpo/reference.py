@@ -1,28 +1,22 @@
 """The reference: log-probabilities that the trained model's are compared with.
 
-`cached` goes through all rows once before training and keeps the numbers in the cache, under a hash of the weights and
-of the rows; `live` and `model` compute them when they are asked.
+`cached` goes once before training through the rows that training will draw and keeps the numbers in the cache; `live`
+and `model` compute them when they are asked.
 """
 
-import logging
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
 import torch
 
 from toolkit.core.cache import cache_dir
-from toolkit.core.files import atomic_writer
-from toolkit.core.runs.progress import console
 from toolkit.core.tokenized import cache_key
+from toolkit.dpo.kept_scores import KeptScores, complete
 from toolkit.dpo.rows import Part, RunRows
-from toolkit.dpo.scores import AskedModel, RowScorer, summed
-
-logger = logging.getLogger(__name__)
+from toolkit.dpo.scores import AskedModel, RowScorer
 
 # Raise it when the same weights and rows come to give other numbers, so that older files are not read.
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 
 
 class Reference(Protocol):
@@ -62,7 +56,7 @@ class CachedReference:
     """Looks the numbers up that were computed before training."""
 
     def __init__(self, logprobs: torch.Tensor) -> None:
-        """`logprobs`: those of all rows of the run by their numbers, shape [rows]."""
+        """`logprobs`: those of all rows of the run by their numbers, shape [rows]; NaN where nothing asks for them."""
         self._logprobs = logprobs
 
     def of_batch(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -74,53 +68,35 @@ class CachedReference:
         return self._logprobs[part.start : part.start + len(part.rows)]
 
 
-def cached_reference(frozen: AskedModel, weights_digest: str, rows: RunRows, scorer: RowScorer) -> CachedReference:
-    """Go through every row of the run once, or read what was kept of the same weights and the same rows.
+def cached_reference(
+    frozen: AskedModel, weights_digest: str, rows: RunRows, drawn: Mapping[str, Sequence[int]], scorer: RowScorer
+) -> CachedReference:
+    """Go once through the rows that a run asks for, but for those of which the numbers were kept.
 
-    All ranks must call it together; the main process writes.
+    They are kept under a hash of the weights and of the rows, and of all that changes how numbers are rounded: what
+    they are computed in and by, and how many rows go through the model at once. All ranks must call it together.
+
+    Args:
+        drawn: the rows of each data set that training draws; of held-out rows all are asked for.
     """
     accelerator = scorer.accelerator
     computed_with = {
         "reference": _FORMAT_VERSION,
         "weights": weights_digest,
         "mixed_precision": str(accelerator.mixed_precision),
-        "device": accelerator.device.type,
+        "device": _device_name(accelerator.device),
+        "torch": torch.__version__,
+        "attention": frozen.attention,
+        "rows_at_once": scorer.width,
     }
     parts = []
-    for part in rows:
+    for part, wanted in rows.asked_for(drawn):
         file = f"{cache_key({**computed_with, 'rows': part.digest})}.npy"
-        parts.append(_kept_or_computed(cache_dir() / "reference" / file, frozen, part, scorer))
-    return CachedReference(torch.cat(parts))
+        kept = KeptScores(cache_dir() / "reference" / file, len(part.rows))
+        complete(kept, wanted, frozen, part, scorer)
+        parts.append(torch.from_numpy(kept.values))
+    return CachedReference(torch.cat(parts).to(accelerator.device))
 
 
-def _kept_or_computed(path: Path, frozen: AskedModel, part: Part, scorer: RowScorer) -> torch.Tensor:
-    accelerator = scorer.accelerator
-    kept = _read(path, len(part.rows))
-    # All ranks compute if one of them has to, as where each machine has a disk of its own.
-    have = torch.tensor(int(kept is not None), device=accelerator.device)
-    everywhere = int(summed(accelerator, have)) == accelerator.num_processes
-    if kept is not None and everywhere:
-        return kept.to(accelerator.device)
-    console.print(f"reference log-probabilities of {part.name}: {len(part.rows):,} rows")
-    computed = scorer(frozen.logprobs, part.rows, f"reference: {part.name}")
-    if accelerator.is_main_process:
-        _write(path, computed)
-    return computed
-
-
-def _read(path: Path, rows: int) -> torch.Tensor | None:
-    """What was kept; None where there is nothing, or nothing whole."""
-    try:
-        kept = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    if kept.shape != (rows,) or kept.dtype != np.float32 or not np.isfinite(kept).all():
-        logger.warning("%s is damaged and is computed anew", path)
-        return None
-    return torch.from_numpy(kept)
-
-
-def _write(path: Path, logprobs: torch.Tensor) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_writer(path) as file:
-        np.save(file, logprobs.cpu().numpy(), allow_pickle=False)
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -1,13 +1,14 @@
 """Every row whose log-probability a run asks for, under one number each."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from toolkit.core.step_plan import PerRow
 from toolkit.core.tokenized import TokenizedDataset, cache_key
 from toolkit.dpo.datasets import PairedDataset, PreferenceDataset
 
@@ -46,7 +47,7 @@ class MismatchedRows:
         """`max_length`: a prompt and an answer that are longer together are cut at their end."""
         self._completions = completions
         self._partners = partners(completions.contents)
-        self._prompts = _prompt_lengths(completions)
+        self._prompts = completions.prompt_lengths()
         answers = completions.lengths() - self._prompts
         self._lengths = np.minimum(self._prompts + answers[self._partners], max_length)
 
@@ -91,13 +92,6 @@ def partners(contents: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     return before[np.where(latest < 0, latest[-1], latest)]
 
 
-def _prompt_lengths(completions: TokenizedDataset) -> npt.NDArray[np.int64]:
-    """Tokens before the first trained one of each row, shape [rows]."""
-    starts = completions.offsets[:-1]
-    trained = np.flatnonzero(completions.trained)
-    return trained[np.searchsorted(trained, starts)] - starts
-
-
 @dataclass(frozen=True)
 class Part:
     """One side of one data set: the chosen answers of `datasets.a`, say.
@@ -110,7 +104,7 @@ class Part:
 
     name: str
     rows: Rows
-    lengths: npt.NDArray[np.int64]
+    lengths: PerRow[int]
     start: int
     digest: str
 
@@ -143,8 +137,18 @@ class RunRows:
         for sides in self._parts.values():
             yield from sides
 
+    def asked_for(self, drawn: Mapping[str, Sequence[int]]) -> Iterator[tuple[Part, npt.NDArray[np.int64]]]:
+        """Every part with the numbers of its rows that a run asks for: all held-out ones, and of the training data
+        sets those in `drawn`."""
+        for name, sides in self._parts.items():
+            for part in sides:
+                rows = range(len(part.rows)) if name == "validation" else drawn.get(name.removeprefix("datasets."), ())
+                yield part, np.array(rows, dtype=np.int64)
+
     def _add(self, name: str, side: str, rows: Rows, digest: str) -> Part:
-        part = Part(f"{name}, {side}", rows, rows.lengths(), self.count, digest)
+        # Of rows on disk the lengths are looked up as they are asked for.
+        lengths = rows.sizes().lengths if isinstance(rows, TokenizedDataset) else rows.lengths()
+        part = Part(f"{name}, {side}", rows, lengths, self.count, digest)
         self.count += len(rows)
         return part
 

@@ -4,14 +4,17 @@ The output head sees the answers' tokens only. Rows are padded on the right to t
 model together, and those of a whole data set go by length, so that little of it is padding.
 """
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from accelerate import Accelerator
-from rich.progress import track
+from rich.progress import Progress
 
 from toolkit.core.masks import IGNORED_LABEL
 from toolkit.core.runs.progress import console
@@ -19,6 +22,10 @@ from toolkit.core.training.batches import pad_rows
 from toolkit.core.training.labelled_head import LabelledHead
 from toolkit.dpo.passes import Pass, cost_of_a_pass, plan_passes
 from toolkit.dpo.rows import Rows
+
+# Of each rank; what was computed of a portion is lost where it is interrupted.
+_BATCHES_OF_A_PORTION = 16
+_SECONDS_BETWEEN_LINES = 60.0
 
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Gives log p of each row of (input_ids, labels), both of shape [rows, seq], as `answer_logprobs` does."""
@@ -68,6 +75,11 @@ class AskedModel:
         self._switched = switched
         self._head = LabelledHead(model)
 
+    @property
+    def attention(self) -> str:
+        """The implementation of attention that it computes with, as transformers calls it."""
+        return str(self._model.config._attn_implementation)
+
     def logprobs(
         self, input_ids: torch.Tensor, labels: torch.Tensor, passes: Sequence[Pass] | None = None
     ) -> torch.Tensor:
@@ -97,18 +109,68 @@ class RowScorer:
 
     def __call__(self, score: Score, rows: Rows, title: str) -> torch.Tensor:
         """log p of every row, in nats: shape [rows], float32, the same on every rank; shows `title` while it lasts."""
-        device = self.accelerator.device
-        found = torch.zeros(len(rows), dtype=torch.float32, device=device)
-        by_length = rows.lengths().argsort(kind="stable").tolist()
-        batches = [by_length[first : first + self.width] for first in range(0, len(rows), self.width)]
-        mine = batches[self.accelerator.process_index :: self.accelerator.num_processes]
-        quiet = console.quiet or not console.is_terminal
-        for batch in track(mine, title, console=console, transient=True, disable=quiet):
-            input_ids, labels = (part.to(device) for part in pad_rows([rows.row(row) for row in batch]))
+        found = torch.zeros(len(rows), dtype=torch.float32, device=self.accelerator.device)
+        for portion, values in self.portions(score, rows, np.arange(len(rows)), title):
+            found[portion.tolist()] = values
+        return found
+
+    def portions(
+        self, score: Score, rows: Rows, wanted: npt.NDArray[np.int64], title: str
+    ) -> Iterator[tuple[npt.NDArray[np.int64], torch.Tensor]]:
+        """log p of the rows of these numbers, some rows at a time: their numbers and the values, each of shape [some].
+
+        The short ones come first. Batches are cut from the beginning of that order, so that who goes on with what is
+        missing of it makes the same ones.
+        """
+        by_length = wanted[rows.lengths()[wanted].argsort(kind="stable")]
+        at_once = self.width * _BATCHES_OF_A_PORTION * self.accelerator.num_processes
+        with _Progress(title, len(wanted)) as progress:
+            for first in range(0, len(by_length), at_once):
+                portion = by_length[first : first + at_once]
+                yield portion, self._of_portion(score, rows, portion, progress)
+
+    def _of_portion(
+        self, score: Score, rows: Rows, portion: npt.NDArray[np.int64], progress: "_Progress"
+    ) -> torch.Tensor:
+        device, ranks = self.accelerator.device, self.accelerator.num_processes
+        found = torch.zeros(len(portion), dtype=torch.float32, device=device)
+        starts = range(0, len(portion), self.width)
+        for start in starts[self.accelerator.process_index :: ranks]:
+            place = slice(start, start + self.width)
+            batch = [rows.row(int(row)) for row in portion[place]]
+            input_ids, labels = (part.to(device) for part in pad_rows(batch))
             with self.accelerator.autocast():
-                found[batch] = score(input_ids, labels).float()
+                found[place] = score(input_ids, labels).float()
+            progress.advance(len(batch) * ranks)
         # Every rank has zeros where another one computed.
         return summed(self.accelerator, found)
+
+
+class _Progress:
+    """How far the rows of a data set are gone through: a bar, or now and then a line where there is no terminal."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self._title = title
+        self._total = total
+        self._done = 0
+        self._told = time.monotonic()
+        self._bar = Progress(console=console, transient=True, disable=console.quiet or not console.is_terminal)
+        self._task = self._bar.add_task(title, total=total)
+
+    def __enter__(self) -> "_Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def advance(self, rows: int) -> None:
+        """So many more rows are done, over all ranks."""
+        self._done = min(self._done + rows, self._total)
+        self._bar.update(self._task, completed=self._done)
+        if not console.is_terminal and time.monotonic() - self._told >= _SECONDS_BETWEEN_LINES:
+            console.print(f"{self._title}: {self._done:,} of {self._total:,} rows")
+            self._told = time.monotonic()
 
 
 def summed(accelerator: Accelerator, values: torch.Tensor) -> torch.Tensor:

@@ -5,13 +5,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.table import Table
 
 from toolkit.core.config.several_models import model_labels, run_of_model
 from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.runs.metrics import read_metrics
 from toolkit.core.runs.processes import process_count
 from toolkit.core.runs.progress import console
 from toolkit.dpo.config.dpo import DPOConfig
@@ -27,7 +27,7 @@ _COLUMNS = {
 }
 
 
-def train_each(config: DPOConfig, name: str, arguments: Sequence[str]) -> None:
+def train_each(config: DPOConfig, name: str, arguments: Sequence[str], *, dry_run: bool) -> None:
     """Run the command once for each of the config's models; a failure does not stop the rest.
 
     Args:
@@ -35,8 +35,8 @@ def train_each(config: DPOConfig, name: str, arguments: Sequence[str]) -> None:
         arguments: those of the command, without `--model-index`.
 
     Raises:
-        ConfigError: this is one of several processes.
-        RunError: some models failed; the others are trained.
+        ConfigError: this is one of several processes; or all models that failed did so by what they were given.
+        RunError: some models failed in other ways; the others are trained.
     """
     if process_count() > 1:
         raise ConfigError("each of several models is trained in processes of its own: name one by --model-index")
@@ -45,15 +45,15 @@ def train_each(config: DPOConfig, name: str, arguments: Sequence[str]) -> None:
         console.print(f"model {index} of {len(config.models)}: {label}", highlight=False)
         command = [sys.executable, "-c", _COMMAND, *arguments, "--model-index", str(index)]
         codes.append(subprocess.run(command, check=False).returncode)
-    if "--dry-run" not in arguments:
+    if not dry_run:
         runs = [run_of_model(name, config.models, index) for index in range(len(config.models))]
         console.print(comparison([config.run.output_dir / run for run in runs], codes), soft_wrap=False)
     failed = [label for label, code in zip(model_labels(config.models), codes, strict=True) if code]
     if failed:
-        raise RunError(
-            f"{len(failed)} of {len(codes)} models failed: {', '.join(failed)}; what went wrong stands above, and "
-            "--resume goes on with them"
-        )
+        way_on = "" if dry_run else ", and --resume goes on with them"
+        message = f"{len(failed)} of {len(codes)} models failed: {', '.join(failed)}; what went wrong stands above"
+        by_input = all(code in (0, ConfigError.exit_code) for code in codes)
+        raise (ConfigError if by_input else RunError)(message + way_on)
 
 
 def comparison(runs: Sequence[Path], codes: Sequence[int]) -> Table:
@@ -62,17 +62,23 @@ def comparison(runs: Sequence[Path], codes: Sequence[int]) -> Table:
     table.add_column("model")
     for title in ("steps", *_COLUMNS.values()):
         table.add_column(title, justify="right")
-    for run, code in zip(runs, codes, strict=True):
-        result = {} if code else json.loads(RunDirectory(run).result.read_text(encoding="utf-8"))
+    for path, code in zip(runs, codes, strict=True):
+        run = RunDirectory(path)
+        result = {} if code else json.loads(run.result.read_text(encoding="utf-8"))
         steps = str(result["steps"]) if result else f"failed (exit status {code})"
-        table.add_row(run.name, steps, *(_shown(_last(result, key)) for key in _COLUMNS))
+        found = {**result, **_held_out(run, result["exported"])} if result else {}
+        table.add_row(path.name, steps, *(_shown(found.get(key)) for key in _COLUMNS))
     return table
 
 
-def _last(result: dict[str, Any], key: str) -> float | None:
-    """The held-out value at the end where there is one, else that of the last step."""
-    held_out = result.get("held_out", {}).get(key)
-    return held_out["after"] if held_out else result.get(key)
+def _held_out(run: RunDirectory, exported: str) -> dict[str, float]:
+    """What was measured on held-out rows with the weights that were exported, or last before them; else nothing."""
+    trained = range(1, int(exported.removeprefix("checkpoint-")) + 1)
+    evaluations = [row for row in read_metrics(run.metrics) if "eval_loss" in row and row["step"] in trained]
+    if not evaluations:
+        return {}
+    last = {name.removeprefix("eval_"): value for name, value in evaluations[-1].items() if name.startswith("eval_")}
+    return {**last, "validation_loss": last["loss"]}
 
 
 def _shown(value: float | None) -> str:

@@ -2,26 +2,17 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
 
 from toolkit.core.config.data import OnBadRecord
+from toolkit.core.faults import require_columns
 from toolkit.core.jsonl import Line
 from toolkit.core.messages import Conversation
 from toolkit.core.records import Columns, EmptyAnswerError, parse_record
-from toolkit.core.sources import (
-    SHOWN_FAULTS,
-    LineSource,
-    Source,
-    clipped,
-    open_lines,
-    open_source,
-    refusal,
-    require_columns,
-    values,
-)
+from toolkit.core.sources import LineSource, Source, open_lines, open_source, values
 from toolkit.dpo.config.data import (
     AnyPreferences,
     LabelledColumnsConfig,
@@ -30,10 +21,16 @@ from toolkit.dpo.config.data import (
     TwoFilesDataset,
 )
 from toolkit.dpo.preferences import IdenticalAnswersError, Preference, make_pair, parse_labelled, parse_pair
+from toolkit.dpo.refused import Refused
 from toolkit.errors import DataError
 
-# What the ledger calls pairs from which nothing can be learnt.
 _USELESS = {EmptyAnswerError: "empty answer", IdenticalAnswersError: "identical answers"}
+USELESS = tuple(_USELESS.values())
+"""What the ledger calls records from which nothing can be learnt."""
+
+
+Numbered = tuple[int, Preference]
+"""A preference and its line."""
 
 
 class Attempt(NamedTuple):
@@ -48,16 +45,18 @@ class Attempt(NamedTuple):
 
 @dataclass
 class PreferenceRecords:
-    """What is usable, with its line; one line `place: reason` for each bad record; and the useless ones counted."""
+    """What is usable, with its line; one line `place: reason` for each of the first bad records; all of them counted,
+    and the useless ones by their kinds."""
 
-    records: list[tuple[int, Preference]] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    useless: Counter[str] = field(default_factory=Counter)
+    records: list[Numbered]
+    faults: list[str]
+    bad: int
+    useless: Counter[str]
 
     @property
     def read(self) -> int:
         """All records, whatever became of them."""
-        return len(self.records) + len(self.faults) + self.useless.total()
+        return len(self.records) + self.bad + self.useless.total()
 
 
 @dataclass(frozen=True)
@@ -71,32 +70,75 @@ class PreferenceSource:
     """Called after all attempts: DataError where a column that was renamed is nowhere."""
 
     def read(self, on_bad_record: OnBadRecord, on_useless_pair: OnUselessPair) -> PreferenceRecords:
-        """Check every record.
+        """Check every record, and hold them all; DataError as `PreferenceStream` raises it."""
+        stream = PreferenceStream(self, on_bad_record, on_useless_pair)
+        return PreferenceRecords(list(stream), stream.bad.shown, stream.bad.count, stream.useless)
+
+
+class PreferenceStream:
+    """The usable records of a source, one after another, each with its line, in the memory of one of them.
+
+    After a bad or useless one whose policy is error the others are still checked, but none is given any more.
+
+    Attributes:
+        usable: how many records can be used, of those that were read so far.
+        bad: those that cannot.
+        useless: how many of the records that are well formed teach nothing, by why.
+    """
+
+    def __init__(self, source: PreferenceSource, on_bad_record: OnBadRecord, on_useless_pair: OnUselessPair) -> None:
+        self._source = source
+        self._on_bad_record = on_bad_record
+        self._on_useless_pair = on_useless_pair
+        self.usable = 0
+        self.bad = Refused()
+        self.useless = Counter[str]()
+        self._taught_nothing = Refused()
+
+    def __iter__(self) -> Iterator[Numbered]:
+        """Read the source, once.
 
         Raises:
-            DataError: there are bad records and `on_bad_record` is error, or useless ones and `on_useless_pair` is
-                error (all of a kind in one message), or no record is usable.
+            DataError: at the end: there are bad records and `on_bad_record` is error, or useless ones and
+                `on_useless_pair` is error (all of a kind in one message), or no record is usable, or a column that was
+                renamed is nowhere.
         """
-        found = PreferenceRecords()
-        useless, bad_lines, useless_lines = list[str](), list[str](), list[str]()
-        for attempt in self.attempts():
+        for attempt in self._source.attempts():
             try:
-                found.records.append((attempt.line, attempt.parse()))
+                record = attempt.parse()
             except (EmptyAnswerError, IdenticalAnswersError) as error:
-                found.useless[_USELESS[type(error)]] += 1
-                useless.append(f"{attempt.place}: {clipped(str(error))}")
-                useless_lines.append(attempt.lines)
+                self.useless[_USELESS[type(error)]] += 1
+                self._taught_nothing.add(attempt.place, attempt.lines, error)
             except DataError as error:
-                found.faults.append(f"{attempt.place}: {clipped(str(error))}")
-                bad_lines.append(attempt.lines)
-        if found.faults and (on_bad_record == "error" or not found.records):
-            raise _bad(self.name, found.faults, bad_lines, len(found.records))
-        if useless and (on_useless_pair == "error" or not found.records):
-            raise _useless(self.name, useless, useless_lines, len(found.records))
-        if not found.records:
-            raise DataError(f"{self.name} holds no records")
-        self.require_columns()
-        return found
+                self.bad.add(attempt.place, attempt.lines, error)
+            else:
+                self.usable += 1
+                if not (self._is_bad or self._is_useless):
+                    yield attempt.line, record
+        self._require_usable()
+
+    @property
+    def read(self) -> int:
+        """All records so far, whatever became of them."""
+        return self.usable + self.bad.count + self._taught_nothing.count
+
+    @property
+    def _is_bad(self) -> bool:
+        return self.bad.count > 0 and self._on_bad_record == "error"
+
+    @property
+    def _is_useless(self) -> bool:
+        return self._taught_nothing.count > 0 and self._on_useless_pair == "error"
+
+    def _require_usable(self) -> None:
+        name = self._source.name
+        if self._is_bad or (self.bad.count and not self.usable):
+            raise self.bad.as_bad(name, self.usable)
+        if self._is_useless or (self._taught_nothing.count and not self.usable):
+            raise self._taught_nothing.as_useless(name, self.usable)
+        if not self.usable:
+            raise DataError(f"{name} holds no records")
+        self._source.require_columns()
 
 
 def open_preferences(config: AnyPreferences) -> PreferenceSource:
@@ -170,23 +212,3 @@ def _uneven(accepted: LineSource, rejected: LineSource) -> str:
         f"{accepted.name} has {one} records and {rejected.name} has {other}; record n of one is compared with record n "
         "of the other, so both need the same number"
     )
-
-
-def _bad(name: str, faults: list[str], lines: list[str], usable: int) -> DataError:
-    """As for SFT, but those that are too many to be shown in full are told by their lines."""
-    rest = f"... and {len(faults) - SHOWN_FAULTS} more"
-    return DataError(str(refusal(name, faults, usable)).replace(rest, f"{rest}, in lines {_others(lines)}"))
-
-
-def _useless(name: str, faults: list[str], lines: list[str], usable: int) -> DataError:
-    shown = faults[:SHOWN_FAULTS]
-    if len(faults) > SHOWN_FAULTS:
-        shown.append(f"... and {len(faults) - SHOWN_FAULTS} more, in lines {_others(lines)}")
-    head = f"{name}: {len(faults)} record{'s' * (len(faults) > 1)} from which nothing can be learnt"
-    head += ":" if usable else ", and no other:"
-    advice = ["leave them out by on_useless_pair: drop"] if usable else []
-    return DataError("\n".join([head, *(f"  {line}" for line in shown), *advice]))
-
-
-def _others(lines: list[str]) -> str:
-    return ", ".join(lines[SHOWN_FAULTS:])

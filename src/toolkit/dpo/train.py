@@ -1,24 +1,31 @@
 """`toolkit-dpo`: a run of preference optimisation, step by named step."""
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from toolkit.core.config.load import load_config
 from toolkit.core.curriculum.curriculum import Curriculum
 from toolkit.core.ledger import ledger_table
-from toolkit.core.models.base import LoadedModel, TrainingSettings
+from toolkit.core.models.base import LoadedModel
 from toolkit.core.models.load import choose_backend
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.description import write_description
 from toolkit.core.runs.directory import RunDirectory, check_run_directory
 from toolkit.core.runs.finish import finished_result
+from toolkit.core.runs.identity import require_same_weights
 from toolkit.core.runs.identity import run_identity as identity_of
 from toolkit.core.runs.processes import is_main_process
 from toolkit.core.runs.progress import console
 from toolkit.core.runs.resume import ResumePoint, find_resume_point, prepare_run_directory
 from toolkit.core.training.announce import Schedule, announce_changes, announce_start
-from toolkit.core.training.arguments import accumulation_steps
+from toolkit.core.training.arguments import accumulation_steps, require_kernels
+from toolkit.core.training.out_of_memory import memory_explained
+from toolkit.core.training.settings import training_settings
 from toolkit.dpo.config.dpo import DPOConfig
 from toolkit.dpo.data import PreferenceData, prepare_data
+from toolkit.dpo.separate import require_same_tokens
+from toolkit.dpo.sharding import require_whole_model
 
 if TYPE_CHECKING:
     from toolkit.dpo.trainer import PreferenceTrainer
@@ -32,11 +39,14 @@ def train(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool
         RunError: the run failed after it had started.
     """
     accumulation_steps(config.training)  # refuses a step that does not divide, before anything is read
+    require_whole_model()
     run = RunDirectory(config.run.output_dir / name)
     if is_main_process():
         check_run_directory(run, resume=resume, overwrite=overwrite)
     backend = choose_backend(config.model)  # before the trainer is imported: unsloth rewrites its classes
+    require_kernels(config.training, backend.name)
     tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
+    require_same_tokens(config, tokenizer)
     data = prepare_data(config, tokenizer, console.print)
     # Only now is it known how many steps there are: stages may be as long as their data.
     if resume and (done := finished_result(run, data.max_steps)):
@@ -45,14 +55,18 @@ def train(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool
     console.print(ledger_table(data.ledgers), soft_wrap=False)
     identity = run_identity(config, data, tokenizer)
     point = find_resume_point(run, identity, data.curriculum, resume=resume)
-    loaded = backend.load_for_training(config.model, config.lora, settings=_settings(config))
-    trainer = _build_trainer(config, data, loaded, run, point.counters)
-    if is_main_process():
-        _announce(config, data, run, point, loaded.model)
-        prepare_run_directory(run, point)
-        write_description(run, "toolkit-dpo", config, identity, data.ledgers)
-    trainer.accelerator.wait_for_everyone()
-    trainer.train(resume_from_checkpoint=str(point.checkpoint) if point.checkpoint else None)
+    with memory_explained(config, run, point.counters) as sizes:
+        settings = training_settings(config.chat, config.training, config.chat.max_length)
+        loaded = backend.load_for_training(config.model, config.lora, settings=settings)
+        sizes.watch(loaded.model)
+        require_weights = partial(require_same_weights, run, identity, resume=resume)
+        trainer = _build_trainer(config, data, loaded, run, point.counters, require_weights)
+        if is_main_process():
+            _announce(config, data, run, point, loaded.model)
+            prepare_run_directory(run, point)
+            write_description(run, "toolkit-dpo", config, identity, data.ledgers)
+        trainer.accelerator.wait_for_everyone()
+        trainer.train(resume_from_checkpoint=str(point.checkpoint) if point.checkpoint else None)
     if not is_main_process():
         return {}
     from toolkit.dpo.report import finish  # heavy: matplotlib
@@ -63,24 +77,22 @@ def train(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool
 def run_identity(config: DPOConfig, data: PreferenceData, tokenizer: Any) -> dict[str, Any]:
     """Everything that must be the same for a resumed run to be the same run, bit for bit."""
     digests = {name: dataset.digest for name, dataset in data.datasets.items()}
-    return identity_of(config, ("model", "lora", "chat", "method", "reference", "validation"), tokenizer, digests)
-
-
-def _settings(config: DPOConfig) -> TrainingSettings:
-    return TrainingSettings(
-        chatml=config.chat.template == "chatml",
-        max_length=config.chat.max_length,
-        gradient_checkpointing=config.training.gradient_checkpointing,
-        seed=config.training.seed,
-    )
+    held_out = data.validation.digest if data.validation is not None else None
+    sections = ("model", "lora", "chat", "method", "reference", "validation")
+    return identity_of(config, sections, tokenizer, digests, held_out)
 
 
 def _build_trainer(
-    config: DPOConfig, data: PreferenceData, loaded: LoadedModel, run: RunDirectory, counters: RunCounters
+    config: DPOConfig,
+    data: PreferenceData,
+    loaded: LoadedModel,
+    run: RunDirectory,
+    counters: RunCounters,
+    require_weights: Callable[[Mapping[str, str]], None],
 ) -> "PreferenceTrainer":
     from toolkit.dpo.build import build_trainer  # imports the trainer, so only now that the backend is there
 
-    return build_trainer(config, data, loaded, run, counters)
+    return build_trainer(config, data, loaded, run, counters, require_weights)
 
 
 def _announce(config: DPOConfig, data: PreferenceData, run: RunDirectory, point: ResumePoint, model: Any) -> None:

@@ -21,6 +21,8 @@ class Fate(StrEnum):
     TOO_LONG = "too long"
     PROMPT_TOO_LONG = "prompt too long"
     """The prompt fills the context alone, so that no token of an answer has room."""
+    SAME = "identical answers"
+    """Both answers become the same tokens; the ledger calls those so too that say the same."""
     IDENTICAL = "identical once cut"
     """What is left of both answers is the same."""
     NOTHING_TRAINED = "nothing to train"

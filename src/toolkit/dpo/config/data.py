@@ -59,7 +59,8 @@ class _Sampled(StrictModel):
     """Whether a row is one labelled answer instead of a pair."""
 
     n_samples: Annotated[int, Field(ge=1)] | None = None
-    """Use so many of the usable rows, drawn by the seed; null uses all."""
+    """Use so many of the usable rows, drawn by the seed before it is known which of them are too long, so that fewer
+    may come out; null uses all."""
 
 
 class PairsDataset(_Sampled, DataFileConfig):

@@ -3,6 +3,7 @@
 from pydantic import Field, ValidationInfo, field_validator
 
 from toolkit.core.config.chat import ChatConfig
+from toolkit.core.config.checks import require_all_used, require_best_is_measured
 from toolkit.core.config.data import DatasetConfig, OnBadRecord
 from toolkit.core.config.generation import GenerationConfig
 from toolkit.core.config.lora import LoraConfig, require_lora_fits
@@ -10,6 +11,7 @@ from toolkit.core.config.run import RunConfig
 from toolkit.core.config.several_models import OneOrSeveralModels
 from toolkit.core.config.training import TrainingConfig, require_steps_fit
 from toolkit.core.curriculum.curriculum import Curriculum, Stage
+from toolkit.dpo.config.compared_methods import DPOMethod
 from toolkit.dpo.config.data import (
     AnyPreferences,
     OnUselessPair,
@@ -17,7 +19,7 @@ from toolkit.dpo.config.data import (
     PreferenceValidationConfig,
     resolved_stages,
 )
-from toolkit.dpo.config.methods import AnyMethod, DPOMethod
+from toolkit.dpo.config.methods import AnyMethod
 from toolkit.dpo.config.reference import AnyReference, CachedReference
 
 
@@ -38,7 +40,7 @@ class DPOConfig(OneOrSeveralModels):
     """Preference optimisation of a chat model, or of several."""
 
     lora: LoraConfig | None = LoraConfig()
-    """The adapter; null trains all weights."""
+    """The adapter; null trains all weights. Preferences are trained without dropout, so `dropout` must be 0."""
 
     chat: ChatConfig = ChatConfig()
     """Template and length limit, which is that of prompt and answer together. A pair is cut or left out as a whole:
@@ -58,6 +60,10 @@ class DPOConfig(OneOrSeveralModels):
 
     on_useless_pair: OnUselessPair = "drop"
     """Whether pairs of identical answers, and empty answers, are left out and counted, or stop the run."""
+
+    max_dropped_share: float = Field(default=0.5, ge=0, le=1)
+    """The largest share of a data set's records that may be left out as bad, useless or too long before the run is
+    refused; 1 refuses none."""
 
     validation: PreferenceValidationConfig | None = None
     """Held-out rows; none unless given."""
@@ -103,6 +109,11 @@ class DPOConfig(OneOrSeveralModels):
     @field_validator("lora")
     @classmethod
     def _adapter_fits(cls, lora: LoraConfig | None, info: ValidationInfo) -> LoraConfig | None:
+        if lora is not None and lora.dropout:
+            raise ValueError(
+                "dropout must be 0: by it the model would differ from its own reference before it has learnt anything, "
+                "so preferences are trained without any"
+            )
         for model in info.data.get("models", ()):
             require_lora_fits(lora, model)
         return require_lora_fits(lora, info.data.get("model"))
@@ -149,9 +160,7 @@ class DPOConfig(OneOrSeveralModels):
         # The same checks as at training time, before any file is read: sizes of 1 stand for data not yet counted.
         Curriculum(resolved, sizes, rows_per_step=1, seed=0)
         used = {name for stage in resolved for name in stage.weights}
-        unused = [name for name in datasets if name not in used]
-        if unused:
-            raise ValueError(f"no stage uses {', '.join(unused)}; add it to a stage's mix or remove it from datasets")
+        require_all_used(datasets, used)
         return stages
 
     @field_validator("training")
@@ -165,9 +174,7 @@ class DPOConfig(OneOrSeveralModels):
     @field_validator("run")
     @classmethod
     def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
-        if run.export == "best" and "validation" in info.data and info.data["validation"] is None:
-            raise ValueError("export: best needs a validation section to tell which is best")
-        return run
+        return require_best_is_measured(run, info, "validation")
 
 
 def _require_paired(dataset: AnyPreferences, method: AnyMethod | None, name: str) -> None:

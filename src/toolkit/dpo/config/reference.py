@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PrivateAttr
 
 from toolkit.core.config.model import ModelConfig
 from toolkit.core.config.strict import ConfigPath, StrictModel
@@ -30,6 +30,8 @@ class SeparateReference(ModelConfig):
 
     adapter: ConfigPath | None = None
     """Folder of a LoRA adapter of this model."""
+
+    _key: str = PrivateAttr("reference")
 
 
 def _cached_by_default(value: object) -> object:

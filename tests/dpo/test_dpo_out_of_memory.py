@@ -1,0 +1,32 @@
+"""Preference optimisation that does not fit into memory says so in one message, also before its first step."""
+
+import os
+import subprocess
+
+from dpo.dpo_runs import write_run
+from running import BIN
+
+
+def test_a_reference_that_cannot_be_computed_is_told_from_a_step(tmp_path, tiny_model):
+    # Eager attention wants 4 heads × 8,000² × 4 bytes, that is about 1 GiB, for each of 4 rows at once; a run of short
+    # rows takes 2.3 GiB of address space, and it may have 5.
+    rows = [{"prompt": f"{n} " + "one two three " * 1600, "chosen": "ten", "rejected": "two"} for n in range(4)]
+    model = {"name": str(tiny_model), "dtype": "float32", "attention": "eager"}
+    config = write_run(tmp_path, tiny_model, rows=rows, model=model, chat={"max_length": 16384})
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -v {5 * 2**20} && exec {BIN / 'toolkit-dpo'} {config}"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 1, done.stderr
+    message = done.stderr[done.stderr.index("error: ") :].splitlines()
+    assert message[0].startswith("error: out of memory while the reference was computed, with 4 rows of up to ")
+    assert [line.split(" (")[0] for line in message[1:]] == [
+        "what would help, the cheapest first:",
+        "  training.micro_batch_size: 4 → 2",
+        "  model.dtype: float32 → auto",
+        "  chat.max_length: 16384 → 3968",
+        "nothing was saved yet; start again, with --overwrite where the run's folder is there already",
+    ]
