@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint quick docs clean
+.PHONY: demo test lint quick docs bench clean
 
 demo: $(VENV)/.train-ready  ## fine-tune, merge and ask a real model, and show what changed
 	$(BIN)/python examples/word_problems/demo.py
@@ -17,6 +17,9 @@ lint: $(VENV)/.dev-ready
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(VENV)/.dev-ready  ## measure everything against what one would use instead; about 40 minutes on two cores
+	$(BIN)/python benchmarks/run.py
 
 docs: $(VENV)/.dev-ready  ## write docs/config-reference.md and the pictures anew
 	$(BIN)/python docs/render.py

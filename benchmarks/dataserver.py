@@ -5,7 +5,6 @@ python benchmarks/dataserver.py [--requests N] [--output FILE]
 Prints a Markdown table, and writes the same numbers as JSON.
 """
 
-import argparse
 import json
 import os
 import random
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import measuring
 import psutil
 
 ROWS = 100_000
@@ -31,18 +31,17 @@ ITEMS = 64
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--requests", type=int, default=10_000, help="requests of the memory test")
-    parser.add_argument("--output", type=Path, default=None, help="JSON file for the numbers")
+    parser = measuring.benchmark_parser(__doc__)
+    parser.add_argument("--requests", type=int, default=1_500, help="requests of the memory test")
     options = parser.parse_args()
+    if options.short:
+        options.requests = 20
     with tempfile.TemporaryDirectory() as folder:
-        numbers = measure(Path(folder), options.requests)
-    sys.stdout.write(markdown(numbers))
-    if options.output is not None:
-        options.output.write_text(json.dumps(numbers, indent=1) + "\n")
+        numbers = measure(Path(folder), options.requests, repeats=5 if options.short else 200)
+    measuring.publish(numbers, markdown(numbers), options.output)
 
 
-def measure(folder: Path, requests: int) -> dict[str, float]:
+def measure(folder: Path, requests: int, repeats: int) -> dict[str, float]:
     """All figures, in the units that their names say."""
     os.environ["POSTTRAIN_TOOLKIT_CACHE"] = str(folder / "cache")
     write_data(folder / "data.jsonl")
@@ -52,16 +51,18 @@ def measure(folder: Path, requests: int) -> dict[str, float]:
         numbers["start, cold, s"] = seconds
     with served(cheap) as (client, process, seconds):
         numbers["start, warm, s"] = seconds
-        numbers |= percentiles("sample of 8", timed(200, lambda number: sample(client, number)))
+        numbers |= percentiles("sample of 8", timed(repeats, lambda number: sample(client, number)))
         samples = sample(client, 0)
-        numbers |= percentiles("grade of 64, cheap", timed(200, lambda _: grade(client, samples, ITEMS)))
+        numbers |= percentiles("grade of 64, cheap", timed(repeats, lambda _: grade(client, samples, ITEMS)))
         numbers["cheap items per s"] = throughput(client, samples, seconds=10.0)
         numbers |= memory(client, process, samples, requests)
     with served(maths):
         pass  # the golds of this grader are checked and remembered
     with served(maths) as (client, _, _):
         samples = sample(client, 0)
-        numbers |= percentiles("grade of 64, math_verify", timed(50, lambda _: grade(client, samples, ITEMS)))
+        numbers |= percentiles(
+            "grade of 64, math_verify", timed(min(repeats, 50), lambda _: grade(client, samples, ITEMS))
+        )
     return numbers
 
 
@@ -188,18 +189,15 @@ def memory(client: httpx.Client, process: psutil.Process, samples: list[str], re
             processes = [process, *process.children(recursive=True)]
             sizes.append(sum(each.memory_info().rss for each in processes) / 2**20)
     return {
-        f"memory after {requests // 10} requests, MiB": sizes[0],
-        f"memory after {requests} requests, MiB": sizes[1],
+        "memory after a tenth of the requests, MiB": sizes[0],
+        "memory after all requests, MiB": sizes[1],
     }
 
 
 def markdown(numbers: dict[str, float]) -> str:
     """The figures as a table."""
-    lines = [
-        f"| {name} | {value:,.3g} |" if value < 1000 else f"| {name} | {value:,.0f} |"
-        for name, value in numbers.items()
-    ]
-    return "\n".join([f"| dataserver, {os.cpu_count()} cores | |", "|---|---:|", *lines]) + "\n"
+    rows = [[name, f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"] for name, value in numbers.items()]
+    return measuring.markdown_table(["dataserver", ""], rows)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,160 @@
+"""What the benchmarks share: runs in processes of their own, clocks, what TRL is told, and tables."""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+MODEL = "smollm2-135m-instruct"
+LORA: dict[str, Any] = {"r": 16, "alpha": 32, "target_modules": "all-linear"}
+WARM_UP = 2
+"""Optimizer steps that are left out of a median: the first ones allocate memory."""
+
+
+def benchmark_parser(docstring: str | None) -> argparse.ArgumentParser:
+    """The options that every benchmark has; the first line of `docstring` says what it measures."""
+    parser = argparse.ArgumentParser(description=(docstring or "").partition("\n")[0])
+    parser.add_argument("--model", default=MODEL, help="a packaged model or a folder, where one is needed")
+    parser.add_argument("--short", action="store_true", help="check the results on little data; the times mean nothing")
+    parser.add_argument("--output", type=Path, default=None, help="JSON file for the numbers")
+    parser.add_argument("--run", default=None, help=argparse.SUPPRESS)
+    return parser
+
+
+def in_processes(runs: Iterable[str], *more: str) -> dict[str, Any]:
+    """The numbers of each run, one after the other in a process of its own."""
+    return {run: in_a_process(run, *more) for run in runs}
+
+
+def in_a_process(run: str, *more: str) -> Any:
+    """The numbers of one run: this very command, started again with `--run` and the options in `more`."""
+    command = [sys.executable, *sys.argv, "--run", run, *more]
+    began = time.perf_counter()
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "TRANSFORMERS_VERBOSITY": "error"}
+    )
+    if done.returncode:
+        raise SystemExit(f"{done.stderr[-4000:]}\n{Path(sys.argv[0]).stem}: the run {run!r} failed, see above")
+    sys.stderr.write(f"{Path(sys.argv[0]).stem}: {run}: {time.perf_counter() - began:.0f} s\n")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def tell(numbers: Any) -> None:
+    """In the process of one run: hand its numbers to the process that started it."""
+    sys.stdout.write(json.dumps(numbers) + "\n")
+
+
+def publish(numbers: Any, markdown: str, output: Path | None) -> None:
+    """Print the table, and write the numbers where they are wanted."""
+    sys.stdout.write(markdown + "\n")
+    if output is not None:
+        output.write_text(json.dumps(numbers, indent=1) + "\n")
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table whose first column is text and whose others are numbers."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)
+
+
+def command(name: str) -> str:
+    """A program of this Python environment."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def write_rows(path: Path, rows: Iterable[Any]) -> Path:
+    """Write a JSONL file, and return its path."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_config(path: Path, config: dict[str, Any]) -> Path:
+    """Write a config file, and return its path; JSON is YAML too."""
+    path.write_text(json.dumps(config, indent=1))
+    return path
+
+
+def model_folder(name: str) -> str:
+    """The folder of a model that plain transformers can load."""
+    from toolkit.core.config.model import ModelConfig
+    from toolkit.core.models.hf import model_files
+
+    return model_files(ModelConfig(name=name))
+
+
+def adapted_model(settings: Any, dtype: str) -> Any:
+    """The base in `dtype` with PEFT's own LoRA on it, of the same shape and start as the toolkit's.
+
+    `settings` is the toolkit's config.
+    """
+    import torch
+    from peft import get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(model_folder(settings.model.name), dtype=dtype)
+    torch.manual_seed(settings.training.seed)
+    return get_peft_model(base, peft_lora())
+
+
+def peft_lora() -> Any:
+    """The adapter, as one who uses PEFT asks for it."""
+    from peft import LoraConfig
+
+    shape = {"r": LORA["r"], "lora_alpha": LORA["alpha"], "target_modules": LORA["target_modules"]}
+    return LoraConfig(**shape, task_type="CAUSAL_LM")
+
+
+def trl_arguments(output: str, steps: int, learning_rate: float) -> dict[str, Any]:
+    """What every trainer of TRL is told: to train as the toolkit does, and to write no files and no bars."""
+    return {
+        "output_dir": output,
+        "use_cpu": True,
+        "max_steps": steps,
+        "learning_rate": learning_rate,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 1.0,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
+def seconds_of_steps(trainer: Any) -> list[float]:
+    """A list that training fills with the seconds of each optimizer step."""
+    from transformers import TrainerCallback
+
+    seconds: list[float] = []
+
+    class Clock(TrainerCallback):
+        began = 0.0
+
+        def on_step_begin(self, *arguments: Any, **keywords: Any) -> None:
+            self.began = time.perf_counter()
+
+        def on_step_end(self, *arguments: Any, **keywords: Any) -> None:
+            seconds.append(time.perf_counter() - self.began)
+
+    trainer.add_callback(Clock())
+    return seconds
+
+
+def losses_of(trainer: Any) -> list[float]:
+    """The loss of each optimizer step."""
+    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
+
+def median_after_warm_up(values: Sequence[float]) -> float:
+    """The median over all steps but the first ones, of which at least the last is left."""
+    return statistics.median(values[min(WARM_UP, len(values) - 1) :])
+
+
+def biggest_difference(one: Sequence[float], other: Sequence[float]) -> float:
+    """Between the losses of two runs, step by step."""
+    return max(abs(here - there) for here, there in zip(one, other, strict=True))

@@ -1,0 +1,202 @@
+"""Memory and time of toolkit-merge, against PEFT's merge_and_unload and save_pretrained, each in a process of its own.
+
+python benchmarks/merge.py [--folder DIR] [--output FILE]
+
+The model has about a billion random bfloat16 parameters in files of 300 MB, and a LoRA adapter on every linear layer.
+Memory is the process's peak above what its imports took, with the pages of files that are mapped into it, and beside
+it the part that no file stands behind. Neither side loads the merged model to check it; here the weights that both
+wrote are compared. Prints a Markdown table.
+"""
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import measuring
+
+BILLION: dict[str, Any] = {
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 20,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+}
+TINY: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+GIB = 2**30
+
+
+def main() -> None:
+    """Make the model, merge it twice, compare, print and write."""
+    parser = measuring.benchmark_parser(__doc__)
+    parser.add_argument("--folder", type=Path, default=None, help="where 7 GB may be written; a temporary folder")
+    parser.add_argument("--times", type=int, default=3, help="merges by each side, of which the medians count")
+    options = parser.parse_args()
+    options.times = 1 if options.short else options.times
+    if options.run:
+        measuring.tell(RUNS[options.run](options))
+        return
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = ("--folder", name)
+        measuring.in_a_process("the model", *folder)
+        # In turns, so that both have the same share of a busy machine.
+        rounds = [measuring.in_processes(("toolkit", "PEFT"), *folder) for _ in range(options.times)]
+        numbers: dict[str, Any] = {side: medians([each[side] for each in rounds]) for side in rounds[0]}
+        numbers["difference"] = measuring.in_a_process("the difference", *folder)
+    measuring.publish(numbers, markdown(numbers), options.output)
+
+
+def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Of each figure."""
+    return {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+
+
+def write_model(options: argparse.Namespace) -> None:
+    """A random base in several files, with the tokenizer of the packaged model, and an adapter that changes it."""
+    import torch
+    from peft import get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(measuring.model_folder(options.model))
+    config = LlamaConfig(vocab_size=len(tokenizer), **(TINY if options.short else BILLION))
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(options.folder / "base", max_shard_size=file_size(options))
+    tokenizer.save_pretrained(options.folder / "base")
+    adapted: Any = get_peft_model(model, measuring.peft_lora())
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.02)
+    adapted.save_pretrained(str(options.folder / "adapter"))
+
+
+def file_size(options: argparse.Namespace) -> str:
+    """Of the files that a model is written in."""
+    return "100KB" if options.short else "300MB"
+
+
+def merge_with_toolkit(options: argparse.Namespace) -> dict[str, float]:
+    """As `toolkit-merge --no-verify` does it."""
+    from toolkit.core.config.chat import ChatConfig
+    from toolkit.core.config.model import ModelConfig
+    from toolkit.merge.merge import merge_adapter
+
+    base = ModelConfig(name=str(options.folder / "base"), backend="hf")
+    output = options.folder / "toolkit"
+    shutil.rmtree(output, ignore_errors=True)
+    with cost() as numbers:
+        merge_adapter(base, options.folder / "adapter", output, chat=ChatConfig())
+    return numbers
+
+
+def merge_with_peft(options: argparse.Namespace) -> dict[str, float]:
+    """As PEFT's documentation does it."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    base, output = str(options.folder / "base"), str(options.folder / "PEFT")
+    shutil.rmtree(output, ignore_errors=True)
+    with cost() as numbers:
+        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), options.folder / "adapter")
+        model.merge_and_unload().save_pretrained(output, max_shard_size=file_size(options))
+        AutoTokenizer.from_pretrained(base).save_pretrained(output)
+    return numbers
+
+
+@contextmanager
+def cost() -> Iterator[dict[str, float]]:
+    """A dictionary that gets the seconds and the memory of what is done within it, in bytes.
+
+    Peak memory is the kernel's own figure of this process; `getrusage` would count that of the process that started it.
+    """
+    numbers: dict[str, float] = {}
+    floor, anonymous = memory("VmHWM"), memory("RssAnon")
+    seen = [anonymous]
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.002):
+            seen[0] = max(seen[0], memory("RssAnon"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    began = time.perf_counter()
+    try:
+        yield numbers
+    finally:
+        numbers["seconds"] = time.perf_counter() - began
+        done.set()
+        watcher.join()
+        numbers["peak"] = memory("VmHWM") - floor
+        numbers["anonymous"] = seen[0] - anonymous
+
+
+def memory(key: str) -> int:
+    """Bytes by /proc/self/status: VmHWM is the peak, RssAnon what no file stands behind."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines[key].split()[0]) * 1024
+
+
+def difference(options: argparse.Namespace) -> float:
+    """Between the weights that both wrote: the biggest one of each tensor, as a share of its biggest weight.
+
+    They may round apart, by one step of bfloat16.
+    """
+    ours, theirs = stored_weights(options.folder / "toolkit"), stored_weights(options.folder / "PEFT")
+    if ours.keys() != theirs.keys():
+        raise SystemExit(f"tensors that only one of them wrote: {sorted(ours.keys() ^ theirs.keys())}")
+    return max(relative_difference(ours[name](), theirs[name]()) for name in ours)
+
+
+def stored_weights(folder: Path) -> dict[str, Any]:
+    """By name, a function that reads the tensor."""
+    from safetensors import safe_open
+
+    files = [safe_open(file, framework="pt") for file in sorted(folder.glob("*.safetensors"))]
+    return {name: partial(file.get_tensor, name) for file in files for name in file.keys()}  # noqa: SIM118
+
+
+def relative_difference(one: Any, other: Any) -> float:
+    """Biggest difference of two tensors, over the biggest entry."""
+    return float((one.float() - other.float()).abs().max() / one.float().abs().max())
+
+
+RUNS = {
+    "the model": write_model,
+    "toolkit": merge_with_toolkit,
+    "PEFT": merge_with_peft,
+    "the difference": difference,
+}
+
+
+def markdown(numbers: dict[str, Any]) -> str:
+    """A row for each side."""
+    rows = [
+        [
+            run,
+            f"{numbers[run]['peak'] / GIB:.2f}",
+            f"{numbers[run]['anonymous'] / GIB:.2f}",
+            f"{numbers[run]['seconds']:.1f}",
+        ]
+        for run in ("toolkit", "PEFT")
+    ]
+    head = ["merge", "peak above the imports, GiB", "of it in no file, GiB", "seconds"]
+    apart = f"Weights differ by at most {numbers['difference']:.1e} of the biggest weight of their tensor."
+    return f"{measuring.markdown_table(head, rows)}\n\n{apart}"
+
+
+if __name__ == "__main__":
+    main()

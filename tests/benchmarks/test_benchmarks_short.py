@@ -1,0 +1,99 @@
+"""The benchmarks compare like with like: both sides train the same, and the table judges each figure rightly."""
+
+import importlib
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`benchmark_module(name)` imports a file of the benchmarks."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+def short_run(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, BENCHMARKS / "run.py", "--short", "--output", output, *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_sft_and_dpo_have_the_losses_of_trl_and_a_merge_the_weights_of_peft(tmp_path: Path, tiny_model: Path) -> None:
+    done = short_run(tmp_path, "--only", "sft,dpo,merge", "--model", str(tiny_model))
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [(target["part"], target["met"]) for target in results["targets"]] == [
+        ("sft", True),
+        ("dpo", True),
+        ("merge", True),
+    ]
+    assert len(results["numbers"]["sft"]["TRL, float32"]["losses"]) == 2
+    # An adapter starts at nothing, so the first loss is log 2. The second shows what the first step changed, by more
+    # than the two sides may differ: a wrong gradient would be seen.
+    first, second = results["numbers"]["dpo"]["TRL, float32"]["losses"]
+    assert first == pytest.approx(math.log(2))
+    assert second < math.log(2) - 0.002
+    assert done.stdout in (tmp_path / "results.md").read_text()
+
+
+def test_a_part_that_fails_is_told_and_ends_with_an_error(tmp_path: Path) -> None:
+    done = short_run(tmp_path, "--only", "merge", "--model", str(tmp_path / "nothing"))
+    assert done.returncode == 1
+    assert "there is no folder" in done.stderr
+    assert "| failed | **missed** |" in done.stdout
+
+
+def test_a_figure_is_judged_by_the_better_run_of_the_other_side(tmp_path: Path, benchmark_module: Any) -> None:
+    run = benchmark_module("run")
+    speeds = {"toolkit": 500.0, "TRL, tuned": 200.0, "TRL, tuned, 4 at once": 250.0, "TRL, default": 240.0}
+    numbers: dict[str, Any] = {name: {"tokens_per_second": speed} for name, speed in speeds.items()}
+    # 2.0 and 2.5 in the third loss: half a nat apart.
+    numbers["toolkit, float32"] = {"tokens_per_second": 150.0, "losses": [3.0, 2.4, 2.0]}
+    numbers["TRL, float32"] = {"tokens_per_second": 140.0, "losses": [3.0, 2.4, 2.5]}
+    tuned, default, losses = run.judge(["sft"], {"sft": numbers}, short=False)
+    assert (tuned.value, tuned.met) == (2.0, True)  # 500 / 250, at least 1.6
+    assert default.value == pytest.approx(2.083, abs=1e-3)  # 500 / 240, at least 2.2
+    assert not default.met
+    assert (losses.value, losses.met) == (0.5, False)
+    assert run.judge(["sft"], {"sft": numbers}, short=True) == [losses]
+    benchmark_module("report").plot([tuned, default, losses], tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 0
+
+
+def test_less_is_better_where_the_target_is_an_upper_bound(benchmark_module: Any) -> None:
+    targets = {target.what: target for target in benchmark_module("targets").TARGETS}
+    memory = targets["peak memory, over PEFT's"]
+    found = memory.measured({"toolkit": {"peak": 1.0}, "PEFT": {"peak": 5.0}})
+    assert found == 0.2
+    assert memory.times_reached(found) == 2.0
+    assert not memory.is_met(0.41)
+
+
+def test_made_up_rows_repeat_and_their_answers_are_right(benchmark_module: Any) -> None:
+    conversations = benchmark_module("conversations")
+    rows = conversations.problems(50)
+    assert rows == conversations.problems(50)
+    assert rows != conversations.problems(50, seed=1)
+    for row in rows:
+        first, *changes, last = row["messages"][1]["content"].split("\n")[:-1]
+        total = int(first.split()[4])
+        for change in changes:
+            left, right = change.split(": ")[1].rstrip(".").split(" = ")
+            before, after = (int(part) for part in left.split(" "))
+            assert (before, before + after) == (total, int(right))
+            total = int(right)
+        assert f"has {total} " in last
+
+
+def test_the_two_sides_of_a_pair_answer_the_same_prompt_differently(benchmark_module: Any) -> None:
+    better, worse = benchmark_module("conversations").pairs(20)
+    for one, other in zip(better, worse, strict=True):
+        assert one["messages"][0] == other["messages"][0]
+        assert one["messages"][1] != other["messages"][1]
