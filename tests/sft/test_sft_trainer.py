@@ -30,7 +30,6 @@ def write_uneven(write_config, tmp_path, write_jsonl):
 
     def write(rows=UNEVEN, micro_batch_size=1, **sections):
         config = write_config(
-            lora={"r": 4},
             datasets={"a": {"path": "uneven.jsonl"}},
             stages=[{"name": "one", "until_step": 3, "mix": {"a": 1}}],
             training={
@@ -40,8 +39,11 @@ def write_uneven(write_config, tmp_path, write_jsonl):
                 "max_grad_norm": 0,
                 "schedule": "constant",
             },
-            **{"model": {"name": str(sections.pop("model")), "dtype": "float32"}},
-            **sections,
+            **{
+                "lora": {"r": 4},
+                **sections,
+                "model": {"name": str(sections["model"]), "dtype": "float32"},
+            },
         )
         write_jsonl(tmp_path / "uneven.jsonl", rows)
         return load_config(config, SFTConfig)
@@ -102,8 +104,8 @@ def test_a_row_of_weight_three_trains_like_three_rows(write_uneven, tiny_model, 
         torch.testing.assert_close(by_weight[key], weight, atol=1e-5, rtol=1e-4)
 
 
-def test_the_head_sees_only_positions_that_are_trained(write_uneven, tiny_model, tmp_path):
-    trainer, _, loaded = build(write_uneven(micro_batch_size=2, model=tiny_model), tmp_path)
+def test_a_head_that_is_trained_sees_only_positions_that_are_trained(write_uneven, tiny_model, tmp_path):
+    trainer, _, loaded = build(write_uneven(micro_batch_size=2, model=tiny_model, lora=None), tmp_path)
     rows: list[int] = []
     handle = loaded.model.get_output_embeddings().register_forward_hook(
         lambda module, inputs, output: rows.append(inputs[0].shape[:-1].numel())

@@ -103,7 +103,7 @@ class TokenizedDataset:
 
     def _looked_up(self, array: str) -> npt.NDArray | PickedValues:
         """`_of_each`, of which nothing is read before it is asked for, as long as there is one part."""
-        if self.rows is None or len(self.parts) > 1:
+        if self.rows is None or len(self.parts) != 1:
             return self._of_each(array)
         (part,) = self.parts
         return PickedValues(getattr(part, array), self.rows)
