@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from inference.vllm_model import write_vllm_model
+from vllm_model import write_vllm_model
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from loaded_model import NEVER, Loaded
-from vllm_model import write_vllm_model
 
 from toolkit.core.config.model import ModelConfig
 from toolkit.core.models.hf import HfBackend
@@ -20,6 +19,7 @@ from toolkit.inference.engine import Completion, GenerationRequest, Sampling, St
 from toolkit.inference.text import decode
 from toolkit.inference.vllm import VllmEngine
 from toolkit.inference.vllm_load import VllmOptions
+from vllm_model import write_vllm_model
 
 ENDING = GenerationRequest((200, 201, 202, 203))
 

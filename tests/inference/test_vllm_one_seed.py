@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from loaded_model import NEVER, Loaded
-from vllm_model import write_vllm_model
 
 from toolkit.inference.engine import Completion, GenerationRequest, Key, Sampling
 from toolkit.inference.vllm import VllmEngine
 from toolkit.inference.vllm_load import VllmOptions
+from vllm_model import write_vllm_model
 
 SAMPLED = Sampling(20, temperature=1.0, logprobs=True)
 # Longer than the 128 tokens of which vLLM remembers what it computed, and more than it starts at once.

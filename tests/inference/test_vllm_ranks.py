@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loaded_model import Loaded
-from vllm_model import write_vllm_model
 
 from toolkit.inference.engine import GenerationRequest, Sampling
+from vllm_model import write_vllm_model
 
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 RANK = Path(__file__).with_name("vllm_rank.py")

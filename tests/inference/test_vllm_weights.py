@@ -10,7 +10,6 @@ import torch
 from loaded_model import NEVER, Loaded
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
-from vllm_model import write_vllm_model
 
 from sharp_model import write_adapter
 from toolkit.errors import ModelError
@@ -18,6 +17,7 @@ from toolkit.inference.engine import GenerationRequest, Sampling
 from toolkit.inference.vllm import VllmEngine
 from toolkit.inference.vllm_load import VllmOptions
 from toolkit.inference.vllm_weights import write_merged_weights
+from vllm_model import write_vllm_model
 
 # vLLM keeps what it computed of each 128 tokens of a prompt: stale memories would show.
 LONG = [GenerationRequest(tuple(5 + (7 * row + 3 * at) % 370 for at in range(300))) for row in range(4)]

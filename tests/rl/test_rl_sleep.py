@@ -37,7 +37,7 @@ def test_without_a_cuda_device_it_is_refused_before_vllm_is_started(tmp_path: Pa
 def test_an_engine_that_was_not_made_to_sleep_says_so_and_is_always_awake(
     tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    from inference.vllm_model import write_vllm_model
+    from vllm_model import write_vllm_model
 
     folder = write_vllm_model(tiny_model, tmp_path_factory.mktemp("sleep")).with_name("plain")
     engine = VllmEngine(folder, frozenset({2}), VllmOptions("float32", 64, eager=True))

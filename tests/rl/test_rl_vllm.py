@@ -10,13 +10,13 @@ import pytest
 import torch
 from peft import LoraConfig
 
-from inference.vllm_model import write_vllm_model
 from rl.rl_runs import folder_of, lines, run, started, train_here, training_rows, wait_for_step, write_run
 from running import metrics
 from toolkit.core.models.base import LoadedModel
 from toolkit.errors import ConfigError, ModelError
 from toolkit.rl.load_engine import chosen_sync
 from toolkit.rl.weight_sync import MergedWeights
+from vllm_model import write_vllm_model
 
 
 @pytest.fixture(scope="session")
