@@ -66,6 +66,7 @@ def test_a_run_that_was_killed_goes_on_with_the_prompts_that_it_would_have_had(
     tmp_path: Path, vllm_model: Path
 ) -> None:
     whole, killed = (vllm_run(tmp_path / name, vllm_model) for name in ("whole", "killed"))
+    before = weights_in_memory()
     run(whole)
     with started(killed) as process:
         wait_for_step(killed, 5, process)
@@ -74,7 +75,11 @@ def test_a_run_that_was_killed_goes_on_with_the_prompts_that_it_would_have_had(
     hashes = [[row["order_hash"] for row in training_rows(metrics(folder_of(config)))] for config in (whole, killed)]
     assert hashes[0] == hashes[1]
     assert len(hashes[0]) == 8
-    assert not list(Path("/dev/shm").glob("posttrain-weights-*"))
+    assert weights_in_memory() <= before  # others on this machine may have some too
+
+
+def weights_in_memory() -> set[Path]:
+    return set(Path("/dev/shm").glob("posttrain-weights-*"))
 
 
 def test_two_processes_have_a_vllm_each_and_ask_the_prompts_that_one_would(tmp_path: Path, vllm_model: Path) -> None:

@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 
-from running import metrics
+from running import BIN, metrics
 from toolkit.core.runs.checkpoints import complete_checkpoints
 from toolkit.core.runs.directory import RunDirectory
 
@@ -39,7 +39,7 @@ def config(write_config, tmp_path, tiny_model):
 
 
 def test_a_step_that_does_not_fit_names_what_would_and_leaves_a_checkpoint_to_go_on_from(config, toolkit, tmp_path):
-    said = toolkit("bash", "-c", f"{ULIMIT} && exec toolkit-sft {config}", expect=1).stderr
+    said = toolkit("bash", "-c", f"{ULIMIT} && exec {BIN / 'toolkit-sft'} {config}", expect=1).stderr
     message = said[said.index("error: ") :].splitlines()
 
     first = re.fullmatch(
@@ -72,6 +72,6 @@ def test_a_step_that_does_not_fit_names_what_would_and_leaves_a_checkpoint_to_go
     smaller["stages"] = smaller["stages"][:1]
     del smaller["datasets"]["long"]
     config.write_text(yaml.safe_dump(smaller))
-    toolkit("bash", "-c", f"{ULIMIT} && exec toolkit-sft {config} --run-name smaller")
+    toolkit("bash", "-c", f"{ULIMIT} && exec {BIN / 'toolkit-sft'} {config} --run-name smaller")
     before, after = (metrics(tmp_path / "runs" / name) for name in ("run", "smaller"))
     assert after[0]["loss"] < before[0]["loss"]
