@@ -106,7 +106,12 @@ def train_with_toolkit(options: argparse.Namespace, reference: str, dtype: str =
         settings = config(options, Path(name), reference, dtype)
         data, _ = prepared(settings)
         how = TrainingSettings(
-            chatml=True, max_length=options.length, gradient_checkpointing=False, seed=settings.training.seed
+            chatml=True,
+            max_length=options.length,
+            gradient_checkpointing=False,
+            seed=settings.training.seed,
+            compile=not options.short,
+            rows_at_once=options.pairs,
         )
         loaded = choose_backend(settings.model).load_for_training(settings.model, settings.lora, settings=how)
         os.environ["POSTTRAIN_TOOLKIT_CACHE"] = name

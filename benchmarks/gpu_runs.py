@@ -260,6 +260,6 @@ def _seconds_of_steps(trainer: Any) -> list[float]:
 def make_model(options: argparse.Namespace) -> Numbers:
     """Write the random model that all others use."""
     began = time.perf_counter()
-    folder = write_model(options.model, options.size)
+    folder = write_model(options.model, options.size, options.tokenizer)
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     return {"value": size / 2**30, "unit": "GiB of weights", "seconds": time.perf_counter() - began}

@@ -81,6 +81,7 @@ def config(options: argparse.Namespace, engine: str) -> dict[str, Any]:
             "micro_batch_size": MICRO_BATCH,
             "max_steps": options.steps,
             "learning_rate": RATE,
+            "compile": not options.short,  # `auto` would not for so few steps
         },
     }
 

@@ -57,7 +57,7 @@ def steps_of(options: argparse.Namespace) -> int:
 
 
 def config(options: argparse.Namespace, folder: Path, dtype: str) -> Any:
-    """The toolkit's config, written to a file and read from there; how many rows go at once is its own choice."""
+    """The toolkit's config, written to a file and read from there."""
     from toolkit.core.config.load import load_config
     from toolkit.sft.config import SFTConfig
 
@@ -68,7 +68,13 @@ def config(options: argparse.Namespace, folder: Path, dtype: str) -> Any:
         "lora": measuring.LORA,
         "datasets": {"rows": {"path": str(data.absolute())}},
         "stages": [{"name": "all", "until_step": steps_of(options), "mix": {"rows": 1}}],
-        "training": {"rows_per_step": options.rows, "learning_rate": RATE, "schedule": "constant"},
+        "training": {
+            "rows_per_step": options.rows,
+            "micro_batch_size": min(options.rows, 8),
+            "learning_rate": RATE,
+            "schedule": "constant",
+            "compile": not options.short,  # `auto` would not for so few rows
+        },
     }
     return load_config(measuring.write_config(folder / "sft.yaml", written), SFTConfig)
 

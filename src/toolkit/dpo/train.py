@@ -11,7 +11,7 @@ from toolkit.core.models.base import LoadedModel
 from toolkit.core.models.load import choose_backend
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.description import write_description
-from toolkit.core.runs.directory import RunDirectory, check_run_directory
+from toolkit.core.runs.directory import RunDirectory, own_run_directory
 from toolkit.core.runs.finish import finished_result
 from toolkit.core.runs.identity import require_same_weights
 from toolkit.core.runs.identity import run_identity as identity_of
@@ -41,8 +41,11 @@ def train(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool
     accumulation_steps(config.training)  # refuses a step that does not divide, before anything is read
     require_whole_model()
     run = RunDirectory(config.run.output_dir / name)
-    if is_main_process():
-        check_run_directory(run, resume=resume, overwrite=overwrite)
+    with own_run_directory(run, resume=resume, overwrite=overwrite):
+        return _train(config, run, resume=resume)
+
+
+def _train(config: DPOConfig, run: RunDirectory, *, resume: bool) -> dict[str, Any]:
     backend = choose_backend(config.model)  # before the trainer is imported: unsloth rewrites its classes
     require_kernels(config.training, backend.name)
     tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
@@ -56,8 +59,11 @@ def train(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool
     identity = run_identity(config, data, tokenizer)
     point = find_resume_point(run, identity, data.curriculum, resume=resume)
     with memory_explained(config, run, point.counters) as sizes:
-        settings = training_settings(config.chat, config.training, config.chat.max_length)
+        settings = training_settings(
+            config.chat, config.training, config.chat.max_length, steps=data.max_steps, was_compiled=point.compiled
+        )
         loaded = backend.load_for_training(config.model, config.lora, settings=settings)
+        identity["compiled"] = loaded.compiled
         sizes.watch(loaded.model)
         require_weights = partial(require_same_weights, run, identity, resume=resume)
         trainer = _build_trainer(config, data, loaded, run, point.counters, require_weights)

@@ -12,6 +12,7 @@ import torch
 from transformers import DynamicCache, GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from toolkit.core.models.compiled_layers import as_written
 from toolkit.inference.batching import plan_batches
 from toolkit.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
 from toolkit.inference.hf_hooks import LogProbRecorder, RepetitionPenalty, StopStrings
@@ -58,7 +59,7 @@ class HfEngine:
         recorder = LogProbRecorder(sampling.temperature) if sampling.logprobs else None
         penalty = RepetitionPenalty(sampling.repetition_penalty, mask) if sampling.repetition_penalty != 1 else None
         stops = StopStrings(sampling.stop, self._tokenizer, width) if sampling.stop else None
-        with _model_defaults_aside(self._model), _seeded(seed, ids.device):
+        with _model_defaults_aside(self._model), as_written(self._model), _seeded(seed, ids.device):
             sequences = self._model.generate(
                 input_ids=ids,
                 attention_mask=mask,

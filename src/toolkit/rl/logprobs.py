@@ -37,18 +37,14 @@ class CompletionLogprobs:
         Returns:
             0 in the place of padding.
         """
-        shape = (len(input_ids), completion_length)
-        logprobs = torch.zeros(shape, dtype=torch.float32, device=input_ids.device)
-        entropies = torch.zeros_like(logprobs)
+        found = [
+            self._of_labels(model, *_moved_left(input_ids[part], attention_mask[part], completion_length))
+            for part in _parts(len(input_ids), rows)
+        ]
         kept = attention_mask[:, -completion_length:].bool()
-        for part in _parts(len(input_ids), rows):
-            ids, labels = _moved_left(input_ids[part], attention_mask[part], completion_length)
-            chosen, entropy = self._of_labels(model, ids, labels)
-            place = torch.zeros(shape, dtype=torch.bool, device=input_ids.device)
-            place[part] = kept[part]
-            logprobs = logprobs.masked_scatter(place, chosen)
-            entropies = entropies.masked_scatter(place, entropy)
-        return logprobs, entropies
+        nothing = torch.zeros(kept.shape, dtype=torch.float32, device=input_ids.device)
+        logprobs, entropies = (torch.cat(values) for values in zip(*found, strict=True))
+        return nothing.masked_scatter(kept, logprobs), nothing.masked_scatter(kept, entropies)
 
     def _of_labels(self, model: Any, ids: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         chosen, entropy = self._prompts.scores(model, ids, labels, temperature=self._temperature, entropies=True)

@@ -12,7 +12,7 @@ from toolkit.core.preparation import tokenizer_digest
 from toolkit.core.runs import checkpoints
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.description import write_description
-from toolkit.core.runs.directory import RunDirectory, check_run_directory
+from toolkit.core.runs.directory import RunDirectory, own_run_directory
 from toolkit.core.runs.finish import finished_result
 from toolkit.core.runs.manifest import require_same_run
 from toolkit.core.runs.metrics import keep_until
@@ -43,8 +43,12 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
     if config.rollout.engine == "vllm":
         require_extra("vllm", "rollout.engine: vllm")
     run = RunDirectory(config.run.output_dir / name)
-    if is_main_process():
-        check_run_directory(run, resume=resume, overwrite=overwrite)
+    with own_run_directory(run, resume=resume, overwrite=overwrite):
+        return _train_connected(config, clock, run, resume=resume)
+
+
+def _train_connected(config: RLConfig, clock: Clock, run: RunDirectory, *, resume: bool) -> dict[str, Any]:
+    """Train in a folder that is the run's own."""
     if resume and config.training.max_steps and (done := _finished(run, config.training.max_steps)):
         return done
     backend = choose_backend(config.model)  # before TRL is imported: unsloth rewrites its classes
@@ -69,8 +73,11 @@ def _train(plan: RunPlan, backend: Backend, connection: Connection, *, resume: b
         return done
     with memory_explained(config, run, point.counters) as sizes:
         longest = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
-        settings = training_settings(config.chat, config.training, longest)
+        settings = training_settings(
+            config.chat, config.training, longest, steps=plan.max_steps, was_compiled=point.compiled
+        )
         loaded = backend.load_for_training(config.model, config.lora, settings=settings)
+        identity["compiled"] = loaded.compiled
         sizes.watch(loaded.model)
         # Both import what a backend changes, so only now that it is there.
         from toolkit.core.models.hf import keep_trained_weights_in_float32
@@ -101,7 +108,7 @@ def run_identity(config: RLConfig, meta: Meta, tokenizer: Any) -> dict[str, Any]
     described = config.model_dump(mode="json")
     for key in ("gpu_memory_utilization", "sleep"):  # how much room there is changes no number
         del described["rollout"][key]
-    training = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing")
+    training = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing", "compile")
     return {
         **{key: described[key] for key in ("model", "lora", "chat", "algorithm", "objective", "rollout")},
         "training": {key: described["training"][key] for key in training},
@@ -121,12 +128,13 @@ def find_resume_point(run: RunDirectory, identity: dict[str, Any], clock: Clock,
     beginning = ResumePoint(None, RunCounters())
     if not resume or not run.manifest.is_file():
         return beginning
-    require_same_run(json.loads(run.manifest.read_text(encoding="utf-8")), identity)
+    saved = json.loads(run.manifest.read_text(encoding="utf-8"))
+    require_same_run(saved, identity)
     latest = checkpoints.latest_checkpoint(run)
     if latest is None:
         return beginning
     clock.require_resumable(latest.step)
-    return ResumePoint(latest.path, RunCounters(**latest.state["counters"]))
+    return ResumePoint(latest.path, RunCounters(**latest.state["counters"]), saved["identity"].get("compiled"))
 
 
 def _train_or_save(trainer: Any, point: ResumePoint) -> None:

@@ -16,7 +16,7 @@ from toolkit.core.training.shared_prompts import SharedPrompts
 from toolkit.rl.correction import ImportanceCorrection
 from toolkit.rl.logprobs import CompletionLogprobs
 from toolkit.rl.moment import Moment
-from toolkit.rl.taught import has_dropout, taught_rows
+from toolkit.rl.taught import has_advantage, has_dropout, taught_rows
 
 
 class CurriculumGRPOTrainer(GRPOTrainer):
@@ -43,8 +43,7 @@ class CurriculumGRPOTrainer(GRPOTrainer):
         self._evaluate_rewards = evaluate_rewards
         self._correction = correction
         bare = self.accelerator.unwrap_model(self.model)
-        alone = self.accelerator.num_processes == 1 and not self.args.gradient_checkpointing
-        prompts = SharedPrompts(LabelledHead(bare), bare, allowed=alone)
+        prompts = SharedPrompts(LabelledHead(bare), bare)
         self._logprobs = CompletionLogprobs(prompts, self.temperature)
         self._has_dropout = has_dropout(self.model)
         self._in_loss: dict[str, torch.Tensor] | None = None
@@ -170,6 +169,8 @@ class CurriculumGRPOTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         self._in_loss = dict(inputs)  # the base class keeps the one that it was given
+        taught = cast(torch.Tensor, self.accelerator.gather(has_advantage(inputs).float().mean()))
+        self._metrics["train"]["taught_share"].append(float(taught.mean()))
         try:
             return super()._compute_loss(model, self._in_loss)
         finally:

@@ -8,7 +8,7 @@ from toolkit.core.models.base import LoadedModel
 from toolkit.core.models.load import choose_backend
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.description import write_description
-from toolkit.core.runs.directory import RunDirectory, check_run_directory
+from toolkit.core.runs.directory import RunDirectory, own_run_directory
 from toolkit.core.runs.finish import finish_run, finished_result, summary
 from toolkit.core.runs.identity import run_identity as identity_of
 from toolkit.core.runs.processes import is_main_process
@@ -34,8 +34,11 @@ def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool
     """
     accumulation_steps(config.training)  # refuses a step that does not divide, before anything is read
     run = RunDirectory(config.run.output_dir / name)
-    if is_main_process():
-        check_run_directory(run, resume=resume, overwrite=overwrite)
+    with own_run_directory(run, resume=resume, overwrite=overwrite):
+        return _train(config, run, resume=resume)
+
+
+def _train(config: SFTConfig, run: RunDirectory, *, resume: bool) -> dict[str, Any]:
     if resume and (done := finished_result(run, config.max_steps)):
         console.print(f"{run.path} is finished: nothing is left to resume")
         return done
@@ -47,8 +50,11 @@ def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool
     identity = run_identity(config, data, tokenizer)
     point = find_resume_point(run, identity, data.curriculum, resume=resume)
     with memory_explained(config, run, point.counters) as sizes:
-        settings = training_settings(config.chat, config.training, config.chat.max_length)
+        settings = training_settings(
+            config.chat, config.training, config.chat.max_length, steps=config.max_steps, was_compiled=point.compiled
+        )
         loaded = backend.load_for_training(config.model, config.lora, settings=settings)
+        identity["compiled"] = loaded.compiled
         sizes.watch(loaded.model)
         trainer = _build_trainer(config, data, loaded, run, point.counters)
         if is_main_process():

@@ -47,9 +47,9 @@ def model(tiny_model):
     return adapted
 
 
-def scores_and_gradients(model, ask):
+def scores_and_gradients(model, ask, rows):
     model.zero_grad()
-    inputs, labels = batch(ROWS)
+    inputs, labels = batch(rows)
     chosen, entropies = ask(model, inputs, labels, temperature=0.8, entropies=True)
     factors = torch.linspace(-1, 2, len(chosen))
     (chosen * factors).sum().backward()
@@ -57,23 +57,33 @@ def scores_and_gradients(model, ask):
     return chosen.detach(), entropies, gradients
 
 
-def widths_of(model, ask) -> list[tuple[int, int]]:
+def widths_of(model, ask, rows) -> list[tuple[int, int]]:
     """Rows and tokens of every pass that a call makes."""
     seen = []
     handle = model.get_input_embeddings().register_forward_hook(
         lambda _, given, made: seen.append(tuple(given[0].shape))
     )
-    inputs, labels = batch(ROWS)
+    inputs, labels = batch(rows)
     ask(model, inputs, labels, temperature=1.0, entropies=False)
     handle.remove()
     return seen
 
 
-def test_log_probabilities_entropies_and_gradients_are_those_of_whole_rows(model):
+GROUPS = [
+    [row for row in ROWS if row[0] != OTHER],
+    [*ROWS[:3], (OTHER, [207]), (OTHER, [208, 209, 210])],
+    [(LONG, list(range(200, 230))), (LONG, [1, 2]), (SHORT, list(range(230, 260))), (LONG, [3]), (LONG, [])],
+]
+
+
+@pytest.mark.parametrize("rows", GROUPS)
+def test_log_probabilities_entropies_and_gradients_are_those_of_whole_rows(model, rows):
     head = LabelledHead(model)
-    expected, spread, gradients = scores_and_gradients(model, head.scores)
-    found, entropies, shared_gradients = scores_and_gradients(model, SharedPrompts(head, model).scores)
-    assert found.shape == (13,)
+    expected, spread, gradients = scores_and_gradients(model, head.scores, rows)
+    shared = SharedPrompts(head, model).scores
+    found, entropies, shared_gradients = scores_and_gradients(model, shared, rows)
+    assert widths_of(model, shared, rows) != widths_of(model, head.scores, rows)
+    assert found.shape == (sum(len(answer) for _, answer in rows),)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(entropies, spread, rtol=1e-5, atol=1e-5)
     for name, gradient in gradients.items():
@@ -81,14 +91,15 @@ def test_log_probabilities_entropies_and_gradients_are_those_of_whole_rows(model
 
 
 def test_a_long_prompt_is_computed_once_and_each_answer_from_its_last_token_on(model):
-    # 79 tokens of the prompt, then 3 rows of its last token and up to 3 of their 4. The others go as they are: 90 + 2.
-    widths = widths_of(model, SharedPrompts(LabelledHead(model), model).scores)
-    assert widths == [(1, 79), (3, 4), (4, 92)]
+    # Of three rows of 92 tokens with one prompt of 90: 89 of the prompt in pieces as wide as the longest rest, which is
+    # the last token of the prompt and 2 of 3: 30 pieces of 3 tokens, and 3 rows.
+    rows = [(OTHER, [200, 201]), (OTHER, [202, 203, 204]), (OTHER, [206])]
+    assert widths_of(model, SharedPrompts(LabelledHead(model), model).scores, rows) == [(33, 3)]
 
 
-def test_where_it_is_not_allowed_all_rows_go_through_the_model_as_they_are(model):
-    widths = widths_of(model, SharedPrompts(LabelledHead(model), model, allowed=False).scores)
-    assert widths == [(7, 92)]
+def test_rows_go_as_they_are_where_pieces_would_be_no_less(model):
+    # One row needs 92 columns by itself, so the pieces would be that wide too.
+    assert widths_of(model, SharedPrompts(LabelledHead(model), model).scores, ROWS) == [(7, 92)]
 
 
 def test_a_model_that_sees_a_window_only_gets_whole_rows():
@@ -98,4 +109,4 @@ def test_a_model_that_sees_a_window_only_gets_whole_rows():
         num_key_value_heads=1, sliding_window=4,
     )  # fmt: skip
     model = MistralForCausalLM(config)
-    assert widths_of(model, SharedPrompts(LabelledHead(model), model).scores) == [(7, 92)]
+    assert widths_of(model, SharedPrompts(LabelledHead(model), model).scores, ROWS) == [(7, 92)]

@@ -17,7 +17,8 @@ class LoadedModel:
     """A model with its tokenizer, and what was done to them.
 
     `compute_dtype` is what the forward pass runs in under autocast; trainable parameters are float32.
-    `new_token_ids` are the vocabulary entries that the tokenizer had to learn.
+    `new_token_ids` are the vocabulary entries that the tokenizer had to learn. `compiled` is whether its decoder layers
+    are trained through torch.compile.
     """
 
     model: Any
@@ -25,6 +26,7 @@ class LoadedModel:
     device: "torch.device"
     compute_dtype: "torch.dtype"
     new_token_ids: tuple[int, ...]
+    compiled: bool = False
 
 
 class Backend(Protocol):
@@ -52,7 +54,8 @@ class TrainingSettings:
     """The parts of a training config that change how a model is loaded.
 
     `chatml` says whether the ChatML control tokens must be in the vocabulary; `max_length` is in tokens;
-    `liger_kernel` is for the hf backend, as unsloth has kernels of its own.
+    `liger_kernel` is for the hf backend, as unsloth has kernels of its own, and so is `compile`, of which None means
+    where it is worth it for training on `rows` in all, `rows_at_once` of them in the model at once.
     """
 
     chatml: bool
@@ -60,3 +63,6 @@ class TrainingSettings:
     gradient_checkpointing: bool
     seed: int
     liger_kernel: bool = False
+    compile: bool | None = False
+    rows: int = 0
+    rows_at_once: int = 1

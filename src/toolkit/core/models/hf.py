@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.utils import logging as transformers_logging
 
 from toolkit.core.models.base import LoadedModel, TrainingSettings
+from toolkit.core.models.compiled_layers import compile_layers, should_compile
 from toolkit.core.models.devices import compute_dtype, training_device
 from toolkit.core.models.gguf import converted_folder
 from toolkit.core.models.liger import use_liger_kernels
@@ -61,7 +62,11 @@ class HfBackend:
             model = base
         keep_trained_weights_in_float32(model)
         model.config.use_cache = False
-        return LoadedModel(model.to(device), tokenizer, device, dtype, new_ids)
+        model = model.to(device)
+        compiled = should_compile(settings.compile, model, device, settings.rows)
+        if compiled:
+            compile_layers(model, settings.rows_at_once, dtype)
+        return LoadedModel(model, tokenizer, device, dtype, new_ids, compiled)
 
     def load_for_inference(self, config: "ModelConfig", adapter: Path | None, *, chatml: bool) -> LoadedModel:
         """The base in its compute dtype, with the adapter on top where one is given."""

@@ -11,7 +11,7 @@ from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.manifest import require_same_run
 from toolkit.core.runs.processes import process_count
 
-_TRAINING = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing")
+_TRAINING = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing", "compile")
 
 
 def run_identity(

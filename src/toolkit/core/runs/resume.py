@@ -16,10 +16,14 @@ from toolkit.errors import ConfigError
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The checkpoint to go on from, or None for a start from the beginning; `counters` are those at that point."""
+    """The checkpoint to go on from, or None for a start from the beginning; `counters` are those at that point.
+
+    `compiled`: whether the run was trained through torch.compile so far, None at a start.
+    """
 
     checkpoint: Path | None
     counters: RunCounters
+    compiled: bool | None = None
 
 
 def find_resume_point(
@@ -33,7 +37,8 @@ def find_resume_point(
     beginning = ResumePoint(None, RunCounters())
     if not resume or not run.manifest.is_file():
         return beginning
-    require_same_run(json.loads(run.manifest.read_text(encoding="utf-8")), identity)
+    saved = json.loads(run.manifest.read_text(encoding="utf-8"))
+    require_same_run(saved, identity)
     latest = checkpoints.latest_checkpoint(run)
     if latest is None:
         return beginning
@@ -48,7 +53,7 @@ def find_resume_point(
             f"the stages before step {latest.step} changed: they would have drawn other rows than the run has seen; "
             "put them back (stages after that step may change), or start a new run with --run-name"
         )
-    return ResumePoint(latest.path, counters)
+    return ResumePoint(latest.path, counters, saved["identity"].get("compiled"))
 
 
 def prepare_run_directory(run: RunDirectory, point: ResumePoint) -> None:

@@ -51,7 +51,8 @@ def require_kernels(training: "TrainingConfig", backend: str) -> None:
     """Refuse what this machine or backend has no kernels for, before a model is loaded; `backend` is hf or unsloth.
 
     Raises:
-        ConfigError: 8-bit AdamW or Liger without a CUDA device, Liger with unsloth, or Liger is not installed.
+        ConfigError: 8-bit AdamW or Liger without a CUDA device, Liger or `compile` with unsloth, or Liger is not
+            installed.
     """
     wanted = {"optimizer: adamw_8bit": training.optimizer == "adamw_8bit", "liger_kernel": training.liger_kernel}
     for key, is_wanted in wanted.items():
@@ -60,6 +61,8 @@ def require_kernels(training: "TrainingConfig", backend: str) -> None:
             raise ConfigError(f"training.{key} needs a CUDA device; set it to {instead}")
     if training.liger_kernel and backend == "unsloth":
         raise ConfigError("training.liger_kernel: unsloth has kernels of its own; set it to false, or backend: hf")
+    if training.compile is True and backend == "unsloth":
+        raise ConfigError("training.compile: unsloth compiles what it wants to; set it to auto, or backend: hf")
     if training.liger_kernel and find_spec("liger_kernel") is None:
         raise ConfigError("training.liger_kernel: not installed here: pip install liger-kernel, or set it to false")
 

@@ -10,7 +10,7 @@ are left: what it does to them afterwards (scaling, soft-capping) is elementwise
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from toolkit.core.masks import IGNORED_LABEL
+from toolkit.core.models.compiled_layers import as_written
 from toolkit.core.training.frozen_head import Scores, frozen_head_scores
 
 
@@ -25,6 +26,7 @@ class LabelledHead:
     """Attach once to a causal language model; `scores` then computes log-probabilities through it."""
 
     def __init__(self, model: Any) -> None:
+        self._model = model
         self._head = model.get_output_embeddings()
         self._wanted: _Wanted | None = None
         self._found: Scores | None = None
@@ -57,7 +59,8 @@ class LabelledHead:
             inputs: what else the model takes.
         """
         wanted = _Wanted(labels != IGNORED_LABEL, labels, temperature, entropies)
-        with self._asked(wanted):
+        is_training_pass = torch.is_grad_enabled() and "past_key_values" not in inputs
+        with self._asked(wanted), nullcontext() if is_training_pass else as_written(self._model):
             logits = model(input_ids=input_ids, **{"use_cache": False, **inputs}).logits
             found, self._found = self._found, None
         return found or wanted.scores_of(logits)
@@ -122,7 +125,7 @@ def _gives_its_logits_as_they_are(model: Any, head: nn.Linear) -> bool:
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), as_written(model):
             logits = model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=device), use_cache=False).logits
     finally:
         handle.remove()

@@ -1,10 +1,12 @@
 """Compute a prompt once that several rows begin with.
 
-The completions of a group answer one prompt, so its keys and values are the same in every row. They are computed in a
-pass of their own, with gradient, repeated for the rows, and each row's pass begins at the prompt's last token: of n
-rows with a prompt of P tokens, (n − 1)·(P − 1) are not computed.
+The completions of a group answer one prompt, so its keys and values are the same in every row. In place of the whole
+rows go the prompt, cut into pieces as wide as the longest completion, and each row from the prompt's last token on, in
+one pass: of n rows with a prompt of P tokens, (n − 1)·(P − 1) are not computed. Attention lets a row see the pieces of
+its prompt, and a piece those before it.
 """
 
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -13,97 +15,152 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from toolkit.core.masks import IGNORED_LABEL
+from toolkit.core.models import recomputed_attention
+from toolkit.core.models.compiled_layers import as_written
 from toolkit.core.training.frozen_head import Scores
 from toolkit.core.training.labelled_head import LabelledHead
 
-# A pass more costs as much as so many tokens (SmolLM2-135M on a CPU, forwards and backwards).
-_WORTH_A_PASS = 64
+# What a wider attention costs more, in tokens of a micro-batch (SmolLM2-135M on a CPU, forwards and backwards).
+_WORTH_IT = 64
 
 
 class SharedPrompts:
     """Scores the rows of a micro-batch, those of one prompt together where that is less work.
 
-    It takes a model whose layers all attend to everything before them; through any other all rows go as they are.
+    It takes a model whose layers all attend to everything before them, by torch's attention; through any other all rows
+    go as they are.
     """
 
-    def __init__(self, head: LabelledHead, model: Any, *, allowed: bool = True) -> None:
-        """`model`: the one that `head` is attached to. `allowed`: say no where its passes must not be more or fewer
-        than those of other processes, or where gradient checkpointing keeps no keys and values."""
+    def __init__(self, head: LabelledHead, model: Any) -> None:
+        """`model`: the one that `head` is attached to; its attention becomes one that knows of prefixes."""
         self._head = head
-        self._can_share = allowed and _continues_from_its_cache(model)
+        self._can_share = _takes_prefixes(model)
 
     def scores(
         self, model: Any, input_ids: torch.Tensor, labels: torch.Tensor, *, temperature: float, entropies: bool
     ) -> Scores:
         """As `LabelledHead.scores`; rows that share a prompt stand next to each other."""
         options = {"temperature": temperature, "entropies": entropies}
-        groups = _groups(input_ids, labels) if self._can_share else []
-        alone = sorted(set(range(len(input_ids))).difference(*groups))
-        if len(alone) == len(input_ids):
+        layout = _layout(labels, _shared_by_row(input_ids, labels)) if self._can_share else None
+        if layout is None or layout.tokens + _WORTH_IT > input_ids.numel():
             return self._head.scores(model, input_ids, labels, **options)
-        found = [(rows, self._scores_of_group(model, *_cut(input_ids, labels, rows), options)) for rows in groups]
-        if alone:
-            found.append((alone, self._head.scores(model, *_cut(input_ids, labels, alone), **options)))
-        mask = labels != IGNORED_LABEL
-        chosen = _in_order(mask, [(rows, scores[0]) for rows, scores in found])
-        spread = [(rows, scores[1]) for rows, scores in found if scores[1] is not None]
-        return chosen, _in_order(mask, spread) if entropies else None
-
-    def _scores_of_group(
-        self, model: Any, input_ids: torch.Tensor, labels: torch.Tensor, options: dict[str, Any]
-    ) -> Scores:
-        shared, cache = _shared_tokens(labels[0]), DynamicCache(config=model.config)
-        prompt = input_ids[:1, :shared]
-        nothing = torch.full_like(prompt, IGNORED_LABEL)
-        self._head.scores(model, prompt, nothing, use_cache=True, past_key_values=cache)
-        cache.batch_repeat_interleave(len(input_ids))
-        rest = input_ids[:, shared:], labels[:, shared:]
-        return self._head.scores(model, *rest, use_cache=True, past_key_values=cache, **options)
+        # The rows stand behind the pieces in their own order, and so do their labels.
+        ids, wanted = layout.cut(input_ids, 0), layout.cut(labels, IGNORED_LABEL)
+        wanted[: layout.pieces] = IGNORED_LABEL
+        return self._head.scores(model, ids, wanted, **layout.inputs(), **options)
 
 
-def _groups(input_ids: torch.Tensor, labels: torch.Tensor) -> list[list[int]]:
-    """Neighbouring rows with the same tokens up to their first label, where they are worth a pass of their own."""
-    prompts = [tuple(ids[: _shared_tokens(wanted) + 1].tolist()) for ids, wanted in zip(input_ids, labels, strict=True)]
-    alike = [list(rows) for _, rows in groupby(range(len(prompts)), key=prompts.__getitem__)]
-    return [rows for rows in alike if (len(rows) - 1) * (len(prompts[rows[0]]) - 1) >= _WORTH_A_PASS]
+@dataclass(frozen=True)
+class _Layout:
+    """Pieces of prompts, and then the rows, all `width` tokens wide.
+
+    Attributes:
+        source: the row of the micro-batch that each comes from, shape [pieces + rows].
+        positions: of their tokens in the whole rows, shape [pieces + rows, width].
+        prefixes: which pieces each sees before itself, shape [pieces + rows, most]; any where there are fewer.
+        seen: how many tokens of each of these, 0 where there are fewer, of the same shape.
+        pieces: how many there are.
+    """
+
+    source: torch.Tensor
+    positions: torch.Tensor
+    prefixes: torch.Tensor
+    seen: torch.Tensor
+    pieces: int
+
+    @property
+    def tokens(self) -> int:
+        """How many are computed."""
+        return self.positions.numel()
+
+    def cut(self, values: torch.Tensor, padding: int) -> torch.Tensor:
+        """`values`, of shape [rows, seq], at these places, with `padding` where a place is beyond the end."""
+        end = values.shape[1]
+        found = values[self.source.unsqueeze(1), self.positions.clamp(max=end - 1)]
+        return found.masked_fill(self.positions >= end, padding)
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """What the model takes besides tokens."""
+        width = self.positions.shape[1]
+        device = self.positions.device
+        before = torch.arange(width, device=device) < self.seen.unsqueeze(-1)
+        before = before.flatten(1).unsqueeze(1).expand(-1, width, -1)
+        own = torch.ones(width, width, dtype=torch.bool, device=device).tril().expand(len(before), -1, -1)
+        mask = torch.cat([before, own], dim=2).unsqueeze(1)
+        return {"position_ids": self.positions, "attention_mask": mask, "prefix_rows": self.prefixes}
 
 
-def _cut(input_ids: torch.Tensor, labels: torch.Tensor, rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and labels of some rows, as wide as the last label of them."""
-    places = (labels[rows] != IGNORED_LABEL).nonzero()[:, 1]
-    width = int(places.max()) + 1 if len(places) else 1
-    return input_ids[rows, :width], labels[rows, :width]
+def _layout(labels: torch.Tensor, shared: list[tuple[int, int]]) -> _Layout | None:
+    """The layout of rows, of each of which is given the first row with its prompt and how many tokens they share."""
+    if not any(tokens for _, tokens in shared):
+        return None
+    lengths = _lengths(labels)
+    width = max(length - tokens for length, (_, tokens) in zip(lengths, shared, strict=True))
+    pieces: dict[int, list[int]] = {}  # numbers of the pieces, by the row that a prompt is taken from
+    source, starts, prefixes = [], [], []
+    for first, tokens in dict.fromkeys(shared):
+        for start in range(0, tokens, width):
+            prefixes.append(list(pieces.setdefault(first, [])))
+            pieces[first].append(len(source))
+            source.append(first)
+            starts.append(start)
+    ends = [min(start + width, dict(shared)[row]) for row, start in zip(source, starts, strict=True)]
+    for row, (first, tokens) in enumerate(shared):
+        prefixes.append(pieces.get(first, []) if tokens else [])
+        source.append(row)
+        starts.append(tokens)
+    most = max(map(len, prefixes))
+    seen = [[ends[piece] - starts[piece] for piece in each] + [0] * (most - len(each)) for each in prefixes]
+    device = labels.device
+    return _Layout(
+        source=torch.tensor(source, device=device),
+        positions=torch.tensor(starts, device=device).unsqueeze(1) + torch.arange(width, device=device),
+        prefixes=torch.tensor([each + [0] * (most - len(each)) for each in prefixes], device=device),
+        seen=torch.tensor(seen, device=device),
+        pieces=len(ends),
+    )
 
 
-def _in_order(mask: torch.Tensor, found: list[tuple[list[int], torch.Tensor]]) -> torch.Tensor:
-    """The numbers of all rows where `mask` is true, in row-major order, from those of some rows each."""
-    placed = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
-    for rows, of_rows in found:
-        theirs = torch.zeros_like(mask)
-        theirs[rows] = mask[rows]
-        placed = placed.masked_scatter(theirs, of_rows)
-    return placed[mask]
+def _shared_by_row(input_ids: torch.Tensor, labels: torch.Tensor) -> list[tuple[int, int]]:
+    """Of each row, the first of its neighbours with the same tokens up to their first label, and how many of these
+    tokens need not be in each; 0 of a row that is alone."""
+    firsts = (labels != IGNORED_LABEL).int().argmax(dim=1).tolist()
+    prompts = [tuple(ids[: first + 1].tolist()) for ids, first in zip(input_ids, firsts, strict=True)]
+    shared = []
+    for prompt, rows in groupby(range(len(prompts)), key=prompts.__getitem__):
+        alike = list(rows)
+        # The last token of a prompt predicts the first of a completion, so each row has it.
+        shared += [(alike[0], len(prompt) - 1 if len(alike) > 1 else 0)] * len(alike)
+    return shared
 
 
-def _shared_tokens(labels: torch.Tensor) -> int:
-    """Tokens of a row's prompt without its last, which already predicts a completion; `labels` are of shape [seq]."""
-    return int((labels != IGNORED_LABEL).int().argmax())
+def _lengths(labels: torch.Tensor) -> list[int]:
+    """Tokens of each row up to its last label, at least 1."""
+    places = torch.arange(1, labels.shape[1] + 1, device=labels.device)
+    return (places * (labels != IGNORED_LABEL)).amax(dim=1).clamp(min=1).tolist()
 
 
-def _continues_from_its_cache(model: Any) -> bool:
-    """Whether the model says of the second half of a text what it says of the whole: asked, with a few tokens."""
-    ids = torch.arange(8, device=model.device).unsqueeze(0)
+def _takes_prefixes(model: Any) -> bool:
+    """Whether the model says of two rows with one prompt what it says of each alone: asked, with a few tokens."""
+    if any(type(layer) is not DynamicLayer for layer in DynamicCache(config=model.config).layers):
+        return False  # its layers see a window only, or have a state in the place of attention
+    if model.config._attn_implementation == "sdpa":
+        recomputed_attention.use_in(model)
+    if model.config._attn_implementation != recomputed_attention.NAME:
+        return False
+    rows = torch.tensor([[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 7, 8]], device=model.device)
+    labels = torch.full_like(rows, IGNORED_LABEL)
+    labels[:, 4:] = 0
+    layout = _layout(labels, _shared_by_row(rows, labels))
+    assert layout is not None
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad():
-            whole = model(input_ids=ids, use_cache=False).logits[:, 4:]
-            cache = DynamicCache(config=model.config)
-            model(input_ids=ids[:, :4], use_cache=True, past_key_values=cache)
-            plain = all(type(layer) is DynamicLayer for layer in cache.layers)
-            rest = model(input_ids=ids[:, 4:], use_cache=True, past_key_values=cache).logits
-    except (TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError):
-        return False  # this model takes no cache that it has not made itself
+        with torch.no_grad(), as_written(model):
+            whole = model(input_ids=rows, use_cache=False).logits[:, 4:]
+            found = model(input_ids=layout.cut(rows, 0), use_cache=False, **layout.inputs()).logits[layout.pieces :]
+    except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, IndexError):
+        return False  # this model takes no such mask
     finally:
         model.train(was_training)
-    return plain and bool(torch.isclose(rest.float(), whole.float(), rtol=0.1, atol=0.1 * float(whole.std())).all())
+    return bool(torch.isclose(found.float(), whole.float(), rtol=0.1, atol=0.1 * float(whole.std())).all())
