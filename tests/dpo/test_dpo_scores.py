@@ -18,12 +18,13 @@ from toolkit.core.tokenized import TokenizedDataset, from_rows
 from toolkit.core.training.batches import pad_rows
 from toolkit.core.training.labelled_head import LabelledHead
 from toolkit.dpo.datasets import LabelledDataset, PairedDataset
-from toolkit.dpo.passes import Pass, plan_passes
+from toolkit.dpo.passes import Pass, Text, plan_passes
 from toolkit.dpo.rows import MismatchedRows, RunRows, partners
 from toolkit.dpo.scores import AskedModel, RowScorer, answer_logprobs
 
 # Prompts of 3, 1 and 2 tokens with answers of 2, 4 and 1, and a token behind the last one that is no answer.
 ROWS = [([5, 6, 7], [20, 21]), ([8], [22, 23, 24, 25]), ([9, 10], [26])]
+INPUT_LENGTHS = [5, 5, 3]
 
 
 def dataset(rows: list[tuple[list[int], list[int]]] = ROWS, contents: list[int] | None = None) -> TokenizedDataset:
@@ -40,6 +41,11 @@ def model(tiny_model: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(tiny_model)
 
 
+def alone(lengths: list[int], *rows: int) -> Pass:
+    """A pass of some rows, each by itself, of which these are the lengths of all."""
+    return Pass(tuple(Text((row,), (lengths[row],)) for row in rows), max(lengths[row] for row in rows))
+
+
 def by_whole_logits(model: Any, prompt: list[int], answer: list[int]) -> float:
     with torch.no_grad():
         spread = model(input_ids=torch.tensor([prompt + answer])).logits[0].log_softmax(-1)
@@ -51,11 +57,10 @@ def padded() -> tuple[torch.Tensor, torch.Tensor]:
     return pad_rows([rows.row(row) for row in range(len(rows))])
 
 
-@pytest.mark.parametrize(
-    "passes", [None, [Pass((1,), 5), Pass((0, 2), 5)], [Pass((0, 1), 5), Pass((2,), 3)], [Pass((2, 1, 0), 5)]]
-)
-def test_the_score_of_an_answer_is_the_sum_over_its_tokens(model: Any, passes: list[Pass] | None) -> None:
+@pytest.mark.parametrize("groups", [None, [(1,), (0, 2)], [(0, 1), (2,)], [(2, 1, 0)]])
+def test_the_score_of_an_answer_is_the_sum_over_its_tokens(model: Any, groups: list[tuple[int, ...]] | None) -> None:
     head = LabelledHead(model)
+    passes = [alone(INPUT_LENGTHS, *rows) for rows in groups] if groups else None
     found = answer_logprobs(head, model, *padded(), passes)
     head.detach()
     assert found.tolist() == pytest.approx([by_whole_logits(model, *row) for row in ROWS], abs=1e-4)
@@ -63,7 +68,7 @@ def test_the_score_of_an_answer_is_the_sum_over_its_tokens(model: Any, passes: l
 
 def test_gradients_do_not_depend_on_the_passes(model: Any) -> None:
     gradients = []
-    for passes in (None, [Pass((1,), 5), Pass((0, 2), 5)]):
+    for passes in (None, [alone(INPUT_LENGTHS, 1), alone(INPUT_LENGTHS, 0, 2)]):
         head = LabelledHead(model)
         model.zero_grad()
         (answer_logprobs(head, model, *padded(), passes) * torch.tensor([1.0, -2.0, 3.0])).sum().backward()
@@ -76,10 +81,10 @@ def test_gradients_do_not_depend_on_the_passes(model: Any) -> None:
 def test_a_pass_of_its_own_is_for_rows_whose_padding_costs_more() -> None:
     # Together 4 × 100. The two short ones apart: 2 × 100 + 2 × 30 and one more pass.
     lengths = [30, 100, 90, 20]
-    assert plan_passes(lengths, cost=15) == [Pass((1, 2), 100), Pass((0, 3), 30)]
-    assert plan_passes(lengths, cost=200) == [Pass((1, 2, 0, 3), 100)]
-    assert plan_passes(lengths, cost=0) == [Pass((row,), lengths[row]) for row in (1, 2, 0, 3)]
-    assert plan_passes(lengths, cost=None) == [Pass((0, 1, 2, 3), 100)]
+    assert plan_passes(lengths, cost=15) == [alone(lengths, 1, 2), alone(lengths, 0, 3)]
+    assert plan_passes(lengths, cost=200) == [alone(lengths, 1, 2, 0, 3)]
+    assert plan_passes(lengths, cost=0) == [alone(lengths, row) for row in (1, 2, 0, 3)]
+    assert plan_passes(lengths, cost=None) == [alone(lengths, 0, 1, 2, 3)]
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=7), st.integers(0, 80))
@@ -87,7 +92,7 @@ def test_no_other_passes_compute_fewer_tokens(lengths: list[int], cost: int) -> 
     def tokens(groups: list[tuple[int, ...]]) -> int:
         return sum(len(rows) * max(lengths[row] for row in rows) + cost for rows in groups)
 
-    planned = [each.rows for each in plan_passes(lengths, cost)]
+    planned = [tuple(each.rows) for each in plan_passes(lengths, cost)]
     assert sorted(row for rows in planned for row in rows) == list(range(len(lengths)))
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     for cuts in range(2 ** (len(order) - 1)):

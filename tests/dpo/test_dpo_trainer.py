@@ -10,6 +10,7 @@ from dpo.dpo_runs import HELD_OUT, PAIRS, TRAINING, Built, build, training_rows,
 from running import metrics
 from toolkit.core.runs.metrics import read_metrics
 from toolkit.core.training import frozen_head, labelled_head
+from toolkit.dpo.datasets import PairedDataset
 from toolkit.dpo.measures import share_above, summary
 
 METHODS: list[dict[str, Any]] = [
@@ -97,19 +98,59 @@ def test_the_head_sees_only_answers_and_the_reference_is_not_asked_again(
     assert sum(seen) == sum(row["trained_tokens"] for row in rows) < sum(row["tokens"] for row in rows)
 
 
-def test_what_is_computed_besides_the_tokens_is_counted_as_padding(tiny_model: Path, tmp_path: Path) -> None:
-    built = build(write_run(tmp_path, tiny_model))
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_what_is_computed_besides_the_tokens_is_counted_as_padding(
+    attention: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    model = {"name": str(tiny_model), "dtype": "float32", "attention": attention}
+    built = build(write_run(tmp_path, tiny_model, model=model))
     computed: list[int] = []
     handle = built.loaded.model.get_input_embeddings().register_forward_hook(
-        # One more for each row: its last token is only predicted.
-        lambda module, inputs, output: computed.append(inputs[0].numel() + len(inputs[0]))
+        lambda module, inputs, output: computed.append(inputs[0].numel())
     )
     built.trainer.train()
     handle.remove()
-    assert len(computed) > 3  # the micro-batches go through the model in several passes
-    tokens = sum(row["tokens"] for row in training_rows(metrics(built.run.path)))
-    shares = [row["padding_share"] for row in training_rows(metrics(built.run.path))]
-    assert shares == [pytest.approx(1 - tokens / sum(computed), abs=1e-4)] * 3
+    rows = training_rows(metrics(built.run.path))
+    # Of each row the last token is only predicted; with sdpa a pair's prompt is computed once for its 2 rows.
+    shared = sum(count_shared(built)) if attention == "sdpa" else 0
+    padded = sum(computed) + 3 * (8 + shared)
+    tokens = sum(row["tokens"] for row in rows)
+    assert tokens < padded < 1.2 * tokens
+    assert [row["padding_share"] for row in rows] == [pytest.approx(1 - tokens / padded, abs=1e-4)] * 3
+
+
+def count_shared(built: Built) -> list[int]:
+    """Tokens of each prompt but its last, which predicts the first one of both answers."""
+    pairs = built.data.datasets["a"]
+    assert isinstance(pairs, PairedDataset)
+    return [int(pairs.chosen.row(row)[1].argmax()) - 1 for row in range(len(pairs))]
+
+
+@pytest.mark.parametrize("method", [{"type": "dpo"}, {"type": "orpo"}], ids=lambda method: method["type"])
+def test_a_prompt_that_is_computed_once_for_both_answers_changes_no_number(
+    method: dict[str, Any], tiny_model: Path, tmp_path: Path
+) -> None:
+    found, tokens = [], []
+    for attention in ("sdpa", "eager"):  # a mask of this kind is for sdpa only
+        model = {"name": str(tiny_model), "dtype": "float32", "attention": attention}
+        training = {**TRAINING, "optimizer": "sgd"}
+        reference: Any = {"type": "live"} if method["type"] == "dpo" else ...
+        config = write_run(tmp_path, tiny_model, model=model, training=training, method=method, reference=reference)
+        built = build(config, folder=attention)
+        seen: list[int] = []
+        built.loaded.model.get_input_embeddings().register_forward_hook(
+            lambda module, inputs, output, seen=seen: seen.append(inputs[0].numel())
+        )
+        built.trainer.train()
+        found.append(built)
+        tokens.append(sum(seen))
+    joined, apart = found
+    assert tokens[0] < 0.8 * tokens[1]
+    for name, weight in adapter(apart).items():
+        torch.testing.assert_close(adapter(joined)[name], weight, atol=1e-5, rtol=1e-4)
+    for one, other in zip(*(training_rows(metrics(built.run.path)) for built in found), strict=True):
+        for name in ("loss", "grad_norm", "reward_margin", "chosen_logprob", "rejected_logprob"):
+            assert one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("method", METHODS[:3], ids=lambda method: method["type"])

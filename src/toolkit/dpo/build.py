@@ -11,15 +11,21 @@ from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.processes import process_count
 from toolkit.core.runs.progress import TrainingProgress
 from toolkit.core.step_plan import StepPlan, StepPlanner
+from toolkit.core.tokenized import TokenizedDataset
 from toolkit.core.training.arguments import trainer_arguments
 from toolkit.core.training.batches import positions
+from toolkit.core.training.broken_steps import TrainedRows, place_of
 from toolkit.core.training.callbacks import MetricsCallback, training_callbacks
+from toolkit.core.training.step_log import StepLog
+from toolkit.core.training.watchdogs import Watch, training_watchdogs
 from toolkit.dpo.batches import PreferenceCollator, with_padding
 from toolkit.dpo.config.dpo import DPOConfig
 from toolkit.dpo.config.reference import CachedReference as CachedConfig
 from toolkit.dpo.config.reference import SeparateReference
 from toolkit.dpo.data import PreferenceData
+from toolkit.dpo.datasets import PairedDataset
 from toolkit.dpo.frozen import Frozen, start_digest, start_of_training, without_dropout
+from toolkit.dpo.joined import takes_joined_rows
 from toolkit.dpo.measures import METRICS
 from toolkit.dpo.passes import cost_of_a_pass
 from toolkit.dpo.reference import LiveReference, Reference, cached_reference
@@ -27,6 +33,11 @@ from toolkit.dpo.rows import RunRows, trained_sides
 from toolkit.dpo.scores import AskedModel, RowScorer
 from toolkit.dpo.separate import load_separate
 from toolkit.dpo.trainer import PreferenceTrainer
+
+_NOTHING_LEFT = (
+    "every pair of the step is told apart as far as the method asks, so these pairs teach nothing more: end the stage "
+    "earlier (stages.until_step or epochs), mix in harder pairs, or lower training.learning_rate if it came early"
+)
 
 
 def build_trainer(
@@ -52,14 +63,19 @@ def build_trainer(
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
     planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
     rows = RunRows(data.datasets, data.validation, config.chat.max_length)
-    plan = _plans_with_padding(config, loaded, planner, rows)
-    progress = TrainingProgress(data.max_steps)
-    metrics = MetricsCallback(run, counters, plan, progress, measured=METRICS, shown="reward_accuracy")
+    joined = not config.method.unpaired and takes_joined_rows(loaded.model)
+    plan = _plans_with_padding(config, loaded, planner, rows, joined)
+    steps = TrainedRows(plan, place_of(config.data_sources(), _one_side(data)))
+    watch = Watch(training_watchdogs(config.training, data.max_steps, _NOTHING_LEFT))
+    log = StepLog(run, TrainingProgress(data.max_steps), watch)
+    metrics = MetricsCallback(log, counters, steps, measured=METRICS, shown="reward_accuracy")
     trainer = PreferenceTrainer(
         method=config.method,
         rows=rows,
         planner=planner,
         validation=data.validation,
+        step_losses=steps.losses,
+        joined=joined,
         model=loaded.model,
         args=_arguments(config, loaded, run, data.max_steps, counters.step),
         processing_class=loaded.tokenizer,
@@ -72,6 +88,14 @@ def build_trainer(
     if frozen is not None:
         trainer.reference = _reference(config, data, frozen, rows, trainer.scorer)
     return trainer
+
+
+def _one_side(data: PreferenceData) -> dict[str, TokenizedDataset]:
+    """Rows of which each has the line of its pair (answer), by the names of the data sets."""
+    return {
+        name: dataset.chosen if isinstance(dataset, PairedDataset) else dataset.completions
+        for name, dataset in data.datasets.items()
+    }
 
 
 def _arguments(
@@ -91,7 +115,7 @@ def _arguments(
 
 
 def _plans_with_padding(
-    config: DPOConfig, loaded: LoadedModel, planner: StepPlanner, rows: RunRows
+    config: DPOConfig, loaded: LoadedModel, planner: StepPlanner, rows: RunRows, joined: bool
 ) -> Callable[[int], StepPlan]:
     """The planner's plans as they are counted: with the padding that is computed."""
     sides = trained_sides(labelled=config.method.unpaired)
@@ -99,7 +123,7 @@ def _plans_with_padding(
 
     @lru_cache(maxsize=2)
     def plan(step: int) -> StepPlan:
-        return with_padding(planner.plan(step), rows, planner.micro_batch_size, sides, cost)
+        return with_padding(planner.plan(step), rows, planner.micro_batch_size, sides, cost, joined=joined)
 
     return plan
 

@@ -1,25 +1,36 @@
 """`toolkit-dpo --dry-run`: everything that can be checked without loading weights, and the plan of the run."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from toolkit.core.config.model import ModelConfig
-from toolkit.core.curriculum.curriculum import Curriculum
+from toolkit.core.curriculum.curriculum import Curriculum, Draw
 from toolkit.core.ledger import ledger_table
 from toolkit.core.plan import (
     find_model,
     rows_left_to_train,
+    show_estimate,
     show_resume_point,
     stage_table,
     step_lines,
     trained_weights,
 )
 from toolkit.core.runs.directory import RunDirectory, check_run_directory
+from toolkit.core.runs.processes import process_count
 from toolkit.core.runs.progress import console
 from toolkit.dpo.config.data import AnyPreferences
 from toolkit.dpo.config.dpo import DPOConfig
 from toolkit.dpo.config.mixtures import MixtureMethod
 from toolkit.dpo.config.reference import CachedReference, SeparateReference
 from toolkit.dpo.sources import open_preferences
+from toolkit.errors import ModelError
+
+if TYPE_CHECKING:
+    from toolkit.core.training.estimate import Batch, Estimate
+    from toolkit.core.training.model_shape import TrainedModel
+    from toolkit.dpo.data import PreferenceData
 
 
 def show_plan(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> None:
@@ -31,10 +42,8 @@ def show_plan(config: DPOConfig, name: str, *, resume: bool = False, overwrite: 
     location = find_model(config.model)
     reference = _reference(config)
     run = RunDirectory(config.run.output_dir / name)
-    if find_spec("transformers") is not None:
-        curriculum = _tokenised_curriculum(config, run, resume)
-    else:
-        curriculum = _counted_curriculum(config)
+    data = _tokenised_data(config, run, resume) if find_spec("transformers") is not None else None
+    curriculum = _counted_curriculum(config) if data is None else data.curriculum
     steps = config.steps_of(curriculum)
     console.print(stage_table(curriculum, steps), soft_wrap=False)
     console.print(f"run directory   {run.path}")
@@ -46,6 +55,8 @@ def show_plan(config: DPOConfig, name: str, *, resume: bool = False, overwrite: 
     if isinstance(config.reference, CachedReference):
         console.print(f"                {_scored_rows(config, curriculum, steps)}")
     console.print("\n".join(step_lines(config.training, steps, "answers" if config.method.unpaired else "pairs")))
+    if data is not None:
+        show_estimate(config, lambda: _estimated(config, data))
     # The last of the checks: a plan is worth reading also where its run has ended.
     check_run_directory(run, resume=resume, overwrite=overwrite)
     console.print("nothing was trained (--dry-run)")
@@ -109,7 +120,7 @@ def _count(config: DPOConfig, dataset: AnyPreferences) -> int:
     return records * 2 if config.method.unpaired and not dataset.labelled else records
 
 
-def _tokenised_curriculum(config: DPOConfig, run: RunDirectory, resume: bool) -> Curriculum:
+def _tokenised_data(config: DPOConfig, run: RunDirectory, resume: bool) -> "PreferenceData":
     from toolkit.core.models.load import choose_backend
     from toolkit.core.training.arguments import accumulation_steps
     from toolkit.dpo.data import prepare_data
@@ -123,4 +134,56 @@ def _tokenised_curriculum(config: DPOConfig, run: RunDirectory, resume: bool) ->
     console.print(ledger_table(data.ledgers), soft_wrap=False)
     identity = run_identity(config, data, tokenizer)
     show_resume_point(run, identity, data.curriculum, data.max_steps, resume=resume)
-    return data.curriculum
+    return data
+
+
+def _estimated(config: DPOConfig, data: "PreferenceData") -> "Estimate":
+    """What the steps of a run cost here; ModelError where that is not known."""
+    from toolkit.core.training.estimate import Work, estimate, sampled_steps
+    from toolkit.core.training.model_shape import TrainedModel
+
+    if config.method.unpaired or isinstance(config.reference, SeparateReference):
+        raise ModelError("what the reference and kto are asked besides the model's own answers is not counted")
+    trained = TrainedModel.of(config, data.max_steps)
+    sampled = sampled_steps(data.max_steps)
+    steps = _passes_of_steps(config, data, trained, sampled)
+    asked = [replace(batch, has_gradient=False) for step in steps for batches in step for batch in batches]
+    if config.reference is None:
+        work = Work(steps, data.max_steps)
+    elif isinstance(config.reference, CachedReference):
+        drawn = sum(map(len, data.curriculum.drawn_rows(data.max_steps).values()))
+        work = Work(steps, data.max_steps, asked, drawn / (len(sampled) * config.training.rows_per_step))
+    else:
+        both = [
+            [[*batches, *(replace(each, has_gradient=False) for each in batches)] for batches in step] for step in steps
+        ]
+        work = Work(both, data.max_steps, has_copy=config.lora is None or config.model.adapter is not None)
+    return estimate(trained, work)
+
+
+def _passes_of_steps(
+    config: DPOConfig, data: "PreferenceData", trained: "TrainedModel", sampled: Sequence[int]
+) -> "list[list[list[Batch]]]":
+    """What goes through the model together in each micro-batch of these optimizer steps."""
+    from toolkit.core.masks import IGNORED_LABEL
+    from toolkit.core.models.devices import training_device
+    from toolkit.core.step_plan import StepPlanner
+    from toolkit.core.training.estimate import Batch, micro_batches_of
+    from toolkit.dpo.batches import numbered_rows
+    from toolkit.dpo.joined import takes_joined_rows
+    from toolkit.dpo.passes import cost_of_a_pass, plan_passes
+    from toolkit.dpo.rows import RunRows, trained_sides
+
+    rows = RunRows(data.datasets, None, config.chat.max_length)
+    joined = takes_joined_rows(trained.build("cpu", layers=1))
+    cost = cost_of_a_pass(training_device().type) if process_count() == 1 else None
+
+    def passes(draws: Sequence[Draw]) -> list[Batch]:
+        batch = numbered_rows(rows, draws, trained_sides(labelled=False))
+        counts = (batch["labels"] != IGNORED_LABEL).sum(dim=1)
+        planned = plan_passes(batch["lengths"].tolist(), cost, batch["shared"].tolist() if joined else ())
+        return [Batch(len(each.texts), each.width, int(counts[each.rows].sum())) for each in planned]
+
+    sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
+    planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
+    return [[passes(draws) for draws in micro_batches_of(planner, step)] for step in sampled]

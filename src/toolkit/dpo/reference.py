@@ -16,7 +16,7 @@ from toolkit.dpo.rows import Part, RunRows
 from toolkit.dpo.scores import AskedModel, RowScorer
 
 # Raise it when the same weights and rows come to give other numbers, so that older files are not read.
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
 
 
 class Reference(Protocol):
@@ -41,7 +41,7 @@ class LiveReference:
 
     def of_batch(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """log π_ref of the micro-batch's rows."""
-        passes = self._scorer.passes(batch["lengths"])
+        passes = self._scorer.passes(batch, joined="shared" in batch and self._frozen.takes_joined_rows)
         with self._scorer.accelerator.autocast():
             return self._frozen.logprobs(batch["input_ids"], batch["labels"], passes).float()
 

@@ -1,13 +1,15 @@
 """Log-probabilities of answers: of a micro-batch with gradient, and of whole data sets without.
 
 The output head sees the answers' tokens only. Rows are padded on the right to the longest of those that go through the
-model together, and those of a whole data set go by length, so that little of it is padding.
+model together, and those of a whole data set go by length, so that little of it is padding. The
+prompt of a pair is computed once for both rows of a micro-batch where that is less work.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from toolkit.core.masks import IGNORED_LABEL
 from toolkit.core.runs.progress import console
 from toolkit.core.training.batches import pad_rows
 from toolkit.core.training.labelled_head import LabelledHead
+from toolkit.dpo.joined import inputs_of, takes_joined_rows
 from toolkit.dpo.passes import Pass, cost_of_a_pass, plan_passes
 from toolkit.dpo.rows import Rows
 
@@ -44,26 +47,18 @@ def answer_logprobs(
         head: attached to `model`, or to what it wraps.
         input_ids: shape [rows, seq], padded on the right.
         labels: shape [rows, seq]; the token that each position has to predict, or -100.
-        passes: which rows go through the model together; all of them unless given.
+        passes: which rows go through the model together; all of them, each by itself, unless given.
     """
     if passes is None:
-        return _logprobs_of_one_pass(head, model, input_ids, labels)
-    found = [
-        _logprobs_of_one_pass(
-            head, model, input_ids[list(each.rows), : each.width], labels[list(each.rows), : each.width]
-        )
-        for each in passes
-    ]
-    order = torch.tensor([row for each in passes for row in each.rows], device=labels.device)
-    return torch.cat(found)[order.argsort()]
-
-
-def _logprobs_of_one_pass(
-    head: LabelledHead, model: Any, input_ids: torch.Tensor, labels: torch.Tensor
-) -> torch.Tensor:
-    losses = head.token_losses(model, input_ids, labels)
-    in_place = torch.zeros(labels.shape, dtype=losses.dtype, device=losses.device)
-    return in_place.masked_scatter(labels != IGNORED_LABEL, -losses).sum(dim=1)
+        passes = plan_passes([labels.shape[1]] * len(labels), cost=None)
+    found = []
+    for each in passes:
+        inputs, wanted, more = inputs_of(each, input_ids, labels)
+        found.append(head.scores(model, inputs, wanted, **more)[0])
+    order = [row for each in passes for row in each.rows]
+    counts = (labels != IGNORED_LABEL).sum(dim=1)[order].tolist()
+    of_rows = torch.stack([logprobs.sum() for logprobs in torch.cat(found).split(counts)])
+    return of_rows[torch.tensor(order, device=labels.device).argsort()]
 
 
 class AskedModel:
@@ -79,6 +74,11 @@ class AskedModel:
     def attention(self) -> str:
         """The implementation of attention that it computes with, as transformers calls it."""
         return str(self._model.config._attn_implementation)
+
+    @cached_property
+    def takes_joined_rows(self) -> bool:
+        """Whether both rows of a pair can go through it as one text."""
+        return takes_joined_rows(self._model)
 
     def logprobs(
         self, input_ids: torch.Tensor, labels: torch.Tensor, passes: Sequence[Pass] | None = None
@@ -103,9 +103,16 @@ class RowScorer:
     accelerator: Accelerator
     width: int
 
-    def passes(self, lengths: torch.Tensor) -> list[Pass]:
-        """How rows of these lengths, shape [rows], go through a model that is this rank's own."""
-        return plan_passes(lengths.tolist(), cost_of_a_pass(self.accelerator.device.type))
+    def passes(self, batch: Mapping[str, torch.Tensor], *, joined: bool = False, at_once: bool = False) -> list[Pass]:
+        """How the rows of a micro-batch go through a model.
+
+        Args:
+            batch: with `lengths` and, where its rows are pairs, `shared`, as `numbered_rows` makes it.
+            joined: the model takes both rows of a pair as one text.
+            at_once: in one pass.
+        """
+        cost = None if at_once else cost_of_a_pass(self.accelerator.device.type)
+        return plan_passes(batch["lengths"].tolist(), cost, batch["shared"].tolist() if joined else ())
 
     def __call__(self, score: Score, rows: Rows, title: str) -> torch.Tensor:
         """log p of every row, in nats: shape [rows], float32, the same on every rank; shows `title` while it lasts."""

@@ -15,6 +15,7 @@ from transformers import Trainer
 from toolkit.core.curriculum.curriculum import Draw
 from toolkit.core.masks import IGNORED_LABEL
 from toolkit.core.step_plan import StepPlanner
+from toolkit.core.training.broken_steps import MicroBatchLosses
 from toolkit.core.training.labelled_head import LabelledHead
 from toolkit.dpo.batches import numbered_rows
 from toolkit.dpo.config.methods import AnyMethod
@@ -46,8 +47,12 @@ class PreferenceTrainer(Trainer):
         rows: RunRows,
         planner: StepPlanner,
         validation: PreferenceDataset | None,
+        step_losses: MicroBatchLosses,
+        joined: bool,
         **keywords: Any,
     ) -> None:
+        """`step_losses` gets the loss of each micro-batch; `joined`: both rows of a pair go through the model as one
+        text where that is less work."""
         super().__init__(**keywords)
         # Without it the base class would divide our loss by the accumulation steps once more.
         self.model_accepts_loss_kwargs = True
@@ -57,9 +62,11 @@ class PreferenceTrainer(Trainer):
         self._rows = rows
         self._planner = planner
         self._validation = validation
+        self._joined = joined
         bare: Any = self.accelerator.unwrap_model(self.model)
         self._head = LabelledHead(bare)
         self._policy = AskedModel(bare)
+        self._step_losses = step_losses
         self._measured: list[Measures] = []
         self._divergence: tuple[int, torch.Tensor] | None = None
 
@@ -83,7 +90,7 @@ class PreferenceTrainer(Trainer):
         self._measured.append({name: values.detach() for name, values in measured.items()})
         # Gradients are averaged over the ranks, so each rank's share is scaled up by their number.
         share = (measured["loss"] * inputs["row_weights"]).sum() / inputs["loss_weight"].float()
-        return share * self.accelerator.num_processes
+        return self._step_losses.kept(share * self.accelerator.num_processes)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """As the base class, with the step's rewards and log-probabilities over all ranks."""
@@ -119,9 +126,9 @@ class PreferenceTrainer(Trainer):
         if self.args.should_save:
             shutil.rmtree(Path(output_dir or self.args.output_dir or ".") / COPY, ignore_errors=True)
 
-    def _passes(self, inputs: dict[str, Any]) -> list[Pass] | None:
+    def _passes(self, inputs: dict[str, Any]) -> list[Pass]:
         # Ranks wait for each other in every pass of a model that they share, so all must make as many.
-        return self.scorer.passes(inputs["lengths"]) if self.accelerator.num_processes == 1 else None
+        return self.scorer.passes(inputs, joined=self._joined, at_once=self.accelerator.num_processes > 1)
 
     def _answers_of(self, dataset: PreferenceDataset, first: Part, second: Part) -> Answers:
         device = self.args.device
@@ -162,7 +169,7 @@ class PreferenceTrainer(Trainer):
             for name, values in numbered_rows(self._rows, draws, sides=(MISMATCHED,)).items()
         }
         with self.accelerator.autocast():
-            passes = self.scorer.passes(batch["lengths"])
+            passes = self.scorer.passes(batch)
             logprobs = self._policy.logprobs(batch["input_ids"], batch["labels"], passes)
         return logprobs - self.reference.of_batch(batch)
 
