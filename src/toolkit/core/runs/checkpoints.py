@@ -15,7 +15,7 @@ from toolkit.core.files import atomic_rename_dir, atomic_write_text, fsync_tree
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.errors import ConfigError
 
-_STATE = "toolkit_state.json"
+STATE_FILE = "toolkit_state.json"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def publish(run: RunDirectory, step: int, state: dict[str, Any]) -> Checkpoint:
     """Move the trainer's `checkpoint-<step>` to its final place and point `latest` to it."""
     private = run.trainer_private / f"checkpoint-{step}"
     files = {str(file.relative_to(private)): file.stat().st_size for file in private.rglob("*") if file.is_file()}
-    atomic_write_text(private / _STATE, json.dumps({**state, "files": files}))
+    atomic_write_text(private / STATE_FILE, json.dumps({**state, "files": files}))
     fsync_tree(private)
     final = run.path / private.name
     if final.exists():  # the same step again, after a resume from an older checkpoint
@@ -106,7 +106,7 @@ def discard_unfinished(run: RunDirectory, after_step: int) -> None:
 
 def _read(path: Path) -> Checkpoint | None:
     try:
-        state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+        state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
         step = int(path.name.removeprefix("checkpoint-"))
     except (OSError, ValueError):
         return None

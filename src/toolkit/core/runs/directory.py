@@ -8,14 +8,20 @@
     checkpoint-N/     complete checkpoints; `latest` and `best` name one each
     plots/            loss and learning rate
     adapter_*         the trained adapter (or model) and its tokenizer, at the end
+    .lock             there and locked while a process trains
 """
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.core.files import atomic_write_text
+from toolkit.core.runs.lock import HeldError, Holder, ProcessLock, holder_of
+from toolkit.core.runs.processes import is_main_process
+from toolkit.core.runs.progress import console
 from toolkit.errors import ConfigError
 
 
@@ -54,9 +60,46 @@ class RunDirectory:
         """Where the trainer writes a checkpoint before it is moved to its final name."""
         return self.path / ".trainer"
 
+    @property
+    def lock(self) -> Path:
+        """What the process that trains keeps locked."""
+        return self.path / ".lock"
+
     def write_json(self, path: Path, value: object) -> None:
         """Write `value` so that a reader sees the old file or the whole new one."""
         atomic_write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def own_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> Iterator[None]:
+    """Keep all other processes from training in this folder, and refuse one that this run may not write to.
+
+    Of several processes that share the run, the main one does so. What is in the folder stays as it is.
+
+    Raises:
+        ConfigError: as `check_run_directory`, or the folder may not be written to.
+    """
+    if not is_main_process():
+        yield
+        return
+    check_run_directory(run, resume=resume, overwrite=overwrite)
+    with ExitStack() as stack:
+        try:
+            lock = stack.enter_context(ProcessLock(run.lock))
+        except HeldError as error:
+            raise _in_use(run, error.holder) from None
+        except OSError as error:
+            raise ConfigError(
+                f"{run.path} may not be written to: {error.strerror}; choose another run.output_dir"
+            ) from None
+        if not lock.is_enforced:
+            console.print(
+                f"the file system of {run.path} has no locks: a second run there is refused for as long as the process "
+                f"is alive that {run.lock.name} names"
+            )
+        # Once more: another run may have come and gone since.
+        _require_room(run, resume=resume, overwrite=overwrite)
+        yield
 
 
 def check_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> None:
@@ -66,14 +109,30 @@ def check_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> 
     began.
 
     Raises:
-        ConfigError: the folder holds a run and neither `resume` nor `overwrite` was asked for.
+        ConfigError: the folder holds a run and neither `resume` nor `overwrite` was asked for, or a process trains
+            in it.
     """
     if resume and overwrite:
         raise ConfigError("--resume and --overwrite contradict each other; give one of them")
+    holder = holder_of(run.lock)
+    if holder is not None:
+        raise _in_use(run, holder)
+    _require_room(run, resume=resume, overwrite=overwrite)
+
+
+def _in_use(run: RunDirectory, holder: Holder) -> ConfigError:
+    hint = f"; if that process is gone, remove {run.lock}" * (not holder.is_certain)
+    return ConfigError(
+        f"{run.path} is being trained by {holder}; wait for its end, or end it, or give this run a name of its own by "
+        f"--run-name{hint}"
+    )
+
+
+def _require_room(run: RunDirectory, *, resume: bool, overwrite: bool) -> None:
     path = run.path
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file; choose another run.output_dir or --run-name")
-    if not path.is_dir() or all(each == run.trainer_private for each in path.iterdir()):
+    if not path.is_dir() or all(each in (run.trainer_private, run.lock) for each in path.iterdir()):
         return
     if not (resume or overwrite):
         raise ConfigError(
@@ -85,7 +144,11 @@ def check_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> 
 
 
 def clear_run_directory(run: RunDirectory) -> None:
-    """Make an empty folder for a new run, in place of the old run's if there is one."""
-    if run.path.is_dir():
-        shutil.rmtree(run.path)
-    run.path.mkdir(parents=True)
+    """Make an empty folder for a new run, in place of the old run's if there is one; a lock in it stays."""
+    run.path.mkdir(parents=True, exist_ok=True)
+    # The manifest goes last: as long as it is there, what a kill leaves is known to be a run's.
+    for each in sorted(run.path.iterdir(), key=lambda each: each == run.manifest):
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        elif each != run.lock:
+            each.unlink()

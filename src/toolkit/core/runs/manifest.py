@@ -2,10 +2,12 @@
 
 import os
 import platform
+import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from toolkit.core.runs.source import commit, source_digest
 from toolkit.errors import ConfigError
 
 _PACKAGES = (
@@ -56,10 +58,25 @@ def describe_run(identity: dict[str, Any], command: str) -> dict[str, Any]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "identity": identity,
         "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "commit": commit(),
+        "source": source_digest(),
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cpus": os.cpu_count(),
+        **_torch_hardware(),
+    }
+
+
+def _torch_hardware() -> dict[str, Any]:
+    """What torch computes with, where it is loaded: the sums of other devices or of more threads round otherwise."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    devices = range(torch.cuda.device_count())
+    return {
+        "threads": torch.get_num_threads(),
+        "accelerators": [torch.cuda.get_device_name(device) for device in devices],
     }
 
 

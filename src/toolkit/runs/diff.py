@@ -1,0 +1,143 @@
+"""Where two runs differ: in config, data, code, packages, hardware, and in what came out."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from toolkit.core.runs.metrics import TIMING_KEYS
+from toolkit.runs.folders import KeptRun
+
+Kind = Literal["config", "data", "code", "packages", "hardware", "results"]
+
+# Where a run is kept is no part of what it is.
+_PLACE = ("run.output_dir", "run.name")
+_CODE = ("packages.posttrain-toolkit", "commit", "source")
+_TIMES = ("started", "resumed")
+# What of the manifest's identity is not in the config; weights are those of a model or a reference.
+_DATA = ("identity.datasets.", "identity.validation.dataset", "identity.tokenizer", "identity.dataserver")
+_WEIGHTS = "identity.weights of "
+# The rest follows from these, so they are told first.
+_FIRST = ("order_hash", "loss", "reward", "eval_loss", "eval_reward")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One value that differs; None where a run has none."""
+
+    kind: Kind
+    key: str
+    one: Any
+    other: Any
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs side by side.
+
+    Attributes:
+        final: each number that they came to, without times, in both.
+    """
+
+    differences: list[Difference]
+    final: dict[str, tuple[Any, Any]]
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing differs but times, and where the runs are kept."""
+        return not self.differences and all(one == other for one, other in self.final.values())
+
+
+def compare(one: KeptRun, other: KeptRun) -> Comparison:
+    """Name every difference between two runs."""
+    differences = [*_of_configs(one, other), *_of_manifests(one, other), *_of_metrics(one.rows, other.rows)]
+    return Comparison(differences, _final(one, other))
+
+
+def flatten(value: Any, key: str = "") -> dict[str, Any]:
+    """All single values in nested mappings and lists, by keys such as `stages[0].mix.a`; null is the same as absent."""
+    if isinstance(value, Mapping):
+        parts = [flatten(item, f"{key}.{name}" if key else str(name)) for name, item in value.items()]
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        parts = [flatten(item, f"{key}[{index}]") for index, item in enumerate(value)]
+    else:
+        return {} if value is None else {key: value}
+    return {name: item for part in parts for name, item in part.items()}
+
+
+def _pairs(one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
+    before, after = flatten(one), flatten(other)
+    for key in before.keys() | after.keys():
+        if before.get(key) != after.get(key):
+            yield key, before.get(key), after.get(key)
+
+
+def _of_configs(one: KeptRun, other: KeptRun) -> list[Difference]:
+    commands = one.manifest["command"], other.manifest["command"]
+    found = [Difference("config", "command", *commands)] if commands[0] != commands[1] else []
+    pairs = sorted(_pairs(one.config, other.config), key=lambda pair: pair[0])
+    return found + [Difference("config", *pair) for pair in pairs if pair[0] not in _PLACE]
+
+
+def _of_manifests(one: KeptRun, other: KeptRun) -> list[Difference]:
+    """What stands in the manifests alone; the sections of the config are in their identities once more."""
+    found: dict[Kind, list[Difference]] = {"data": [], "code": [], "packages": [], "hardware": []}
+    sections = one.config.keys() | other.config.keys()
+    for key, before, after in sorted(_pairs(one.manifest, other.manifest), key=lambda pair: pair[0]):
+        kind = _kind_of(key, sections)
+        if kind is not None:
+            name = key.removeprefix("identity.")
+            told = f"{name}{_files(one, name) or _files(other, name)}" if kind == "data" else name
+            found[kind].append(Difference(kind, told, before, after))
+    return [difference for differences in found.values() for difference in differences]
+
+
+def _kind_of(key: str, sections: Collection[str]) -> Kind | None:
+    """The kind of a key of the manifest; None for times, and for what `sections` of the config say too."""
+    # The config of held-out rows is called like their digest.
+    if key.startswith((*_DATA, _WEIGHTS)) and not key.startswith("identity.validation.dataset."):
+        return "data"
+    if key in _CODE:
+        return "code"
+    if key == "python" or key.startswith("packages."):
+        return "packages"
+    said_by_config = key.startswith("identity.") and key.split(".")[1] in sections
+    return None if said_by_config or key in (*_TIMES, "command") else "hardware"
+
+
+def _files(run: KeptRun, name: str) -> str:
+    """The names of the files behind a digest, in brackets."""
+    section, _, inner = name.partition(".")
+    config = (run.config.get(section) or {}).get(inner)
+    names = [Path(path).name for key, path in flatten(config).items() if key.rpartition(".")[2] == "path"]
+    return f" ({', '.join(names)})" if names else ""
+
+
+def _of_metrics(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> list[Difference]:
+    """For each metric the first step, of those that both runs did, at which it differs."""
+    before, after = _by_place(one), _by_place(other)
+    first: dict[str, tuple[int, Any, Any]] = {}
+    for place in sorted(before.keys() & after.keys()):
+        for key in before[place].keys() | after[place].keys():
+            values = before[place].get(key), after[place].get(key)
+            if key not in TIMING_KEYS and values[0] != values[1]:
+                first.setdefault(key, (place[0], *values))
+    told = sorted(first, key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key))
+    return [Difference("results", f"{key}, first at step {first[key][0]}", *first[key][1:]) for key in told]
+
+
+def _by_place(rows: Sequence[dict[str, Any]]) -> dict[tuple[int, bool], dict[str, Any]]:
+    """The lines by their step, and whether they are of the step itself or of an evaluation after it."""
+    return {(row["step"], "order_hash" in row): row for row in rows}
+
+
+def _final(one: KeptRun, other: KeptRun) -> dict[str, tuple[Any, Any]]:
+    before, after = _numbers(one), _numbers(other)
+    return {key: (before.get(key), after.get(key)) for key in dict.fromkeys([*before, *after])}
+
+
+def _numbers(run: KeptRun) -> dict[str, Any]:
+    """What the run came to; of one that did not end, how far it got."""
+    done = {"steps": run.steps[-1]["step"] if run.steps else 0}
+    kept = {key: value for key, value in run.result.items() if key not in {*TIMING_KEYS, "directory"}}
+    return flatten({**done, **kept})

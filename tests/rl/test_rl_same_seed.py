@@ -1,0 +1,28 @@
+"""The same config and seed give the same run, whatever else is different around it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rl.rl_runs import WriteRun, folder_of, require_same_runs, run
+from toolkit.runs.diff import compare
+from toolkit.runs.folders import read_run
+
+
+def test_the_same_command_twice_gives_the_same_numbers(
+    left_alone: Path, a_run: WriteRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # Each has a dataserver of its own, on another port, with its data in another folder and nothing read before.
+    again = a_run()
+    for file in ("a.jsonl", "b.jsonl"):
+        os.utime(again.with_name(file), (2e9, 2e9))
+    monkeypatch.setenv("PYTHONHASHSEED", "2")
+    monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / "cache"))
+    run(again)
+
+    require_same_runs(again, left_alone)
+    comparison = compare(read_run(folder_of(left_alone)), read_run(folder_of(again)))
+    # Two folders, and so two paths; the dataserver is known by what it serves.
+    assert [each.key for each in comparison.differences] == ["dataserver.config"]
+    assert all(one == other for one, other in comparison.final.values())
