@@ -1,6 +1,7 @@
 """`toolkit-dpo --dry-run`: the plan, every refusal with exit code 2, and nothing written."""
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -96,6 +97,21 @@ def test_the_plan_tells_what_an_override_changes(overrides: list[str], line: str
     result = dry_run(*overrides)
     assert result.exit_code == 0, result.output
     assert line in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        ([], r"estimate        about .* s per step \(.*\), .* in all and .* before for the reference, without"),
+        (
+            ["reference={type: live}"],
+            r"estimate        about .* s per step \(.*\), .* in all, without evaluations; .* GiB",
+        ),
+        (["method={type: kto}"], r"estimate        none: what the reference and kto are asked .* is not counted\n"),
+    ],
+)
+def test_the_plan_tells_what_the_run_would_cost(overrides: list[str], line: str, dry_run):
+    assert re.search(line, dry_run(*overrides).stderr)
 
 
 def test_for_kto_epochs_go_through_two_answers_of_each_pair(dry_run):

@@ -1,8 +1,9 @@
 """What `--dry-run` prints for every trainer whose rows a curriculum draws."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
 from rich import box
 from rich.table import Table
 
@@ -14,7 +15,11 @@ from toolkit.core.models.location import ModelLocation, locate_model
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.processes import process_count
 from toolkit.core.runs.progress import console
+from toolkit.core.training.memory_advice import Phase, Situation, cheapest_changes
 from toolkit.errors import ModelError
+
+if TYPE_CHECKING:
+    from toolkit.core.training.estimate import Estimate
 
 
 def stage_table(curriculum: Curriculum, max_steps: int) -> Table:
@@ -75,6 +80,23 @@ def step_lines(training: TrainingConfig, max_steps: int, unit: str) -> Iterator[
         f"steps           {max_steps}, learning rate {training.learning_rate:g} {training.schedule}"
         f" after {training.warmup_steps} warm-up steps"
     )
+
+
+def show_estimate(config: BaseModel, compute: Callable[[], "Estimate"]) -> None:
+    """Print what the steps of a run cost here, or why that is not known; and what to change where memory is short."""
+    from toolkit.core.training.estimate import estimate_line
+
+    try:
+        found = compute()
+    except Exception as error:  # noqa: BLE001  # whatever a model's own code raises, the plan is worth reading
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        console.print(f"estimate        none: {reason}")
+        return
+    console.print(estimate_line(found))
+    if found.bytes > found.available:
+        situation = Situation(config.model_dump(mode="json"), Phase.STEP, found.on_cuda, found.longest)
+        console.print("WARNING         that is more memory than there is; what would help, the cheapest first:")
+        console.print("\n".join(f"                {change}" for change in cheapest_changes(situation)))
 
 
 def show_resume_point(

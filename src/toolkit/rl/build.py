@@ -15,12 +15,14 @@ from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.progress import TrainingProgress
 from toolkit.core.training.arguments import trainer_arguments
 from toolkit.core.training.callbacks import CheckpointCallback
+from toolkit.core.training.step_log import StepLog
+from toolkit.core.training.watchdogs import Watch
 from toolkit.inference.load import end_ids
 from toolkit.rl.algorithms import resolve_objective
 from toolkit.rl.callbacks import RLMetricsCallback
 from toolkit.rl.client import DataserverClient
 from toolkit.rl.correction import ImportanceCorrection
-from toolkit.rl.curriculum import held_out_count, stage_name
+from toolkit.rl.curriculum import held_out_count
 from toolkit.rl.engines import RolloutEngine
 from toolkit.rl.evaluation import EVALUATIONS, Evaluator, evaluation_file, sampling_of
 from toolkit.rl.load_engine import rollout_engine
@@ -29,6 +31,7 @@ from toolkit.rl.rewards import TotalReward
 from toolkit.rl.rollouts import Rollouts, Timer
 from toolkit.rl.run_plan import RunPlan
 from toolkit.rl.trainer import CurriculumGRPOTrainer
+from toolkit.rl.watchdogs import rl_watchdogs
 
 
 @contextmanager
@@ -146,16 +149,10 @@ def _callbacks(
     callbacks: list[TrainerCallback] = []
     if config.evaluation is not None and config.evaluation.patience is not None:
         callbacks.append(EarlyStoppingCallback(config.evaluation.patience, config.evaluation.min_improvement))
+    watch = Watch(rl_watchdogs(config, plan.max_steps))
+    log = StepLog(plan.run, TrainingProgress(plan.max_steps), watch)
     return [
         *callbacks,  # first, so that the checkpoint callback sees its decision to stop
-        RLMetricsCallback(
-            plan.run,
-            counters,
-            plan.clock,
-            lambda iteration: stage_name(plan.meta, iteration),
-            prompts.of_generation,
-            rewards,
-            TrainingProgress(plan.max_steps),
-        ),
+        RLMetricsCallback(plan, log, counters, prompts.of_generation, rewards),
         CheckpointCallback(plan.run, counters, config.run.keep_checkpoints, best="reward"),
     ]

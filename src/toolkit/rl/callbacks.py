@@ -9,13 +9,12 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from toolkit.core.runs.counters import RunCounters
-from toolkit.core.runs.directory import RunDirectory
-from toolkit.core.runs.metrics import append_metrics
-from toolkit.core.runs.progress import TrainingProgress
-from toolkit.core.training.callbacks import require_finite
-from toolkit.rl.clock import Clock
+from toolkit.core.training.broken_steps import last_checkpoint, require_finite, some_of
+from toolkit.core.training.step_log import StepLog
+from toolkit.rl.curriculum import stage_name
 from toolkit.rl.prompts import Prompt
 from toolkit.rl.rewards import TotalReward
+from toolkit.rl.run_plan import RunPlan
 from toolkit.rl.transcript import append_lines, on_one_line, one_group, shown
 
 # Our names for what TRL logs.
@@ -34,7 +33,7 @@ _NAMES = {
     "cispo_clip_ratio": "clipped_share",
 }
 _PREFIXES = ("graders/", "rewards/", "sampling/")
-_OURS = ("abstained", "failed", "too_long_prompts", "truncated_share")
+_OURS = ("abstained", "failed", "too_long_prompts", "truncated_share", "taught_share")
 # How often completions are shown: so many times in a run.
 _SHOWINGS = 10
 
@@ -44,27 +43,24 @@ class RLMetricsCallback(TrainerCallback):
 
     def __init__(
         self,
-        run: RunDirectory,
+        plan: RunPlan,
+        log: StepLog,
         counters: RunCounters,
-        clock: Clock,
-        stage: Callable[[int], str],
         prompts: Callable[[int], Sequence[Prompt]],
         rewards: TotalReward,
-        progress: TrainingProgress,
     ) -> None:
-        """`stage` names the stage of an iteration; `prompts` are those of a generation."""
-        self._run = run
+        """`prompts` are those of a generation."""
+        self._plan = plan
+        self._clock = plan.clock
+        self._log = log
         self._counters = counters
-        self._clock = clock
-        self._stage = stage
         self._prompts = prompts
         self._rewards = rewards
-        self._progress = progress
         self._began = 0.0
         self._row: dict[str, Any] = {}
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._progress.start(self._counters.step)
+        self._log.begin(self._counters.step)
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._rewards.timer.seconds.clear()
@@ -76,7 +72,7 @@ class RLMetricsCallback(TrainerCallback):
         step = state.global_step - 1
         self._row = {
             "step": state.global_step,
-            "stage": self._stage(step),
+            "stage": stage_name(self._plan.meta, step),
             "seconds": {**spent, "learn": round(seconds - sum(spent.values()), 4), "all": round(seconds, 4)},
         }
         self._count(step, state.num_input_tokens_seen, seconds)
@@ -89,21 +85,36 @@ class RLMetricsCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        if not logs or not state.is_world_process_zero:
+        if not logs:
             return
         if "loss" in logs:
-            require_finite(logs, state.global_step, scaled=args.fp16)
+            step = state.global_step
+            require_finite(logs, step, scaled=args.fp16, told=lambda: self._told_of_broken(step))
+        if not state.is_world_process_zero:
+            return
+        if "loss" in logs:
             row = {**self._row, **_renamed(logs), "order_hash": self._counters.order_hash}
-            append_metrics(self._run.metrics, row)
-            self._progress.step(row, facts(row))
+            self._log.write(row, facts(row))
             self._show_completions(state)
         elif "eval_reward" in logs:
             values = {key: value for key, value in logs.items() if key.startswith("eval_")}
-            append_metrics(self._run.metrics, {"step": state.global_step, **values})
-            self._progress.say(f"step {state.global_step}: held-out reward {logs['eval_reward']:.3f}")
+            self._log.write_evaluation(state.global_step, values, f"held-out reward {logs['eval_reward']:.3f}")
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._progress.stop()
+        self._log.end()
+
+    def _told_of_broken(self, step: int) -> list[str]:
+        """`step` is the number of the broken one, counted from 1."""
+        clock, ended = self._clock, step * self._clock.accumulation_steps
+        # Those of the step's micro-batches, which may have been made at an earlier one.
+        served = range(ended - clock.accumulation_steps, ended)
+        generations = sorted({micro_step // clock.micro_steps_per_generation for micro_step in served})
+        names = [prompt.sample_id for generation in generations for prompt in self._prompts(generation)]
+        made = clock.iteration_of(generations[0])
+        return [
+            f"its prompts: {some_of(names)}; the dataserver's journal has their completions, under iteration {made}",
+            last_checkpoint(self._log.run),
+        ]
 
     def _count(self, step: int, tokens_so_far: int, seconds: float) -> None:
         """The order hash goes over the sample ids of all prompts that the step generated for, in slot order."""
@@ -120,12 +131,10 @@ class RLMetricsCallback(TrainerCallback):
         if not graded or not self._clock.is_aligned(state.global_step - 1):
             return
         group = one_group(graded)
-        append_lines(self._run.path / "completions.jsonl", state.global_step, group)
+        append_lines(self._log.run.path / "completions.jsonl", state.global_step, group)
         if (state.global_step - 1) % max(1, state.max_steps // _SHOWINGS) == 0:
             lines = [shown(each) for each in sorted(group, key=lambda each: -(each.reward or -1))[:4]]
-            self._progress.say(
-                "\n".join([f"step {state.global_step} asked: {on_one_line(group[0].prompt.text)}", *lines])
-            )
+            self._log.say("\n".join([f"step {state.global_step} asked: {on_one_line(group[0].prompt.text)}", *lines]))
 
 
 def facts(row: dict[str, Any]) -> str:

@@ -1,9 +1,11 @@
 """`toolkit-rl-train --dry-run`: everything that can be checked without loading weights, and the plan of the run."""
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from toolkit.core.extras import require_extra
 from toolkit.core.models.location import locate_model
+from toolkit.core.plan import show_estimate
 from toolkit.core.runs.directory import RunDirectory, check_run_directory
 from toolkit.core.runs.finish import finished_result
 from toolkit.core.runs.progress import console
@@ -15,6 +17,9 @@ from toolkit.rl.config.rl import DataserverSection, RLConfig
 from toolkit.rl.curriculum import clock_of, held_out_count, require_fit
 from toolkit.rl.plan_tables import generation_table, objective_table, stage_table
 from toolkit.rl.prompts import PromptSource, SampleSource
+
+if TYPE_CHECKING:
+    from toolkit.core.training.estimate import Estimate
 
 _SYNC = {
     "auto": "the adapter on CUDA and all weights elsewhere",
@@ -43,6 +48,8 @@ def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: b
     console.print(f"model           {model}")
     console.print(f"sampling        {_sampling(config)}")
     _show_dataserver(config, clock, run, resume)
+    if find_spec("transformers") is not None:
+        show_estimate(config, lambda: _estimated(config))
     console.print(f"run directory   {run.path}")
     # The last of the checks: a plan is worth reading also where its run has ended.
     check_run_directory(run, resume=resume, overwrite=overwrite)
@@ -170,6 +177,18 @@ def _check_length(config: RLConfig, positions: int | None) -> None:
     if rollout.engine == "vllm":
         raise ConfigError(f"{told}, and vLLM refuses that; lower one of them")
     console.print(f"{told}: what is longer comes out as nonsense, so lower one of them")
+
+
+def _estimated(config: RLConfig) -> "Estimate":
+    """The memory of learning from prompts and completions that are as long as they may be; no time, as nobody knows
+    how long they will be."""
+    from toolkit.core.training.estimate import Batch, Work, estimate
+    from toolkit.core.training.model_shape import TrainedModel
+
+    rows, rollout = config.training.micro_batch_size, config.rollout
+    longest = Batch(rows, rollout.max_prompt_tokens + rollout.max_new_tokens, rows * rollout.max_new_tokens)
+    steps = config.training.max_steps or 1
+    return estimate(TrainedModel.of(config, steps), Work([[[longest]]], steps), timed=False)
 
 
 def _show_resume(config: RLConfig, clock: Clock, meta: Meta, run: RunDirectory, max_steps: int) -> None:

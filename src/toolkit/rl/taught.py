@@ -12,6 +12,13 @@ def has_dropout(model: Any) -> bool:
     return layers or any(getattr(config, name, 0) for name in ("attention_dropout", "attn_pdrop"))
 
 
+def has_advantage(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Which completions are in the loss with an advantage that is not 0, shape [completions]."""
+    advantages = inputs["advantages"]
+    taught = (advantages if advantages.dim() == 1 else advantages.abs().sum(dim=1)) != 0
+    return taught & inputs["completion_mask"].any(dim=1)
+
+
 def taught_rows(inputs: dict[str, torch.Tensor], beta: float) -> torch.Tensor | None:
     """Which completions teach anything, shape [completions]; None where all have to be computed.
 
@@ -21,9 +28,7 @@ def taught_rows(inputs: dict[str, torch.Tensor], beta: float) -> torch.Tensor | 
     """
     if beta:
         return None
-    advantages = inputs["advantages"]
-    taught = (advantages if advantages.dim() == 1 else advantages.abs().sum(dim=1)) != 0
-    taught &= inputs["completion_mask"].any(dim=1)
+    taught = has_advantage(inputs)
     if not taught.any():
         taught[0] = True
     return taught

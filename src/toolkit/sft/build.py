@@ -3,6 +3,7 @@
 from transformers import PrinterCallback
 from trl import SFTConfig as TrlSFTConfig
 
+from toolkit.core.conversation_encoder import conversation_encoder
 from toolkit.core.models.base import LoadedModel
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.directory import RunDirectory
@@ -10,10 +11,14 @@ from toolkit.core.runs.progress import TrainingProgress
 from toolkit.core.step_plan import StepPlanner
 from toolkit.core.training.arguments import trainer_arguments
 from toolkit.core.training.batches import CurriculumCollator, positions
+from toolkit.core.training.broken_steps import TrainedRows, place_of
 from toolkit.core.training.callbacks import MetricsCallback, training_callbacks
+from toolkit.core.training.step_log import StepLog
+from toolkit.core.training.watchdogs import Watch
 from toolkit.sft.config import SFTConfig
 from toolkit.sft.data import SFTData
 from toolkit.sft.trainer import CurriculumSFTTrainer
+from toolkit.sft.watchdogs import sft_watchdogs
 
 
 def build_trainer(
@@ -22,9 +27,13 @@ def build_trainer(
     """A trainer that is ready for `train()`; `counters` go on from where they are."""
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
     planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
-    metrics = MetricsCallback(run, counters, planner.plan, TrainingProgress(config.max_steps))
+    rows = TrainedRows(planner.plan, place_of(config.data_sources(), data.datasets))
+    log = StepLog(run, TrainingProgress(config.max_steps), Watch(sft_watchdogs(config)))
+    metrics = MetricsCallback(log, counters, rows, measured=("end_token_loss",))
     trainer = CurriculumSFTTrainer(
         validation=data.validation,
+        end_ids=conversation_encoder(config.chat, loaded.tokenizer).end_ids,
+        step_losses=rows.losses,
         model=loaded.model,
         args=_arguments(config, loaded, run, counters.step),
         processing_class=loaded.tokenizer,

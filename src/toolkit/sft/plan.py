@@ -1,12 +1,15 @@
 """`toolkit-sft --dry-run`: everything that can be checked without loading a model, and the plan of the run."""
 
+from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-from toolkit.core.curriculum.curriculum import Curriculum
+from toolkit.core.curriculum.curriculum import Curriculum, Draw
 from toolkit.core.ledger import ledger_table
 from toolkit.core.plan import (
     find_model,
     rows_left_to_train,
+    show_estimate,
     show_resume_point,
     stage_table,
     step_lines,
@@ -17,6 +20,10 @@ from toolkit.core.runs.progress import console
 from toolkit.core.sources import open_source
 from toolkit.sft.config import SFTConfig
 
+if TYPE_CHECKING:
+    from toolkit.core.training.estimate import Estimate
+    from toolkit.sft.data import SFTData
+
 
 def show_plan(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> None:
     """Read and check all data, and print what would be trained, stage by stage; nothing is written.
@@ -26,16 +33,16 @@ def show_plan(config: SFTConfig, name: str, *, resume: bool = False, overwrite: 
     """
     location = find_model(config.model)
     run = RunDirectory(config.run.output_dir / name)
-    if find_spec("transformers") is not None:
-        curriculum = _tokenised_curriculum(config, run, resume)
-    else:
-        curriculum = _counted_curriculum(config)
+    data = _tokenised_data(config, run, resume) if find_spec("transformers") is not None else None
+    curriculum = _counted_curriculum(config) if data is None else data.curriculum
     console.print(stage_table(curriculum, config.max_steps), soft_wrap=False)
     console.print(f"run directory   {run.path}")
     console.print(
         f"model           {config.model.name} ({location.kind}), {trained_weights(config.model, config.lora)}"
     )
     console.print("\n".join(step_lines(config.training, config.max_steps, "rows")))
+    if data is not None:
+        show_estimate(config, lambda: estimated(config, data))
     # The last of the checks: a plan is worth reading also where its run has ended.
     check_run_directory(run, resume=resume, overwrite=overwrite)
     console.print("nothing was trained (--dry-run)")
@@ -55,7 +62,7 @@ def _counted_curriculum(config: SFTConfig) -> Curriculum:
     return Curriculum(config.curriculum_stages(), sizes, config.training.rows_per_step, config.training.seed)
 
 
-def _tokenised_curriculum(config: SFTConfig, run: RunDirectory, resume: bool) -> Curriculum:
+def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTData":
     from toolkit.core.models.load import choose_backend
     from toolkit.core.training.arguments import accumulation_steps
     from toolkit.sft.data import prepare_data
@@ -67,4 +74,23 @@ def _tokenised_curriculum(config: SFTConfig, run: RunDirectory, resume: bool) ->
     console.print(ledger_table(data.ledgers), soft_wrap=False)
     identity = run_identity(config, data, tokenizer)
     show_resume_point(run, identity, data.curriculum, config.max_steps, resume=resume)
-    return data.curriculum
+    return data
+
+
+def estimated(config: SFTConfig, data: "SFTData") -> "Estimate":
+    """What the steps of a run cost here; ModelError where the model's shape is not known."""
+    from toolkit.core.step_plan import StepPlanner
+    from toolkit.core.training.estimate import Batch, Work, estimate, micro_batches_of, sampled_steps
+    from toolkit.core.training.model_shape import TrainedModel
+
+    sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
+    planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
+
+    def batch(rows: Sequence[Draw]) -> Batch:
+        longest = max(int(sizes[draw.dataset].lengths[draw.row]) for draw in rows)
+        trained = sum(int(sizes[draw.dataset].trained_counts[draw.row]) for draw in rows)
+        return Batch(len(rows), longest - 1, trained)  # the last token is only predicted
+
+    sampled = sampled_steps(config.max_steps)
+    steps = [[[batch(rows)] for rows in micro_batches_of(planner, step)] for step in sampled]
+    return estimate(TrainedModel.of(config, config.max_steps), Work(steps, config.max_steps))

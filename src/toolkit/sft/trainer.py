@@ -3,7 +3,7 @@
 Import this after the backend has been chosen: unsloth rewrites SFTTrainer when it is imported.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from trl import SFTTrainer
 from toolkit.core.masks import IGNORED_LABEL
 from toolkit.core.tokenized import TokenizedDataset
 from toolkit.core.training.batches import pad_rows
+from toolkit.core.training.broken_steps import MicroBatchLosses
 from toolkit.core.training.labelled_head import LabelledHead
 
 
@@ -22,12 +23,23 @@ class CurriculumSFTTrainer(SFTTrainer):
     micro-batches on all ranks: how the rows are cut into micro-batches does not change the gradient.
     """
 
-    def __init__(self, *, validation: TokenizedDataset | None, **keywords: Any) -> None:
+    def __init__(
+        self,
+        *,
+        validation: TokenizedDataset | None,
+        end_ids: Collection[int],
+        step_losses: MicroBatchLosses,
+        **keywords: Any,
+    ) -> None:
+        """`end_ids`: tokens that end an answer; their loss is told too. `step_losses` gets that of each micro-batch."""
         super().__init__(**keywords)
         # Without it the base class would divide our loss by the accumulation steps once more.
         self.model_accepts_loss_kwargs = True
         self._validation = validation
         self._head = LabelledHead(self.accelerator.unwrap_model(self.model))
+        self._step_losses = step_losses
+        self._end_ids = torch.tensor(sorted(end_ids), device=self.args.device)
+        self._ends: list[torch.Tensor] = []
 
     def compute_loss(
         self,
@@ -40,8 +52,20 @@ class CurriculumSFTTrainer(SFTTrainer):
         labels = inputs["labels"]
         losses = self._head.token_losses(model, inputs["input_ids"], labels)
         weights = inputs["row_weights"].repeat_interleave((labels != IGNORED_LABEL).sum(dim=1))
+        is_end = torch.isin(labels[labels != IGNORED_LABEL], self._end_ids)
+        self._ends.append(torch.stack([(losses.detach() * is_end).sum(), is_end.sum()]))
         # Gradients are averaged over the ranks, so each rank's share is scaled up by their number.
-        return (losses * weights).sum() / inputs["loss_weight"].float() * self.accelerator.num_processes
+        share = (losses * weights).sum() / inputs["loss_weight"].float() * self.accelerator.num_processes
+        return self._step_losses.kept(share)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """As the base class, with the mean loss of the step's end tokens over all ranks, if there are any."""
+        if "loss" in logs and self._ends:
+            total, count = self.accelerator.reduce(torch.stack(self._ends).sum(dim=0), reduction="sum")
+            self._ends = []
+            if count:
+                logs = {**logs, "end_token_loss": float(total / count)}
+        super().log(logs, start_time)
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
@@ -11,10 +11,8 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl,
 from toolkit.core.runs import checkpoints
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.directory import RunDirectory
-from toolkit.core.runs.metrics import append_metrics
-from toolkit.core.runs.progress import TrainingProgress
-from toolkit.core.step_plan import StepPlan
-from toolkit.errors import RunError
+from toolkit.core.training.broken_steps import TrainedRows, last_checkpoint, require_finite
+from toolkit.core.training.step_log import StepLog
 
 if TYPE_CHECKING:
     from toolkit.core.config.run import RunConfig
@@ -53,10 +51,9 @@ class MetricsCallback(TrainerCallback):
 
     def __init__(
         self,
-        run: RunDirectory,
+        log: StepLog,
         counters: RunCounters,
-        plan: Callable[[int], StepPlan],
-        progress: TrainingProgress,
+        rows: TrainedRows,
         *,
         measured: Sequence[str] = (),
         shown: str | None = None,
@@ -65,22 +62,22 @@ class MetricsCallback(TrainerCallback):
         of them that is shown beside the loss, also of an evaluation."""
         self._written = ("loss", "grad_norm", "learning_rate", *measured)
         self._shown = shown
-        self._run = run
+        self._log = log
         self._counters = counters
-        self._plan = plan
-        self._progress = progress
+        self._rows = rows
         self._started = 0.0
         self._row: dict[str, Any] = {}
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._progress.start(self._counters.step)
+        self._log.begin(self._counters.step)
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._rows.losses.begin()
         self._started = time.perf_counter()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         seconds = time.perf_counter() - self._started
-        plan = self._plan(state.global_step - 1)
+        plan = self._rows.plan(state.global_step - 1)
         self._counters.advance(plan, seconds)
         self._row = {
             "step": state.global_step,
@@ -102,45 +99,38 @@ class MetricsCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        if not logs or not state.is_world_process_zero:
+        if not logs:
             return
         if "loss" in logs:
-            require_finite(logs, state.global_step, scaled=args.fp16)
+            self._require_finite(args, state, logs)
+        if not state.is_world_process_zero:
+            return
+        if "loss" in logs:
             row = {
                 **self._row,
                 **{key: logs[key] if math.isfinite(logs[key]) else None for key in self._written if key in logs},
             }
-            append_metrics(self._run.metrics, row)
             facts = f"{row['tokens_per_second']:,.0f} tok/s  padding {row['padding_share']:.0%}"
-            self._progress.step(row, f"loss {row['loss']:.4f}  {self._also_shown(row, '', '  ')}{facts}")
+            self._log.write(row, f"loss {row['loss']:.4f}  {self._also_shown(row, '', '  ')}{facts}")
         elif "eval_loss" in logs:
             values = {key: value for key, value in logs.items() if key.startswith("eval_")}
-            append_metrics(self._run.metrics, {"step": state.global_step, **values})
             also = self._also_shown(logs, "eval_", "")
-            self._progress.say(
-                f"step {state.global_step}: validation loss {logs['eval_loss']:.4f}{', ' if also else ''}{also}"
-            )
+            facts = f"validation loss {logs['eval_loss']:.4f}{', ' if also else ''}{also}"
+            self._log.write_evaluation(state.global_step, values, facts)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._progress.stop()
+        self._log.end()
+
+    def _require_finite(self, args: Any, state: TrainerState, logs: dict[str, float]) -> None:
+        def told() -> list[str]:
+            rows = self._rows.told(state.global_step - 1, args.per_device_train_batch_size)
+            return [rows, last_checkpoint(self._log.run)]
+
+        require_finite(logs, state.global_step, scaled=args.fp16, told=told)
 
     def _also_shown(self, values: dict[str, Any], prefix: str, end: str) -> str:
         value = values.get(f"{prefix}{self._shown}")
         return "" if self._shown is None or value is None else f"{self._shown.replace('_', ' ')} {value:.3f}{end}"
-
-
-def require_finite(logs: dict[str, float], step: int, *, scaled: bool = False) -> None:
-    """Stop before a broken step is saved: what is on disk stays the last good state.
-
-    `scaled`: the loss is scaled for float16. Its gradients may overflow while the scale is found; the trainer passes
-    over such a step and lowers the scale.
-    """
-    for name in ("loss",) if scaled else ("loss", "grad_norm"):
-        if not math.isfinite(logs.get(name, 0.0)):
-            raise RunError(
-                f"{name} is {logs[name]} at step {step}, so training stopped; earlier checkpoints are as they were. "
-                "Lower training.learning_rate, or keep training.max_grad_norm above 0"
-            )
 
 
 class CheckpointCallback(TrainerCallback):

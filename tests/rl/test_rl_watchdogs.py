@@ -1,0 +1,296 @@
+"""What a run of reinforcement learning says when something is wrong with it: by hand-worked numbers, and in runs."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl.rl_runs import WriteRun, training_rows
+from rl.rl_trainers import WrittenServer, a_meta, load
+from running import metrics
+from toolkit.core.config.load import load_config
+from toolkit.core.conversation_encoder import conversation_encoder
+from toolkit.core.runs.counters import RunCounters
+from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.training.watchdogs import Watch, Watchdog
+from toolkit.dataserver.schemas import GradeItem, GradeResult
+from toolkit.errors import RunError
+from toolkit.rl.config.rl import RLConfig
+from toolkit.rl.curriculum import clock_of
+from toolkit.rl.watchdogs import AllTruncated, EntropyCollapse, EqualRewards, NoAdvantage, PolicyLossSpike
+
+# Two groups of four completions, in each of which one is better.
+SOME_BETTER = (1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
+
+
+def row(step: int = 1, **values: Any) -> dict[str, Any]:
+    return {"step": step, "stage": "one", "loss": 0.01, "grad_norm": 1.0, "learning_rate": 1e-4, **values}
+
+
+def rows(name: str, values: Iterable[Any], **others: Any) -> list[dict[str, Any]]:
+    return [row(step, **others, **{name: value}) for step, value in enumerate(values, start=1)]
+
+
+def warned(watchdog: Watchdog, lines: Iterable[dict[str, Any]]) -> list[int]:
+    """The steps at which it warns."""
+    return [each["step"] for each in lines if watchdog.look(each) is not None]
+
+
+def test_rewards_are_equal_for_a_reason_after_five_steps_in_a_row():
+    assert warned(EqualRewards(), rows("zero_variance_share", [1, 1, 1, 1, 0.9, 1, 1, 1, 1, 1, 1])) == [10, 11]
+
+
+def test_steps_that_generate_nothing_neither_count_nor_break_a_row():
+    lines = [row(step, zero_variance_share=1.0) if step % 2 else row(step) for step in range(1, 12)]
+    assert warned(EqualRewards(), lines) == [9, 11]
+    lines = [row(step, truncated_share=1.0) if step % 2 else row(step) for step in range(1, 8)]
+    assert warned(AllTruncated(64), lines) == [5, 7]
+
+
+@pytest.mark.parametrize(
+    ("reward", "advice"), [(0.0, "begin with easier prompts"), (1.0, "harder prompts"), (0.4, "rollout.temperature")]
+)
+def test_what_to_do_about_equal_rewards_depends_on_what_they_are(reward: float, advice: str):
+    watchdog = EqualRewards()
+    told = [watchdog.look(each) for each in rows("zero_variance_share", [1.0] * 5, reward=reward)]
+    assert told[4] is not None and "5 times running" in told[4] and advice in told[4]
+
+
+def test_all_completions_are_cut_three_times_before_it_is_told():
+    assert warned(AllTruncated(64), rows("truncated_share", [1, 1, 0.99, 1, 1, 1])) == [6]
+    told = AllTruncated(64)
+    assert [bool(told.look(each)) for each in rows("truncated_share", [1.0] * 3)] == [False, False, True]
+
+
+def test_a_step_without_any_advantage_is_told_by_its_reason():
+    watchdog = NoAdvantage()
+    assert watchdog.look(row(taught_share=0.125, zero_variance_share=0.5, reward=0.2)) is None
+    equal = watchdog.look(row(taught_share=0.0, zero_variance_share=1.0, reward=0.0, truncated_share=1.0))
+    assert equal is not None and "rollout.generations" in equal
+    # Rewards that are equal up to rounding have advantages of rounding, too.
+    assert watchdog.look(row(taught_share=1.0, zero_variance_share=1.0, reward=0.3)) == equal
+    none = watchdog.look(row(taught_share=0.0, zero_variance_share=0.0, reward=None, abstained=0.75, failed=0.25))
+    assert none is not None and "75% abstained, 25% failed" in none
+    cut = watchdog.look(row(taught_share=0.0, zero_variance_share=0.5, reward=0.2, truncated_share=1.0))
+    assert cut is not None and "objective.mask_truncated_completions" in cut
+
+
+def test_the_entropy_has_collapsed_at_a_tenth_of_what_it_was():
+    # The first ten have the median 0.5, and the last ten more than 0.05 until six of them are at 0.04.
+    lines = rows("entropy", [0.4, 0.6] * 5 + [0.3] * 10 + [0.04] * 8, taught_share=0.5)
+    assert warned(EntropyCollapse(masks_truncated=False), lines) == [26, 27, 28]
+    told = EntropyCollapse(masks_truncated=False)
+    last = [told.look(each) for each in lines][-1]
+    assert last is not None and "from 0.5 to 0.04 nats" in last and "objective.beta" in last
+
+
+def test_an_entropy_that_falls_to_a_fifth_is_that_of_a_model_that_learns():
+    assert (
+        warned(EntropyCollapse(masks_truncated=False), rows("entropy", [0.5] * 10 + [0.1] * 30, taught_share=0.5)) == []
+    )
+
+
+def test_where_cut_completions_are_left_out_a_step_of_nothing_else_has_no_entropy():
+    lines = rows("entropy", [0.5] * 10 + [0.0] * 10, taught_share=0.0, truncated_share=1.0)
+    assert warned(EntropyCollapse(masks_truncated=True), lines) == []
+    assert warned(EntropyCollapse(masks_truncated=False), lines) == [20]
+
+
+def test_a_loss_of_ten_times_the_largest_before_is_a_spike():
+    uneven = [0.1, -0.2] * 5
+    assert warned(PolicyLossSpike(), rows("loss", [*uneven, 1.9], taught_share=0.5)) == []
+    assert warned(PolicyLossSpike(), rows("loss", [*uneven, -2.1], taught_share=0.5)) == [11]
+    assert warned(PolicyLossSpike(), rows("loss", [*uneven[:9], 50.0], taught_share=0.5)) == []
+    # Where completions are of one length it is 0 but for rounding, from which everything would be far.
+    assert warned(PolicyLossSpike(), rows("loss", [1e-9] * 10 + [0.9], taught_share=0.5)) == []
+    assert warned(PolicyLossSpike(), rows("loss", [1e-9] * 10 + [1.1], taught_share=0.5)) == [11]
+
+
+@given(st.lists(st.floats(0.2, 1.0), max_size=80))
+def test_an_entropy_within_a_factor_of_five_never_collapses(values: list[float]):
+    assert warned(EntropyCollapse(masks_truncated=False), rows("entropy", values, taught_share=1.0)) == []
+
+
+ANY_ROW = st.fixed_dictionaries(
+    {
+        "loss": st.sampled_from([0.01, -0.02, 5.0]),
+        "taught_share": st.sampled_from([0.0, 0.5]),
+        "zero_variance_share": st.sampled_from([0.5, 1.0]),
+        "truncated_share": st.sampled_from([0.5, 1.0]),
+        "entropy": st.sampled_from([0.5, 0.01]),
+        "reward": st.sampled_from([0.0, 0.5, None]),
+    }
+)
+
+
+@given(st.lists(ANY_ROW, min_size=1, max_size=60), st.data())
+def test_a_resumed_run_warns_as_the_run_left_alone(values: list[dict[str, Any]], data: st.DataObject):
+    lines = [row(step, **each) for step, each in enumerate(values, start=1)]
+    done = data.draw(st.integers(0, len(lines)))
+
+    def watch() -> Watch:
+        return Watch(
+            [NoAdvantage(), PolicyLossSpike(), EqualRewards(), AllTruncated(8), EntropyCollapse(masks_truncated=False)]
+        )
+
+    alone, resumed = watch(), watch()
+    whole = [alone.look(each) for each in lines]
+    for each in lines[:done]:
+        resumed.look(each)
+    assert [resumed.look(each) for each in lines[done:]] == whole[done:]
+
+
+class GradedByText(WrittenServer):
+    """The reward of a completion follows from its text."""
+
+    def __init__(self, reward: Callable[[str], float]) -> None:
+        super().__init__()
+        self._reward = reward
+
+    def grade(self, iteration: int, label: str, items: Sequence[GradeItem]) -> list[GradeResult]:
+        self.rewards = [self._reward(item.completion) for item in items]
+        return super().grade(iteration, label, items)
+
+
+def trained(
+    config: Path,
+    server: WrittenServer,
+    *overrides: str,
+    steps: int,
+    change: Callable[[Any], None] = lambda trainer: None,
+) -> dict[str, list[int]]:
+    """Train in this process, after `change` to the trainer; the steps at which each watchdog warned."""
+    settings = load_config(config, RLConfig, ["model.dtype=float32", "lora.dropout=0", *overrides])
+    loaded = load(settings)
+    from toolkit.rl.build import open_trainer
+    from toolkit.rl.run_plan import RunPlan
+
+    clock, run = clock_of(settings), RunDirectory(config.parent / "runs" / config.stem)
+    run.path.mkdir(parents=True)
+    plan = RunPlan(settings, clock, a_meta(clock, total_iterations=steps), steps, run)
+    encoder = conversation_encoder(settings.chat, loaded.tokenizer)
+    client: Any = server
+    with open_trainer(plan, loaded, encoder, client, RunCounters()) as trainer:
+        change(trainer)
+        trainer.train()
+    found: dict[str, list[int]] = {}
+    for each in training_rows(metrics(run.path)):
+        for name in each.get("warnings", []):
+            found.setdefault(name, []).append(each["step"])
+    return found
+
+
+def test_an_ordinary_run_warns_of_nothing(a_run: WriteRun, capsys: pytest.CaptureFixture[str]):
+    config = a_run(evaluation=None, rollout={"max_new_tokens": 16})
+    assert trained(config, WrittenServer(SOME_BETTER), "training.learning_rate=1e-3", steps=8) == {}
+    told = training_rows(metrics(config.parent / "runs" / "rl"))
+    # Of each group of four, one is better than the mean and three are worse.
+    assert [each["taught_share"] for each in told] == [1.0] * 8
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_rewards_that_are_all_equal_teach_nothing(a_run: WriteRun, capsys: pytest.CaptureFixture[str]):
+    config = a_run(evaluation=None, rollout={"max_new_tokens": 16})
+    found = trained(config, WrittenServer([0.0] * 8), steps=7)
+    assert found["nothing_to_learn"] == [1, 2, 3, 4, 5, 6, 7] and found["equal_rewards"] == [5, 6, 7]
+    assert found.keys() == {"nothing_to_learn", "equal_rewards"}
+    told = capsys.readouterr().err
+    assert told.count("warning at step") == 2
+    assert "warning at step 1: all completions of each prompt earned the same" in told
+    assert "warning at step 5: the rewards of every prompt were all equal 5 times running, and all are 0" in told
+
+
+def test_half_of_the_groups_teach_half_of_the_completions(a_run: WriteRun):
+    config = a_run(evaluation=None, rollout={"max_new_tokens": 16})
+    assert trained(config, WrittenServer([*SOME_BETTER[:4], *[1.0] * 4]), steps=2) == {}
+    assert [each["taught_share"] for each in training_rows(metrics(config.parent / "runs" / "rl"))] == [0.5, 0.5]
+
+
+def test_completions_without_any_reward_teach_nothing(a_run: WriteRun, capsys: pytest.CaptureFixture[str]):
+    found = trained(a_run(evaluation=None, rollout={"max_new_tokens": 16}), WrittenServer([None] * 8), steps=2)
+    assert found["nothing_to_learn"] == [1, 2]
+    assert "no completion has a reward (100% abstained, 0% failed" in capsys.readouterr().err
+
+
+def test_completions_that_are_all_cut_are_told_after_three_steps(a_run: WriteRun, capsys: pytest.CaptureFixture[str]):
+    # That a random model ends its turn at once has a probability of 1 in 380.
+    found = trained(a_run(evaluation=None), WrittenServer(SOME_BETTER), "rollout.max_new_tokens=1", steps=4)
+    assert found == {"all_truncated": [3, 4]}
+    assert (
+        "every completion was cut at 1 tokens 3 times running: raise rollout.max_new_tokens" in capsys.readouterr().err
+    )
+
+
+def test_an_adapter_of_zeros_has_no_gradient(a_run: WriteRun, capsys: pytest.CaptureFixture[str]):
+    def zero(trainer: Any) -> None:
+        with torch.no_grad():
+            for name, parameter in trainer.model.named_parameters():
+                if "lora" in name:
+                    parameter.zero_()
+
+    config = a_run(evaluation=None, rollout={"max_new_tokens": 16})
+    assert trained(config, WrittenServer(SOME_BETTER), steps=3, change=zero) == {"zero_gradient": [1, 2, 3]}
+    assert "warning at step 1: the gradient is 0" in capsys.readouterr().err
+
+
+def test_a_model_that_comes_to_write_one_and_the_same_is_noticed(a_run: WriteRun, capsys: pytest.CaptureFixture[str]):
+    training = {"rows_per_step": 16, "micro_batch_size": 8, "learning_rate": 1e-2}
+    config = a_run(evaluation=None, rollout={"generations": 8}, algorithm="bnpo", training=training)
+    server = GradedByText(lambda text: text.count("e") / max(1, len(text)))
+    found = trained(config, server, "lora=null", steps=32)
+    told = training_rows(metrics(config.parent / "runs" / "rl"))
+    first = found["entropy_collapse"][0]
+    # A random model has an entropy of about ln 384 = 5.95 nats.
+    assert first >= 20 and told[0]["entropy"] > 5.9 and told[first - 1]["entropy"] < 0.59
+    assert f"warning at step {first}: the entropy has fallen from" in capsys.readouterr().err
+
+
+def test_a_ratio_that_runs_away_is_a_spike_of_the_loss(a_run: WriteRun, capsys: pytest.CaptureFixture[str]):
+    # Each generation is trained on in four steps. In the third one's the weights leap, away from where it was sampled.
+    def leap(trainer: Any) -> None:
+        trainer.create_optimizer()
+        trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
+            trainer.optimizer, lambda step: 1e4 if step == 12 else 1
+        )
+
+    config = a_run(evaluation=None, rollout={"max_new_tokens": 16, "iterations": 4}, run={"save_every": 4})
+    server = WrittenServer(SOME_BETTER)
+    found = trained(config, server, "lora=null", "training.learning_rate=1e-4", steps=14, change=leap)
+    assert found == {"loss_spike": [14]}
+    assert "some ratio of new to old policy has run away" in capsys.readouterr().err
+
+
+def test_a_learning_rate_that_somebody_else_sets_to_0_is_noticed(a_run: WriteRun):
+    def freeze(trainer: Any) -> None:
+        trainer.create_optimizer()
+        trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, lambda step: float(step < 1))
+
+    config = a_run(evaluation=None, rollout={"max_new_tokens": 16})
+    assert trained(config, WrittenServer(SOME_BETTER), steps=3, change=freeze) == {"learning_rate_zero": [2, 3]}
+
+
+def test_a_gradient_that_is_not_finite_names_its_prompts_and_the_last_checkpoint(a_run: WriteRun):
+    def spoil(trainer: Any) -> None:
+        for parameter in trainer.model.parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(
+                    lambda gradient: gradient * (math.nan if trainer.state.global_step == 2 else 1.0)
+                )
+
+    config = a_run(evaluation=None, rollout={"max_new_tokens": 16})
+    with pytest.raises(RunError) as stopped:
+        trained(config, WrittenServer(SOME_BETTER), steps=4, change=spoil)
+    run, message = config.parent / "runs" / "rl", str(stopped.value)
+    assert "grad_norm is nan at step 3, so training stopped" in message
+    assert (
+        "its prompts: train:2:0, train:2:1; the dataserver's journal has their completions, under iteration 2"
+        in message
+    )
+    assert f"the last checkpoint is {run / 'checkpoint-2'}:" in message
+    assert [each["step"] for each in training_rows(metrics(run))] == [1, 2]
+    assert not (run / "checkpoint-4").exists()
