@@ -120,6 +120,22 @@ def test_a_later_stage_may_change_and_a_longer_run_says_what_that_does_to_the_sc
     assert result["steps"] == 6
     # Cosine: at its end a schedule of 4 steps is at 0; one of 6 is at (1 + cos(4π/6)) / 2 = 0.25 of its peak.
     assert "the schedule now spans 6 steps instead of 4: at step 4 the learning rate goes from 0 to 0.0025" in said
+    # And it does; at step 5 it is at (1 + cos(5π/6)) / 2 = 0.067.
+    rates = [row["learning_rate"] for row in metrics(config.parent / "runs" / "run") if "loss" in row]
+    assert rates[4:] == pytest.approx([0.0025, 0.00067], abs=1e-5)
+
+
+def test_a_resumed_run_takes_the_learning_rate_that_its_config_has_now(write_config):
+    config = write_config()
+    constant = ["training.schedule=constant"]
+    train(load_config(config, SFTConfig, [*constant, "training.max_steps=4"]), "run")
+    train(
+        load_config(config, SFTConfig, [*constant, "training.max_steps=6", "training.learning_rate=0.003"]),
+        "run",
+        resume=True,
+    )
+    rates = [row["learning_rate"] for row in metrics(config.parent / "runs" / "run") if "loss" in row]
+    assert rates == pytest.approx([0.01] * 4 + [0.003] * 2)
 
 
 def test_a_finished_run_is_neither_trained_again_nor_overwritten(write_config):

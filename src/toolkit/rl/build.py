@@ -15,6 +15,7 @@ from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.progress import TrainingProgress
 from toolkit.core.training.arguments import trainer_arguments
 from toolkit.core.training.callbacks import CheckpointCallback
+from toolkit.core.training.schedule import ScheduleCallback
 from toolkit.core.training.step_log import StepLog
 from toolkit.core.training.watchdogs import Watch
 from toolkit.inference.load import end_ids
@@ -153,6 +154,7 @@ def _callbacks(
     log = StepLog(plan.run, TrainingProgress(plan.max_steps), watch)
     return [
         *callbacks,  # first, so that the checkpoint callback sees its decision to stop
+        ScheduleCallback(),
         RLMetricsCallback(plan, log, counters, prompts.of_generation, rewards),
         CheckpointCallback(plan.run, counters, config.run.keep_checkpoints, best="reward"),
     ]

@@ -12,6 +12,7 @@ from toolkit.core.runs import checkpoints
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.training.broken_steps import TrainedRows, last_checkpoint, require_finite
+from toolkit.core.training.schedule import ScheduleCallback
 from toolkit.core.training.step_log import StepLog
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def training_callbacks(
         stopping.append(EarlyStoppingCallback(validation.patience, validation.min_improvement))
     return [
         *stopping,  # first, so that the checkpoint callback sees its decision to stop
+        ScheduleCallback(),
         metrics,
         CheckpointCallback(run, counters, settings.keep_checkpoints, best="loss"),
     ]

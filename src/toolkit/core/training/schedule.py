@@ -4,10 +4,23 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import get_scheduler
+from transformers import TrainerCallback, get_scheduler
 
 from toolkit.core.config.training import TrainingConfig
 from toolkit.core.training.arguments import schedule_arguments
+
+
+class ScheduleCallback(TrainerCallback):
+    """Begins a resumed run with the schedule that it has now: a checkpoint brings the peak and the learning rate of the
+    one that it was written under, of which the trainer would take the peak for good and the rate for one step."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        scheduler, groups = kwargs["lr_scheduler"], kwargs["optimizer"].param_groups
+        rates = [args.learning_rate * factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
+        peaks = [args.learning_rate] * len(rates)
+        scheduler.load_state_dict({**scheduler.state_dict(), "base_lrs": peaks, "_last_lr": rates})
 
 
 def learning_rate_at(training: TrainingConfig, max_steps: int, step: int) -> float:

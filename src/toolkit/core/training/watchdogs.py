@@ -175,9 +175,9 @@ class LearningRateZero:
         if row.get("learning_rate") != 0 or not (wanted := self._scheduled(place)):
             return None
         return (
-            f"the learning rate is 0 where training.schedule has {wanted:.3g}, so nothing is learnt: see who else sets "
-            "it (a callback, or a scheduler in accelerate's or DeepSpeed's config), and leave it to training.schedule "
-            "and training.warmup_steps"
+            f"the learning rate is 0 where training.schedule has {wanted:.3g}, so nothing is learnt: for one step that "
+            "is so where a run whose schedule had ended is made longer; otherwise see who else sets it (a callback, or "
+            "a scheduler in accelerate's or DeepSpeed's config), and leave it to training.schedule"
         )
 
 
