@@ -150,7 +150,7 @@ def checkpointed(shape: ModelShape) -> ModelShape:
 def test_a_step_like_the_measured_one_takes_what_was_measured():
     # 2 layers of 10 ms, 1 ms around them, 100 tokens of 10 µs in the head, 17,408 trained weights of 1 ns.
     found = step_seconds(SHAPE, SECONDS, [[Batch(4, 64, trained=100)]])
-    assert found == pytest.approx(2 * 0.01 + 0.001 + 100 * 1e-5 + 17_408e-9, rel=0.35)
+    assert found == pytest.approx(2 * 0.01 + 0.001 + 100 * 1e-5 + 17_408e-9)
     compiled = ModelShape(**{**vars(SHAPE), "compiled": True})
     assert step_seconds(compiled, SECONDS, [[Batch(4, 64, trained=100)]]) < found
 
@@ -195,7 +195,7 @@ def test_steps_are_looked_at_from_the_first_to_the_last(count: int):
 @pytest.mark.parametrize("lora", [{"r": 8}, None])
 def test_what_is_kept_of_a_large_pass_follows_from_small_ones(trained, lora):
     of = trained(lora=lora)
-    kept, layers = Probe(of, "cpu").kept_bytes(), 2
+    kept, layers = Probe(of, read_shape(of), "cpu").kept_bytes(), 2
     expected = layers * kept.by_layer.growing(3, 100) + kept.around.growing(3, 100) + kept.by_head * 60
     assert bytes_kept_by(of.build("cpu"), rows=3, width=100, labelled=60) == pytest.approx(expected, rel=0.03)
 

@@ -2,7 +2,8 @@
 
 Time: `probe` measures a layer, the head and the optimizer of the run's own shape, and what was measured is scaled with
 the arithmetic of each pass. Memory: weights, gradients and the optimizer's states, and what autograd keeps of the
-largest micro-batch. The constants were fitted by benchmarks/cost.py, on two cores of a server with AMX.
+largest micro-batch. The constants of memory are fitted to the peaks that benchmarks/cost.py found on Linux, with
+glibc's malloc; that of compiled layers comes from `compiled_layers`.
 """
 
 import resource
@@ -29,8 +30,8 @@ _COMPILER = 0.1 * _GIB
 """The same of torch's compiler."""
 _HELD = 1.32
 """Memory over what autograd keeps in it, of layers as they are written: malloc cannot give back what lies between."""
-_AMONG_MANY = 1.05
-"""Time of a layer over that of the probe's, whose tensors stay in the caches."""
+_COMPILED = 0.68
+"""Time of a layer through torch.compile over that of the same layer as it is written."""
 _HEAD_ROWS = 128
 """Rows of logits that a frozen head computes at once."""
 _LOGIT_BYTES = 12
@@ -39,8 +40,6 @@ _CGROUPS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-_COMPILED = 0.68
-"""Time of a layer through torch.compile over that of the same layer as it is written."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ def flops(shape: ModelShape, batch: Batch) -> int:
 
 def step_seconds(shape: ModelShape, seconds: Seconds, step: Step) -> float:
     """Of an optimizer step."""
-    rate = flops(shape, Batch(seconds.rows, seconds.width, 0)) / (shape.layers * seconds.layer * _AMONG_MANY)
+    rate = flops(shape, Batch(seconds.rows, seconds.width, 0)) / (shape.layers * seconds.layer)
     # The head's share of a pass without gradient is that of its arithmetic.
     forward, both = shape.head.frozen + shape.head.trained, 2 * shape.head.frozen + 3 * shape.head.trained
     total = shape.everything.trained * seconds.update
@@ -189,7 +188,7 @@ def estimate(trained: TrainedModel, work: Work, *, timed: bool = True) -> Estima
         ModelError: the model is of a kind that is not known here.
     """
     device, shape = training_device().type, read_shape(trained)
-    probe = Probe(trained, device)
+    probe = Probe(trained, shape, device)
     kept, on_cpu = probe.kept_bytes(), device == "cpu"
     micro_batches = [micro_batch for step in work.steps for micro_batch in step]
     most = max(peak_bytes(shape, kept, step) for step in work.steps)
@@ -220,21 +219,21 @@ def _typical(micro_batches: Sequence[MicroBatch]) -> tuple[int, int]:
 
 def estimate_line(found: Estimate) -> str:
     """What a plan says of it."""
-    room = f"{found.bytes / _GIB:.1f} GiB of memory, of {found.available / _GIB:.1f} that are free"
+    need, free = f"{found.bytes / _GIB:.1f} GiB of memory", f"of {found.available / _GIB:.1f} that are free"
     if not found.seconds:
-        return f"estimate        {room}{'; seconds are known on a CPU only' * found.on_cuda}"
+        return f"estimate        at most {need} to learn, {free}{'; seconds are known on a CPU only' * found.on_cuda}"
     mean, least, most = sum(found.seconds) / len(found.seconds), min(found.seconds), max(found.seconds)
     before = f" and {_spoken(found.before)} before for the reference" * (found.before > 0)
     return (
         f"estimate        about {_spoken(mean)} per step ({_spoken(least)} to {_spoken(most)}), "
-        f"{_spoken(mean * found.count)} in all{before}, without evaluations; {room}"
+        f"{_spoken(mean * found.count)} in all{before}, without evaluations; {need}, {free}"
     )
 
 
 def _spoken(seconds: float) -> str:
     """Two digits, in a unit that people use."""
     if seconds < 99.5:
-        return f"{seconds:.2g} s"
+        return f"{seconds:.{0 if seconds >= 9.95 else 1 if seconds >= 0.95 else 2}f} s"
     minutes = round(seconds / 60)
     if minutes < 100:
         return f"{minutes} min"

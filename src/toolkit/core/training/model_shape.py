@@ -111,9 +111,15 @@ class TrainedModel:
         """What training computes in."""
         return compute_dtype(self.model.dtype, training_device())
 
-    def build(self, device: str, *, layers: int | None = None) -> Any:
-        """The model with its adapter and made-up weights, in the dtypes in which it is trained; of `layers` layers."""
-        config = self.architecture if layers is None else _with_layers(self.architecture, layers)
+    def build(self, device: str, layers: int | None = None, entries: int | None = None) -> Any:
+        """The model with its adapter and made-up weights, in the dtypes in which it is trained; with another number of
+        layers or of entries in its vocabulary where they are given."""
+        config = copy.deepcopy(self.architecture)
+        config.vocab_size = entries or config.vocab_size
+        if layers is not None:
+            config.num_hidden_layers = layers
+            if getattr(config, "layer_types", None):
+                config.layer_types = config.layer_types[:layers]
         adapted = self.lora is not None or self.model.adapter is not None
         attention = {} if self.model.attention == "auto" else {"attn_implementation": self.model.attention}
         with torch.device(device), torch.random.fork_rng():
@@ -129,6 +135,7 @@ class TrainedModel:
                 parameter.data.fill_(0.02)  # what is in fresh memory may be slow to compute with
             model = self._adapted(base)
         keep_trained_weights_in_float32(model)
+        model.config.use_cache = False
         return model.train()
 
     def _adapted(self, base: Any) -> Any:
@@ -180,11 +187,3 @@ def _count(weights: Any) -> Weights:
     for weight in weights:
         numbers[weight.requires_grad] += weight.numel()
     return Weights(numbers[False], numbers[True])
-
-
-def _with_layers(config: Any, layers: int) -> Any:
-    shorter = copy.deepcopy(config)
-    shorter.num_hidden_layers = layers
-    if getattr(shorter, "layer_types", None):
-        shorter.layer_types = shorter.layer_types[:layers]
-    return shorter

@@ -8,23 +8,25 @@ training uses. What autograd keeps for the backward pass is counted.
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from toolkit.core.masks import IGNORED_LABEL
 from toolkit.core.training.labelled_head import LabelledHead
-from toolkit.core.training.model_shape import TrainedModel
+from toolkit.core.training.model_shape import ModelShape, TrainedModel
 
 _DEPTH = 3
 """Layers of the larger model; the smaller one has 1."""
 _TOKENS = 512
 """Most tokens of a pass that is timed, but for one row that is longer; more take as long for each token."""
 _LONGEST = 1024
+_ENTRIES = 8192
 _LABELLED = 128
-_ROUNDS = 4
-_SECONDS = 0.8
-"""After which no other round of passes begins."""
+_ROUNDS = range(2, 7)
+"""Of passes: at least the first, and at most the last, as long as they take less than `_SECONDS`."""
+_SECONDS = 1.0
 _SMALL = ((1, 32), (2, 32), (1, 64))
 
 
@@ -90,15 +92,22 @@ class Seconds:
 class Probe:
     """Two models of a few layers, of the shape that is trained."""
 
-    def __init__(self, trained: TrainedModel, device: str) -> None:
-        self._small, self._large = (_Shallow(trained, layers, device) for layers in (1, _DEPTH))
+    def __init__(self, trained: TrainedModel, shape: ModelShape, device: str) -> None:
+        # A vocabulary that is trained costs the more the larger it is, and more than some layers.
+        is_scaled = shape.head.trained > 0 and not trained.new_ids
+        entries = min(shape.vocabulary, _ENTRIES) if is_scaled else shape.vocabulary
+        self._scale = shape.vocabulary / entries
+        self._small, self._large = (
+            _Shallow(trained.build(device, layers, entries), trained.dtype) for layers in (1, _DEPTH)
+        )
 
     def kept_bytes(self) -> KeptBytes:
         """Count, by passes of some dozen tokens."""
         small, large = self._small, self._large
         by_layer = Kept.of(lambda *shape: (large.kept(*shape) - small.kept(*shape)) / (_DEPTH - 1))
         around = Kept.of(lambda *shape: small.kept(*shape) - by_layer.always - by_layer.growing(*shape))
-        by_head = (small.kept(1, 32, labelled=32) - small.kept(1, 32, labelled=16)) / 16
+        around = replace(around, always=self._scale * around.always)
+        by_head = self._scale * (small.kept(1, 32, labelled=32) - small.kept(1, 32, labelled=16)) / 16
         return KeptBytes(by_layer, around, by_head, small.model.get_input_embeddings().weight.element_size())
 
     def seconds(self, rows: int, width: int, *, checkpointing: bool) -> Seconds:
@@ -122,8 +131,8 @@ class Probe:
             rows=rows,
             width=width,
             layer=layer,
-            around=max(one - layer, 0.0),
-            head=max(with_head - one, 0.0) / max(labelled - 1, 1),
+            around=self._scale * max(one - layer, 0.0),
+            head=self._scale * max(with_head - one, 0.0) / max(labelled - 1, 1),
             update=update / sum(weight.numel() for weight in large.weights),
         )
 
@@ -131,12 +140,11 @@ class Probe:
 class _Shallow:
     """A model of a few layers, its head and its optimizer."""
 
-    def __init__(self, trained: TrainedModel, layers: int, device: str) -> None:
-        self.model = trained.build(device, layers=layers)
-        self.model.config.use_cache = False
+    def __init__(self, model: Any, dtype: torch.dtype) -> None:
+        self.model = model
         self.weights = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self._head = LabelledHead(self.model)
-        self._device, self._dtype = device, trained.dtype
+        self._device, self._dtype = model.device.type, dtype
         self._optimizer = torch.optim.AdamW(self.weights, lr=0.0, fused=True)
 
     def pass_seconds(self, rows: int, width: int, *, labelled: int) -> float:
@@ -181,6 +189,6 @@ def _shortest(*timed: Callable[[], float]) -> list[float]:
         take()  # allocates
     began = time.perf_counter()
     rounds = [[take() for take in timed]]
-    while len(rounds) < _ROUNDS and time.perf_counter() - began < _SECONDS:
+    while len(rounds) < _ROUNDS[0] or (len(rounds) < _ROUNDS[-1] and time.perf_counter() - began < _SECONDS):
         rounds.append([take() for take in timed])
     return [min(times) for times in zip(*rounds, strict=True)]
