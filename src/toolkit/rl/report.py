@@ -1,6 +1,5 @@
 """The end of a run: the model at its root, pictures, and what training changed."""
 
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from toolkit.core.runs.checkpoints import best_checkpoint, latest_checkpoint
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.export import export_checkpoint
 from toolkit.core.runs.metrics import read_metrics
+from toolkit.core.runs.peak_memory import peak_memory_bytes
 from toolkit.core.runs.progress import console
 from toolkit.errors import RunError
 from toolkit.rl.config.rl import RLConfig
@@ -41,8 +41,7 @@ def finish(run: RunDirectory, config: RLConfig, max_steps: int) -> dict[str, Any
         "seconds": round(counters["seconds"], 1),
         "reward": next((row["reward"] for row in reversed(rows) if row.get("reward") is not None), None),
         "held_out": {name: vars(change) for name, change in changes.items()},
-        # ru_maxrss is in KiB on Linux.
-        "peak_memory_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        "peak_memory_gib": round(peak_memory_bytes() / 2**30, 2),
     }
     run.write_json(run.result, result)
     if changes:

@@ -222,10 +222,10 @@ def bytes_kept_by(model: Any, rows: int, width: int, labelled: int) -> int:
 def test_the_memory_of_a_run_is_within_a_factor_of_what_was_said(trained, tiny_model, tmp_path):
     said = estimate(trained(), Work([[[Batch(2, 40, 20)]]], 3), timed=False).bytes
     code = (
-        "import sys, resource; from pathlib import Path; from toolkit.core.config.load import load_config; "
+        "import sys; from pathlib import Path; from toolkit.core.config.load import load_config; "
         "from toolkit.sft.config import SFTConfig; from toolkit.sft.train import train; "
         "train(load_config(Path(sys.argv[1]), SFTConfig), 'run'); "
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+        "from toolkit.core.runs.peak_memory import peak_memory_bytes; print(peak_memory_bytes())"
     )
     config = write_config(tmp_path, tiny_model, training={"rows_per_step": 4, "micro_batch_size": 2, "compile": False})
     done = subprocess.run([sys.executable, "-c", code, str(config)], capture_output=True, text=True)

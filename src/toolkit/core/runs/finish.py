@@ -1,7 +1,6 @@
 """The end of a run: the model at its root, pictures, and one file with its last numbers."""
 
 import json
-import resource
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,6 +9,7 @@ from toolkit.core.runs.checkpoints import best_checkpoint, latest_checkpoint
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.export import export_checkpoint
 from toolkit.core.runs.metrics import read_metrics
+from toolkit.core.runs.peak_memory import peak_memory_bytes
 from toolkit.errors import RunError
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def finish_run(
         "trained_tokens": counters["trained_tokens"],
         "seconds": round(counters["seconds"], 1),
         "tokens_per_second": round(counters["tokens"] / counters["seconds"], 1),
-        # ru_maxrss is in KiB on Linux.
-        "peak_memory_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        "peak_memory_gib": round(peak_memory_bytes() / 2**30, 2),
     }
     run.write_json(run.result, result)
     return result
