@@ -2,15 +2,20 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Several processes test at once, each with whole files of tests.
+WORKERS ?= -n 2 --dist loadfile
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint quick docs bench clean
+.PHONY: demo test test-long lint quick docs bench clean
 
 demo: $(VENV)/.train-ready  ## fine-tune, merge and ask a real model, and show what changed
 	$(BIN)/python examples/word_problems/demo.py
 
-test: lint  ## everything that must hold before a change lands
-	$(BIN)/pytest
+test: lint  ## everything that must hold before a change lands, but for what takes minutes a test
+	$(BIN)/pytest $(WORKERS)
+
+test-long: $(VENV)/.dev-ready  ## the rest: kills at random moments, input at random, demo and benchmarks in short
+	$(BIN)/pytest $(WORKERS) -m long
 
 lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
@@ -18,7 +23,7 @@ lint: $(VENV)/.dev-ready
 	$(BIN)/lint-imports
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(VENV)/.dev-ready  ## measure everything against what one would use instead; about 40 minutes on two cores
+bench: $(VENV)/.dev-ready  ## measure everything against what one would use instead; about 45 minutes on two cores
 	$(BIN)/python benchmarks/run.py
 
 docs: $(VENV)/.dev-ready  ## write docs/config-reference.md and the pictures anew

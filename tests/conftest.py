@@ -10,6 +10,9 @@ import pytest
 
 # The hub's library reads it when it is imported, which other conftest files may do before any hook or fixture runs.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Processes that test at once share the cores.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Text that the tiny tokenizer learns its merges from.
 _CORPUS = [

@@ -30,5 +30,13 @@ class RunError(ToolkitError, RuntimeError):
     """A run failed after it had started."""
 
 
+class RunInterrupted(RunError):
+    """A run was asked to end by a signal, and saved what it had learnt; `exit_code` is 128 and the signal's number."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class ServerError(ToolkitError, RuntimeError):
     """A server that the run depends on failed or answered nonsense."""

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from runs.small_sft import train_sft
 from toolkit.cli.runs import main
-from toolkit.runs.diff import Difference, compare, flatten
+from toolkit.runs.diff import Difference, compare
 from toolkit.runs.folders import read_run
 
 
@@ -112,11 +112,6 @@ def test_runs_of_two_kinds_can_be_compared(sft_run: Path, dpo_run: Path):
     assert found["command"] == Difference("config", "command", "toolkit-sft", "toolkit-dpo")
     assert found["method.type"] == Difference("config", "method.type", None, "dpo")
     assert found["stages[1].mix.b"] == Difference("config", "stages[1].mix.b", 2.0, None)
-
-
-def test_nested_values_are_told_by_their_full_keys_and_null_is_absent():
-    value = {"a": {"b": [1, 2], "c": None}, "stages": [{"name": "x"}, {"mix": {"d": 1}}]}
-    assert flatten(value) == {"a.b": [1, 2], "stages[0].name": "x", "stages[1].mix.d": 1}
 
 
 def test_the_exit_code_is_that_of_diff(sft_run: Path, another_rate: Path, tmp_path: Path):

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
-from toolkit.errors import ToolkitError
+from toolkit.errors import RunInterrupted, ToolkitError
 
 
 def _print_version(wanted: bool) -> None:
@@ -72,7 +72,10 @@ def command_app() -> typer.Typer:
 
 @contextmanager
 def clear_errors(debug: bool) -> Iterator[None]:
-    """Turn an error into one short message: exit code 2 where the input was wrong, 1 where a run failed."""
+    """Turn an error into one short message.
+
+    The exit code is 2 where the input was wrong, 1 where a run failed, 130 after Ctrl-C, 143 after SIGTERM.
+    """
     if not debug:
         # The datasets library logs the errors that it raises; what it says is in our message.
         os.environ.setdefault("DATASETS_VERBOSITY", "critical")
@@ -82,6 +85,9 @@ def clear_errors(debug: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(130) from None
+    except RunInterrupted as stopped:
+        typer.echo(str(stopped), err=True)
+        raise typer.Exit(stopped.exit_code) from None
     except ToolkitError as error:
         _tell(str(error), debug)
         raise typer.Exit(error.exit_code) from None

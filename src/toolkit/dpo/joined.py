@@ -10,12 +10,10 @@ from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from toolkit.core.masks import IGNORED_LABEL
 from toolkit.core.models import recomputed_attention
-from toolkit.core.models.compiled_layers import as_written
+from toolkit.core.models.mask_probe import attends_to_everything, says_the_same
 from toolkit.dpo.passes import Pass, Text
 
 
@@ -58,19 +56,13 @@ def takes_joined_rows(model: Any) -> bool:
     """
     if model.config._attn_implementation not in ("sdpa", recomputed_attention.NAME):
         return False
-    if any(type(layer) is not DynamicLayer for layer in DynamicCache(config=model.config).layers):
+    if not attends_to_everything(model):
         return False
     rows = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3, 8, 9, 10, 11]], device=model.device)
     both = Text((0, 1), (8, 8), shared=4)
     ids, _, inputs = inputs_of(Pass((both,), both.length), rows, torch.full_like(rows, IGNORED_LABEL))
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), as_written(model):
-            apart = model(input_ids=rows, use_cache=False).logits[:, 4:]
-            joined = model(input_ids=ids, use_cache=False, **inputs).logits[:, 4:].view_as(apart)
-    except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, IndexError):
-        return False  # this model takes no such mask
-    finally:
-        model.train(was_training)
-    return bool(torch.isclose(joined.float(), apart.float(), rtol=0.1, atol=0.1 * float(apart.std())).all())
+    return says_the_same(
+        model,
+        lambda: model(input_ids=rows, use_cache=False).logits[:, 4:],
+        lambda: model(input_ids=ids, use_cache=False, **inputs).logits[:, 4:],
+    )

@@ -1,6 +1,7 @@
 """Several models in one config: each is trained in a process of its own, and a table compares them."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,8 +16,9 @@ from toolkit.core.runs.metrics import read_metrics
 from toolkit.core.runs.processes import process_count
 from toolkit.core.runs.progress import console
 from toolkit.dpo.config.dpo import DPOConfig
-from toolkit.errors import ConfigError, RunError
+from toolkit.errors import ConfigError, RunError, RunInterrupted
 
+_STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 _COMMAND = "from toolkit.cli.dpo import main; main()"
 # What is compared, and how it is called.
 _COLUMNS = {
@@ -37,6 +39,7 @@ def train_each(config: DPOConfig, name: str, arguments: Sequence[str], *, dry_ru
     Raises:
         ConfigError: this is one of several processes; or all models that failed did so by what they were given.
         RunError: some models failed in other ways; the others are trained.
+        RunInterrupted: Ctrl-C or SIGTERM ended it.
     """
     if process_count() > 1:
         raise ConfigError("each of several models is trained in processes of its own: name one by --model-index")
@@ -44,7 +47,9 @@ def train_each(config: DPOConfig, name: str, arguments: Sequence[str], *, dry_ru
     for index, label in enumerate(model_labels(config.models)):
         console.print(f"model {index} of {len(config.models)}: {label}", highlight=False)
         command = [sys.executable, "-c", _COMMAND, *arguments, "--model-index", str(index)]
-        codes.append(subprocess.run(command, check=False).returncode)
+        codes.append(_exit_code(command))
+        if codes[-1] in _STOPPED:
+            raise RunInterrupted(f"stopped at model {index} ({label}); --resume goes on", codes[-1])
     if not dry_run:
         runs = [run_of_model(name, config.models, index) for index in range(len(config.models))]
         console.print(comparison([config.run.output_dir / run for run in runs], codes), soft_wrap=False)
@@ -54,6 +59,20 @@ def train_each(config: DPOConfig, name: str, arguments: Sequence[str], *, dry_ru
         message = f"{len(failed)} of {len(codes)} models failed: {', '.join(failed)}; what went wrong stands above"
         by_input = all(code in (0, ConfigError.exit_code) for code in codes)
         raise (ConfigError if by_input else RunError)(message + way_on)
+
+
+def _exit_code(command: Sequence[str]) -> int:
+    """That of a process which gets the signals that are meant for this one, to end in good order."""
+    with subprocess.Popen(command, start_new_session=True) as process:
+        before = {
+            number: signal.signal(number, lambda number, frame: process.send_signal(number))
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            return process.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def comparison(runs: Sequence[Path], codes: Sequence[int]) -> Table:

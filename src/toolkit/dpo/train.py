@@ -18,9 +18,11 @@ from toolkit.core.runs.identity import run_identity as identity_of
 from toolkit.core.runs.processes import is_main_process
 from toolkit.core.runs.progress import console
 from toolkit.core.runs.resume import ResumePoint, find_resume_point, prepare_run_directory
+from toolkit.core.runs.storage_faults import storage_explained
 from toolkit.core.training.announce import Schedule, announce_changes, announce_start
 from toolkit.core.training.arguments import accumulation_steps, require_kernels
 from toolkit.core.training.out_of_memory import memory_explained
+from toolkit.core.training.running import run_training
 from toolkit.core.training.settings import training_settings
 from toolkit.dpo.config.dpo import DPOConfig
 from toolkit.dpo.data import PreferenceData, prepare_data
@@ -37,11 +39,12 @@ def train(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool
     Raises:
         ConfigError, DataError, ModelError: the input is wrong; nothing was trained or overwritten.
         RunError: the run failed after it had started.
+        RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
     """
     accumulation_steps(config.training)  # refuses a step that does not divide, before anything is read
     require_whole_model()
     run = RunDirectory(config.run.output_dir / name)
-    with own_run_directory(run, resume=resume, overwrite=overwrite):
+    with own_run_directory(run, resume=resume, overwrite=overwrite), storage_explained(run):
         return _train(config, run, resume=resume)
 
 
@@ -71,8 +74,7 @@ def _train(config: DPOConfig, run: RunDirectory, *, resume: bool) -> dict[str, A
             _announce(config, data, run, point, loaded.model)
             prepare_run_directory(run, point)
             write_description(run, "toolkit-dpo", config, identity, data.ledgers)
-        trainer.accelerator.wait_for_everyone()
-        trainer.train(resume_from_checkpoint=str(point.checkpoint) if point.checkpoint else None)
+        run_training(trainer, run, point)
     if not is_main_process():
         return {}
     from toolkit.dpo.report import finish  # heavy: matplotlib

@@ -7,14 +7,16 @@ are put in order, and each output appears under its own name in one step.
 
 import io
 import os
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from toolkit.core.differences import differences
 from toolkit.core.files import atomic_write_bytes, atomic_writer
 from toolkit.core.jsonl import json_line, parse_object
-from toolkit.core.runs.manifest import differences
 from toolkit.errors import ConfigError, DataError
 
 AnswerKey = tuple[str, int, int]
@@ -108,12 +110,15 @@ class PartialOutput:
                     self._file.seek(start)
                     file.write(self._file.read(length))
         self.close()
+        for path in (self.path, *outputs.values()):
+            _remove_left_behind(path)
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Leave the file to a later run."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # of a line that a full disk did not take, which was told when it was added
+                self._file.close()
 
     def _read(self) -> None:
         with self.path.open("rb") as file:
@@ -134,6 +139,14 @@ class PartialOutput:
             self._places[key] = (start, length)
             self.counts[answer["stop_reason"]] += 1
             self.counts["empty"] += not answer["messages"][-1]["content"].strip()
+
+
+def _remove_left_behind(path: Path) -> None:
+    """Remove what was to become `path` where runs were killed that wrote it; no other process may write it now."""
+    left = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.tmp")  # of longer names only a part is in them
+    for each in path.parent.iterdir():
+        if left.fullmatch(each.name):
+            each.unlink()
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:

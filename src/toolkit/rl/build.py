@@ -11,6 +11,7 @@ from trl import GRPOConfig
 
 from toolkit.core.conversation_encoder import ConversationEncoder
 from toolkit.core.models.base import LoadedModel
+from toolkit.core.models.hf import keep_trained_weights_in_float32
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.progress import TrainingProgress
 from toolkit.core.training.arguments import trainer_arguments
@@ -86,6 +87,7 @@ def _trainer(
         callbacks=_callbacks(plan, counters, prompts, rewards),
     )
     trainer.remove_callback(PrinterCallback)
+    keep_trained_weights_in_float32(trainer.model)  # TRL makes the adapter of a quantised model bfloat16
     return trainer
 
 

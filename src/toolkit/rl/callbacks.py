@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState
@@ -12,6 +11,7 @@ from toolkit.core.runs.counters import RunCounters
 from toolkit.core.training.broken_steps import last_checkpoint, require_finite, some_of
 from toolkit.core.training.step_log import StepLog
 from toolkit.rl.curriculum import stage_name
+from toolkit.rl.prompt_order import prompt_hash_after
 from toolkit.rl.prompts import Prompt
 from toolkit.rl.rewards import TotalReward
 from toolkit.rl.run_plan import RunPlan
@@ -117,14 +117,11 @@ class RLMetricsCallback(TrainerCallback):
         ]
 
     def _count(self, step: int, tokens_so_far: int, seconds: float) -> None:
-        """The order hash goes over the sample ids of all prompts that the step generated for, in slot order."""
-        hasher = blake2b(bytes.fromhex(self._counters.order_hash), digest_size=8)
-        size = self._clock.prompts_per_generation
-        for row in range(self._clock.first_row_at(step), self._clock.first_row_at(step + 1), size):
-            for prompt in self._prompts(self._clock.generation_of(row)):
-                hasher.update(prompt.sample_id.encode() + b"\n")
+        generations = map(self._clock.generation_of, self._clock.generation_starts(step))
+        asked = [prompt.sample_id for generation in generations for prompt in self._prompts(generation)]
+        order_hash = prompt_hash_after(self._counters.order_hash, asked)
         tokens = int(tokens_so_far) - self._counters.tokens
-        self._counters.count(self._clock.rows_per_step, tokens, 0, seconds, hasher.hexdigest())
+        self._counters.count(self._clock.rows_per_step, tokens, 0, seconds, order_hash)
 
     def _show_completions(self, state: TrainerState) -> None:
         graded = self._rewards.latest

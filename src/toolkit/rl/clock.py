@@ -170,6 +170,10 @@ class Clock:
         generation = -(-step * self.accumulation_steps // self.micro_steps_per_generation)
         return generation * self.prompts_per_generation
 
+    def generation_starts(self, step: int) -> range:
+        """The first row of each generation that optimizer step `step`, counted from 0, begins with."""
+        return range(self.first_row_at(step), self.first_row_at(step + 1), self.prompts_per_generation)
+
     def rows_needed(self, max_steps: int) -> int:
         """How many rows `max_steps` optimizer steps take; with fewer TRL begins again at row 0."""
         return self.first_row_at(max_steps)

@@ -10,13 +10,14 @@ from typing import Any
 
 from toolkit.core.files import atomic_write_text
 from toolkit.core.runs.processes import is_main_process, process_count, process_rank
+from toolkit.core.training.ranks import any_rank
 from toolkit.errors import RunError, ServerError
 from toolkit.inference.engine import Completion, GenerationRequest, Sampling, StopReason
 from toolkit.inference.seeds import derive_seed
 from toolkit.inference.text import completion_text
 from toolkit.rl.config.rl import EvaluationConfig
 from toolkit.rl.engines import RolloutEngine
-from toolkit.rl.outages import Outage, any_rank
+from toolkit.rl.outages import Outage
 from toolkit.rl.prompts import Prompt, PromptSource
 from toolkit.rl.rewards import GradeSource, grade_all
 from toolkit.rl.transcript import GradedCompletion

@@ -1,19 +1,7 @@
-"""A dataserver that cannot be asked: all ranks learn of it, so that none waits for one that has given up."""
-
-import torch
-from torch import distributed
+"""A dataserver that cannot be asked."""
 
 from toolkit.errors import ServerError
 
 
 class Outage(ServerError):
     """The dataserver could not be asked, by one rank at least, and training may not go on without it."""
-
-
-def any_rank(is_so: bool) -> bool:
-    """Whether it is so on any rank; all ranks must ask, and all get the same answer."""
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return is_so
-    flag = torch.tensor([float(is_so)], device="cuda" if torch.cuda.is_available() else "cpu")
-    distributed.all_reduce(flag)
-    return bool(flag.item())

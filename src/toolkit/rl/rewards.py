@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from toolkit.core.training.ranks import any_rank
 from toolkit.dataserver.schemas import GradeItem, GradeResult
 from toolkit.errors import RunError, ServerError
 from toolkit.rl.client_errors import OutageError
 from toolkit.rl.clock import Clock
-from toolkit.rl.outages import Outage, any_rank
+from toolkit.rl.outages import Outage
 from toolkit.rl.rollouts import Timer
 from toolkit.rl.transcript import GradedCompletion
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolkit.core.runs.processes import process_rank
+from toolkit.core.training.ranks import any_rank
 from toolkit.errors import RunError, ServerError
 from toolkit.inference.engine import Completion, GenerationRequest, Sampling, StopReason
 from toolkit.inference.seeds import derive_seed
 from toolkit.inference.text import completion_text
 from toolkit.rl.clock import Clock
 from toolkit.rl.engines import RolloutEngine
-from toolkit.rl.outages import Outage, any_rank
+from toolkit.rl.outages import Outage
 from toolkit.rl.prompts import Prompt, PromptSource
 
 

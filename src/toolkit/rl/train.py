@@ -1,6 +1,5 @@
 """`toolkit-rl-train`: a run of reinforcement learning, step by named step."""
 
-import json
 from typing import Any
 
 from toolkit.core.config.load import load_config
@@ -9,19 +8,19 @@ from toolkit.core.extras import require_extra
 from toolkit.core.models.base import Backend
 from toolkit.core.models.load import choose_backend
 from toolkit.core.preparation import tokenizer_digest
-from toolkit.core.runs import checkpoints
-from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.description import write_description
 from toolkit.core.runs.directory import RunDirectory, own_run_directory
 from toolkit.core.runs.finish import finished_result
-from toolkit.core.runs.manifest import require_same_run
+from toolkit.core.runs.identity import fixed_training
 from toolkit.core.runs.metrics import keep_until
 from toolkit.core.runs.processes import is_main_process, process_count
 from toolkit.core.runs.progress import console
-from toolkit.core.runs.resume import ResumePoint, prepare_run_directory
+from toolkit.core.runs.resume import ResumePoint, prepare_run_directory, resume_point
+from toolkit.core.runs.storage_faults import storage_explained
 from toolkit.core.training.announce import Schedule, announce_changes, announce_start
 from toolkit.core.training.arguments import require_kernels
 from toolkit.core.training.out_of_memory import memory_explained
+from toolkit.core.training.running import run_training
 from toolkit.core.training.settings import training_settings
 from toolkit.dataserver.schemas import Meta
 from toolkit.errors import RunError
@@ -38,12 +37,13 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
     Raises:
         ConfigError, DataError, ModelError, ServerError: the input is wrong; nothing was trained or overwritten.
         RunError: the run failed after it had started.
+        RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
     """
     clock = clock_of(config)  # refuses a step that does not divide, before anything is started
     if config.rollout.engine == "vllm":
         require_extra("vllm", "rollout.engine: vllm")
     run = RunDirectory(config.run.output_dir / name)
-    with own_run_directory(run, resume=resume, overwrite=overwrite):
+    with own_run_directory(run, resume=resume, overwrite=overwrite), storage_explained(run):
         return _train_connected(config, clock, run, resume=resume)
 
 
@@ -79,20 +79,16 @@ def _train(plan: RunPlan, backend: Backend, connection: Connection, *, resume: b
         loaded = backend.load_for_training(config.model, config.lora, settings=settings)
         identity["compiled"] = loaded.compiled
         sizes.watch(loaded.model)
-        # Both import what a backend changes, so only now that it is there.
-        from toolkit.core.models.hf import keep_trained_weights_in_float32
-        from toolkit.rl.build import open_trainer
+        from toolkit.rl.build import open_trainer  # imports what a backend changes, so only now that it is there
 
         encoder = conversation_encoder(config.chat, loaded.tokenizer)
         with open_trainer(plan, loaded, encoder, connection.client, point.counters) as trainer:
-            keep_trained_weights_in_float32(trainer.model)  # TRL makes the adapter of a quantised model bfloat16
             if is_main_process():
                 _announce(plan, point, loaded.model)
                 _prepare(run, point)
                 write_description(run, "toolkit-rl-train", config, identity, [])
                 write_record(run, connection.record)
-            trainer.accelerator.wait_for_everyone()
-            _train_or_save(trainer, point)
+            _train_or_save(trainer, plan, point)
     return None
 
 
@@ -108,10 +104,9 @@ def run_identity(config: RLConfig, meta: Meta, tokenizer: Any) -> dict[str, Any]
     described = config.model_dump(mode="json")
     for key in ("gpu_memory_utilization", "sleep"):  # how much room there is changes no number
         del described["rollout"][key]
-    training = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing", "compile")
     return {
         **{key: described[key] for key in ("model", "lora", "chat", "algorithm", "objective", "rollout")},
-        "training": {key: described["training"][key] for key in training},
+        "training": fixed_training(described["training"]),
         "processes": process_count(),
         "tokenizer": tokenizer_digest(tokenizer),
         "dataserver": meta.config_id,
@@ -119,31 +114,22 @@ def run_identity(config: RLConfig, meta: Meta, tokenizer: Any) -> dict[str, Any]
 
 
 def find_resume_point(run: RunDirectory, identity: dict[str, Any], clock: Clock, *, resume: bool) -> ResumePoint:
-    """The newest complete checkpoint, after checking that this config would have led there and can go on from it.
+    """The newest sound checkpoint, after checking that this config would have led there and can go on from it.
 
     Raises:
-        ConfigError: model, dataserver, sampling or the shape of a step changed; or the checkpoint lies where a
-            generation is half used.
+        ConfigError: as `resume_point`; model, dataserver or sampling changed; or the checkpoint lies where a generation
+            is half used.
     """
-    beginning = ResumePoint(None, RunCounters())
-    if not resume or not run.manifest.is_file():
-        return beginning
-    saved = json.loads(run.manifest.read_text(encoding="utf-8"))
-    require_same_run(saved, identity)
-    latest = checkpoints.latest_checkpoint(run)
-    if latest is None:
-        return beginning
-    clock.require_resumable(latest.step)
-    return ResumePoint(latest.path, RunCounters(**latest.state["counters"]), saved["identity"].get("compiled"))
+    return resume_point(run, identity, lambda counters: clock.require_resumable(counters.step), resume=resume)
 
 
-def _train_or_save(trainer: Any, point: ResumePoint) -> None:
+def _train_or_save(trainer: Any, plan: RunPlan, point: ResumePoint) -> None:
     """Train; where the dataserver stays out of reach, keep what was learnt before giving up."""
     from toolkit.rl.outages import Outage
 
     first = point.counters.step  # the counters go on with the run
     try:
-        trainer.train(resume_from_checkpoint=str(point.checkpoint) if point.checkpoint else None)
+        run_training(trainer, plan.run, point, may_stop_after=plan.clock.is_aligned)
     except Outage as error:
         step = trainer.state.global_step
         if step == 0:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.core.runs.checkpoints import STATE_FILE
+from toolkit.core.runs.recorded_files import file_faults
 from toolkit.runs.finding import Finding
 from toolkit.runs.folders import KeptRun
 
@@ -23,7 +24,7 @@ def checkpoint_findings(run: KeptRun, expected: Sequence[Mapping[str, Any]] | No
         if faults:
             yield Finding("fails", f"{folder.name}: {'; '.join(faults)}")
         else:
-            yield Finding("holds", f"{folder.name}: all files have their recorded sizes, and its state is of that step")
+            yield Finding("holds", f"{folder.name}: all files are as they were written, and its state is of that step")
     for name in ("latest", "best"):
         pointer = run.directory.path / name
         named = pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else "."
@@ -38,7 +39,7 @@ def _faults(folder: Path, run: KeptRun, expected: Sequence[Mapping[str, Any]] | 
     except (OSError, ValueError, LookupError, TypeError):
         yield f"{STATE_FILE} is missing or damaged"
         return
-    yield from _file_faults(folder, files)
+    yield from file_faults(folder, files, contents=True)
     step = counters["step"]
     if folder.name != f"checkpoint-{step}":
         yield f"its state is of step {step}"
@@ -53,12 +54,3 @@ def _faults(folder: Path, run: KeptRun, expected: Sequence[Mapping[str, Any]] | 
     wanted = expected[step - 1]["order_hash"] if expected and 0 < step <= len(expected) else None
     if wanted not in (None, counters["order_hash"]):
         yield f"its order_hash is {counters['order_hash']}, and config and data give {wanted}"
-
-
-def _file_faults(folder: Path, files: Mapping[str, int]) -> Iterator[str]:
-    for name, size in files.items():
-        file = folder / name
-        if not file.is_file():
-            yield f"{name} is missing"
-        elif file.stat().st_size != size:
-            yield f"{name} has {file.stat().st_size:,} bytes, and had {size:,}"

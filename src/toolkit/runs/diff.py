@@ -1,10 +1,11 @@
 """Where two runs differ: in config, data, code, packages, hardware, and in what came out."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from toolkit.core.differences import changed_values, flatten
 from toolkit.core.runs.metrics import TIMING_KEYS
 from toolkit.runs.folders import KeptRun
 
@@ -54,36 +55,18 @@ def compare(one: KeptRun, other: KeptRun) -> Comparison:
     return Comparison(differences, _final(one, other))
 
 
-def flatten(value: Any, key: str = "") -> dict[str, Any]:
-    """All single values in nested mappings and lists, by keys such as `stages[0].mix.a`; null is the same as absent."""
-    if isinstance(value, Mapping):
-        parts = [flatten(item, f"{key}.{name}" if key else str(name)) for name, item in value.items()]
-    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-        parts = [flatten(item, f"{key}[{index}]") for index, item in enumerate(value)]
-    else:
-        return {} if value is None else {key: value}
-    return {name: item for part in parts for name, item in part.items()}
-
-
-def _pairs(one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
-    before, after = flatten(one), flatten(other)
-    for key in before.keys() | after.keys():
-        if before.get(key) != after.get(key):
-            yield key, before.get(key), after.get(key)
-
-
 def _of_configs(one: KeptRun, other: KeptRun) -> list[Difference]:
     commands = one.manifest["command"], other.manifest["command"]
     found = [Difference("config", "command", *commands)] if commands[0] != commands[1] else []
-    pairs = sorted(_pairs(one.config, other.config), key=lambda pair: pair[0])
-    return found + [Difference("config", *pair) for pair in pairs if pair[0] not in _PLACE]
+    changes = changed_values(one.config, other.config)
+    return found + [Difference("config", *change) for change in changes if change[0] not in _PLACE]
 
 
 def _of_manifests(one: KeptRun, other: KeptRun) -> list[Difference]:
     """What stands in the manifests alone; the sections of the config are in their identities once more."""
     found: dict[Kind, list[Difference]] = {"data": [], "code": [], "packages": [], "hardware": []}
     sections = one.config.keys() | other.config.keys()
-    for key, before, after in sorted(_pairs(one.manifest, other.manifest), key=lambda pair: pair[0]):
+    for key, before, after in changed_values(one.manifest, other.manifest):
         kind = _kind_of(key, sections)
         if kind is not None:
             name = key.removeprefix("identity.")

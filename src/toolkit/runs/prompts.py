@@ -1,7 +1,5 @@
 """The prompts of reinforcement learning, drawn once more from the dataserver's config, without a server."""
 
-from hashlib import blake2b
-
 from toolkit.core.config.load import load_config
 from toolkit.core.curriculum.order_hash import OrderHash
 from toolkit.core.extras import require_extra
@@ -10,6 +8,7 @@ from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.schemas import Meta
 from toolkit.rl.clock import Clock
 from toolkit.rl.config.rl import RLConfig
+from toolkit.rl.prompt_order import prompt_hash_after
 from toolkit.rl.train import run_identity
 from toolkit.runs.finding import Replay, Report
 from toolkit.runs.folders import KeptRun
@@ -43,14 +42,10 @@ def replay_prompts(run: KeptRun, report: Report) -> Replay:
         slots = loaded.sampler.slots(place.iteration, place.slot, clock.prompts_per_generation, "train")
         return [loaded.samples.sample_id(slot.dataset, slot.index) for slot in slots]
 
-    # As the trainer's own callback does.
     order_hash, steps = OrderHash().state(), []
     for step in range(len(run.steps)):
-        hasher = blake2b(bytes.fromhex(order_hash), digest_size=8)
-        for row in range(clock.first_row_at(step), clock.first_row_at(step + 1), clock.prompts_per_generation):
-            for sample_id in sample_ids(row):
-                hasher.update(sample_id.encode() + b"\n")
-        order_hash = hasher.hexdigest()
+        asked = [sample_id for row in clock.generation_starts(step) for sample_id in sample_ids(row)]
+        order_hash = prompt_hash_after(order_hash, asked)
         steps.append({"order_hash": order_hash})
     return Replay(identity, steps)
 

@@ -6,9 +6,9 @@ No weights are loaded and nothing is trained or written but caches.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from toolkit.core.differences import differences
 from toolkit.core.extras import require_extra
 from toolkit.core.runs.lock import holder_of
-from toolkit.core.runs.manifest import differences
 from toolkit.errors import ToolkitError
 from toolkit.runs.checkpoint_files import checkpoint_findings
 from toolkit.runs.finding import Finding, Replay, Report

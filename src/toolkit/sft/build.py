@@ -5,6 +5,7 @@ from trl import SFTConfig as TrlSFTConfig
 
 from toolkit.core.conversation_encoder import conversation_encoder
 from toolkit.core.models.base import LoadedModel
+from toolkit.core.models.hf import keep_trained_weights_in_float32
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.progress import TrainingProgress
@@ -43,6 +44,7 @@ def build_trainer(
         callbacks=training_callbacks(run, counters, config.run, config.validation, metrics),
     )
     trainer.remove_callback(PrinterCallback)
+    keep_trained_weights_in_float32(trainer.model)  # TRL makes the adapter of a quantised model bfloat16
     return trainer
 
 

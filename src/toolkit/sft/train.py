@@ -14,9 +14,11 @@ from toolkit.core.runs.identity import run_identity as identity_of
 from toolkit.core.runs.processes import is_main_process
 from toolkit.core.runs.progress import console
 from toolkit.core.runs.resume import ResumePoint, find_resume_point, prepare_run_directory
+from toolkit.core.runs.storage_faults import storage_explained
 from toolkit.core.training.announce import Schedule, announce_changes, announce_start
 from toolkit.core.training.arguments import accumulation_steps, require_kernels
 from toolkit.core.training.out_of_memory import memory_explained
+from toolkit.core.training.running import run_training
 from toolkit.core.training.settings import training_settings
 from toolkit.sft.config import SFTConfig
 from toolkit.sft.data import SFTData, prepare_data
@@ -31,10 +33,11 @@ def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool
     Raises:
         ConfigError, DataError, ModelError: the input is wrong; nothing was trained or overwritten.
         RunError: the run failed after it had started.
+        RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
     """
     accumulation_steps(config.training)  # refuses a step that does not divide, before anything is read
     run = RunDirectory(config.run.output_dir / name)
-    with own_run_directory(run, resume=resume, overwrite=overwrite):
+    with own_run_directory(run, resume=resume, overwrite=overwrite), storage_explained(run):
         return _train(config, run, resume=resume)
 
 
@@ -61,8 +64,7 @@ def _train(config: SFTConfig, run: RunDirectory, *, resume: bool) -> dict[str, A
             _announce(config, run, point, loaded.model)
             prepare_run_directory(run, point)
             write_description(run, "toolkit-sft", config, identity, data.ledgers)
-        trainer.accelerator.wait_for_everyone()
-        trainer.train(resume_from_checkpoint=str(point.checkpoint) if point.checkpoint else None)
+        run_training(trainer, run, point)
     if not is_main_process():
         return {}
     result = finish_run(run, config.run.export, config.max_steps)
@@ -80,13 +82,9 @@ def run_identity(config: SFTConfig, data: SFTData, tokenizer: Any) -> dict[str, 
 def _build_trainer(
     config: SFTConfig, data: SFTData, loaded: LoadedModel, run: RunDirectory, counters: RunCounters
 ) -> "CurriculumSFTTrainer":
-    # Both import what a backend changes, so only now that it is there.
-    from toolkit.core.models.hf import keep_trained_weights_in_float32
-    from toolkit.sft.build import build_trainer
+    from toolkit.sft.build import build_trainer  # imports what a backend changes, so only now that it is there
 
-    trainer = build_trainer(config, data, loaded, run, counters)
-    keep_trained_weights_in_float32(trainer.model)  # TRL makes the adapter of a quantised model bfloat16
-    return trainer
+    return build_trainer(config, data, loaded, run, counters)
 
 
 def _announce(config: SFTConfig, run: RunDirectory, point: ResumePoint, model: Any) -> None:

@@ -3,12 +3,14 @@
 import pytest
 
 from toolkit.core.runs.checkpoints import (
+    Damaged,
     best_checkpoint,
     complete_checkpoints,
     discard_unfinished,
     find_checkpoint,
     latest_checkpoint,
     mark_best,
+    newest_sound_checkpoint,
     publish,
     rotate,
 )
@@ -28,6 +30,7 @@ def written(run, step: int, weights: str = "weights"):
     (private / "deeper").mkdir(parents=True)
     (private / "model.safetensors").write_text(weights)
     (private / "deeper" / "rng_state_0.pth").write_text("random")
+    (private / "optimizer.pt").write_text("moments")
 
 
 def published(run, *steps: int) -> list:
@@ -83,6 +86,10 @@ def _cut_a_file(folder):
     (folder / "model.safetensors").write_text("weight")
 
 
+def _lose_the_optimizer(folder):
+    (folder / "optimizer.pt").unlink()
+
+
 def _lose_the_state(folder):
     (folder / "toolkit_state.json").unlink()
 
@@ -91,7 +98,24 @@ def _cut_the_state(folder):
     (folder / "toolkit_state.json").write_text('{"counters": {')
 
 
-DAMAGES = [_lose_a_file, _lose_a_deeper_file, _cut_a_file, _lose_the_state, _cut_the_state]
+def _forget_the_files(folder):
+    (folder / "toolkit_state.json").write_text('{"counters": {"step": 10}}')
+
+
+def _write_another_state(folder):
+    (folder / "toolkit_state.json").write_text("[]")
+
+
+DAMAGES = [
+    _lose_a_file,
+    _lose_a_deeper_file,
+    _cut_a_file,
+    _lose_the_optimizer,
+    _lose_the_state,
+    _cut_the_state,
+    _forget_the_files,
+    _write_another_state,
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -99,6 +123,27 @@ def test_a_checkpoint_that_is_not_whole_does_not_count(run, damage):
     published(run, 5, 10)
     damage(run.path / "checkpoint-10")
     assert [each.step for each in complete_checkpoints(run)] == [5]
+
+
+def test_a_changed_byte_is_found_before_a_run_goes_on_from_it(run):
+    # As long as before, which no look at sizes would notice.
+    first, second = published(run, 5, 10)
+    (second.path / "optimizer.pt").write_text("nonsens")
+    assert latest_checkpoint(run) == second
+    reason = "optimizer.pt is not what was written (its digest differs)"
+    assert newest_sound_checkpoint(run) == (first, (Damaged(second.path, reason),))
+
+
+def test_each_damaged_checkpoint_is_named_with_what_is_wrong_the_newest_first(run):
+    _, middle, _ = published(run, 5, 10, 15)
+    _lose_the_optimizer(run.path / "checkpoint-15")
+    _cut_a_file(run.path / "checkpoint-5")
+    sound, damaged = newest_sound_checkpoint(run)
+    assert sound == middle
+    assert [(each.path.name, each.reason) for each in damaged] == [
+        ("checkpoint-15", "optimizer.pt is missing"),
+        ("checkpoint-5", "model.safetensors has 6 bytes, and had 7"),
+    ]
 
 
 def test_what_is_only_called_like_a_checkpoint_does_not_count(run):
@@ -109,12 +154,22 @@ def test_what_is_only_called_like_a_checkpoint_does_not_count(run):
     assert [each.step for each in complete_checkpoints(run)] == [5]
 
 
-def test_the_same_step_published_again_replaces_the_earlier_one(run):
+def test_the_same_step_published_again_leaves_the_one_that_is_there_already(run):
+    first = published(run, 5)[0]
+    written(run, 5, weights="others")
+    assert publish(run, 5, {}) == first
+    assert (run.path / "checkpoint-5" / "model.safetensors").read_text() == "weights"
+    assert list(run.trainer_private.iterdir()) == []
+
+
+def test_a_damaged_one_of_the_same_step_is_replaced(run):
     published(run, 5)
+    _cut_a_file(run.path / "checkpoint-5")
     written(run, 5, weights="others")
     publish(run, 5, {})
     assert (run.path / "checkpoint-5" / "model.safetensors").read_text() == "others"
     assert names(run) == ["checkpoint-5"]
+    assert list(run.trainer_private.iterdir()) == []
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(1, [20]), (2, [15, 20]), (3, [10, 15, 20]), (9, [5, 10, 15, 20])])
@@ -152,21 +207,33 @@ def test_a_best_that_is_gone_is_none(run):
     mark_best(run, checkpoint)
     (run.path / "best").write_text("checkpoint-99\n")
     assert best_checkpoint(run) is None
+    mark_best(run, checkpoint)
+    _cut_a_file(checkpoint.path)
+    assert best_checkpoint(run) is None
 
 
 def test_what_a_killed_run_left_half_written_is_removed(run):
-    published(run, 5, 10)
-    written(run, 15)
-    _cut_a_file(run.path / "checkpoint-10")
+    published(run, 5)
+    written(run, 10)
+    (run.path / ".metrics.jsonl.0123.tmp").write_text("half")
     discard_unfinished(run, 5)
-    assert names(run) == ["checkpoint-5"]
-    assert not run.trainer_private.exists()
+    assert sorted(path.name for path in run.path.iterdir()) == ["checkpoint-5", "latest"]
 
 
-def test_checkpoints_of_steps_that_will_be_trained_again_are_removed(run):
+def test_damaged_checkpoints_are_set_aside_and_not_removed(run):
     published(run, 5, 10, 15)
+    _cut_a_file(run.path / "checkpoint-5")
+    (run.path / "checkpoint-15" / "optimizer.pt").write_text("nonsens")
     discard_unfinished(run, 10)
-    assert names(run) == ["checkpoint-10", "checkpoint-5"]
+    assert names(run) == ["checkpoint-10"]
+    kept = run.path / "damaged-checkpoint-15"
+    assert (kept / "model.safetensors").read_text() == "weights"
+    assert (run.path / "damaged-checkpoint-5").is_dir()
+    # The same damage again, after these steps were trained once more.
+    published(run, 15)
+    _cut_a_file(run.path / "checkpoint-15")
+    discard_unfinished(run, 10)
+    assert (kept / "model.safetensors").read_text() == "weight"
 
 
 def test_pointers_never_name_what_was_removed(run):

@@ -10,33 +10,8 @@ from toolkit.core.ledger import Ledger
 from toolkit.core.runs.description import write_description
 from toolkit.core.runs.directory import RunDirectory, clear_run_directory
 from toolkit.core.runs.identity import require_same_weights
-from toolkit.core.runs.manifest import describe_run, differences, require_same_run
+from toolkit.core.runs.manifest import describe_run, require_same_run
 from toolkit.errors import ConfigError
-
-
-def test_nothing_differs_between_equal_mappings():
-    assert differences({"a": {"b": [1, {"c": None}]}}, {"a": {"b": [1, {"c": None}]}}) == []
-
-
-def test_each_difference_is_one_line_with_its_full_key():
-    old = {"training": {"seed": 0, "rows_per_step": 16}, "lora": {"r": 16}, "tokenizer": "abc", "gone": 1}
-    new = {"training": {"seed": 1, "rows_per_step": 16}, "lora": {"r": 8}, "tokenizer": "abd", "added": [2]}
-    assert differences(old, new) == [
-        "added: absent → [2]",
-        "gone: 1 → absent",
-        "lora.r: 16 → 8",
-        "tokenizer: abc → abd",
-        "training.seed: 0 → 1",
-    ]
-
-
-def test_a_section_that_became_null_is_told_key_by_key():
-    assert differences({"lora": {"r": 16}}, {"lora": None}) == ["lora.r: 16 → absent"]
-
-
-def test_null_is_the_same_as_absent():
-    # So a key that a later version adds, null unless given, does not stop a resume.
-    assert differences({"a": 1}, {"a": 1, "b": None}) == []
 
 
 def test_the_same_run_may_go_on_after_its_manifest_was_read_from_disk():

@@ -1,9 +1,11 @@
 """Where a run goes on, and when it is refused because it would not be the same run."""
 
+import shutil
+
 import pytest
 
 from toolkit.core.curriculum.curriculum import Curriculum, Stage
-from toolkit.core.runs.checkpoints import publish
+from toolkit.core.runs.checkpoints import Damaged, publish
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.directory import RunDirectory, clear_run_directory
 from toolkit.core.runs.manifest import describe_run
@@ -53,7 +55,8 @@ def resumed(run, identity=IDENTITY, **changed) -> ResumePoint:
 def test_a_run_goes_on_from_its_newest_whole_checkpoint(run):
     assert resumed(run) == ResumePoint(run.path / "checkpoint-6", counters_after(6))
     (run.path / "checkpoint-6" / "model.safetensors").write_text("weigh")
-    assert resumed(run) == ResumePoint(run.path / "checkpoint-3", counters_after(3))
+    damaged = Damaged(run.path / "checkpoint-6", "model.safetensors has 5 bytes, and had 7")
+    assert resumed(run) == ResumePoint(run.path / "checkpoint-3", counters_after(3), passed_over=(damaged,))
 
 
 def test_a_start_that_is_no_resume_begins_at_the_beginning_whatever_is_there(run):
@@ -63,8 +66,28 @@ def test_a_start_that_is_no_resume_begins_at_the_beginning_whatever_is_there(run
 def test_a_resume_of_nothing_begins_at_the_beginning(run, tmp_path):
     assert resumed(RunDirectory(tmp_path / "nowhere")) == BEGINNING
     for step in (3, 6):
-        (run.path / f"checkpoint-{step}" / "toolkit_state.json").unlink()
+        shutil.rmtree(run.path / f"checkpoint-{step}")
     assert resumed(run) == BEGINNING
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again_unasked(run):
+    (run.path / "checkpoint-3" / "toolkit_state.json").unlink()
+    (run.path / "checkpoint-6" / "model.safetensors").unlink()
+    with pytest.raises(ConfigError) as refused:
+        resumed(run)
+    assert str(refused.value) == (
+        f"no checkpoint in {run.path} is whole, so there is none to resume from:\n"
+        "  checkpoint-6: model.safetensors is missing\n"
+        "  checkpoint-3: toolkit_state.json is missing or damaged\n"
+        "put the files back, start again with --overwrite, or start another run with --run-name"
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"command": "toolkit-sft"}', '{"identity": 3}'])
+def test_a_damaged_manifest_is_named(run, text):
+    run.manifest.write_text(text)
+    with pytest.raises(ConfigError, match=r"manifest\.json is damaged, so the run cannot be told from another"):
+        resumed(run)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +105,7 @@ def test_changed_data_seed_or_shape_are_refused_by_name(run, identity, named):
 
 def test_a_changed_identity_is_refused_even_before_the_first_checkpoint(run):
     for step in (3, 6):
-        (run.path / f"checkpoint-{step}" / "toolkit_state.json").unlink()
+        shutil.rmtree(run.path / f"checkpoint-{step}")
     with pytest.raises(ConfigError, match=r"training\.seed: 0 → 1"):
         resumed(run, {**IDENTITY, "training": {"seed": 1, "rows_per_step": 2}})
 
@@ -127,6 +150,7 @@ def test_the_folder_is_made_as_it_was_at_the_checkpoint(run):
     prepare_run_directory(run, resumed(run))
     assert sorted(path.name for path in run.path.iterdir()) == [
         "checkpoint-3",
+        "damaged-checkpoint-6",
         "latest",
         "manifest.json",
         "metrics.jsonl",

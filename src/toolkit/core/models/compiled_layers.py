@@ -69,6 +69,7 @@ def as_written(model: Any) -> AbstractContextManager[Any]:
 
 
 def is_compiled(model: Any) -> bool:
+    """Whether `compile_layers` was called with `model`."""
     layers = (module for module in model.modules() if isinstance(module, GradientCheckpointingLayer))
     return any(layer._compiled_call_impl is not None for layer in layers)
 

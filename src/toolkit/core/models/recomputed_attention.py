@@ -57,8 +57,8 @@ def recomputed_attention(
     if torch.compiler.is_compiling() and scaling is not None and not dropout and 1 < query.shape[2] <= _LONGEST:
         is_causal = others.get("is_causal")
         is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        is_square = query.shape[2] == key.shape[2]
-        if query.shape[3] == value.shape[3] and (is_square and is_causal if attention_mask is None else True):
+        is_understood = attention_mask is not None or (is_causal and query.shape[2] == key.shape[2])
+        if is_understood and query.shape[3] == value.shape[3]:
             return masked_attention(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others)
 

@@ -1,18 +1,21 @@
 """Checkpoints that are complete or not there at all.
 
-The trainer writes into a private folder. A finished checkpoint gets a file that lists its files and their
-sizes, is flushed to disk, and is renamed to `checkpoint-N`; only then do `latest` and `best` point to it, and
-only then are older ones removed.
+The trainer writes into a private folder. A finished checkpoint gets a file that lists its files with their sizes and
+digests, is flushed to disk, and is renamed to `checkpoint-N`; only then do `latest` and `best` point to it, and only
+then are older ones removed.
 """
 
 import json
+import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from toolkit.core.files import atomic_rename_dir, atomic_write_text, fsync_tree
 from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.runs.recorded_files import Recorded, file_faults, record_files
 from toolkit.errors import ConfigError
 
 STATE_FILE = "toolkit_state.json"
@@ -27,30 +30,59 @@ class Checkpoint:
     state: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Damaged:
+    """A checkpoint that is not what was written, and why."""
+
+    path: Path
+    reason: str
+
+
 def publish(run: RunDirectory, step: int, state: dict[str, Any]) -> Checkpoint:
-    """Move the trainer's `checkpoint-<step>` to its final place and point `latest` to it."""
+    """Move the trainer's `checkpoint-<step>` to its final place and point `latest` to it.
+
+    One of that step that is there already stays: it is of the same run, and so the same.
+    """
     private = run.trainer_private / f"checkpoint-{step}"
-    files = {str(file.relative_to(private)): file.stat().st_size for file in private.rglob("*") if file.is_file()}
-    atomic_write_text(private / STATE_FILE, json.dumps({**state, "files": files}))
-    fsync_tree(private)
     final = run.path / private.name
-    if final.exists():  # the same step again, after a resume from an older checkpoint
-        shutil.rmtree(final)
+    if isinstance(there := _read(final), Checkpoint):
+        shutil.rmtree(private)
+        return there
+    atomic_write_text(private / STATE_FILE, json.dumps({**state, "files": record_files(private)}))
+    fsync_tree(private)
+    if final.exists():
+        _remove(run, final)
     atomic_rename_dir(private, final)
     atomic_write_text(run.path / "latest", final.name)
     return Checkpoint(step, final, state)
 
 
 def complete_checkpoints(run: RunDirectory) -> list[Checkpoint]:
-    """Every checkpoint whose files are all there in full, oldest first."""
-    found = [_read(path) for path in run.path.glob("checkpoint-*")]
-    return sorted((checkpoint for checkpoint in found if checkpoint), key=lambda checkpoint: checkpoint.step)
+    """Every checkpoint whose files are all there in full, oldest first; their contents are not read."""
+    found = [_read(path) for path in _folders(run)]
+    return sorted((each for each in found if isinstance(each, Checkpoint)), key=lambda checkpoint: checkpoint.step)
 
 
 def latest_checkpoint(run: RunDirectory) -> Checkpoint | None:
     """The newest complete checkpoint, if any."""
     complete = complete_checkpoints(run)
     return complete[-1] if complete else None
+
+
+def newest_sound_checkpoint(run: RunDirectory) -> tuple[Checkpoint | None, tuple[Damaged, ...]]:
+    """The newest checkpoint of which every byte is what was written, and the damaged ones, the newest first.
+
+    Of those that are older than the sound one only the sizes are looked at.
+    """
+    sound: Checkpoint | None = None
+    damaged = []
+    for path in sorted(_folders(run), key=_step_of, reverse=True):
+        found = _read(path, contents=sound is None)
+        if isinstance(found, Damaged):
+            damaged.append(found)
+        else:
+            sound = sound or found
+    return sound, tuple(damaged)
 
 
 def find_checkpoint(run: RunDirectory, wanted: str) -> Checkpoint:
@@ -71,10 +103,10 @@ def find_checkpoint(run: RunDirectory, wanted: str) -> Checkpoint:
 
 
 def best_checkpoint(run: RunDirectory) -> Path | None:
-    """The checkpoint with the lowest validation loss so far, if one was marked."""
+    """The checkpoint with the lowest validation loss so far, if one was marked and is complete."""
     pointer = run.path / "best"
     path = run.path / pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else None
-    return path if path and path.is_dir() else None
+    return path if path and isinstance(_read(path), Checkpoint) else None
 
 
 def mark_best(run: RunDirectory, checkpoint: Checkpoint) -> None:
@@ -87,16 +119,20 @@ def rotate(run: RunDirectory, keep: int) -> None:
     best = best_checkpoint(run)
     for checkpoint in complete_checkpoints(run)[:-keep]:
         if checkpoint.path != best:
-            shutil.rmtree(checkpoint.path)
+            _remove(run, checkpoint.path)
 
 
 def discard_unfinished(run: RunDirectory, after_step: int) -> None:
-    """Remove what a killed run left half-written, and checkpoints of steps that will be trained again."""
+    """Remove what a killed run left half-written, and set damaged checkpoints aside as `damaged-checkpoint-N`."""
     shutil.rmtree(run.trainer_private, ignore_errors=True)
-    complete = {checkpoint.path for checkpoint in complete_checkpoints(run) if checkpoint.step <= after_step}
-    for path in run.path.glob("checkpoint-*"):
-        if path not in complete:
-            shutil.rmtree(path)
+    for unfinished in run.path.glob(".*.tmp"):
+        unfinished.unlink()
+    for path in list(_folders(run)):
+        if isinstance(_read(path), Damaged) or _step_of(path) > after_step:
+            aside = path.with_name(f"damaged-{path.name}")
+            if aside.exists():
+                _remove(run, aside)
+            atomic_rename_dir(path, aside)
     newest = latest_checkpoint(run)
     if newest is not None:
         atomic_write_text(run.path / "latest", newest.path.name)
@@ -104,12 +140,28 @@ def discard_unfinished(run: RunDirectory, after_step: int) -> None:
         (run.path / "best").unlink(missing_ok=True)
 
 
-def _read(path: Path) -> Checkpoint | None:
+def _remove(run: RunDirectory, folder: Path) -> None:
+    """Remove a folder so that a kill leaves nothing that looks like a damaged checkpoint."""
+    run.trainer_private.mkdir(exist_ok=True)
+    doomed = run.trainer_private / f"old-{folder.name}"
+    os.rename(folder, doomed)
+    shutil.rmtree(doomed)
+
+
+def _folders(run: RunDirectory) -> Iterator[Path]:
+    return (path for path in run.path.glob("checkpoint-*") if path.is_dir() and _step_of(path) >= 0)
+
+
+def _step_of(path: Path) -> int:
+    step = path.name.removeprefix("checkpoint-")
+    return int(step) if step.isdecimal() else -1
+
+
+def _read(path: Path, *, contents: bool = False) -> Checkpoint | Damaged:
     try:
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
-        step = int(path.name.removeprefix("checkpoint-"))
-    except (OSError, ValueError):
-        return None
-    files = state.pop("files", {})
-    whole = all((path / name).is_file() and (path / name).stat().st_size == size for name, size in files.items())
-    return Checkpoint(step, path, state) if whole else None
+        recorded: Recorded = state.pop("files")
+        faults = list(file_faults(path, recorded, contents=contents))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return Damaged(path, f"{STATE_FILE} is missing or damaged")
+    return Damaged(path, "; ".join(faults)) if faults else Checkpoint(_step_of(path), path, state)

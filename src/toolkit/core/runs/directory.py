@@ -105,8 +105,8 @@ def own_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> It
 def check_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that this run may not write to; nothing is created or removed.
 
-    A folder that has nothing but the trainer's own is empty: that is what is left where a run was stopped before it
-    began.
+    A folder that has nothing but the trainer's own and unfinished files is empty: that is what is left where a run was
+    stopped before it began.
 
     Raises:
         ConfigError: the folder holds a run and neither `resume` nor `overwrite` was asked for, or a process trains
@@ -132,7 +132,7 @@ def _require_room(run: RunDirectory, *, resume: bool, overwrite: bool) -> None:
     path = run.path
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file; choose another run.output_dir or --run-name")
-    if not path.is_dir() or all(each in (run.trainer_private, run.lock) for each in path.iterdir()):
+    if not path.is_dir() or all(_is_left_behind(run, each) for each in path.iterdir()):
         return
     if not (resume or overwrite):
         raise ConfigError(
@@ -141,6 +141,11 @@ def _require_room(run: RunDirectory, *, resume: bool, overwrite: bool) -> None:
         )
     if not run.manifest.is_file():
         raise ConfigError(f"{path} is not empty, and not a run's folder; choose another --run-name")
+
+
+def _is_left_behind(run: RunDirectory, path: Path) -> bool:
+    """Whether this is what a run leaves that was killed before it began."""
+    return path in (run.trainer_private, run.lock) or (path.name.startswith(".") and path.suffix == ".tmp")
 
 
 def clear_run_directory(run: RunDirectory) -> None:

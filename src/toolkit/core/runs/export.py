@@ -1,9 +1,9 @@
 """Put the trained weights and the tokenizer at the root of the run, from a complete checkpoint."""
 
-import os
 import shutil
 from pathlib import Path
 
+from toolkit.core.files import atomic_writer
 from toolkit.core.runs.directory import RunDirectory
 
 # What only the trainer needs to go on; everything else in a checkpoint is the model.
@@ -17,12 +17,12 @@ _TRAINER_FILES = (
     "training_args",
     "README",
 )
+_CHUNK = 2**20  # bytes
 
 
 def export_checkpoint(run: RunDirectory, checkpoint: Path) -> None:
     """Copy the model files of `checkpoint` to the run's folder, each one whole or not at all."""
     for file in sorted(checkpoint.iterdir()):
         if file.is_file() and not file.name.startswith(_TRAINER_FILES):
-            aside = run.path / f".{file.name}.tmp"
-            shutil.copyfile(file, aside)
-            os.replace(aside, run.path / file.name)
+            with file.open("rb") as source, atomic_writer(run.path / file.name) as target:
+                shutil.copyfileobj(source, target, _CHUNK)

@@ -1,6 +1,5 @@
 """What must be the same for a resumed run to be the same run."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ from pydantic import BaseModel
 
 from toolkit.core.preparation import tokenizer_digest
 from toolkit.core.runs.directory import RunDirectory
-from toolkit.core.runs.manifest import require_same_run
+from toolkit.core.runs.manifest import read_manifest, require_same_run
 from toolkit.core.runs.processes import process_count
 
 _TRAINING = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing", "compile")
@@ -27,12 +26,17 @@ def run_identity(
     has_own_rows = described["validation"] is not None and described["validation"]["dataset"] is not None
     return {
         **{key: described[key] for key in sections},
-        "training": {key: described["training"][key] for key in _TRAINING},
+        "training": fixed_training(described["training"]),
         "processes": process_count(),
         "tokenizer": tokenizer_digest(tokenizer),
         "datasets": dict(digests),
         "validation.dataset": held_out if has_own_rows else None,
     }
+
+
+def fixed_training(training: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a training section that may not change within a run."""
+    return {key: training[key] for key in _TRAINING}
 
 
 def require_same_weights(
@@ -45,4 +49,4 @@ def require_same_weights(
     """
     identity.update(weights)
     if resume and run.manifest.is_file():
-        require_same_run(json.loads(run.manifest.read_text(encoding="utf-8")), identity)
+        require_same_run(read_manifest(run.manifest), identity)

@@ -1,12 +1,15 @@
 """What a run was made of: enough to repeat it, and to refuse a resume that would not be the same run."""
 
+import json
 import os
 import platform
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
+from toolkit.core.differences import differences
 from toolkit.core.runs.source import commit, source_digest
 from toolkit.errors import ConfigError
 
@@ -23,6 +26,22 @@ _PACKAGES = (
 )
 
 
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest that a run wrote at its start.
+
+    Raises:
+        ConfigError: it is not what `describe_run` gives.
+    """
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        return {**manifest, "identity": dict(manifest["identity"])}
+    except (ValueError, LookupError, TypeError):
+        raise ConfigError(
+            f"{path} is damaged, so the run cannot be told from another; put it back, replace the run by --overwrite, "
+            "or give this one a name of its own by --run-name"
+        ) from None
+
+
 def require_same_run(saved: dict[str, Any], identity: dict[str, Any]) -> None:
     """Raise ConfigError, naming each difference, unless the manifest `saved` has the same identity.
 
@@ -36,16 +55,6 @@ def require_same_run(saved: dict[str, Any], identity: dict[str, Any]) -> None:
             + "\n  ".join(changed)
             + "\nput it back, or start a new run with --run-name"
         )
-
-
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """One line `section.key: old → new` for each value that differs between two nested mappings."""
-    before, after = _flat(old), _flat(new)
-    return [
-        f"{key}: {before.get(key, 'absent')} → {after.get(key, 'absent')}"
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key)
-    ]
 
 
 def describe_run(identity: dict[str, Any], command: str) -> dict[str, Any]:
@@ -85,13 +94,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        if isinstance(item, dict):
-            flat.update(_flat(item, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = item
-    return flat

@@ -1,16 +1,17 @@
 """Where a run goes on, and the proof that it is the same run."""
 
-import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from toolkit.core.curriculum.curriculum import Curriculum
 from toolkit.core.curriculum.order_hash import order_hash_after
-from toolkit.core.runs import checkpoints, metrics
+from toolkit.core.runs import metrics
+from toolkit.core.runs.checkpoints import Damaged, discard_unfinished, newest_sound_checkpoint
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.directory import RunDirectory, clear_run_directory
-from toolkit.core.runs.manifest import require_same_run
+from toolkit.core.runs.manifest import read_manifest, require_same_run
 from toolkit.errors import ConfigError
 
 
@@ -18,42 +19,74 @@ from toolkit.errors import ConfigError
 class ResumePoint:
     """The checkpoint to go on from, or None for a start from the beginning; `counters` are those at that point.
 
-    `compiled`: whether the run was trained through torch.compile so far, None at a start.
+    Attributes:
+        compiled: whether the run was trained through torch.compile so far, None at a start.
+        passed_over: checkpoints that are damaged.
     """
 
     checkpoint: Path | None
     counters: RunCounters
     compiled: bool | None = None
+    passed_over: tuple[Damaged, ...] = ()
 
 
 def find_resume_point(
     run: RunDirectory, identity: dict[str, Any], curriculum: Curriculum, *, resume: bool
 ) -> ResumePoint:
-    """The newest complete checkpoint of `run`, after checking that this config would have led there.
+    """The newest sound checkpoint of `run`, after checking that this config would have led there.
 
     Raises:
-        ConfigError: data, seed, template or the shape of a step changed, or the stages before the checkpoint did.
+        ConfigError: as `resume_point`; or the stages before the checkpoint changed.
     """
-    beginning = ResumePoint(None, RunCounters())
+
+    def require_same_rows(counters: RunCounters) -> None:
+        if counters.step > curriculum.total_steps:
+            raise ConfigError(
+                f"the run is at step {counters.step}, beyond the last stage, which ends at {curriculum.total_steps}; "
+                "put the stages back, or start a new run with --run-name"
+            )
+        if order_hash_after(curriculum, counters.step) != counters.order_hash:
+            raise ConfigError(
+                f"the stages before step {counters.step} changed: they would have drawn other rows than the run has "
+                "seen; put them back (stages after that step may change), or start a new run with --run-name"
+            )
+
+    return resume_point(run, identity, require_same_rows, resume=resume)
+
+
+def resume_point(
+    run: RunDirectory, identity: dict[str, Any], require_same_way: Callable[[RunCounters], None], *, resume: bool
+) -> ResumePoint:
+    """The newest sound checkpoint of `run`; the beginning where there is none yet, or no resume is asked for.
+
+    Args:
+        require_same_way: raises ConfigError where this config would not have led to a checkpoint of these counters.
+
+    Raises:
+        ConfigError: data, seed, template or the shape of a step changed; all checkpoints are damaged; or as
+            `require_same_way`.
+    """
     if not resume or not run.manifest.is_file():
-        return beginning
-    saved = json.loads(run.manifest.read_text(encoding="utf-8"))
+        return ResumePoint(None, RunCounters())
+    saved = read_manifest(run.manifest)
     require_same_run(saved, identity)
-    latest = checkpoints.latest_checkpoint(run)
-    if latest is None:
-        return beginning
-    counters = RunCounters(**latest.state["counters"])
-    if latest.step > curriculum.total_steps:
+    newest, damaged = newest_sound_checkpoint(run)
+    if newest is None:
+        _require_none(run, damaged)
+        return ResumePoint(None, RunCounters())
+    counters = RunCounters(**newest.state["counters"])
+    require_same_way(counters)
+    return ResumePoint(newest.path, counters, saved["identity"].get("compiled"), damaged)
+
+
+def _require_none(run: RunDirectory, damaged: Sequence[Damaged]) -> None:
+    """To begin again would remove them, and what is left of them may be all that there is."""
+    if damaged:
+        told = "\n  ".join(f"{each.path.name}: {each.reason}" for each in damaged)
         raise ConfigError(
-            f"the run is at step {latest.step}, beyond the last stage, which ends at {curriculum.total_steps}; "
-            "put the stages back, or start a new run with --run-name"
+            f"no checkpoint in {run.path} is whole, so there is none to resume from:\n  {told}\n"
+            "put the files back, start again with --overwrite, or start another run with --run-name"
         )
-    if order_hash_after(curriculum, latest.step) != counters.order_hash:
-        raise ConfigError(
-            f"the stages before step {latest.step} changed: they would have drawn other rows than the run has seen; "
-            "put them back (stages after that step may change), or start a new run with --run-name"
-        )
-    return ResumePoint(latest.path, counters, saved["identity"].get("compiled"))
 
 
 def prepare_run_directory(run: RunDirectory, point: ResumePoint) -> None:
@@ -61,6 +94,6 @@ def prepare_run_directory(run: RunDirectory, point: ResumePoint) -> None:
     if point.checkpoint is None:
         clear_run_directory(run)
         return
-    checkpoints.discard_unfinished(run, point.counters.step)
+    discard_unfinished(run, point.counters.step)
     metrics.keep_until(run.metrics, point.counters.step)
     run.result.unlink(missing_ok=True)

@@ -6,8 +6,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from toolkit.core.config.training import TrainingConfig
+from toolkit.core.differences import differences
 from toolkit.core.runs.directory import RunDirectory
-from toolkit.core.runs.manifest import differences
 from toolkit.core.runs.progress import console
 from toolkit.core.runs.resume import ResumePoint
 
@@ -28,6 +28,8 @@ def announce_start(run: RunDirectory, point: ResumePoint, model: Any) -> None:
         console.print(f"run directory: {run.path}")
     else:
         console.print(f"resuming {run.path} from step {point.counters.step}")
+    for damaged in point.passed_over:
+        console.print(f"  {damaged.path.name} is damaged and kept as damaged-{damaged.path.name}: {damaged.reason}")
 
 
 def announce_changes(before: Schedule, now: Schedule, step: int) -> None:

@@ -11,12 +11,10 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from toolkit.core.masks import IGNORED_LABEL
 from toolkit.core.models import recomputed_attention
-from toolkit.core.models.compiled_layers import as_written
+from toolkit.core.models.mask_probe import attends_to_everything, says_the_same
 from toolkit.core.training.frozen_head import Scores
 from toolkit.core.training.labelled_head import LabelledHead
 
@@ -142,8 +140,8 @@ def _lengths(labels: torch.Tensor) -> list[int]:
 
 def _takes_prefixes(model: Any) -> bool:
     """Whether the model says of two rows with one prompt what it says of each alone: asked, with a few tokens."""
-    if any(type(layer) is not DynamicLayer for layer in DynamicCache(config=model.config).layers):
-        return False  # its layers see a window only, or have a state in the place of attention
+    if not attends_to_everything(model):
+        return False
     if model.config._attn_implementation == "sdpa":
         recomputed_attention.use_in(model)
     if model.config._attn_implementation != recomputed_attention.NAME:
@@ -153,14 +151,9 @@ def _takes_prefixes(model: Any) -> bool:
     labels[:, 4:] = 0
     layout = _layout(labels, _shared_by_row(rows, labels))
     assert layout is not None
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), as_written(model):
-            whole = model(input_ids=rows, use_cache=False).logits[:, 4:]
-            found = model(input_ids=layout.cut(rows, 0), use_cache=False, **layout.inputs()).logits[layout.pieces :]
-    except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, IndexError):
-        return False  # this model takes no such mask
-    finally:
-        model.train(was_training)
-    return bool(torch.isclose(found.float(), whole.float(), rtol=0.1, atol=0.1 * float(whole.std())).all())
+    ids, inputs, first = layout.cut(rows, 0), layout.inputs(), layout.pieces
+    return says_the_same(
+        model,
+        lambda: model(input_ids=rows, use_cache=False).logits[:, 4:],
+        lambda: model(input_ids=ids, use_cache=False, **inputs).logits[first:],
+    )

@@ -1,0 +1,89 @@
+"""Ctrl-C and SIGTERM while a run trains: the step is finished and saved, and the run ends in good order."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+
+from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.runs.processes import is_main_process
+from toolkit.core.training.ranks import any_rank
+from toolkit.errors import RunInterrupted
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopAfterStep(TrainerCallback):
+    """Once asked to, ends training after the step under way, with a checkpoint.
+
+    Attributes:
+        stopped_at: the step after which training was ended before its time.
+    """
+
+    def __init__(self, may_stop_after: Callable[[int], bool]) -> None:
+        """`may_stop_after`: whether a run can be resumed after so many steps."""
+        self.stopped_at: int | None = None
+        self._may_stop_after = may_stop_after
+        self._asked_by: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell gives for a command that this signal ended."""
+        return 128 + (self._asked_by or signal.SIGTERM)
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """The handler of the signals: the first one asks, another one does not wait."""
+        if self._asked_by is not None:
+            _stop_at_once(number)
+        self._asked_by = number
+        if is_main_process():
+            # Not by the console: the signal may have come while it was writing.
+            os.write(2, b"\nstopping: this step is finished and saved first; once more (Ctrl-C) stops at once\n")
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._stop_if_asked(state, control)
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._stop_if_asked(state, control)
+
+    def _stop_if_asked(self, state: TrainerState, control: TrainerControl) -> None:
+        is_last = state.global_step >= state.max_steps or control.should_training_stop
+        if any_rank(self._asked_by is not None) and not is_last and self._may_stop_after(state.global_step):
+            self.stopped_at = state.global_step
+            control.should_save = control.should_training_stop = True
+
+
+@contextmanager
+def interruptible(trainer: Trainer, run: RunDirectory, may_stop_after: Callable[[int], bool]) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end `trainer.train()` after the step under way.
+
+    Raises:
+        RunInterrupted: training was ended so, with a checkpoint of its last step.
+    """
+    stop = StopAfterStep(may_stop_after)
+    trainer.add_callback(stop)
+    # Python lets only the main thread have handlers.
+    signals = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, stop.ask) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if stop.stopped_at is not None:
+        step = stop.stopped_at
+        raise RunInterrupted(
+            f"stopped after step {step}, which is saved in {run.path / f'checkpoint-{step}'}; --resume goes on from it",
+            stop.exit_code,
+        )
+
+
+def _stop_at_once(number: int) -> None:
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + number)
