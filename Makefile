@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS ?= -n 2 --dist loadfile
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-long lint quick docs bench clean
+.PHONY: demo test test-long lint quick docs bench audit clean
 
 demo: $(VENV)/.train-ready  ## fine-tune, merge and ask a real model, and show what changed
 	$(BIN)/python examples/word_problems/demo.py
@@ -22,6 +22,12 @@ lint: $(VENV)/.dev-ready
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+audit: $(VENV)/.dev-ready  ## known vulnerabilities of what is pinned (asks the package index), and licences
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/pip --disable-pip-version-check --quiet install pip-audit==2.10.1
+	$(VENV)/audit/bin/pip-audit --strict --requirement constraints-cpu.txt --no-deps --disable-pip
+	$(BIN)/python docs/licences.py --check
 
 bench: $(VENV)/.dev-ready  ## measure everything against what one would use instead; about 45 minutes on two cores
 	$(BIN)/python benchmarks/run.py

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long  # minutes
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 

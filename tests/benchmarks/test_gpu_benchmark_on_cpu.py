@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long  # minutes
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
 SMALL = ("--size", "tiny", "--steps", "2", "--rows", "4", "--micro-batch", "2", "--length", "128")
 

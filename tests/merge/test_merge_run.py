@@ -9,6 +9,7 @@ import yaml
 from merge_cases import Case, json_of, logits_of_folder, make_base, make_case
 from torch.testing import assert_close
 
+from toolkit.core.runs.recorded_files import record_files
 from toolkit.errors import ConfigError
 from toolkit.merge.run import merge
 
@@ -35,8 +36,7 @@ def config(case: Case, tmp_path: Path) -> Path:
 def add_checkpoint(run: Path, step: int, source: Path) -> None:
     folder = run / f"checkpoint-{step}"
     shutil.copytree(source, folder)
-    sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
-    (folder / "toolkit_state.json").write_text(json.dumps({"files": sizes}))
+    (folder / "toolkit_state.json").write_text(json.dumps({"files": record_files(folder)}))
 
 
 def test_the_exported_adapter_is_merged_into_the_runs_folder_and_compared(case: Case, config: Path, tmp_path: Path):

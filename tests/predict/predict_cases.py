@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from toolkit.core.jsonl import json_line
+from toolkit.core.runs.recorded_files import record_files
 from toolkit.predict.config import load_predict_config
 from toolkit.predict.job import PredictJob, prepare
 from toolkit.predict.weights import Weights, choose_weights
@@ -78,8 +79,7 @@ class Task:
         (self.run / "manifest.json").write_text("{}")
         for step, source in (checkpoints or {}).items():
             folder = Path(shutil.copytree(source, self.run / f"checkpoint-{step}"))
-            sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
-            (folder / "toolkit_state.json").write_text(json.dumps({"files": sizes}))
+            (folder / "toolkit_state.json").write_text(json.dumps({"files": record_files(folder)}))
         return self.run
 
     def unfinished(self, answers: bytes, input_: Path, output: Path, weights: Weights = "base") -> None:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from toolkit.core.config.data import DatasetConfig
+from toolkit.core.config.keys import as_shown, on_one_line
 from toolkit.core.config.run import RunConfig, require_run_name
 from toolkit.core.config.training import TrainingConfig
 from toolkit.core.files import require_file
@@ -15,21 +16,23 @@ from toolkit.errors import ConfigError, DataError
 
 def choose_run_name(given: str | None, run: RunConfig, config: Path) -> str:
     """The name after `--run-name`, else the config's own, else that of its file; ConfigError if it cannot be one."""
-    if given is None:
-        return run.name or config.stem
+    name = run.name or config.stem if given is None else given
     try:
-        return require_run_name(given)
+        return require_run_name(name)
     except ConfigError as error:
-        raise ConfigError(f"--run-name: {error}") from None
+        where = (
+            "--run-name" if given is not None else "the config file's name is the run's, unless --run-name gives one"
+        )
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def require_room_for_run(run: RunConfig) -> None:
     """Raise ConfigError where no folder can be made in `run.output_dir`, or a tracker is not installed."""
     there = next(folder for folder in (run.output_dir, *run.output_dir.absolute().parents) if folder.exists())
     if not there.is_dir():
-        raise ConfigError(f"run.output_dir: {there} is a file, so no run can be kept in it; name a folder")
+        raise ConfigError(f"run.output_dir: {as_shown(there)} is a file, so no run can be kept in it; name a folder")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"run.output_dir: {there} may not be written to; name another folder")
+        raise ConfigError(f"run.output_dir: {as_shown(there)} may not be written to; name another folder")
     missing = [tracker for tracker in run.trackers if find_spec(tracker) is None]
     if missing:
         packages = " ".join(missing)
@@ -64,4 +67,4 @@ def _did_you_mean(path: Path) -> str:
     if path.exists() or not path.parent.is_dir():
         return ""
     close = get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    return f"; did you mean {on_one_line(close[0])}?" if close else ""

@@ -12,6 +12,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
+from toolkit.core.config.environment import DiscreetFormatter, without_secrets
+from toolkit.core.config.keys import on_one_line
 from toolkit.errors import RunInterrupted, ToolkitError
 
 
@@ -79,7 +81,9 @@ def clear_errors(debug: bool) -> Iterator[None]:
     if not debug:
         # The datasets library logs the errors that it raises; what it says is in our message.
         os.environ.setdefault("DATASETS_VERBOSITY", "critical")
-    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(DiscreetFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s")))
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
     try:
         yield
     except KeyboardInterrupt:
@@ -99,5 +103,7 @@ def clear_errors(debug: bool) -> Iterator[None]:
 
 def _tell(message: str, debug: bool) -> None:
     if debug:
-        traceback.print_exc()
-    typer.echo(f"error: {message}", err=True)
+        typer.echo(without_secrets(traceback.format_exc()), err=True, nl=False)
+    # Line by line: what a name or a value holds is shown, and does not steer the terminal.
+    lines = [on_one_line(line) for line in without_secrets(f"error: {message}").split("\n")]
+    typer.echo("\n".join(lines), err=True)

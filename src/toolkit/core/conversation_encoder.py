@@ -5,11 +5,23 @@ from typing import Any, Protocol
 
 from toolkit.core.chatml import IM_END, render, render_prompt, with_default_system
 from toolkit.core.config.chat import ChatConfig
+from toolkit.core.faults import clipped
 from toolkit.core.hf_encoder import HfTextEncoder
 from toolkit.core.masks import TokenRow, encode_rows
 from toolkit.core.messages import Conversation
 from toolkit.core.template_masks import template_messages, template_row
 from toolkit.errors import DataError, ModelError
+
+# A template is a program: it may divide by nothing, call itself, or ask for more than the sandbox or the machine has.
+_TEMPLATE_FAULTS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 class ConversationEncoder(Protocol):
@@ -120,7 +132,11 @@ class TemplateEncoder:
                     return_dict=False,
                 )
             except TemplateError as error:  # many templates refuse, say, two user turns in a row
-                raise DataError(f"the tokenizer's chat template refuses the conversation: {error}") from error
+                told = clipped(str(error))
+                raise DataError(f"the tokenizer's chat template refuses the conversation: {told}") from error
+            except _TEMPLATE_FAULTS as error:
+                told = f"{type(error).__name__}: {clipped(str(error))}"
+                raise DataError(f"the tokenizer's chat template cannot write the conversation: {told}") from error
 
         return apply
 

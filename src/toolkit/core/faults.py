@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 
+from toolkit.core.config.keys import on_one_line
 from toolkit.errors import DataError, ToolkitError
 
 # How many bad records an error shows; it counts them all.
@@ -14,8 +15,8 @@ _LONGEST_FAULT = 300
 
 
 def clipped(text: str) -> str:
-    """The text at a length that a message can hold."""
-    return text if len(text) <= _LONGEST_FAULT else f"{text[:_LONGEST_FAULT]}..."
+    """The text at a length that a message can hold, and on one line, whatever the data hold."""
+    return on_one_line(text[:_LONGEST_FAULT]) + "..." * (len(text) > _LONGEST_FAULT)
 
 
 def refusal(name: str, faults: list[str], usable: int, *, count: int | None = None, others: str = "") -> DataError:

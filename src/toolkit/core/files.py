@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from toolkit.core.config.keys import as_shown
 from toolkit.errors import DataError
 
 
@@ -96,18 +97,19 @@ def content_digest(path: Path) -> str:
 
 def require_file(path: Path) -> None:
     """Raise DataError unless `path` is a regular file that can be read."""
+    name = as_shown(path)
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise DataError(f"{path} is a folder; name a file in it")
+            raise DataError(f"{name} is a folder; name a file in it")
         # A pipe or a device gives its bytes once, if it ends at all; data are read twice, to hash them first.
         if not stat.S_ISREG(mode):
-            raise DataError(f"{path} is a pipe or a device, not a file; write the data to a file first")
+            raise DataError(f"{name} is a pipe or a device, not a file; write the data to a file first")
         path.open("rb").close()
     except FileNotFoundError:
-        raise DataError(f"no such file: {path}") from None
+        raise DataError(f"no such file: {name}") from None
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+        raise DataError(f"cannot read {name}: {error.strerror or error}") from None
     except ValueError as error:
         if isinstance(error, DataError):
             raise

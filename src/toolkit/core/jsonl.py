@@ -19,10 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+from toolkit.core.config.keys import as_shown, on_one_line
 from toolkit.core.files import atomic_writer, require_file
 from toolkit.errors import DataError
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
+
+# A JSON array is read as a whole, which takes several times its size in memory.
+MAX_ARRAY_BYTES = 512 * 1024 * 1024
 
 # Far beyond any tool schema, and far from where Python's own recursion, which depends on the caller, ends.
 MAX_DEPTH = 100
@@ -61,7 +65,7 @@ def read_jsonl(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[
 
 def read_json(path: Path) -> Iterator[Line]:
     """Elements of a JSON array, each with the line it starts on; a file that is no array is JSON Lines."""
-    with open_bytes(path) as file, _unreadable(path):
+    with open_bytes(path) as file, unreadable(path):
         is_array = file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip(_SPACE).startswith(b"[")
     return _array_elements(path) if is_array else read_jsonl(path)
 
@@ -99,7 +103,7 @@ def open_bytes(path: Path) -> io.BufferedIOBase:
 def numbered_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes | None]]:
     """Lines with their ends, counted from 1; None in the place of one that is too long to be held."""
     number = 0
-    with open_bytes(path) as file, _unreadable(path):
+    with open_bytes(path) as file, unreadable(path):
         while raw := file.readline(max_line_bytes + 1):
             number += 1
             too_long = len(raw) > max_line_bytes and not raw.endswith(b"\n")
@@ -109,12 +113,12 @@ def numbered_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator
 
 
 @contextmanager
-def _unreadable(path: Path) -> Iterator[None]:
+def unreadable(path: Path) -> Iterator[None]:
     """Turn what a damaged disk or `.gz` file raises in the middle of reading into DataError."""
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read to its end: {error}") from None
+        raise DataError(f"{as_shown(path)} cannot be read to its end: {on_one_line(str(error))}") from None
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:
@@ -129,7 +133,7 @@ def parse_json(raw: bytes) -> Any:
     """One JSON value, taken strictly; DataError as in `parse_object`."""
     try:
         value = json.loads(
-            raw.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite_float
+            raw.decode(), object_pairs_hook=unrepeated, parse_constant=_refuse_constant, parse_float=_finite_float
         )
     except DataError:
         raise
@@ -156,15 +160,14 @@ def _line(number: int, raw: bytes) -> Line:
 
 
 def _array_elements(path: Path) -> Iterator[Line]:
-    with open_bytes(path) as file, _unreadable(path):
-        # Broken bytes come through as lone surrogates, so that they are the fault of one element.
-        text = file.read().removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
+    # Broken bytes come through as lone surrogates, so that they are the fault of one element.
+    text = _whole_array(path).removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}: not JSON at column {error.colno}: {error.msg}") from None
+        raise DataError(f"{as_shown(path)}:{error.lineno}: not JSON at column {error.colno}: {error.msg}") from None
     except (RecursionError, ValueError):
-        raise DataError(f"{path}: nested too deep, or an integer of thousands of digits") from None
+        raise DataError(f"{as_shown(path)}: nested too deep, or an integer of thousands of digits") from None
     # The text is known to be one array: what stands between its elements needs no further check.
     decoder, number, position = json.JSONDecoder(), 1, 0
     end = text.index("[") + 1
@@ -177,7 +180,21 @@ def _array_elements(path: Path) -> Iterator[Line]:
         yield _line(number, text[start:end].encode("utf-8", "surrogateescape"))
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _whole_array(path: Path) -> bytes:
+    whole = bytearray()
+    with open_bytes(path) as file, unreadable(path):
+        while part := file.read(1 << 20):
+            whole += part
+            if len(whole) > MAX_ARRAY_BYTES or path.stat().st_size > MAX_ARRAY_BYTES:
+                raise DataError(
+                    f"{as_shown(path)} is larger than {MAX_ARRAY_BYTES // 2**20} MiB, and an array is read as a whole; "
+                    "write one object per line, and call the file .jsonl"
+                )
+    return bytes(whole)
+
+
+def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The keys and values of a JSON object; DataError where a key stands there twice."""
     value = dict(pairs)
     if len(value) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]

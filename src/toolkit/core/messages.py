@@ -16,6 +16,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast, get_args
 
+from toolkit.core.jsonl import unrepeated
 from toolkit.errors import DataError
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -138,7 +139,7 @@ def _tool_call(obj: object) -> ToolCall:
     arguments = call.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
+            arguments = json.loads(arguments, object_pairs_hook=unrepeated)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{what} are not valid JSON: {error}") from None
     return ToolCall(name, _writable(_typed(arguments, dict, what), what))

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.core.config.data import DatasetConfig, OnBadRecord
+from toolkit.core.config.keys import as_shown
 from toolkit.core.faults import SHOWN_FAULTS, clipped, refusal, require_columns
 from toolkit.core.file_digests import file_digest
 from toolkit.core.files import require_file
-from toolkit.core.jsonl import Line, read_json, read_jsonl
+from toolkit.core.jsonl import Line, read_json, read_jsonl, unreadable
 from toolkit.core.records import Columns, Record, parse_record
 from toolkit.core.tables import is_hub_id, load_hub, load_parquet, read_csv, table_digest, table_lines
 from toolkit.errors import DataError
@@ -177,16 +178,18 @@ def open_lines(source: str | Path, wanted: Collection[str] | None, split: str = 
         dataset = load_hub(source, split)
         taken = dataset.column_names if wanted is None else wanted
         digest = table_digest(dataset, taken)
-        return LineSource(source, digest, lambda: table_lines(dataset, taken), counts_rows=True)
+        return LineSource(source, digest, lambda: table_lines(dataset, taken, source), counts_rows=True)
     require_file(path)
     kind = _kind(path)
     if kind is None:
         raise DataError(_unknown_kind(path))
     if split != "train":
-        raise DataError(f"{path}: split {split!r} was asked for, but a file has no splits; leave it out")
-    name, digest = str(source), file_digest(path)
+        raise DataError(f"{as_shown(path)}: split {split[:60]!r} was asked for, but a file has no splits; leave it out")
+    name = as_shown(path)
+    with unreadable(path):
+        digest = file_digest(path)
     if kind == ".parquet":
-        return LineSource(name, digest, lambda: table_lines(load_parquet(path), wanted or ()), counts_rows=True)
+        return LineSource(name, digest, lambda: table_lines(load_parquet(path), wanted or (), name), counts_rows=True)
     return LineSource(name, digest, lambda: _LINE_READERS[kind](path), counts_rows=False)
 
 
@@ -201,5 +204,5 @@ def _kind(path: Path) -> str | None:
 
 def _unknown_kind(path: Path) -> str:
     if path.suffix.lower() in _COMPRESSED:
-        return f"{path} is compressed in a way that is not read here; unpack it, or pack it as .gz"
-    return f"{path}: cannot tell from the name what it holds; known are {_KNOWN}"
+        return f"{as_shown(path)} is compressed in a way that is not read here; unpack it, or pack it as .gz"
+    return f"{as_shown(path)}: cannot tell from the name what it holds; known are {_KNOWN}"

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from toolkit.core.config.keys import as_shown, on_one_line
+from toolkit.core.faults import clipped
 from toolkit.core.jsonl import MAX_LINE_BYTES, Line, numbered_lines
 from toolkit.errors import DataError
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HUB_ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<subset>[\w.-]+))?")
+_LONGEST_REASON = 300
 _HAS_BROKEN_UTF8 = re.compile("[\udc80-\udcff]")
 
 
@@ -37,10 +40,11 @@ def read_csv(path: Path, delimiter: str = ",") -> Iterator[Line]:
     except StopIteration:
         return
     if isinstance(header, str):
-        raise DataError(f"{path}: the header cannot be read: {header}")
+        raise DataError(f"{as_shown(path)}: the header cannot be read: {header}")
     twice = {name for name in header if header.count(name) > 1}
     if twice:
-        raise DataError(f"{path}: the header names {', '.join(map(repr, sorted(twice)))} more than once")
+        named = clipped(", ".join(map(repr, sorted(twice))))
+        raise DataError(f"{as_shown(path)}: the header names {named} more than once")
     for number, cells in rows:
         if isinstance(cells, str):
             yield Line(number, None, cells)
@@ -71,7 +75,7 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str] | str
 def _csv_text(path: Path) -> Iterator[str]:
     for number, raw in numbered_lines(path):
         if raw is None:
-            raise DataError(f"{path}:{number}: longer than {MAX_LINE_BYTES} bytes")
+            raise DataError(f"{as_shown(path)}:{number}: longer than {MAX_LINE_BYTES} bytes")
         # Broken bytes come through as lone surrogates, so that they are the fault of one row.
         text = raw.decode("utf-8", "surrogateescape")
         yield text.removeprefix("\ufeff") if number == 1 else text
@@ -96,7 +100,7 @@ def load_parquet(path: Path) -> "Dataset":
                 keep_in_memory=True,
             )
         except _load_errors() as error:
-            raise DataError(f"{path} cannot be read as Parquet: {_one_line(error)}") from None
+            raise DataError(f"{as_shown(path)} cannot be read as Parquet: {_one_line(error)}") from None
 
 
 def load_hub(name: str, split: str) -> "Dataset":
@@ -117,12 +121,29 @@ def load_hub(name: str, split: str) -> "Dataset":
         raise DataError(f"{name} cannot be loaded from the Hugging Face hub: {_one_line(error)}{hint}") from None
 
 
-def table_lines(dataset: "Dataset", columns: Iterable[str]) -> Iterator[Line]:
-    """The rows, counted from 1. Of several columns only the wanted ones are decoded, if there are any."""
+def table_lines(dataset: "Dataset", columns: Iterable[str], name: str = "the table") -> Iterator[Line]:
+    """The rows, counted from 1. Of several columns only the wanted ones are decoded, if there are any.
+
+    Raises:
+        DataError: a cell is no value, as text that is not UTF-8, or a date that no calendar has; `name` says where.
+    """
     wanted = [name for name in columns if name in dataset.column_names]
     rows = cast(Iterable[dict[str, Any]], dataset.select_columns(wanted) if wanted else dataset)
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(_readable(rows, name), start=1):
         yield Line(number, {name: without_nulls(cell) for name, cell in row.items()})
+
+
+def _readable(rows: Iterable[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:
+    count, each = 0, iter(rows)
+    while True:
+        try:
+            row = next(each)
+        except StopIteration:
+            return
+        except (ValueError, OverflowError, TypeError, RuntimeError, RecursionError) as error:
+            raise DataError(f"{name} cannot be read beyond row {count}: {_one_line(error)}") from None
+        count += 1
+        yield row
 
 
 def table_digest(dataset: "Dataset", columns: Iterable[str]) -> str:
@@ -162,4 +183,4 @@ def _one_line(error: BaseException) -> str:
     """The reason at the bottom of a chain of errors, on one line."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    return on_one_line(" ".join(str(error)[:_LONGEST_REASON].split())) or type(error).__name__

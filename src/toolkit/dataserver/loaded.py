@@ -66,9 +66,15 @@ class Loaded:
             tags={name: dataset.reasoning for name, dataset in self.config.datasets.items()},
             seconds=limits.grader_seconds,
             memory_bytes=int(limits.worker_memory_mb * 2**20),
+            hidden=self._secrets(),
         )
         preload = dict.fromkeys(module for grader in local.values() for module in grader.preload)
         return GradingPool(limits.worker_count, setup, limits.worker_tasks, tuple(preload))
+
+    def _secrets(self) -> frozenset[str]:
+        """The variables that hold what the config has the server know; a grader of the user's own has no use for it."""
+        named = [grader.token_env for grader in self.graders.values() if isinstance(grader, RemoteGrader)]
+        return frozenset(filter(None, [*named, self.config.listen.token_env, "PGPASSWORD"]))
 
     @property
     def asks_services(self) -> bool:

@@ -83,6 +83,8 @@ class Setup:
     seconds: float
     """For all graders together on one completion."""
     memory_bytes: int
+    hidden: frozenset[str] = frozenset()
+    """Environment variables that are the server's own business."""
 
 
 class _TimedOut(BaseException):
@@ -96,6 +98,8 @@ def start_worker(setup: Setup) -> None:
     """Prepare this process; called once by the pool."""
     global _setup
     _setup = setup
+    for name in setup.hidden:
+        os.environ.pop(name, None)
     resource.setrlimit(resource.RLIMIT_AS, (setup.memory_bytes, setup.memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.dup2(2, 1)

@@ -11,14 +11,14 @@ from toolkit.core.models.base import LoadedModel
 from toolkit.core.models.load import choose_backend
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.description import write_description
-from toolkit.core.runs.directory import RunDirectory, own_run_directory
+from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.finish import finished_result
+from toolkit.core.runs.guarded import guarded_run
 from toolkit.core.runs.identity import require_same_weights
 from toolkit.core.runs.identity import run_identity as identity_of
 from toolkit.core.runs.processes import is_main_process
 from toolkit.core.runs.progress import console
 from toolkit.core.runs.resume import ResumePoint, find_resume_point, prepare_run_directory
-from toolkit.core.runs.storage_faults import storage_explained
 from toolkit.core.training.announce import Schedule, announce_changes, announce_start
 from toolkit.core.training.arguments import accumulation_steps, require_kernels
 from toolkit.core.training.out_of_memory import memory_explained
@@ -44,7 +44,7 @@ def train(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool
     accumulation_steps(config.training)  # refuses a step that does not divide, before anything is read
     require_whole_model()
     run = RunDirectory(config.run.output_dir / name)
-    with own_run_directory(run, resume=resume, overwrite=overwrite), storage_explained(run):
+    with guarded_run(run, resume=resume, overwrite=overwrite):
         return _train(config, run, resume=resume)
 
 

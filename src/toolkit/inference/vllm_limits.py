@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from toolkit.core.models.location import require_no_pickle
 from toolkit.errors import ConfigError, ModelError
 from toolkit.inference.engine import Sampling
 
@@ -28,6 +29,7 @@ def require_usable_adapter(folder: Path) -> None:
         config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{folder} has no readable adapter_config.json: {error}") from error
+    require_no_pickle(folder, "the adapter")
     if used := unusable_parts(config):
         raise ModelError(f"vLLM cannot use the adapter in {folder}, which has {', '.join(used)}: merge it instead")
 

@@ -88,6 +88,7 @@ def start_vllm(folder: Path, options: VllmOptions) -> Any:
             model=str(folder),
             revision=options.revision,
             trust_remote_code=options.trust_remote_code,
+            load_format="safetensors",  # and no pickles
             dtype=options.dtype,  # pyright: ignore[reportArgumentType]
             max_model_len=options.max_length,
             gpu_memory_utilization=options.gpu_memory_utilization,

@@ -1,12 +1,15 @@
 """The folder of the merged model, which is there whole or not at all."""
 
+import errno
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from toolkit.core.files import atomic_rename_dir, fsync_tree, temporary_sibling
-from toolkit.errors import ConfigError
+from toolkit.core.files import atomic_rename_dir, fsync_tree
+from toolkit.errors import ConfigError, RunError
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def check_output(output: Path, *, overwrite: bool, inputs: tuple[Path, ...]) -> None:
@@ -15,6 +18,8 @@ def check_output(output: Path, *, overwrite: bool, inputs: tuple[Path, ...]) -> 
     Raises:
         ConfigError: the folder is not empty and `overwrite` was not asked for, or it is or holds an input.
     """
+    if output.is_symlink():  # what it leads to would be replaced, which nobody has named
+        raise ConfigError(f"--output: {output} is a link; give the folder itself")
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output: {output} is a file; give a folder")
     resolved = output.resolve()
@@ -29,27 +34,44 @@ def check_output(output: Path, *, overwrite: bool, inputs: tuple[Path, ...]) -> 
 
 @contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """A folder to write to, which takes the place of `output` at the end of the block, and never if it fails."""
+    """A folder to write to, which takes the place of `output` at the end of the block, and never if it fails.
+
+    No other process may write `output` meanwhile: what one left that was killed is removed.
+
+    Raises:
+        RunError: the disk is full.
+    """
     output.parent.mkdir(parents=True, exist_ok=True)
-    aside = temporary_sibling(output)
+    aside, old = (output.with_name(f".{output.name}.{kind}.tmp") for kind in ("new", "old"))
+    if old.exists() and not output.exists():  # a kill came between the two renames
+        atomic_rename_dir(old, output)
+    for left in (aside, old):
+        if left.exists():
+            shutil.rmtree(left)
     aside.mkdir()
     try:
         yield aside
         fsync_tree(aside)
-        _replace(output, aside)
+        _replace(output, aside, old)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise RunError(
+            f"{output} was not written: {error.strerror}; nothing of it is left. Make room, and start again"
+        ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _replace(output: Path, aside: Path) -> None:
+def _replace(output: Path, aside: Path, old: Path) -> None:
     if not output.is_dir():
         atomic_rename_dir(aside, output)
         return
-    old = temporary_sibling(output)
     atomic_rename_dir(output, old)
     try:
         atomic_rename_dir(aside, output)
     except BaseException:
-        atomic_rename_dir(old, output)
+        if not output.is_dir():  # an interrupt may come when it is there already
+            atomic_rename_dir(old, output)
         raise
     shutil.rmtree(old)

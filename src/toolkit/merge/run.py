@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from toolkit.core.own_output import own_output, require_unowned
 from toolkit.core.runs.checkpoints import complete_checkpoints, find_checkpoint
 from toolkit.core.runs.progress import console
 from toolkit.core.runs.trained import TrainedRun, load_trained_run
@@ -52,7 +53,8 @@ def merge(  # noqa: PLR0913 - one parameter for each option of the command
         dry_run: check, say what would be done, and return None.
 
     Raises:
-        ConfigError: there is no such run or checkpoint, or nothing to merge in it, or `output` is taken.
+        ConfigError: there is no such run or checkpoint, or nothing to merge in it, or `output` is taken, also by
+            another process that writes it.
         ModelError: the adapter does not fit the base.
         RunError: the merged model does not compute what the adapter does; it is left there to be looked at.
     """
@@ -63,19 +65,21 @@ def merge(  # noqa: PLR0913 - one parameter for each option of the command
     default = "merged" if adapter == run.directory.path else f"merged-{adapter.name}"
     target = output or run.directory.path / default
     if dry_run:
+        require_unowned(target)
         check_output(target, overwrite=overwrite, inputs=(adapter,))
         console.print(f"would merge {adapter} into {run.model.name} and write {target}; nothing was merged (--dry-run)")
         return None
-    with _tensor_bar() as progress:
-        report = merge_adapter(
-            run.model, adapter, target, chat=run.chat, dtype=dtype, overwrite=overwrite, progress=progress
-        )
-    console.print(_summary(report), markup=False)
-    if not verify:
-        return MergeResult(report, None)
-    verification = verify_merge(run.model, adapter, target, chat=run.chat, weights_dtype=_coarsest_dtype(target))
-    console.print(f"compared with the adapter: {verification}", markup=False)
-    return MergeResult(report, verification)
+    with own_output(target):
+        with _tensor_bar() as progress:
+            report = merge_adapter(
+                run.model, adapter, target, chat=run.chat, dtype=dtype, overwrite=overwrite, progress=progress
+            )
+        console.print(_summary(report), markup=False)
+        if not verify:
+            return MergeResult(report, None)
+        verification = verify_merge(run.model, adapter, target, chat=run.chat, weights_dtype=_coarsest_dtype(target))
+        console.print(f"compared with the adapter: {verification}", markup=False)
+        return MergeResult(report, verification)
 
 
 def _adapter_folder(run: TrainedRun, checkpoint: str | None) -> Path:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.config.data import OnBadRecord
 from toolkit.core.config.generation import GenerationConfig
-from toolkit.core.config.keys import read_dotted, shortened
+from toolkit.core.config.keys import as_shown, read_dotted, shortened, shown
 from toolkit.core.config.load import load_config, read_raw
 from toolkit.core.config.run import RunConfig
 from toolkit.core.config.several_models import OneOrSeveralModels
@@ -48,7 +48,7 @@ def load_predict_config(path: Path, overrides: Sequence[str] = ()) -> PredictCon
     for name in read_raw(path):
         near = get_close_matches(name, known, n=1, cutoff=0.8)
         if near and name not in known:
-            raise ConfigError(f"{path}: unknown section {name!r}; did you mean {near[0]!r}?")
+            raise ConfigError(f"{as_shown(path)}: unknown section {shown(name)}; did you mean {near[0]!r}?")
     return load_config(path, PredictConfig, overrides)
 
 

@@ -1,11 +1,13 @@
 """From files to rows that want an answer, with every row that cannot be answered told by its place."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.core.chatml import render
 from toolkit.core.config.data import ColumnsConfig, DatasetConfig, OnBadRecord
+from toolkit.core.config.keys import as_shown
 from toolkit.core.messages import Conversation
 from toolkit.core.sources import open_source
 from toolkit.errors import ConfigError, DataError
@@ -28,7 +30,7 @@ class Row:
 
     @property
     def place(self) -> str:
-        return f"{self.source}:{self.line}"
+        return f"{as_shown(self.source)}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -46,23 +48,30 @@ def match_files(input_: Path, output: Path) -> dict[Path, Path]:
     Raises:
         ConfigError: there is nothing to read, or `output` cannot be written to.
     """
+    try:
+        return _matched(input_, output)
+    except OSError as error:  # such as a name that is too long for a file
+        raise ConfigError(f"{as_shown(Path(error.filename or input_))}: {error.strerror or error}") from None
+
+
+def _matched(input_: Path, output: Path) -> dict[Path, Path]:
     if not input_.exists():
-        raise ConfigError(f"there is no file or folder {input_}")
+        raise ConfigError(f"there is no file or folder {as_shown(input_)}")
     files = {input_: output}
     if input_.is_dir():
         if output.exists() and not output.is_dir():
-            raise ConfigError(f"{output} is a file; the output of a folder is a folder")
+            raise ConfigError(f"{as_shown(output)} is a file; the output of a folder is a folder")
         files = {source: output / source.name for source in sorted(input_.glob("[!.]*.jsonl"))}
         if not files:
-            raise ConfigError(f"there is no .jsonl file in {input_}")
+            raise ConfigError(f"there is no .jsonl file in {as_shown(input_)}")
     elif output.is_dir():
-        raise ConfigError(f"{output} is a folder; the output of one file is a file: name it, as in out.jsonl")
+        raise ConfigError(f"{as_shown(output)} is a folder; the output of one file is a file: name it, as in out.jsonl")
     for source, target in files.items():
-        if source.resolve() == target.resolve():
-            raise ConfigError(f"{output} is the input; give the output another name")
+        if os.path.realpath(source) == os.path.realpath(target):
+            raise ConfigError(f"{as_shown(output)} is the input; give the output another name")
     existing = next(parent for parent in output.absolute().parents if parent.exists())
     if not existing.is_dir():
-        raise ConfigError(f"{output} cannot be written: {existing} is a file, not a folder")
+        raise ConfigError(f"{as_shown(output)} cannot be written: {as_shown(existing)} is a file, not a folder")
     return files
 
 

@@ -1,6 +1,7 @@
 """What a job is going to do, in a few lines for a person."""
 
 from toolkit.core.config.generation import GenerationConfig
+from toolkit.core.own_output import require_unowned
 from toolkit.core.runs.progress import console
 from toolkit.predict.inputs import passed_over
 from toolkit.predict.job import PredictJob, Work, prepare
@@ -13,6 +14,7 @@ def show_plan(job: PredictJob) -> None:
     Raises:
         ConfigError, DataError, ModelError: as the job itself would.
     """
+    require_unowned(job.output)
     print_plan(job, prepare(job))
     console.print("nothing was generated (--dry-run)")
 

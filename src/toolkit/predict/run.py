@@ -1,5 +1,6 @@
 """`toolkit-predict`: answer every prompt of a file or a folder, in batches, resumably."""
 
+import errno
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -9,23 +10,36 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from toolkit.core.config.generation import GenerationConfig
+from toolkit.core.own_output import own_output
 from toolkit.core.runs.progress import console
+from toolkit.errors import RunError
 from toolkit.inference.engine import Engine, Sampling
 from toolkit.inference.load import load_engine, vllm_engine
 from toolkit.inference.text import completion_text
 from toolkit.predict.answers import answer_line
+from toolkit.predict.inputs import match_files
 from toolkit.predict.job import PredictJob, Work, prepare
 from toolkit.predict.plan import print_plan
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def predict(job: PredictJob) -> list[Path]:
     """Answer everything and return the files written, in order.
 
     Raises:
-        ConfigError: an output or a partial file is in the way.
+        ConfigError: an output or a partial file is in the way, or another process answers into it.
         DataError: rows cannot be answered.
         ModelError: the model cannot be loaded.
+        RunError: the disk is full.
     """
+    match_files(job.input, job.output)  # an output that cannot be is refused before anything is made there
+    with own_output(job.output):
+        return _predict(job)
+
+
+def _predict(job: PredictJob) -> list[Path]:
+    """Answer everything, where no other process does."""
     work = prepare(job)
     print_plan(job, work)
     with _engine(job, work) as engine, closing(work.partial), _say_what_is_kept(work):
@@ -87,11 +101,14 @@ def _endings(work: Work) -> str:
 def _say_what_is_kept(work: Work) -> Iterator[None]:
     try:
         yield
-    except BaseException:
-        console.print(
+    except BaseException as error:
+        kept = (
             f"{len(work.partial)} of {len(work.keys())} answers are kept in {work.partial.path}; "
             "the same command goes on with them"
         )
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            raise RunError(f"{error.strerror}: {error.filename or work.partial.path}; make room: {kept}") from error
+        console.print(kept)
         raise
 
 

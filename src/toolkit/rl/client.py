@@ -8,7 +8,7 @@ from typing import Self
 from toolkit.dataserver.schemas import GradeItem, GradeResult, Limits, Meta, Sample, SampleRequest, Split
 from toolkit.errors import ConfigError
 from toolkit.rl.client_answers import is_late, read_meta, read_results, read_samples
-from toolkit.rl.client_errors import WrongServerError, config_changed
+from toolkit.rl.client_errors import WrongServerError, as_told, config_changed
 from toolkit.rl.client_requests import GradeCall, Label, bounded_run_id, encoded, grade_calls
 from toolkit.rl.client_transport import Ask, Transport
 
@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 # On top of the time in which the server promises an answer: for sending and reading both, on a busy machine.
 _MARGIN_SECONDS = 15.0
 _META_SECONDS = 30.0
+# Whatever a server says of itself, after a day it is not waited for.
+_LONGEST_PROMISE_SECONDS = 86_400.0
 
 
 class DataserverClient:
@@ -178,7 +180,7 @@ class DataserverClient:
         meta = self._transport.send(ask, lambda content: read_meta(content, self._transport.place), patience)
         if self._config_id is not None and meta.config_id != self._config_id:
             raise config_changed(
-                self._transport.place, f"its config_id is {meta.config_id}, that of the run {self._config_id}"
+                self._transport.place, f"its config_id is {as_told(meta.config_id)}, that of the run {self._config_id}"
             )
         self._config_id, self._limits = meta.config_id, meta.limits
         return meta
@@ -187,7 +189,8 @@ class DataserverClient:
         return self._limits or self.meta().limits
 
     def _try_seconds(self) -> float:
-        return self._request_seconds or self._known_limits().grade_timeout_seconds + _MARGIN_SECONDS
+        promised = min(self._known_limits().grade_timeout_seconds, _LONGEST_PROMISE_SECONDS)
+        return self._request_seconds or promised + _MARGIN_SECONDS
 
 
 def _too_large(item: GradeItem) -> GradeResult:

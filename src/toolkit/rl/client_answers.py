@@ -17,11 +17,12 @@ from toolkit.dataserver.schemas import (
     SampleResponse,
 )
 from toolkit.errors import ServerError
-from toolkit.rl.client_errors import PassingError, WrongServerError, config_changed
+from toolkit.rl.client_errors import PassingError, WrongServerError, as_told, config_changed
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
 _LATE = "deadline"
+_LARGEST_COUNT = 2**62
 
 
 def read_meta(content: bytes, place: str) -> Meta:
@@ -43,10 +44,23 @@ def read_meta(content: bytes, place: str) -> Meta:
         )
     if version.partition(".")[0] != PROTOCOL_VERSION.partition(".")[0]:
         raise ServerError(
-            f"{place} speaks protocol {version}, this trainer {PROTOCOL_VERSION}; install the same version of "
+            f"{place} speaks protocol {as_told(version)}, this trainer {PROTOCOL_VERSION}; install the same version of "
             "posttrain-toolkit on both sides"
         )
-    return _parsed(Meta, content, f"{place} answered /meta")
+    meta = _parsed(Meta, content, f"{place} answered /meta")
+    for name, value in _counts(meta).items():
+        if not 0 < value <= _LARGEST_COUNT:
+            raise WrongServerError(
+                f"{place} answered /meta with an impossible value for {name}; is it a toolkit-rl-dataserver?"
+            )
+    return meta
+
+
+def _counts(meta: Meta) -> dict[str, float]:
+    """What a trainer counts and divides by."""
+    limits = {f"limits.{name}": value for name, value in meta.limits}
+    named = ("prompts_per_iteration", "iteration_stride", "total_iterations")
+    return {**{name: getattr(meta, name) for name in named}, **limits}
 
 
 def read_samples(content: bytes, request: SampleRequest, place: str) -> list[Sample]:
@@ -82,7 +96,8 @@ def read_results(
     answer = _parsed(GradeResponse, content, asked)
     _require_config(answer.config_id, config_id, place)
     if answer.request_id != request_id:
-        raise PassingError(f"{asked} for the request {answer.request_id!r} in place of {request_id!r}")
+        told = as_told(repr(answer.request_id))
+        raise PassingError(f"{asked} for the request {told} in place of {request_id!r}")
     told = [result.item_id for result in answer.results]
     if told != list(item_ids):
         raise PassingError(f"{asked} with {_difference(told, item_ids)}")
@@ -103,13 +118,13 @@ def _parsed(model: type[Answer], content: bytes, asked: str) -> Answer:
         return model.model_validate_json(content, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
+        where = as_told(".".join(map(str, first["loc"])))
         raise PassingError(f"{asked} with what cannot be read: {f'{where}: ' if where else ''}{first['msg']}") from None
 
 
 def _require_config(told: str, wanted: str | None, place: str) -> None:
     if wanted is not None and told != wanted:
-        raise config_changed(place, f"its config_id is {told}, that of the run {wanted}")
+        raise config_changed(place, f"its config_id is {as_told(told)}, that of the run {wanted}")
 
 
 def _difference(told: Sequence[str], asked: Sequence[str]) -> str:
@@ -129,5 +144,5 @@ def _is_consistent(result: GradeResult) -> bool:
 
 
 def _listed(values: Sequence[object]) -> str:
-    shown = ", ".join(repr(value) for value in values[:3])
+    shown = ", ".join(as_told(repr(value)) for value in values[:3])
     return f"{shown} and {len(values) - 3} more" if len(values) > 3 else shown or "none"

@@ -1,15 +1,20 @@
 """What keeps a trainer from a good answer: what may pass, and what will not."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 import httpx
 from pydantic import ValidationError
 
+from toolkit.core.config.environment import hidden, without_secrets
+from toolkit.core.faults import clipped
 from toolkit.dataserver.schemas import Problem
 from toolkit.errors import ServerError
 
 _BUSY_OR_BROKEN = (408, 425, 429)
+_SHOWN_FIELDS = 20
+_LONGEST_TOLD = 1000
 
 
 class PassingError(Exception):
@@ -29,10 +34,20 @@ class WrongServerError(ServerError):
     """The address or the token is wrong. Where a run begins that is a fault of its config."""
 
 
-def refusal(place: str, path: str, response: httpx.Response, content: bytes) -> PassingError | ServerError:
-    """The error that an answer other than 200 stands for; `content` is its body."""
-    problem, status = _problem(content), response.status_code
-    told = f"{place} answered {path} with {status}: {problem.message or response.reason_phrase}"
+def refusal(
+    place: str, path: str, response: httpx.Response, content: bytes, secrets: Sequence[str] = ()
+) -> PassingError | ServerError:
+    """The error that an answer other than 200 stands for; `content` is its body.
+
+    Args:
+        secrets: what was sent and is not shown, should the server send it back.
+    """
+    problem = _problem(hidden(content.decode("utf-8", "replace"), secrets))
+    problem = Problem(
+        code=problem.code, message=as_told(problem.message), fields=list(map(as_told, problem.fields[:_SHOWN_FIELDS]))
+    )
+    status, reason = response.status_code, as_told(hidden(response.reason_phrase, secrets))
+    told = f"{place} answered {path} with {status}: {problem.message or reason}"
     if status < 300 or status >= 500 or status in _BUSY_OR_BROKEN:
         return PassingError(told, _retry_after(response.headers.get("Retry-After")))
     if status == 401:
@@ -42,12 +57,18 @@ def refusal(place: str, path: str, response: httpx.Response, content: bytes) -> 
             "the environment variable that dataserver.token_env of this run's config names"
         )
     if status in (404, 405) or response.is_redirect:
-        where = f", and points to {response.headers['Location']}" if "Location" in response.headers else ""
+        location = as_told(without_secrets(response.headers.get("Location", ""), secrets))
+        where = f", and points to {location}" if location else ""
         return WrongServerError(f"{told}{where}; is this the address of a toolkit-rl-dataserver?")
     if problem.code == "config_mismatch":
         return config_changed(place, problem.message)
     fields = f" (fields: {', '.join(problem.fields)})" if problem.fields else ""
     return ServerError(told + fields)
+
+
+def as_told(text: str) -> str:
+    """What a server says as a message repeats it: short, on one line, and without what would steer a terminal."""
+    return clipped(" ".join(text[:_LONGEST_TOLD].split()))
 
 
 def config_changed(place: str, details: str) -> ServerError:
@@ -58,11 +79,11 @@ def config_changed(place: str, details: str) -> ServerError:
     )
 
 
-def _problem(content: bytes) -> Problem:
+def _problem(content: str) -> Problem:
     try:
         return Problem.model_validate_json(content)
     except ValidationError:  # it comes from a proxy, or from another server
-        return Problem(code="", message=" ".join(content.decode("utf-8", "replace").split())[:300])
+        return Problem(code="", message=content)
 
 
 def _retry_after(header: str | None) -> float:
@@ -73,7 +94,7 @@ def _retry_after(header: str | None) -> float:
         return float(header)
     try:
         until = parsedate_to_datetime(header)
-    except ValueError:
+    except (ValueError, OverflowError):  # also a year that no calendar has
         return 0.0
     until = until if until.tzinfo else until.replace(tzinfo=UTC)
     return max(0.0, (until - datetime.now(UTC)).total_seconds())

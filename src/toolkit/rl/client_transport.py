@@ -11,7 +11,8 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from tenacity.wait import wait_random_exponential
 
 from toolkit.errors import ConfigError
-from toolkit.rl.client_errors import OutageError, PassingError, refusal
+from toolkit.rl.client_errors import OutageError, PassingError, WrongServerError, refusal
+from toolkit.rl.client_network import Network
 
 logger = logging.getLogger(__name__)
 
@@ -21,11 +22,17 @@ _CONNECT_SECONDS = 5.0
 # The server closes a connection that is idle for 5 s; one that is closed just while it is used costs a retry.
 _IDLE_SECONDS = 2.0
 _SECONDS_BETWEEN_LINES = 30.0
+# Letters of a token that are not there by chance.
+_PART = 8
 # Smaller bodies cross any network in no time.
 _WORTH_PACKING_BYTES = 2**16
 
 # Exponential with full jitter: the ranks of a run do not come back all at once.
 _backoff = wait_random_exponential(multiplier=0.1, max=5.0)
+
+
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+"""Far more than any page of prompts or rewards; a server that sends more may never end."""
 
 
 class Ask(NamedTuple):
@@ -56,13 +63,15 @@ class Transport:
         self.place = f"the dataserver at {self.url}"
         self.retries = 0
         """How many requests had to be repeated, counting each time."""
+        self._secrets = [token.strip()] if token else []
         self._retry_seconds = retry_seconds
         self._check = check
         self._client = httpx.Client(
             base_url=self.url,
-            headers=_authorization(token),
+            # Nothing packed, which could be small on its way and fill the memory here.
+            headers=[*_authorization(token), (b"Accept-Encoding", b"identity")],
             trust_env=False,  # a proxy of the environment is not meant for a server on this machine
-            limits=httpx.Limits(keepalive_expiry=_IDLE_SECONDS),
+            transport=Network(_IDLE_SECONDS),
         )
 
     def close(self) -> None:
@@ -108,25 +117,29 @@ class Transport:
     def _once(self, ask: Ask, content: bytes | None, headers: dict[str, str]) -> bytes:
         method = "GET" if content is None else "POST"
         timeout = httpx.Timeout(ask.seconds, connect=min(_CONNECT_SECONDS, ask.seconds))
-        end = time.monotonic() + ask.seconds
         too_late = f"{self.place} did not answer {ask.path} within {ask.seconds:g} s"
         try:
             with self._client.stream(method, ask.path, content=content, headers=headers, timeout=timeout) as response:
                 answer = bytearray()
-                for part in response.iter_bytes():
+                for part in response.iter_raw():
                     answer += part
-                    # The client's own timeout begins anew with every byte.
-                    if time.monotonic() > end:
-                        raise PassingError(too_late)
+                    if len(answer) > MAX_ANSWER_BYTES:
+                        raise _endless(self.place, ask.path)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise PassingError(f"{self.place} cannot be reached ({error})") from None
+            raise PassingError(f"{self.place} cannot be reached ({self._harmless(error)})") from None
         except httpx.TimeoutException:
             raise PassingError(too_late) from None
         except httpx.RequestError as error:
-            raise PassingError(f"{self.place} broke off its answer to {ask.path} ({error})") from None
+            raise PassingError(f"{self.place} broke off its answer to {ask.path} ({self._harmless(error)})") from None
         if response.status_code != 200:
-            raise refusal(self.place, ask.path, response, bytes(answer))
+            raise refusal(self.place, ask.path, response, bytes(answer), self._secrets)
         return bytes(answer)
+
+    def _harmless(self, error: Exception) -> str:
+        """What went wrong, in words that hold no part of the token, should the server have sent it back."""
+        text = str(error)
+        parts = (secret[start : start + _PART] for secret in self._secrets for start in range(len(secret) - _PART + 1))
+        return type(error).__name__ if any(part in text for part in parts) else text
 
 
 class _Outage:
@@ -163,6 +176,13 @@ class _Outage:
             f"no good answer after {seconds:.0f} s and {tries}; at last: {last}. See whether the server runs and what "
             "its log says; --resume goes on from the last checkpoint"
         )
+
+
+def _endless(place: str, path: str) -> WrongServerError:
+    return WrongServerError(
+        f"{place} answered {path} with more than {MAX_ANSWER_BYTES // 2**20} MiB; is this the address of a "
+        "toolkit-rl-dataserver?"
+    )
 
 
 def _checked_url(url: str) -> str:

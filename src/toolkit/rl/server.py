@@ -3,9 +3,11 @@
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
 
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.processes import is_main_process, process_count, process_rank
@@ -53,7 +55,7 @@ def connected(section: DataserverSection, run: RunDirectory, *, resume: bool) ->
         if section.config is not None and is_main_process():
             run.path.parent.mkdir(parents=True, exist_ok=True)
             server = LocalServer(section.config, run.path.with_name(f"{run.path.name}.dataserver.log"))
-        url, run_id = _shared(stack, server, section.url, earlier)
+        url, run_id, main_process = _shared(stack, server, section.url, earlier)
         client = stack.enter_context(
             DataserverClient(
                 url,
@@ -61,7 +63,7 @@ def connected(section: DataserverSection, run: RunDirectory, *, resume: bool) ->
                 run_id=run_id,
                 rank=process_rank(),
                 retry_seconds=section.retry_seconds,
-                check=server.require_running if server is not None else None,
+                check=_check(section, server, main_process),
             )
         )
         meta = handshake(client, config_id=earlier.config_id if earlier else None, wait_seconds=section.retry_seconds)
@@ -78,17 +80,35 @@ def _read_record(run: RunDirectory) -> ServerRecord | None:
     return ServerRecord(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
 
+def _check(section: DataserverSection, server: LocalServer | None, main_process: int) -> Callable[[], None] | None:
+    """What ends the waiting for a server that does not answer: the end of one that was started for this run.
+
+    It ends with the main process, which alone may start it again.
+    """
+    if section.config is None:
+        return None
+    return server.require_running if server is not None else partial(_require_process, main_process)
+
+
+def _require_process(pid: int) -> None:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        raise ServerError("the dataserver ended with the run's main process, which had started it") from None
+
+
 def _shared(
     stack: ExitStack, server: LocalServer | None, url: str | None, earlier: ServerRecord | None
-) -> tuple[str, str]:
-    """The server's address and the run's name there: the main process decides, and tells the others."""
+) -> tuple[str, str, int]:
+    """The server's address, the run's name there, and the main process, which decides and tells the others."""
     error: ToolkitError | None = None
     if is_main_process():
         try:
             url = stack.enter_context(server).url if server is not None else url
         except ToolkitError as failure:
             error = failure
-    decided = [url, earlier.run_id if earlier else secrets.token_hex(8), str(error) if error else ""]
+    run_id = earlier.run_id if earlier else secrets.token_hex(8)
+    decided: list[Any] = [url, run_id, str(error) if error else "", os.getpid()]
     if process_count() > 1:
         import torch
         from accelerate import PartialState
@@ -101,7 +121,7 @@ def _shared(
         raise error
     if decided[2] or decided[0] is None or decided[1] is None:
         raise ServerError(f"the dataserver could not be started: {decided[2]}")
-    return decided[0], decided[1]
+    return decided[0], decided[1], decided[3]
 
 
 def _token(section: DataserverSection) -> str | None:

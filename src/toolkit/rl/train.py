@@ -9,14 +9,15 @@ from toolkit.core.models.base import Backend
 from toolkit.core.models.load import choose_backend
 from toolkit.core.preparation import tokenizer_digest
 from toolkit.core.runs.description import write_description
-from toolkit.core.runs.directory import RunDirectory, own_run_directory
+from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.finish import finished_result
+from toolkit.core.runs.guarded import guarded_run
 from toolkit.core.runs.identity import fixed_training
 from toolkit.core.runs.metrics import keep_until
-from toolkit.core.runs.processes import is_main_process, process_count
+from toolkit.core.runs.processes import is_main_process
 from toolkit.core.runs.progress import console
 from toolkit.core.runs.resume import ResumePoint, prepare_run_directory, resume_point
-from toolkit.core.runs.storage_faults import storage_explained
+from toolkit.core.runs.sharding import launched_as, require_whole_model
 from toolkit.core.training.announce import Schedule, announce_changes, announce_start
 from toolkit.core.training.arguments import require_kernels
 from toolkit.core.training.out_of_memory import memory_explained
@@ -42,8 +43,9 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
     clock = clock_of(config)  # refuses a step that does not divide, before anything is started
     if config.rollout.engine == "vllm":
         require_extra("vllm", "rollout.engine: vllm")
+    require_whole_model("toolkit-rl-train")
     run = RunDirectory(config.run.output_dir / name)
-    with own_run_directory(run, resume=resume, overwrite=overwrite), storage_explained(run):
+    with guarded_run(run, resume=resume, overwrite=overwrite):
         return _train_connected(config, clock, run, resume=resume)
 
 
@@ -107,7 +109,7 @@ def run_identity(config: RLConfig, meta: Meta, tokenizer: Any) -> dict[str, Any]
     return {
         **{key: described[key] for key in ("model", "lora", "chat", "algorithm", "objective", "rollout")},
         "training": fixed_training(described["training"]),
-        "processes": process_count(),
+        "processes": launched_as(),
         "tokenizer": tokenizer_digest(tokenizer),
         "dataserver": meta.config_id,
     }

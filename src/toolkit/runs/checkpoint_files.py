@@ -35,11 +35,11 @@ def checkpoint_findings(run: KeptRun, expected: Sequence[Mapping[str, Any]] | No
 def _faults(folder: Path, run: KeptRun, expected: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:
     try:
         state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
-        files, counters = dict(state["files"]), dict(state["counters"])
-    except (OSError, ValueError, LookupError, TypeError):
+        damage, counters = list(file_faults(folder, state["files"], contents=True)), dict(state["counters"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         yield f"{STATE_FILE} is missing or damaged"
         return
-    yield from file_faults(folder, files, contents=True)
+    yield from damage
     step = counters["step"]
     if folder.name != f"checkpoint-{step}":
         yield f"its state is of step {step}"

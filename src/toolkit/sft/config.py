@@ -8,6 +8,7 @@ from toolkit.core.config.data import DatasetConfig, OnBadRecord, StageConfig, Va
 from toolkit.core.config.generation import GenerationConfig
 from toolkit.core.config.lora import LoraConfig, require_lora_fits
 from toolkit.core.config.model import ModelConfig
+from toolkit.core.config.names import OneLine
 from toolkit.core.config.run import RunConfig
 from toolkit.core.config.strict import StrictModel
 from toolkit.core.config.training import TrainingConfig, require_steps_fit
@@ -26,7 +27,7 @@ class SFTConfig(StrictModel):
     chat: ChatConfig = ChatConfig()
     """Template, loss mask and length limit."""
 
-    datasets: dict[str, DatasetConfig] = Field(min_length=1)
+    datasets: dict[OneLine, DatasetConfig] = Field(min_length=1)
     """The data, each under the name by which the stages mix it."""
 
     on_bad_record: OnBadRecord = "error"

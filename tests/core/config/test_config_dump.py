@@ -86,13 +86,13 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 @given(
     name=texts,
     rate=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
-    seed=st.integers(min_value=0),
+    seed=st.integers(min_value=0, max_value=2**63 - 1),
     targets=st.one_of(st.sampled_from(["auto", "all"]), st.lists(texts).map(tuple)),
     mix=st.dictionaries(texts, st.floats(allow_nan=False, allow_infinity=False), max_size=3),
     graders=st.lists(
         st.one_of(
             st.builds(MathGrader, type=st.just("math"), tolerance=st.floats(0, 1)),
-            st.builds(LengthGrader, type=st.just("length"), most=st.integers()),
+            st.builds(LengthGrader, type=st.just("length"), most=st.integers(-(2**63) + 1, 2**63 - 1)),
         ),
         max_size=2,
     ),

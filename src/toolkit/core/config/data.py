@@ -4,6 +4,7 @@ from typing import Annotated, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
+from toolkit.core.config.names import OneLine
 from toolkit.core.config.references import LocalOrNamed
 from toolkit.core.config.strict import StrictModel
 
@@ -104,7 +105,7 @@ class ValidationConfig(HeldOutConfig[DatasetConfig]):
 class StageConfig(StrictModel):
     """One stage of the curriculum."""
 
-    name: str = Field(min_length=1)
+    name: OneLine = Field(min_length=1)
     """Shown in the log, the progress bar and the plots."""
 
     until_step: int = Field(ge=1)

@@ -3,9 +3,11 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from toolkit.core.config.environment import without_passwords
 from toolkit.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
@@ -35,11 +37,29 @@ def nearest_place(places: Mapping[KeyPath, Place], path: KeyPath) -> Place:
     return places[path]
 
 
-def one_error(path: Path, problems: Sequence[str]) -> ConfigError:
-    """All problems of one config as one error for a person."""
-    if len(problems) == 1:
-        return ConfigError(problems[0])
-    return ConfigError("\n".join([f"{path} has {len(problems)} problems:", *(f"  {line}" for line in problems)]))
+# How many problems an error shows, and how much of one; it counts them all.
+_SHOWN_PROBLEMS = 20
+_LONGEST_PROBLEM = 2000
+_LONGEST_FILE_NAME = 1000
+
+
+def one_error(path: Path, problems: Sequence[str], *, are_all: bool = True) -> ConfigError:
+    """The problems of one config as one error for a person; `are_all` says that there are no more of them."""
+    shown = [text if len(text) <= _LONGEST_PROBLEM else f"{text[:_LONGEST_PROBLEM]}…" for text in problems]
+    if len(shown) == 1:
+        return ConfigError(shown[0])
+    head = f"{as_shown(path)} has {'' if are_all else 'more than '}{len(shown)} problems:"
+    left = len(shown) - _SHOWN_PROBLEMS
+    more = [f"... and {left} more"] if left > 0 else []
+    return ConfigError("\n".join([head, *(f"  {line}" for line in [*shown[:_SHOWN_PROBLEMS], *more])]))
+
+
+def as_shown(path: Path) -> str:
+    """A file's name as a message shows it: on one line, and without what would steer a terminal."""
+    name = str(path)
+    if len(name) > _LONGEST_FILE_NAME:
+        name = f"{name[: _LONGEST_FILE_NAME // 2]}…{name[-_LONGEST_FILE_NAME // 2 :]}"
+    return on_one_line(name)
 
 
 def on_one_line(text: str) -> str:
@@ -57,6 +77,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def _as_typed(key: str) -> str:
+    key = key if len(key) <= _LONGEST_KEY else f"{key[: _LONGEST_KEY - 1]}…"
     if _BARE_KEY.fullmatch(key) and key.isprintable():
         return key
     return json.dumps(key, ensure_ascii=not key.isprintable())
@@ -79,9 +100,13 @@ def read_dotted(text: str) -> tuple[tuple[str, ...], str] | None:
 
 
 _SECRET = re.compile(
-    r"(^|[_\-.])(token|password|passwd|passphrase|api_?key|(access|private)_?key|secret|secrets)$", re.I
+    r"(^|[_\-.])(token|password|passwd|passphrase|api[_-]?key|(access|private)[_-]?key|secret|secrets)$", re.I
 )
 _LONGEST = 60
+# A URL is no longer than that.
+_LONGEST_SEARCHED = 2000
+VERY_LARGE = "a very large number"
+_LONGEST_KEY = 100
 
 
 def is_secret(path: KeyPath) -> bool:
@@ -103,17 +128,22 @@ def shown(value: Any, path: KeyPath = ()) -> str:
     try:
         text = repr(_masked(value))
     except ValueError:  # Python refuses to write out an integer of thousands of digits
-        return "a very large number"
+        return VERY_LARGE
     return shortened(text)
 
 
 def shortened(text: str) -> str:
-    """Text of at most 60 characters, on one line."""
-    text = on_one_line(text)
+    """Text of at most 60 characters, on one line, without the passwords in its URLs."""
+    # What is cut would no longer be known as a URL with a password.
+    text = on_one_line(without_passwords(text[:_LONGEST_SEARCHED])[: _LONGEST + 1])
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def _masked(value: Any) -> Any:
+    """The value without its secrets, and without what comes after all that can be shown of it."""
     if isinstance(value, dict):
-        return {key: "***" if is_secret((key,)) else _masked(item) for key, item in value.items()}
-    return [_masked(item) for item in value] if isinstance(value, list) else value
+        items = islice(value.items(), _LONGEST)
+        return {_masked(key): "***" if is_secret((key,)) else _masked(item) for key, item in items}
+    if isinstance(value, list):
+        return [_masked(item) for item in value[:_LONGEST]]
+    return without_passwords(value[:_LONGEST_SEARCHED])[:_LONGEST] if isinstance(value, str) else value

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from toolkit.core.config.keys import KeyPath, Place, dotted, nearest_place, one_error, read_dotted
+from toolkit.core.config.keys import KeyPath, Place, as_shown, dotted, nearest_place, one_error, read_dotted
 from toolkit.core.config.overrides import apply_override, parse_override
-from toolkit.core.config.problems import find_problems
+from toolkit.core.config.problems import MOST_FOUND, find_problems
 from toolkit.core.config.yaml_source import MAX_BYTES, read_yaml
 from toolkit.errors import ConfigError
 
@@ -25,19 +25,22 @@ def load_config(path: Path, model: type[T], overrides: Sequence[str] = ()) -> T:
     path = Path(path)
     source = read_yaml(path)
     data: dict[str, Any] = source.data
-    places = {key: Place(line, f"{path}:{line}") for key, line in source.lines.items()}
+    name = as_shown(path)
+    places = {key: Place(line, f"{name}:{line}") for key, line in source.lines.items()}
     lines, failed = _apply_overrides(data, places, overrides)
-    config = None
+    config, are_all = None, True
     try:
         config = model.model_validate(data, context={"base_dir": path.absolute().parent})
     except ValidationError as error:
+        are_all = error.error_count() <= MOST_FOUND
         for problem in find_problems(error, model):
             if not any(_overlap(problem.path, other) for other in failed):
                 place = nearest_place(places, problem.path)
                 key = f"{dotted(problem.path)}: " if problem.path else ""
                 lines.append((place.order, f"{place.label}: {key}{problem.text}"))
     if config is None or lines:
-        raise one_error(path, [line for _, line in sorted(lines, key=lambda line: line[0])]) from None
+        texts = [line for _, line in sorted(lines, key=lambda line: line[0])]
+        raise one_error(path, texts, are_all=are_all) from None
     return config
 
 

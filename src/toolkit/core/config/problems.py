@@ -9,13 +9,18 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
 
-from toolkit.core.config.keys import KeyPath, Problem, is_secret, on_one_line, shown
+from toolkit.core.config.keys import VERY_LARGE, KeyPath, Problem, is_secret, on_one_line, shown
 from toolkit.core.config.locate import Branch, locate
 from toolkit.core.config.schema import Node, alternatives, is_section, resolve, schema_of, sections, tags
 from toolkit.core.config.typewords import words
 
 _ABOUT_THE_TYPE = {*get_args(ErrorType), "path_type", "union"} - {"value_error", "assertion_error"}
 _READ_AS_BOOL = {"yes", "no", "on", "off", "true", "false"}
+MOST_FOUND = 200
+"""How many of pydantic's errors are told; thousands would take minutes, and nobody reads them."""
+
+_LONGEST_MESSAGE = 500
+_TOO_LARGE = "int_parsing_size"
 _NO_TAG = ("union_tag_not_found", "union_tag_invalid")
 
 
@@ -43,10 +48,10 @@ class _Finding:
 
 
 def find_problems(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
-    """Every problem once, with the key path it is about."""
+    """Every problem once, with the key path it is about; of very many the first `MOST_FOUND`."""
     root = schema_of(model)
     findings = []
-    for details in error.errors(include_url=False):
+    for details in error.errors(include_url=False)[:MOST_FOUND]:
         found = locate(details["loc"], root)
         findings.append(_Finding(details["type"], found.path, found.nodes, found.section, found.branches, details))
     return list(dict.fromkeys(_problem(finding, root) for finding in _settle_unions(findings)))
@@ -93,7 +98,9 @@ def _problem(finding: _Finding, root: Node) -> Problem:
         way_out = "" if needed else ", or take the line out"
         return Problem(path, f"the section is empty; write its keys below it{way_out}")
     wanted = _wanted(finding.nodes, root) or finding.error["msg"]
-    return Problem(path, f"wanted {wanted}, found {shown(value, path)}{_hint(wanted, value)}")
+    found = shown(value, path)
+    hint = "; 64 bits cannot hold it" if finding.kind == _TOO_LARGE and found != VERY_LARGE else _hint(wanted, value)
+    return Problem(path, f"wanted {wanted}, found {found}{hint}")
 
 
 def _own_message(finding: _Finding) -> str:
@@ -102,7 +109,8 @@ def _own_message(finding: _Finding) -> str:
     value = finding.error["input"]
     if is_secret(finding.path) and isinstance(value, str) and value:
         message = message.replace(value, "***")
-    return on_one_line(" ".join(message.split()))
+    message = on_one_line(" ".join(message.split()))
+    return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
 
 
 def _wanted(nodes: list[Node], root: Node) -> str:

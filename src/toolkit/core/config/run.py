@@ -1,12 +1,18 @@
 """Where a run is kept, how often it is saved, and who is told."""
 
+import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
 
+from toolkit.core.config.keys import shown
+from toolkit.core.config.names import one_line
 from toolkit.core.config.strict import ConfigPath, StrictModel
 from toolkit.errors import ConfigError
+
+# A file system takes 255 at most, and temporary neighbours have longer names.
+_LONGEST_NAME = 200
 
 Tracker = Literal["tensorboard", "wandb", "trackio"]
 
@@ -41,5 +47,11 @@ class RunConfig(StrictModel):
 def require_run_name(name: str) -> str:
     """The name as it is; ConfigError unless it can be that of one folder."""
     if not name.strip() or name in (".", "..") or "\0" in name or Path(name).name != name:
-        raise ConfigError(f"a run's name is that of one folder, without a slash, so not {name!r}")
+        raise ConfigError(f"a run's name is that of one folder, without a slash, so not {shown(name)}")
+    try:
+        one_line(name)
+    except ValueError as error:
+        raise ConfigError(f"a run's name is that of one folder: {error}") from None
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        raise ConfigError(f"a run's name is that of one folder, of at most {_LONGEST_NAME} bytes: not {shown(name)}")
     return name

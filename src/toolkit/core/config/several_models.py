@@ -7,6 +7,7 @@ from typing import Any, Self
 from pydantic import ValidationError, ValidationInfo, model_validator
 
 from toolkit.core.config.model import ModelConfig
+from toolkit.core.config.run import require_run_name
 from toolkit.core.config.strict import StrictModel
 from toolkit.errors import ConfigError
 
@@ -60,15 +61,16 @@ def run_of_model(name: str, models: Sequence[ModelConfig], index: int | None) ->
     """The name of a model's run: `name` itself, and where there are several models a folder in it.
 
     Raises:
-        ConfigError: as `require_model_index`.
+        ConfigError: as `require_model_index` and `require_run_name`.
     """
     require_model_index(models, index)
+    require_run_name(name)
     return name if index is None else f"{name}/{model_labels(models)[index]}"
 
 
 def model_labels(models: Sequence[ModelConfig]) -> list[str]:
     """The last part of each model's id or path, with its index where that is not enough to tell them apart."""
-    labels = [PurePath(model.name).name.removesuffix(".gguf") or "model" for model in models]
+    labels = [PurePath(model.name).name.removesuffix(".gguf").strip(".") or "model" for model in models]
     while len(set(labels)) < len(labels):
         labels = [f"{label}-{index}" if labels.count(label) > 1 else label for index, label in enumerate(labels)]
     return labels

@@ -7,6 +7,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
+# What file systems take; of the whole, a part is left for the folder that it starts from and for what is put below it.
+_LONGEST_PART, _LONGEST_PATH = 255, 3000
+
+# Counts and seeds go to programs that keep them in 64 bits.
+_LARGEST = 2**63 - 1
+
 
 class OverrideText(str):
     """Text that came from `--set`: typed at a prompt, so a path in it starts from the current folder."""
@@ -29,8 +35,16 @@ def resolve_path(value: str | Path, info: ValidationInfo) -> Path:
         path = Path(value).expanduser()
     except RuntimeError:
         raise ValueError("there is no home folder for the user after `~`; write the folder out") from None
+    _require_possible(path)
     base = Path.cwd() if isinstance(value, OverrideText) else (info.context or {}).get("base_dir")
     return path if base is None else _without_dots(Path(base) / path)
+
+
+def _require_possible(path: Path) -> None:
+    """Refuse what no file system takes: to ask it whether such a file is there would be an error of its own."""
+    longest = max(len(os.fsencode(part)) for part in (*path.parts, "."))
+    if longest > _LONGEST_PART or len(os.fsencode(path)) > _LONGEST_PATH:
+        raise ValueError(f"the path is too long: {_LONGEST_PART} bytes between slashes, {_LONGEST_PATH} in all at most")
 
 
 def _without_dots(path: Path) -> Path:
@@ -59,8 +73,16 @@ def _check_int(value: object) -> object:
             number = float(value)
         except ValueError:
             return value
-        return int(number) if number.is_integer() else value
+        return _check_int(int(number)) if number.is_integer() else value
+    if _is_too_large(value):
+        raise PydanticKnownError("int_parsing_size")
     return _refuse_bool("int", value)
+
+
+def _is_too_large(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) > len(str(_LARGEST)) and value.strip("+- ").isdecimal()
+    return isinstance(value, int | float) and abs(value) > _LARGEST
 
 
 def _check_float(value: object) -> object:

@@ -7,6 +7,9 @@ from pydantic import Field, model_validator
 from toolkit.core.config.strict import StrictModel
 from toolkit.errors import ConfigError
 
+# The rows of a step are listed one by one, also to tell what it will cost.
+_MOST_ROWS = 2**20
+
 
 class TrainingConfig(StrictModel):
     """One optimizer step trains `rows_per_step` rows, however many devices share the work."""
@@ -66,6 +69,8 @@ class TrainingConfig(StrictModel):
 
     @model_validator(mode="after")
     def _step_divides(self) -> "TrainingConfig":
+        if self.rows_per_step > _MOST_ROWS:
+            raise ValueError(f"rows_per_step {self.rows_per_step} is more than one step can have; at most {_MOST_ROWS}")
         if self.rows_per_step % self.micro_batch_size:
             raise ValueError(
                 f"rows_per_step {self.rows_per_step} is not a multiple of micro_batch_size "

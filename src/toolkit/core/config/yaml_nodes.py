@@ -8,6 +8,7 @@ import yaml
 from toolkit.core.config.keys import KeyPath, dotted, is_secret, shortened, shown
 
 MAX_NODES = 100_000
+MAX_CHARACTERS = 4 * 1024 * 1024
 MAX_DEPTH = 50
 _LONGEST_NUMBER = 100
 
@@ -61,6 +62,7 @@ class Builder:
     """By node, so that what an anchor holds is told once, however often it is used."""
 
     nodes: int = 0
+    characters: int = 0
 
     def build(self, node: yaml.Node, path: KeyPath, depth: int) -> Any:
         line = node.start_mark.line + 1
@@ -106,13 +108,13 @@ class Builder:
             if not isinstance(base, yaml.MappingNode):
                 self._problem(base, f"{_at(path)}`<<` takes a mapping, or a list of mappings")
                 continue
-            merged = Builder(nodes=self.nodes, problems=self.problems)
+            merged = Builder(nodes=self.nodes, characters=self.characters, problems=self.problems)
             data = merged.build(base, path, depth + 1)
-            self.nodes = merged.nodes
-            for key in [key for key in data or {} if key not in result]:
-                result[key] = data[key]
-                at = (*path, key)
-                self.lines.update({p: line for p, line in merged.lines.items() if p[: len(at)] == at})
+            self.nodes, self.characters = merged.nodes, merged.characters
+            new = {key: value for key, value in (data or {}).items() if key not in result}
+            result.update(new)
+            at = len(path)
+            self.lines.update({p: line for p, line in merged.lines.items() if len(p) > at and p[at] in new})
 
     def _key(self, node: yaml.Node, path: KeyPath) -> str | None:
         if not isinstance(node, yaml.ScalarNode):
@@ -135,6 +137,10 @@ class Builder:
             return self._problem(node, wrong)
 
     def _text(self, node: yaml.ScalarNode, path: KeyPath) -> str | None:
+        self.characters += len(node.value)
+        if self.characters > MAX_CHARACTERS:
+            line = node.start_mark.line + 1
+            raise YamlRefusedError([(line, f"the aliases expand to more than {MAX_CHARACTERS} characters")])
         try:
             node.value.encode()
         except UnicodeEncodeError:  # half of a surrogate pair, from an escape such as "\ud800"

@@ -5,13 +5,14 @@ file can hang or fill the machine. Values are what PyYAML makes of them: `1e-5` 
 """
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from toolkit.core.config.keys import KeyPath, one_error
+from toolkit.core.config.keys import KeyPath, as_shown, one_error
 from toolkit.core.config.yaml_nodes import BoundedLoader, Builder, YamlRefusedError
 from toolkit.core.config.yaml_reasons import syntax_reason
 from toolkit.errors import ConfigError
@@ -50,34 +51,47 @@ def parse_yaml(text: str) -> YamlSource:
 def read_yaml(path: Path) -> YamlSource:
     """Parse a config file, whose root must be a mapping. Raises `ConfigError` with every problem found."""
     text = _read_text(path)
+    name = as_shown(path)
     try:
         source = parse_yaml(text)
     except YamlRefusedError as error:
-        raise one_error(path, [f"{path}:{line}: {reason}" for line, reason in error.problems]) from None
+        raise one_error(path, [f"{name}:{line}: {reason}" for line, reason in error.problems]) from None
     if source.data is None:
-        raise ConfigError(f"{path}: the file is empty; a config is a list of `key: value` lines")
+        raise ConfigError(f"{name}: the file is empty; a config is a list of `key: value` lines")
     if not isinstance(source.data, dict):
         found = "a list" if isinstance(source.data, list) else "one value"
-        raise ConfigError(f"{path}:{source.lines[()]}: the file holds {found}; a config is `key: value` lines")
+        raise ConfigError(f"{name}:{source.lines[()]}: the file holds {found}; a config is `key: value` lines")
     return source
 
 
 def _read_text(path: Path) -> str:
+    name = as_shown(path)
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = _first_bytes(path)
     except FileNotFoundError:
         start = "" if path.is_absolute() else f", which starts from {os.getcwd()}"
-        raise ConfigError(f"{path}: there is no such file; check the path{start}") from None
+        raise ConfigError(f"{name}: there is no such file; check the path{start}") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path}: this is a folder; give the YAML file in it") from None
+        raise ConfigError(f"{name}: this is a folder; give the YAML file in it") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{path}: cannot be read: {reason}") from None
+        raise ConfigError(f"{name}: cannot be read: {reason}") from None
+    if data is None:
+        raise ConfigError(f"{name}: this is a pipe or a device, not a file; write the config to a file first")
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"{path}: larger than {MAX_BYTES // 1024} KiB; is this a config file?")
+        raise ConfigError(f"{name}: larger than {MAX_BYTES // 1024} KiB; is this a config file?")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: not UTF-8 text; save the file as UTF-8") from None
+        raise ConfigError(f"{name}:{line}: not UTF-8 text; save the file as UTF-8") from None
+
+
+def _first_bytes(path: Path) -> bytes | None:
+    """The file's content, of which a byte more than is allowed will do; None where it is a pipe or a device."""
+    # Opening a pipe waits for its other end, which may never come. A folder is left to `open`, which says what it is.
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        return None
+    with open(path, "rb") as file:
+        return file.read(MAX_BYTES + 1)

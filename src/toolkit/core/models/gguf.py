@@ -41,7 +41,12 @@ def _convert(gguf_file: Path, target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = {"pretrained_model_name_or_path": str(gguf_file.parent), "gguf_file": gguf_file.name}
+    # What lies beside the file is not what the config names: no code of it runs, and nobody is asked.
+    source: dict[str, Any] = {
+        "pretrained_model_name_or_path": str(gguf_file.parent),
+        "gguf_file": gguf_file.name,
+        "trust_remote_code": False,
+    }
     try:
         tokenizer = AutoTokenizer.from_pretrained(**source)
         loader: Any = AutoModelForCausalLM.from_pretrained

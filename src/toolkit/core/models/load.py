@@ -24,6 +24,8 @@ def choose_backend(config: "ModelConfig") -> "Backend":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     # Nobody is told of a run but those whom its config names.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    # Nor is a service on the hub asked to convert a model that has pickled weights alone.
+    os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     # TRL imports it where it is there, and it has something to say to everyone.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     # TRL says that `rollout_func` is experimental, at every start.

@@ -9,7 +9,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from toolkit.core.config.environment import without_secrets
 from toolkit.errors import ModelError
+
+# Weights as torch.save writes them; vLLM would take each of these.
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+
+CONVERT = "convert them, by the command in docs/security.md, or take a model that has safetensors"
+"""What to do about pickled weights, as the end of a message."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +61,30 @@ def locate_model(name: str, key: str = "model") -> ModelLocation:
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"{key}.name: {path} has no config.json, so it is not a model folder")
+        require_no_pickle(path, f"{key}.name")
         return ModelLocation("folder", str(path))
     if path.is_absolute() or name.startswith("."):
-        raise ModelError(f"{key}.name: there is no folder {path}")
+        raise ModelError(without_secrets(f"{key}.name: there is no folder {path}"))
     if name.count("/") > 1 or " " in name:
         raise ModelError(
-            f"{key}.name: {name!r} is neither a folder, nor a Hugging Face id such as owner/name, nor one of the "
-            f"packaged models: {', '.join(PACKAGED)}"
+            f"{key}.name: {without_secrets(name)!r} is neither a folder, nor a Hugging Face id such as owner/name, "
+            f"nor one of the packaged models: {', '.join(PACKAGED)}"
         )
     return ModelLocation("hub", name)
+
+
+def require_no_pickle(folder: Path, place: str) -> None:
+    """Raise ModelError if the weights in `folder` are pickled alone: reading a pickle may run any code.
+
+    `place`: what named the folder, for the message.
+    """
+    files = {file.suffix: file for file in sorted(folder.iterdir(), reverse=True)}
+    pickled = [files[ending] for ending in _PICKLES if ending in files]
+    if pickled and ".safetensors" not in files:
+        raise ModelError(
+            f"{place}: {pickled[0]} is a pickle, which may run code when it is read, and there are no weights as "
+            f"safetensors beside it; {CONVERT}"
+        )
 
 
 def require_all_weights(name: str, missing: Iterable[str], key: str = "model") -> None:

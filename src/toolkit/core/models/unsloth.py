@@ -123,7 +123,7 @@ def _require_weights(config: "ModelConfig", files: str, source: dict[str, Any]) 
     if hasattr(AutoConfig.from_pretrained(files, **source), "quantization_config"):
         return  # their names say nothing before the quantiser has been at them
     loader: Any = AutoModelForCausalLM.from_pretrained
-    _, loading = loader(files, **source, device_map="meta", output_loading_info=True)
+    _, loading = loader(files, **source, device_map="meta", use_safetensors=True, output_loading_info=True)
     require_all_weights(config.name, loading["missing_keys"], config.key)
 
 

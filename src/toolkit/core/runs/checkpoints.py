@@ -126,17 +126,22 @@ def discard_unfinished(run: RunDirectory, after_step: int) -> None:
     """Remove what a killed run left half-written, and set damaged checkpoints aside as `damaged-checkpoint-N`."""
     shutil.rmtree(run.trainer_private, ignore_errors=True)
     for unfinished in run.path.glob(".*.tmp"):
-        unfinished.unlink()
+        if not unfinished.is_dir():  # such as a merge's, which may be under way
+            unfinished.unlink()
     for path in list(_folders(run)):
         if isinstance(_read(path), Damaged) or _step_of(path) > after_step:
             aside = path.with_name(f"damaged-{path.name}")
             if aside.exists():
                 _remove(run, aside)
             atomic_rename_dir(path, aside)
-    newest = latest_checkpoint(run)
-    if newest is not None:
-        atomic_write_text(run.path / "latest", newest.path.name)
-    if best_checkpoint(run) is None:
+    complete = complete_checkpoints(run)
+    if complete:
+        atomic_write_text(run.path / "latest", complete[-1].path.name)
+    # A kill may have come between a checkpoint and its mark; of those that were the best, the last one still is.
+    best = [each for each in complete if each.state.get("is_best")]
+    if best:
+        mark_best(run, best[-1])
+    elif best_checkpoint(run) is None:
         (run.path / "best").unlink(missing_ok=True)
 
 

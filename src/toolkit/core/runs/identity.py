@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from toolkit.core.preparation import tokenizer_digest
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.manifest import read_manifest, require_same_run
-from toolkit.core.runs.processes import process_count
+from toolkit.core.runs.sharding import launched_as
 
 _TRAINING = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing", "compile")
 
@@ -27,7 +27,7 @@ def run_identity(
     return {
         **{key: described[key] for key in sections},
         "training": fixed_training(described["training"]),
-        "processes": process_count(),
+        "processes": launched_as(),
         "tokenizer": tokenizer_digest(tokenizer),
         "datasets": dict(digests),
         "validation.dataset": held_out if has_own_rows else None,

@@ -17,10 +17,10 @@ class TrainingProgress:
     def __init__(self, total_steps: int) -> None:
         self._total = total_steps
         self._bar = Progress(
-            TextColumn("[bold]{task.fields[stage]}"),
+            TextColumn("{task.fields[stage]}", style="bold", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[facts]}"),
+            TextColumn("{task.fields[facts]}", markup=False),
             TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal or console.quiet,

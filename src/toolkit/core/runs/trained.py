@@ -82,5 +82,5 @@ def _run_directory(
     if config_path.absolute() == own.config and own.manifest.is_file():
         return own
     located = load_config(config_path, _Location, overrides)
-    name = run_name or located.run.name or config_path.stem
+    name = run_name if run_name is not None else located.run.name or config_path.stem
     return RunDirectory(located.run.output_dir / run_of_model(name, located.models, model_index))

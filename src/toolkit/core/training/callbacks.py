@@ -147,6 +147,10 @@ class CheckpointCallback(TrainerCallback):
         self._keep = keep
         self._best_step: int | None = None
 
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            checkpoints.rotate(self._run, self._keep)  # a kill may have come before it
+
     def on_evaluate(
         self,
         args: Any,
@@ -168,8 +172,10 @@ class CheckpointCallback(TrainerCallback):
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         _barrier()  # every rank has written its random state
         if state.is_world_process_zero:
-            published = checkpoints.publish(self._run, state.global_step, {"counters": self._counters.as_dict()})
-            if self._best_step == state.global_step:
+            is_best = self._best_step == state.global_step
+            kept = {"counters": self._counters.as_dict(), "is_best": is_best}
+            published = checkpoints.publish(self._run, state.global_step, kept)
+            if is_best:
                 checkpoints.mark_best(self._run, published)
             checkpoints.rotate(self._run, self._keep)
         _barrier()

@@ -1,11 +1,15 @@
 """The training itself, once everything is built: what all trainers do from here on."""
 
 from collections.abc import Callable
+from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from toolkit.core.runs.directory import RunDirectory
+from toolkit.core.runs.lost_ranks import ranks_explained
 from toolkit.core.runs.resume import ResumePoint
 from toolkit.core.training.interruption import interruptible
+from toolkit.errors import ModelError
 
 
 def run_training(
@@ -19,7 +23,20 @@ def run_training(
 
     Raises:
         RunInterrupted: it was ended early.
+        RunError: another process of the run ended.
+        ModelError: the checkpoint holds more than tensors and numbers.
     """
-    trainer.accelerator.wait_for_everyone()
-    with interruptible(trainer, run, may_stop_after):
-        trainer.train(resume_from_checkpoint=str(point.checkpoint) if point.checkpoint else None)
+    # Here, and not only around the whole run: torchrun does not wait until an engine or a server is closed.
+    with ranks_explained(run), interruptible(trainer, run, may_stop_after):
+        trainer.accelerator.wait_for_everyone()
+        _train(trainer, point.checkpoint)
+
+
+def _train(trainer: Any, checkpoint: Path | None) -> None:
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except UnpicklingError as error:  # torch reads tensors and numbers alone
+        raise ModelError(
+            f"{checkpoint} is not as this toolkit writes checkpoints: a file in it holds more than tensors and "
+            "numbers, and was not read; take the folder away, and resume from an older one"
+        ) from error

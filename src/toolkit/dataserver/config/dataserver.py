@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from toolkit.core.config.data import OnBadRecord, StageConfig
+from toolkit.core.config.names import OneLine
 from toolkit.core.config.strict import ConfigPath, StrictModel
 from toolkit.core.curriculum.curriculum import Curriculum, Stage
 from toolkit.dataserver.config.adaptive import AdaptiveConfig
@@ -23,7 +24,7 @@ from toolkit.errors import ConfigError
 class RLStageConfig(StageConfig):
     """One stage of the curriculum; its `until_step` counts the trainer's optimizer steps."""
 
-    name: str = Field(min_length=1)
+    name: OneLine = Field(min_length=1)
     """Shown in the plan, the answers of the server, its journal and its metrics."""
 
     grading: dict[str, GradingOverride] = Field(default_factory=dict)
@@ -42,10 +43,10 @@ class DataserverConfig(StrictModel):
     allow_code_execution: bool = False
     """Whether graders may run code that a model wrote; see the docs on what the sandbox is and is not."""
 
-    graders: dict[str, AnyGrader] = Field(default_factory=dict)
+    graders: dict[OneLine, AnyGrader] = Field(default_factory=dict)
     """Graders with parameters of their own, each under the name by which the data sets refer to it."""
 
-    datasets: dict[str, AnyDataset] = Field(min_length=1)
+    datasets: dict[OneLine, AnyDataset] = Field(min_length=1)
     """The data, each under the name by which the stages mix it."""
 
     stages: tuple[RLStageConfig, ...] = Field(min_length=1)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -87,9 +86,7 @@ class Caller:
 
     def clean(self, text: str, length: int = 500) -> str:
         """What a service says, fit to be shown: valid, short, and without the token, should it send that back."""
-        token = os.environ.get(self.grader.token_env or "")
-        hidden = text.replace(token, "***") if token else text
-        return hidden[:length].encode("utf-8", "replace").decode()
+        return self.grader.hide_token(text)[:length].encode("utf-8", "replace").decode()
 
     async def _repeated(self, client: httpx.AsyncClient, body: str, token: str | None) -> object:
         headers = {"Content-Type": "application/json"}

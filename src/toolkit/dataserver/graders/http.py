@@ -97,14 +97,17 @@ def _id_of(result: Mapping[str, Any]) -> str | None:
 
 
 def _outcome(result: Mapping[str, Any], service: "Caller") -> Outcome:
+    hide = service.grader.hide_token
     detail = result.get("detail")
-    detail = service.clean(detail) if isinstance(detail, str) else ""
+    detail = service.clean(hide(detail)) if isinstance(detail, str) else ""
     match result.get("status"), result.get("score"):
         case ("abstain" | "error") as status, None:
             return Failure(status, detail or f"the service's status is {status}")
         case (("ok" | None), score):
             try:
-                return checked_score(Score(score, detail))  # type: ignore[arg-type]
+                # What is no number is shown; it is cut then, after which no token could be found in it.
+                checkable = score if isinstance(score, int | float) else hide(str(score))
+                return checked_score(Score(checkable, detail))  # type: ignore[arg-type]
             except ValueError as error:
                 return Failure("error", service.clean(str(error)))
     return Failure("error", "the service gave a status that is unknown, or does not go with a score")

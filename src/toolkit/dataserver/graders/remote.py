@@ -8,11 +8,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, JsonValue, field_validator
 
-from toolkit.core.config.environment import VariableName
+from toolkit.core.config.environment import VariableName, hidden
+from toolkit.core.config.keys import KeyPath, dotted, is_secret
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Grader, Score
 from toolkit.errors import ConfigError
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
     from toolkit.dataserver.graders.calls import Caller
 
+
+# A shorter text, such as a marker, is no secret whatever its key is called.
+_SHORTEST_SECRET = 8
 
 # This machine, however it is written: `all://` stands for http and https.
 _LOOPBACK = ("all://localhost", "all://127.0.0.1", "all://[::1]")
@@ -80,6 +84,9 @@ class RemoteGrader(Grader):
             raise ValueError("the url must begin with http:// or https:// and name a host")
         if "@" in url:
             raise ValueError("the url holds a user name or password; put a token into the environment (token_env)")
+        named = [name for name, _ in parse_qsl(urlsplit(url).query) if _is_named_like_a_secret(name)]
+        if named:
+            raise ValueError(f"the url holds a secret ({named[0]}); put it into the environment (token_env)")
         return url
 
     @property
@@ -103,6 +110,10 @@ class RemoteGrader(Grader):
             raise ConfigError(f"the environment variable {self.token_env} holds white space or odd characters")
         return token
 
+    def hide_token(self, text: str) -> str:
+        """The text without the token, in whichever spelling a service sends it back."""
+        return hidden(text, [os.environ.get(self.token_env or "", "")])
+
     def load(self) -> None:
         """Look for the token; ConfigError as in `token`."""
         self.token()
@@ -116,6 +127,20 @@ class RemoteGrader(Grader):
     async def score_all(self, items: Sequence[GradeInput], client: "httpx.AsyncClient") -> list[Outcome]:
         """Score completions: one outcome for each, in their order. Never raises because of an item."""
         raise NotImplementedError
+
+
+def place_of_secret(value: JsonValue, path: KeyPath = ()) -> str | None:
+    """The key of the first text in free-form data that is named like a secret and is long enough to be one."""
+    if isinstance(value, str):
+        is_one = _is_named_like_a_secret(str(path[-1])) and len(value) >= _SHORTEST_SECRET
+        return dotted(path) if is_one else None
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next((found for key, item in items if (found := place_of_secret(item, (*path, key)))), None)
+
+
+def _is_named_like_a_secret(key: str) -> bool:
+    # As headers are written: x-api-key.
+    return is_secret((key.replace("-", "_"),))
 
 
 def new_client() -> "httpx.AsyncClient":

@@ -45,10 +45,14 @@ class JournalConfig(StrictModel):
             parsed = make_url(url)
         except (ArgumentError, ValueError):
             raise ValueError(f"not a database URL; write {_DRIVER}://user@host/database") from None
-        if parsed.password is not None or "password" in parsed.query:
+        # libpq also takes sslpassword, and oauth_client_secret.
+        secrets = [key for key in parsed.query if key.endswith(("password", "secret"))]
+        if parsed.password is not None or "password" in secrets:
             raise ValueError(
                 "the URL holds a password; leave it out, and give it by the environment variable PGPASSWORD"
             )
+        if secrets:
+            raise ValueError(f"the URL holds a secret ({secrets[0]}); leave it out, and use a service file of libpq")
         if parsed.drivername != _DRIVER or not parsed.database:
             raise ValueError(
                 f"the journal is kept in PostgreSQL, {_DRIVER}://user@host/database, or in the SQLite file `path` "

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from toolkit.core.config.keys import as_shown
 from toolkit.core.jsonl import Line, read_json, read_jsonl
 from toolkit.core.messages import Message, parse_conversation
 from toolkit.core.sources import SHOWN_FAULTS, clipped
@@ -27,6 +28,7 @@ class CompletionFile:
     def __init__(self, path: Path, loaded: Loaded, iteration: int) -> None:
         """`iteration`: that of the lines that name none."""
         self._path = path
+        self._name = as_shown(path)
         self._finder = RowFinder(loaded)
         self._iteration = iteration
         self._leaves_out = loaded.config.on_bad_record == "skip"
@@ -52,7 +54,7 @@ class CompletionFile:
         if self.fault_count and (not self._leaves_out or not usable):
             raise DataError(self._refusal(usable))
         if not usable:
-            raise DataError(f"{self._path} holds no completions")
+            raise DataError(f"{self._name} holds no completions")
 
     def _completion_or_fault(self, line: Line) -> Completion | None:
         try:
@@ -62,7 +64,7 @@ class CompletionFile:
         except DataError as error:
             self.fault_count += 1
             if len(self.first_faults) < SHOWN_FAULTS:
-                self.first_faults.append(f"{self._path}:{line.number}: {clipped(str(error))}")
+                self.first_faults.append(f"{self._name}:{line.number}: {clipped(str(error))}")
             return None
 
     def _completion(self, number: int, line: Mapping[str, Any]) -> Completion:
@@ -70,7 +72,7 @@ class CompletionFile:
         iteration = _whole_number(line, "iteration")
         tokens = [_whole_number(line, key) for key in ("completion_tokens", "tokens")]
         return Completion(
-            place=f"{self._path}:{number}",
+            place=f"{self._name}:{number}",
             number=number,
             sample_id=self._finder.find(line),
             iteration=self._iteration if iteration is None else iteration,
@@ -81,7 +83,7 @@ class CompletionFile:
 
     def _refusal(self, usable: int) -> str:
         count, hidden = self.fault_count, self.fault_count - len(self.first_faults)
-        lines = [f"{self._path}: {counted(count, 'line')} cannot be graded{'' if usable else ', and no other'}:"]
+        lines = [f"{self._name}: {counted(count, 'line')} cannot be graded{'' if usable else ', and no other'}:"]
         lines += [f"  {fault}" for fault in self.first_faults]
         lines += [f"  ... and {hidden:,} more"] if hidden else []
         advice = "; on_bad_record: skip leaves such lines out" if usable else ""

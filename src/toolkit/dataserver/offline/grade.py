@@ -8,7 +8,7 @@ from toolkit.dataserver.loaded import Loaded
 from toolkit.dataserver.offline.completion import Completion, Judged, graded_line
 from toolkit.dataserver.offline.completions import CompletionFile
 from toolkit.dataserver.offline.grading import grade_all
-from toolkit.dataserver.offline.output import check_output, output_lines
+from toolkit.dataserver.offline.output import checked_output, output_lines
 from toolkit.dataserver.offline.plan import Plan
 from toolkit.dataserver.offline.progress import progress
 from toolkit.dataserver.offline.summary import Summary
@@ -34,8 +34,12 @@ def grade_file(
     Raises:
         DataError, ConfigError: config, data, completions or output are wrong; told before anything is graded.
     """
-    if output is not None:
-        check_output(output, [source], config, overwrite=overwrite)
+    with checked_output(output, [source], config, overwrite=overwrite, dry_run=dry_run):
+        _grade_file(config, source, output, iteration, dry_run=dry_run)
+
+
+def _grade_file(config: DataserverConfig, source: Path, output: Path | None, iteration: int, *, dry_run: bool) -> None:
+    """Grade into an output that no other process writes."""
     require_file(source)
     loaded = Loaded.read(config, say)
     completions = CompletionFile(source, loaded, iteration)

@@ -1,12 +1,13 @@
 """The file that the results are written to: refused early, filled as they come, and there whole or not at all."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from toolkit.core.files import atomic_writer
 from toolkit.core.jsonl import json_line
+from toolkit.core.own_output import own_output, require_unowned
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.config.datasets import FileDataset
 from toolkit.errors import ConfigError
@@ -33,6 +34,28 @@ def check_output(output: Path, inputs: Iterable[Path], config: DataserverConfig,
         raise ConfigError(f"{output} cannot be written: {existing} is a file, not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(f"{output} cannot be written: nothing may be created in {existing}")
+
+
+@contextmanager
+def checked_output(
+    output: Path | None, inputs: Sequence[Path], config: DataserverConfig, *, overwrite: bool, dry_run: bool
+) -> Iterator[None]:
+    """Refuse an output as `check_output` does, and keep all other processes from writing it while the block lasts.
+
+    Raises:
+        ConfigError: as `check_output`, or another process writes the output.
+    """
+    if output is None:
+        yield
+        return
+    check_output(output, inputs, config, overwrite=overwrite)
+    if dry_run:
+        require_unowned(output)
+        yield
+        return
+    with own_output(output):
+        check_output(output, inputs, config, overwrite=overwrite)  # once more: another process may have ended since
+        yield
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from toolkit.dataserver.offline.changes import Changes
 from toolkit.dataserver.offline.completion import Judged, graded_line
 from toolkit.dataserver.offline.earlier import Earlier, earlier_completions
 from toolkit.dataserver.offline.grading import grade_all
-from toolkit.dataserver.offline.output import check_output, output_lines
+from toolkit.dataserver.offline.output import checked_output, output_lines
 from toolkit.dataserver.offline.plan import Plan
 from toolkit.dataserver.offline.progress import progress
 from toolkit.dataserver.offline.wording import say
@@ -40,9 +40,10 @@ def regrade(
         ServerError: PostgreSQL cannot be reached.
     """
     _require_order(chosen)
-    if output is not None:
-        check_output(output, [source or config.journal.path], config, overwrite=overwrite)
-    with earlier_completions(source, config.journal, chosen) as earlier:
+    with (
+        checked_output(output, [source or config.journal.path], config, overwrite=overwrite, dry_run=dry_run),
+        earlier_completions(source, config.journal, chosen) as earlier,
+    ):
         loaded = Loaded.read(config, say)
         again = Again(loaded, earlier)
         if dry_run:

@@ -22,6 +22,10 @@ _POLICY = (
 )
 
 
+# Row numbers and iterations are kept in 64 bits.
+_LARGEST = 2**62
+
+
 class CompletionsQuery(BaseModel):
     """Which rows of the table are meant."""
 
@@ -31,7 +35,7 @@ class CompletionsQuery(BaseModel):
     status: Status | None = None
     iteration: str | None = Field(default=None, pattern=data.ITERATIONS_PATTERN)
     limit: int = Field(default=50, ge=1, le=200)
-    before: int | None = Field(default=None, ge=0, le=2**62)
+    before: int | None = Field(default=None, ge=0, le=_LARGEST)
 
 
 # Not part of the protocol: what the page fetches may change with the page.
@@ -49,7 +53,9 @@ def page() -> Response:
 
 
 @router.get("/ui/data")
-def dashboard(request: Request, run: str | None = None, since: int = 0) -> data.Dashboard:
+def dashboard(
+    request: Request, run: str | None = None, since: Annotated[int, Query(ge=0, le=_LARGEST)] = 0
+) -> data.Dashboard:
     """Charts and counters of a run."""
     server: DataServer = request.app.state.server
     stats = server.journal.stats() if server.journal is not None else None

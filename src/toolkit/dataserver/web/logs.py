@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
+from toolkit.core.config.environment import DiscreetFormatter
 from toolkit.core.runs.progress import console
 
 _OWN = ("request_id", "status", "ms")
@@ -35,7 +36,7 @@ def set_up_logs(form: Literal["text", "json"], debug: bool) -> Callable[[str], N
     """
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonLines() if form == "json" else text)
+    handler.setFormatter(DiscreetFormatter(JsonLines() if form == "json" else text))
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("toolkit").setLevel(logging.DEBUG if debug or form == "json" else logging.WARNING)
     for chatty in ("httpx", "httpcore", "asyncio"):

@@ -91,7 +91,7 @@ def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> Non
         web_server.run(sockets=[listener])
     finally:
         if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
+            _retract(ready_file)
     if failures:
         raise failures[0]
 
@@ -121,6 +121,13 @@ def _announce(ready_file: Path, described: dict[str, str | int]) -> None:
         atomic_write_text(ready_file, json.dumps(described) + "\n")
     except OSError as error:
         raise ConfigError(f"--ready-file: {ready_file} cannot be written: {error.strerror or error}") from None
+
+
+def _retract(ready_file: Path) -> None:
+    """Remove it, unless it is by now that of another server, as where a trainer was killed and started again."""
+    with suppress(OSError, ValueError, LookupError):
+        if json.loads(ready_file.read_text(encoding="utf-8"))["pid"] == os.getpid():
+            ready_file.unlink()
 
 
 def _token(listen: ListenConfig) -> str | None:
@@ -163,7 +170,7 @@ def _host(listen: ListenConfig) -> str:
 def _gold_progress(say: Callable[[str], None]) -> Iterator[GoldProgress]:
     """A bar per data set where there is a terminal; a line when one is done."""
     bars = Progress(
-        TextColumn("checking golds: {task.description}"),
+        TextColumn("checking golds: {task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         console=console,

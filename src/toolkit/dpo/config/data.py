@@ -15,9 +15,13 @@ from toolkit.core.config.data import (
     HeldOutConfig,
     require_something_drawn,
 )
+from toolkit.core.config.names import OneLine
 from toolkit.core.config.references import LocalOrNamed
 from toolkit.core.config.strict import StrictModel
 from toolkit.core.curriculum.curriculum import Stage
+from toolkit.errors import ConfigError
+
+_MOST_STEPS = 2**62
 
 OnUselessPair = Literal["drop", "error"]
 
@@ -149,7 +153,7 @@ class PreferenceStageConfig(StrictModel):
     its rows, so that each is gone through `epochs` times.
     """
 
-    name: str = Field(min_length=1)
+    name: OneLine = Field(min_length=1)
     """Shown in the log, the progress bar and the plots."""
 
     until_step: Annotated[int, Field(ge=1)] | None = None
@@ -186,7 +190,10 @@ class PreferenceStageConfig(StrictModel):
         assert self.epochs is not None
         rows = sum(sizes.get(name, 0) for name, weight in mix.items() if weight)
         # A product such as 0.1 × 30 is a hair above 3, which must not round up to another step.
-        steps = math.ceil(round(self.epochs * rows / rows_per_step, 9))
+        product = round(self.epochs * rows / rows_per_step, 9)
+        if product > _MOST_STEPS:
+            raise ConfigError(f"stage {self.name!r}: {self.epochs:g} epochs are more steps than can be counted")
+        steps = math.ceil(product)
         return Stage(self.name, start + max(1, steps), mix)
 
 

@@ -7,6 +7,7 @@ from toolkit.core.config.checks import require_all_used, require_best_is_measure
 from toolkit.core.config.data import DatasetConfig, OnBadRecord
 from toolkit.core.config.generation import GenerationConfig
 from toolkit.core.config.lora import LoraConfig, require_lora_fits
+from toolkit.core.config.names import OneLine
 from toolkit.core.config.run import RunConfig
 from toolkit.core.config.several_models import OneOrSeveralModels
 from toolkit.core.config.training import TrainingConfig, require_steps_fit
@@ -52,7 +53,7 @@ class DPOConfig(OneOrSeveralModels):
     reference: AnyReference | None = None
     """What the model is compared with; cached unless given, and none for orpo, simpo and cpo."""
 
-    datasets: dict[str, AnyPreferences] = Field(min_length=1)
+    datasets: dict[OneLine, AnyPreferences] = Field(min_length=1)
     """The data, each under the name by which the stages mix it."""
 
     on_bad_record: OnBadRecord = "error"

@@ -43,6 +43,13 @@ class DataserverSection(StrictModel):
     beyond_last_stage: bool = False
     """Let `training.max_steps` go beyond the dataserver's last stage, whose mix then goes on."""
 
+    @field_validator("url")
+    @classmethod
+    def _holds_no_secret(cls, url: str | None) -> str | None:
+        if url is not None and "@" in url:
+            raise ValueError("the url holds a user name or password; put a token into the environment (token_env)")
+        return url
+
     @model_validator(mode="after")
     def _one_server(self) -> "DataserverSection":
         if (self.config is None) == (self.url is None):

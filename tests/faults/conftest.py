@@ -1,0 +1,40 @@
+"""The process that forks, and runs that nothing happened to, once for all tests of this folder."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dataserver.serving import serving
+from faults.forked import ForkedCommands
+from faults.trainings import LeftAlone, leave_alone, training_of
+from rl.rl_runs import write_run as write_rl_run
+
+
+@pytest.fixture(scope="session")
+def commands(users_cache: str | None) -> Iterator[ForkedCommands]:
+    """Runs the toolkit's commands, which begin at once."""
+    with ForkedCommands() as forking:
+        yield forking
+
+
+@pytest.fixture(scope="session")
+def left_alone(
+    commands: ForkedCommands, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], LeftAlone]]:
+    """`left_alone(kind)` is a run of that kind, trained when it is first asked for."""
+    with ExitStack() as stack:
+
+        @cache
+        def dataserver() -> str:
+            config = write_rl_run(tmp_path_factory.mktemp("dataserver"), tiny_model).with_name("data.yaml")
+            return stack.enter_context(serving(config)).url
+
+        @cache
+        def of(kind: str) -> LeftAlone:
+            training = training_of(kind, tiny_model, dataserver() if kind == "rl" else None)
+            return leave_alone(commands, training, tmp_path_factory.mktemp("left_alone"))
+
+        yield of

@@ -1,0 +1,122 @@
+"""Small training runs of each kind, as they are killed, interrupted and starved of room."""
+
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpo.dpo_runs import TRAINING
+from dpo.dpo_runs import write_run as write_dpo_run
+from faults.forked import After, Ended, ForkedCommands, Happening
+from rl.rl_runs import write_run as write_rl_run
+from runs.small_sft import write_sft_run
+
+
+@dataclass(frozen=True)
+class Training:
+    """A kind of training run; `write` writes its files to a folder and returns the config."""
+
+    program: str
+    write: Callable[[Path], Path]
+
+
+def training_of(kind: str, model: Path, dataserver: str | None) -> Training:
+    """A kind is sft-keep-1, sft-keep-2, dpo-cached, dpo-live, rl, which asks the `dataserver` at that address, or
+    rl-with-its-own-dataserver, which starts one."""
+    # Checkpoints at 2, 4 and 6, and at 3 if it is the best by then.
+    run = {"save_every": 2, "keep_checkpoints": 2, "export": "best"}
+    if kind.startswith("sft"):
+        # Two micro-batches in a step, and dropout.
+        sft: dict[str, Any] = {"run": {**run, "keep_checkpoints": 1 if kind == "sft-keep-1" else 2}}
+        return Training("toolkit-sft", lambda folder: write_sft_run(folder, model, **sft))
+    if kind.startswith("dpo"):
+        dpo: dict[str, Any] = {
+            "run": run,
+            "stages": [{"name": "one", "until_step": 6, "mix": {"a": 1}}],
+            "training": {**TRAINING, "micro_batch_size": 2, "schedule": "cosine"},
+            "validation": {"dataset": {"path": "held_out.jsonl"}, "every": 3},
+            "reference": {"type": kind.removeprefix("dpo-")},
+        }
+        return Training("toolkit-dpo", lambda folder: write_dpo_run(folder, model, **dpo))
+    rl: dict[str, Any] = {
+        "run": run,
+        "training": {"max_steps": 4},
+        "evaluation": {"every": 2, "prompts": 2, "samples": 1},
+    }
+    if kind == "rl":
+        rl["dataserver"] = {"config": None, "url": dataserver}
+    return Training("toolkit-rl-train", lambda folder: write_rl_run(folder, model, **rl))
+
+
+class Trial:
+    """A run in a folder of its own, with a cache of its own.
+
+    Attributes:
+        path: the run's folder, as this process sees it.
+    """
+
+    def __init__(self, commands: ForkedCommands, training: Training, folder: Path) -> None:
+        """`folder` is where the commands have it, which may see a file system of their own."""
+        self.folder = folder
+        seen = commands.seen(folder)
+        seen.mkdir(parents=True)
+        training.write(seen).rename(seen / "run.yaml")
+        self.path = seen / "runs" / "run"
+        self._commands = commands
+        self.config = folder / "run.yaml"
+        self.command = (training.program, self.config)
+        self.environment = {"POSTTRAIN_TOOLKIT_CACHE": str(folder / "cache")}
+
+    def run(self, *options: str, happenings: Sequence[Happening | After] = ()) -> Ended:
+        """The command, once."""
+        return self._commands.run(
+            *self.command, *options, watched=self.folder, happenings=happenings, environment=self.environment
+        )
+
+    def finish_as_told(self) -> Ended:
+        """Start the command again, and once more with what its message asks for."""
+        ended = self.run()
+        if ended.code == 2:
+            assert "go on with it by --resume" in ended.error
+            ended = self.run("--resume")
+        assert ended.code == 0, ended.said
+        return ended
+
+    def kill_again_and_again(self, kills: Sequence[Happening | After], *, each_time: bool = False) -> None:
+        """Kill the run, and its resume, and the resume of that; `each_time`: none of the moments may be after an end.
+
+        Left to itself, the first run does come to the operation; a resume does less, and a time may be after the end.
+        """
+        for number, kill in enumerate(kills):
+            ended = self.run(*(["--resume"] if number else []), happenings=[kill])
+            must_die = each_time or (number == 0 and isinstance(kill, Happening))
+            assert ended.code == -signal.SIGKILL or (ended.code == 0 and not must_die), (kill, ended.said)
+
+    def remove(self) -> None:
+        """Make room, if all went well; what went wrong stays to be looked at."""
+        shutil.rmtree(self._commands.seen(self.folder))
+
+
+@dataclass(frozen=True)
+class LeftAlone:
+    """A run that nothing happened to, and how it ended; `resumed` is how a resume in its last step does."""
+
+    training: Training
+    run: Path
+    ended: Ended
+    resumed: Ended
+
+
+def leave_alone(commands: ForkedCommands, training: Training, folder: Path) -> LeftAlone:
+    """Train to the end; and train once more, with a kill in the last step, to see what a resume does."""
+    whole = Trial(commands, training, folder / "whole")
+    ended = whole.run()
+    assert ended.code == 0, ended.said
+    broken = Trial(commands, training, folder / "broken")
+    written = "write runs/run/metrics.jsonl"
+    broken.kill_again_and_again([Happening(written, ended.operations.count(written))])
+    resumed = broken.run("--resume")
+    assert resumed.code == 0, resumed.said
+    return LeftAlone(training, whole.path, ended, resumed)

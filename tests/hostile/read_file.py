@@ -1,0 +1,31 @@
+"""Run as a program: `read_file.py FILE...` reads each file as conversations. For each it prints a line of JSON: the
+message with which it is refused, and by how many bytes the peak of this process's memory grew, and the seconds."""
+
+import json
+import resource
+import sys
+import time
+
+from toolkit.core.records import Columns
+from toolkit.core.sources import read_records
+from toolkit.errors import DataError
+
+
+def peak() -> int:
+    """The largest memory so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    for path in sys.argv[1:]:
+        floor, started, message = peak(), time.perf_counter(), None
+        try:
+            read_records(path, Columns(), require_answer=True)
+        except DataError as error:
+            message = str(error)
+        told = {"message": message, "bytes": peak() - floor, "seconds": time.perf_counter() - started}
+        print(json.dumps(told), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

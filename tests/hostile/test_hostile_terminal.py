@@ -1,0 +1,49 @@
+"""Names in a config that look like markup are shown in a terminal as they are written."""
+
+import json
+import os
+import pty
+import subprocess
+import time
+from pathlib import Path
+
+from dataserver.serving import a_config
+from running import BIN
+
+NAMES = {"sums": "[red]sums", "words": "[/bold] {0} %s"}
+
+
+def renamed(config: Path) -> None:
+    """The data sets of a config under names that are markup, and formats, and wrong as both."""
+    text = config.read_text()
+    for name, odd in NAMES.items():
+        text = text.replace(f"  {name}:", f"  {json.dumps(odd)}:")
+    config.write_text(text)
+
+
+def shown_in_a_terminal(command: list[str | Path], end: bytes) -> bytes:
+    """What a command shows in a terminal up to a text, after which it is ended."""
+    main_end, terminal = pty.openpty()
+    seen, deadline = b"", time.monotonic() + 60
+    process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    try:
+        while end not in seen and time.monotonic() < deadline:
+            try:
+                seen += os.read(main_end, 65536)
+            except OSError:  # the other end is closed
+                break
+    finally:
+        process.kill()
+        process.wait()
+        os.close(main_end)
+    return seen
+
+
+def test_a_dataserver_with_names_that_look_like_markup_gets_ready(tmp_path: Path):
+    config = a_config(tmp_path / "config")
+    renamed(config)
+    seen = shown_in_a_terminal([BIN / "toolkit-rl-dataserver", config, "--port", "0"], b"ready\r\n")
+    assert seen.endswith(b"ready\r\n"), seen
+    # Of sums there are no golds to check.
+    assert b"checking golds: [/bold] {0} %s" in seen and b"golds of [/bold] {0} %s: 20 rows" in seen

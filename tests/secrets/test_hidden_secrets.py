@@ -1,0 +1,104 @@
+"""What is shown and logged goes through a sieve for secrets."""
+
+import base64
+import json
+import logging
+from urllib.parse import quote
+
+import pytest
+from canaries import SECRETS, secrets_in
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.core.config.environment import (
+    DiscreetFormatter,
+    hidden,
+    known_secrets,
+    without_passwords,
+    without_secrets,
+)
+
+TOKEN = SECRETS["JUDGE_KEY"]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://user:secret@host:9000/x", "http://***@host:9000/x"),
+        ("https://ghp_token@host/x", "https://***@host/x"),
+        ("HTTP://u:p@h", "HTTP://***@h"),
+        ("http:/user:secret@host/x.jsonl", "http:/***@host/x.jsonl"),  # what is left of a URL taken for a path
+        ("postgresql+psycopg://journal:se/cret@host/db", "postgresql+psycopg://journal:***@host/db"),
+        ("postgresql+psycopg://journal@host/db", "postgresql+psycopg://journal@host/db"),
+        ("redis://:secret@host", "redis://:***@host"),
+        ("http://host:9000/x?a=1", "http://host:9000/x?a=1"),
+        ("see http://a:1/b, or mail to me@host", "see http://a:1/b, or mail to me@host"),
+        ("{'url': 'http://h:80', 'mail': 'a@b'}", "{'url': 'http://h:80', 'mail': 'a@b'}"),
+    ],
+)
+def test_urls_are_shown_without_their_passwords(url: str, shown: str) -> None:
+    assert without_passwords(url) == shown
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        TOKEN,
+        json.dumps(f"Bearer {TOKEN}"),
+        json.dumps(json.dumps(TOKEN)[1:-1])[:3] + TOKEN,
+        repr([TOKEN]),
+        quote(TOKEN, safe=""),
+        quote(TOKEN),
+        base64.b64encode(TOKEN.encode()).decode(),
+    ],
+)
+def test_a_secret_is_hidden_however_it_is_written(written: str) -> None:
+    shown = hidden(f"it said {written}!", [TOKEN])
+
+    assert secrets_in(shown.encode()) == []
+    assert shown.startswith("it said ") and "***" in shown
+
+
+# Stars are what secrets become.
+letters = st.characters(exclude_characters="*", exclude_categories=["Cs"])
+
+
+@given(st.text(letters, min_size=8, max_size=40), st.text(letters, max_size=20), st.text(letters, max_size=20))
+def test_no_secret_is_left_in_json_whatever_its_letters(secret: str, before: str, after: str) -> None:
+    written = json.dumps({"header": f"{before}{secret}{after}"})
+
+    assert json.dumps(secret)[1:-1] not in hidden(written, [secret])
+
+
+def test_a_text_without_secrets_stays_as_it_is() -> None:
+    text = 'a "text" with http://host:80/x and a token_env: HF_TOKEN'
+
+    assert hidden(text, [TOKEN]) == hidden(text, []) == hidden(text, [""]) == without_secrets(text, [TOKEN]) == text
+
+
+def test_secrets_are_known_by_the_names_of_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(SECRETS):
+        monkeypatch.delenv(name, raising=False)
+    before = known_secrets()
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "a long enough value")
+    monkeypatch.setenv("SHORT_TOKEN", "abc1234")  # 7 letters: too short to be told from other texts
+
+    assert known_secrets() - before == set(SECRETS.values())
+
+
+def test_a_line_of_the_log_and_its_traceback_go_through_the_sieve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", TOKEN)
+    formatter = DiscreetFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    try:
+        raise ValueError(f"Bearer {TOKEN}")
+    except ValueError as error:
+        record = logging.LogRecord("a", logging.ERROR, "file", 1, "sent %r to %s", (TOKEN, "http://u:p@h"), None)
+        record.exc_info = (ValueError, error, error.__traceback__)
+
+    line = formatter.format(record)
+
+    assert line.startswith("ERROR sent '***' to http://***@h\nTraceback")
+    assert line.endswith("ValueError: Bearer ***")
+    assert secrets_in(line.encode()) == []

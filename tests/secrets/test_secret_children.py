@@ -1,0 +1,50 @@
+"""What runs the code of others has no secrets in its environment."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from canaries import SECRETS, leaks
+
+from dataserver.serving import Server, a_config, serving
+
+# Says what it finds by what it prints, which the test of the row compares. It holds no mark itself.
+PROGRAM = """
+import os
+seen = str(dict(os.environ))
+for number in ("self", *filter(str.isdigit, os.listdir("/proc"))):
+    for name in ("environ", "cmdline"):
+        try:
+            seen += open(f"/proc/{number}/{name}").read()
+        except OSError:
+            continue
+print("secrets" if "can" + "ary-" in seen else "nothing")
+"""
+
+
+@pytest.fixture(scope="module", params=["auto", "rlimits"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("children") / "config"
+    config = a_config(
+        folder,
+        datasets={"code": {"path": "code.jsonl", "gold": None, "graders": {"code": 1}}},
+        graders={"code": {"type": "code_stdio", "sandbox": request.param}},
+        stages=[{"name": "one", "until_step": 4, "mix": {"code": 1}}],
+        allow_code_execution=True,
+        listen={"token_env": "DATASERVER_TOKEN"},
+    )
+    row = {"prompt": "Write a program", "tests": [{"input": "1", "output": "nothing"}]}
+    (folder / "code.jsonl").write_text(json.dumps(row) + "\n")
+    with serving(config, token=SECRETS["DATASERVER_TOKEN"], environment=SECRETS) as server:
+        yield server
+
+
+def test_the_program_of_a_completion_finds_no_secret(server: Server) -> None:
+    (sample,) = server.sample(0, 1).samples
+    completion = f"```python\n{PROGRAM}```"
+    item = {"item_id": "a", "sample_id": sample.sample_id, "completion": completion}
+
+    (result,) = server.grade([item], "a").results
+
+    assert (result.status, result.reward) == ("ok", 1.0), result
+    assert leaks({"log": server.log.read_bytes()}) == []

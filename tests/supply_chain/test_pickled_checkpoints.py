@@ -1,0 +1,104 @@
+"""A checkpoint into which somebody put a pickle of his own is not read, even where its digests were made to fit."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pickle_traps import KINDS, opcodes, torch_pickle
+
+from runs.small_sft import train_sft, write_sft_run
+from toolkit.core.runs.checkpoints import STATE_FILE
+from toolkit.core.runs.recorded_files import record_files
+from toolkit.errors import ModelError, ToolkitError
+
+READ_ON_RESUME = ["optimizer.pt", "scheduler.pt", "rng_state.pth", "pytorch_model.bin"]
+
+
+@pytest.fixture(scope="module")
+def half_a_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    """The config of a run that stopped at step 3 of 6."""
+    config = write_sft_run(tmp_path_factory.mktemp("sft"), tiny_model)
+    train_sft(config, "sft", "training.max_steps=3", "training.schedule=constant")
+    return config
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of that run, in a folder of its own."""
+
+    config: Path
+    runs: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.runs / "sft" / "checkpoint-3"
+
+    def set_trap(self, name: str, content: bytes) -> None:
+        """Put a file in the place of one of the checkpoint, and make the record of its digests fit."""
+        state = self.checkpoint / STATE_FILE
+        recorded = json.loads(state.read_text())
+        state.unlink()
+        (self.checkpoint / name).write_bytes(content)
+        state.write_text(json.dumps({**recorded, "files": record_files(self.checkpoint)}))
+
+    def resume(self) -> None:
+        overrides = ("training.max_steps=4", "training.schedule=constant", f"run.output_dir={self.runs}")
+        train_sft(self.config, "sft", *overrides, resume=True)
+
+
+@pytest.fixture
+def run(half_a_run: Path, tmp_path: Path) -> Copy:
+    shutil.copytree(half_a_run.parent / "runs", tmp_path / "runs")
+    return Copy(half_a_run, tmp_path / "runs")
+
+
+@pytest.mark.parametrize("kind", ["plain", "torch", "old torch"])
+@pytest.mark.parametrize("name", READ_ON_RESUME)
+def test_a_pickle_in_a_checkpoint_ends_the_resume_and_is_not_run(
+    run: Copy, tmp_path: Path, name: str, kind: str
+) -> None:
+    sprung = tmp_path / "sprung"
+    run.set_trap(name, KINDS[kind](sprung))
+
+    with pytest.raises(ModelError, match=r"checkpoint-3 is not as this toolkit writes checkpoints"):
+        run.resume()
+
+    assert not sprung.exists()
+
+
+@pytest.mark.parametrize("name", ["training_args.bin", "tokenizer.pkl", "extra.pt"])
+def test_a_pickle_that_nothing_needs_is_left_alone(run: Copy, tmp_path: Path, name: str) -> None:
+    sprung = tmp_path / "sprung"
+    run.set_trap(name, torch_pickle(sprung))
+
+    run.resume()
+
+    assert not sprung.exists()
+    assert run.checkpoint.with_name("checkpoint-4").is_dir()
+
+
+def test_a_swapped_file_is_noticed_by_its_digest(run: Copy, tmp_path: Path) -> None:
+    sprung = tmp_path / "sprung"
+    (run.checkpoint / "rng_state.pth").write_bytes(torch_pickle(sprung))
+
+    with pytest.raises(ToolkitError, match=r"rng_state\.pth"):
+        run.resume()
+
+    assert not sprung.exists()
+
+
+def test_what_a_run_exports_is_no_pickle(half_a_run: Path) -> None:
+    run = half_a_run.parent / "runs" / "sft"
+    exported = {path.suffix for path in run.iterdir() if path.is_file()}
+
+    assert (run / "adapter_model.safetensors").is_file()
+    assert not exported & {".bin", ".pt", ".pth", ".pkl"}
+
+
+def test_what_a_resume_reads_holds_numbers_and_tensors_alone(half_a_run: Path) -> None:
+    """No opcode that could call anything but what torch rebuilds its tensors with."""
+    checkpoint = half_a_run.parent / "runs" / "sft" / "checkpoint-3"
+
+    assert "REDUCE" not in opcodes((checkpoint / "scheduler.pt").read_bytes())
