@@ -1,15 +1,13 @@
 """The folder of the merged model, which is there whole or not at all."""
 
-import errno
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from toolkit.core.files import atomic_rename_dir, fsync_tree
-from toolkit.errors import ConfigError, RunError
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+from toolkit.core.unwritten import why_unwritten
+from toolkit.errors import ConfigError, RunError, ToolkitError
 
 
 def check_output(output: Path, *, overwrite: bool, inputs: tuple[Path, ...]) -> None:
@@ -53,11 +51,12 @@ def new_folder(output: Path) -> Iterator[Path]:
         yield aside
         fsync_tree(aside)
         _replace(output, aside, old)
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
+    except Exception as error:
+        reason = None if isinstance(error, ToolkitError) else why_unwritten(error)
+        if reason is None:
             raise
         raise RunError(
-            f"{output} was not written: {error.strerror}; nothing of it is left. Make room, and start again"
+            f"{output} was not written: {reason}; nothing of it is left. Make room, and start again"
         ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -1,6 +1,5 @@
 """`toolkit-predict`: answer every prompt of a file or a folder, in batches, resumably."""
 
-import errno
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -12,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from toolkit.core.config.generation import GenerationConfig
 from toolkit.core.own_output import own_output
 from toolkit.core.runs.progress import console
+from toolkit.core.unwritten import why_unwritten
 from toolkit.errors import RunError
 from toolkit.inference.engine import Engine, Sampling
 from toolkit.inference.load import load_engine, vllm_engine
@@ -20,8 +20,6 @@ from toolkit.predict.answers import answer_line
 from toolkit.predict.inputs import match_files
 from toolkit.predict.job import PredictJob, Work, prepare
 from toolkit.predict.plan import print_plan
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def predict(job: PredictJob) -> list[Path]:
@@ -106,8 +104,9 @@ def _say_what_is_kept(work: Work) -> Iterator[None]:
             f"{len(work.partial)} of {len(work.keys())} answers are kept in {work.partial.path}; "
             "the same command goes on with them"
         )
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            raise RunError(f"{error.strerror}: {error.filename or work.partial.path}; make room: {kept}") from error
+        reason = why_unwritten(error) if isinstance(error, Exception) else None
+        if reason is not None:
+            raise RunError(f"{reason}; make room: {kept}") from error
         console.print(kept)
         raise
 

@@ -51,7 +51,7 @@ def others_than_lora(model) -> list[str]:
         (("q_proj", "down_proj"), {"q_proj", "down_proj"}),
         (("mlp.up_proj",), {"up_proj"}),
     ],
-    ids=str,
+    ids=["all-linear", "auto", "two names", "one name"],
 )
 def test_the_targets_get_an_adapter_and_everything_else_is_frozen(tied, targets, layers):
     model = adapted(tied, target_modules=targets)
