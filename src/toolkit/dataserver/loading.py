@@ -18,7 +18,7 @@ from toolkit.dataserver.config.datasets import FileDataset, GradedDataset, Reaso
 from toolkit.dataserver.paths import confined_file, require_root
 from toolkit.dataserver.procedural_rows import ProceduralRows
 from toolkit.dataserver.prompts import gold_answer, parse_prompt, prompt_columns
-from toolkit.dataserver.row_files import FileRows, RowFault, RowWriter
+from toolkit.dataserver.row_files import FileRows, RowFault, RowWriter, kept_rows
 from toolkit.dataserver.rows import Rows, json_digest
 from toolkit.errors import ConfigError, DataError
 
@@ -70,7 +70,8 @@ def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, repo
     described = dataset.model_dump(mode="json", include=_READ_BY)
     key = json_digest([_CACHE_VERSION, source.digest, path.suffixes[-2:], described, on_bad_record])
     folder = cache_dir() / "rows" / key
-    if not _is_whole(folder):
+    rows = kept_rows(folder, source.place)
+    if rows is None:
         report(f"reading {path}")
         writer, faults = RowWriter(), list[RowFault]()
         for line in source.lines():
@@ -84,9 +85,9 @@ def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, repo
                 faults.append(RowFault(line.number, clipped(str(error))))
         _require_usable(source, faults, len(writer), on_bad_record)
         _limit_prompts(writer, dataset)
-        with atomic_folder(folder, _is_whole) as aside:
+        with atomic_folder(folder, lambda there: kept_rows(there, source.place) is not None) as aside:
             writer.write(aside, faults)
-    rows = FileRows(folder, source.place)
+        rows = FileRows(folder, source.place)
     if rows.too_long:
         report(f"{path}: rows left out because their prompts are too long: {rows.too_long:,}")
     return rows
@@ -129,8 +130,3 @@ def _require_usable(source: Source, faults: list[RowFault], usable: int, on_bad_
         raise source.refusal([f"{source.place(fault.line)}: {fault.reason}" for fault in faults], usable)
     if not usable:
         raise DataError(f"{source.name} holds no records")
-
-
-def _is_whole(folder: Path) -> bool:
-    # The folder took its name when all of it was on disk.
-    return (folder / "rows.json").is_file()

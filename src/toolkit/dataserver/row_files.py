@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from toolkit.core.array_files import mapped_array
 from toolkit.dataserver.rows import Indices, Row, row_digest, row_number
 
 
@@ -27,9 +28,9 @@ class FileRows:
         self.digest: str = described["digest"]
         self.too_long: int = described["too_long"]
         self.faults = [f"{place(line)}: {reason}" for line, reason in described["faults"]]
-        self._offsets: Indices = np.load(folder / "offsets.npy", mmap_mode="r")
-        self._lines: Indices = np.load(folder / "lines.npy", mmap_mode="r")
-        self._contents: npt.NDArray[np.uint64] = np.load(folder / "contents.npy", mmap_mode="r")
+        self._offsets: Indices = mapped_array(folder / "offsets.npy")
+        self._lines: Indices = mapped_array(folder / "lines.npy")
+        self._contents: npt.NDArray[np.uint64] = mapped_array(folder / "contents.npy")
         self._place = place
         with (folder / "rows.jsonl").open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -65,6 +66,14 @@ class FileRows:
     def _read(self, index: int) -> Row:
         line = self._bytes[self._offsets[index] : self._offsets[index + 1]]
         return Row(index, self.key(index), row_digest(line), json.loads(line))
+
+
+def kept_rows(folder: Path, place: Callable[[int], str]) -> FileRows | None:
+    """The rows in a folder of the cache; None where there are none, or where they are damaged."""
+    try:
+        return FileRows(folder, place)
+    except (OSError, ValueError, EOFError, LookupError, TypeError):
+        return None
 
 
 class RowFault(NamedTuple):
