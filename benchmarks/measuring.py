@@ -83,7 +83,7 @@ def write_config(path: Path, config: dict[str, Any]) -> Path:
 def model_folder(name: str) -> str:
     """The folder of a model that plain transformers can load."""
     from toolkit.core.config.model import ModelConfig
-    from toolkit.core.models.hf import model_files
+    from toolkit.core.models.loading import model_files
 
     return model_files(ModelConfig(name=name))
 

@@ -17,10 +17,10 @@ from dpo.dpo_runs import TRAINING, Built, build, training_rows, write_run
 from running import metrics
 from toolkit.core.cache import cache_dir
 from toolkit.core.config.load import load_config
+from toolkit.core.runs.sharding import require_whole_model
 from toolkit.dpo.config.dpo import DPOConfig
 from toolkit.dpo.frozen import without_dropout
 from toolkit.dpo.plan import show_plan
-from toolkit.dpo.sharding import require_whole_model
 from toolkit.dpo.train import train
 from toolkit.errors import ConfigError, ModelError
 
@@ -323,4 +323,4 @@ def test_zero_that_keeps_the_model_whole_is_not_refused(monkeypatch: pytest.Monk
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     for stage in ("1", "2"):
         monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", stage)
-        require_whole_model()
+        require_whole_model("toolkit-dpo")

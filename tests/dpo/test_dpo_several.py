@@ -1,7 +1,9 @@
 """Several models in one config: one after another, past a failure, each with a run that merge and predict find."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -157,3 +159,20 @@ def test_models_of_one_name_are_told_apart_by_their_index() -> None:
     assert model_labels(models) == ["Small-0", "Small-1", "Large"]
     crossed = model_labels([ModelConfig(name=name) for name in ("x/a", "y/a", "z/a-0")])
     assert crossed == ["a-0-0", "a-1", "a-0-2"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_a_model_is_loaded_ends_it_all_and_no_other_model_is_begun(
+    config: Path, number: signal.Signals, code: int
+) -> None:
+    command = [BIN / "toolkit-dpo", config]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        # As a terminal or a cluster does: to the command and to what it has started.
+        os.killpg(process.pid, number)
+        said = first + process.stderr.read()
+    assert process.returncode == code, said
+    assert "stopped at model 0 (tiny); --resume goes on" in said
+    assert "model 1 of 3" not in said
+    assert "Traceback" not in said

@@ -71,7 +71,7 @@ def require_ended_at_once(trial: Trial, ended: Ended) -> None:
     assert [each.step for each in complete_checkpoints(RunDirectory(trial.path))] == [2]
 
 
-def test_a_command_in_a_terminal_is_interrupted_as_well(
+def test_a_command_that_is_no_fork_is_interrupted_as_well(
     left_alone: Alone, commands: ForkedCommands, tmp_path: Path
 ) -> None:
     require_stops("sft-keep-2", "SIGINT", left_alone, commands, tmp_path)

@@ -1,6 +1,7 @@
 """A process of a run that is killed ends the run with one message, and the run goes on from its last checkpoint as if
 nothing had happened."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,30 @@ def test_a_killed_rank_ends_the_run_in_one_message_and_it_goes_on_bit_for_bit(
     last = newest_checkpoint(undisturbed).name
     for file in ("adapter_model.safetensors", f"{last}/optimizer.pt", f"{last}/adapter_model.safetensors"):
         assert (mine / file).read_bytes() == (undisturbed / file).read_bytes(), file
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "sft"), (signal.SIGTERM, "sft"), (signal.SIGINT, "grpo")])
+def test_a_signal_to_the_launch_ends_all_ranks_after_the_same_step_which_is_saved(
+    number: signal.Signals, name: str, left_alone: Callable[[Trainer], Path], tmp_path: Path, tiny_model: Path
+) -> None:
+    trainer = TRAINERS[name]
+    config = trainer.write(tmp_path, tiny_model, "run")
+    with started(trainer.command, config) as launcher:
+        wait_for_step(config, trainer.kill_at, launcher)
+        ranks = ranks_of(launcher)
+        launcher.send_signal(number)
+        assert launcher.wait(100) != 0
+        assert still_running(list(ranks.values()), 20) == []
+
+    folder = folder_of(config)
+    saved = newest_checkpoint(folder)
+    for rank in (0, 1):
+        assert "Traceback" not in said(config, rank)
+    assert said(config, 0).splitlines()[-1] == (
+        f"stopped after step {steps_of(folder)[-1]['step']}, which is saved in {saved}; --resume goes on from it"
+    )
+    run(trainer.command, config, "--resume")
+    assert metrics(folder) == metrics(folder_of(left_alone(trainer)))
 
 
 @pytest.mark.parametrize("trainer", TRAINERS.values(), ids=TRAINERS)

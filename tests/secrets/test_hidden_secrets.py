@@ -27,6 +27,8 @@ TOKEN = SECRETS["JUDGE_KEY"]
         ("http://user:secret@host:9000/x", "http://***@host:9000/x"),
         ("https://ghp_token@host/x", "https://***@host/x"),
         ("HTTP://u:p@h", "HTTP://***@h"),
+        ("https://user:p@ss@host/x", "https://***@host/x"),
+        ("postgresql://u:p@ss-word@host", "postgresql://u:***@host"),
         ("http:/user:secret@host/x.jsonl", "http:/***@host/x.jsonl"),  # what is left of a URL taken for a path
         ("postgresql+psycopg://journal:se/cret@host/db", "postgresql+psycopg://journal:***@host/db"),
         ("postgresql+psycopg://journal@host/db", "postgresql+psycopg://journal@host/db"),

@@ -74,6 +74,28 @@ def test_params_of_a_grader_hold_no_secret(tmp_path: Path) -> None:
     assert secrets_in(message.encode()) == []
 
 
+@pytest.mark.parametrize(
+    "params", [{"headers": {"Authorization": f"Bearer {TOKEN}"}}, {"token": [TOKEN]}, {"judge": [{"x-api-key": TOKEN}]}]
+)
+def test_params_hold_no_secret_in_a_list_or_a_header_either(tmp_path: Path, params: dict[str, object]) -> None:
+    grader = {"type": "python", "path": "orders.py:score", "params": params}
+    message = refusal(a_config(tmp_path / "config", graders={"orders": grader}), DataserverConfig)
+    assert "holds a secret" in message
+    assert secrets_in(message.encode()) == []
+
+
+def test_a_token_of_a_language_model_is_no_secret(tmp_path: Path) -> None:
+    params = {
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "think_end_token": "</think>",
+        "mask_token": "[MASK_ID]",
+    }
+    grader = {"type": "python", "path": "orders.py:score", "params": params}
+    config = load_config(a_config(tmp_path / "config", graders={"orders": grader}), DataserverConfig)
+    assert config.graders["orders"].model_dump()["params"] == params
+
+
 @pytest.mark.parametrize("way", ["header/403", "header/422"])
 def test_a_traceback_and_the_log_of_its_libraries_do_not_show_what_a_server_sends_back(
     tmp_path: Path, tiny_model: Path, way: str

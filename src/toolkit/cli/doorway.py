@@ -4,7 +4,7 @@ import logging
 import os
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -87,10 +87,10 @@ def clear_errors(debug: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
+        _say("interrupted")
         raise typer.Exit(130) from None
     except RunInterrupted as stopped:
-        typer.echo(str(stopped), err=True)
+        _say(str(stopped))
         raise typer.Exit(stopped.exit_code) from None
     except ToolkitError as error:
         _tell(str(error), debug)
@@ -103,7 +103,12 @@ def clear_errors(debug: bool) -> Iterator[None]:
 
 def _tell(message: str, debug: bool) -> None:
     if debug:
-        typer.echo(without_secrets(traceback.format_exc()), err=True, nl=False)
+        _say(without_secrets(traceback.format_exc()).rstrip("\n"))
     # Line by line: what a name or a value holds is shown, and does not steer the terminal.
     lines = [on_one_line(line) for line in without_secrets(f"error: {message}").split("\n")]
-    typer.echo("\n".join(lines), err=True)
+    _say("\n".join(lines))
+
+
+def _say(text: str) -> None:
+    with suppress(BrokenPipeError):  # the exit code still says it
+        typer.echo(text, err=True)

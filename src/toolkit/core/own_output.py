@@ -45,7 +45,7 @@ def require_unowned(output: Path) -> None:
 
 def lock_of(output: Path) -> Path:
     """The file that is locked while `output` is written."""
-    absolute = Path(os.path.abspath(output))  # `.` and `..` have no names of their own
+    absolute = Path(os.path.realpath(output))  # one file, whatever it is called
     return absolute.with_name(f".{absolute.name}.lock")
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 from rich import box
 from rich.table import Table
@@ -18,7 +19,6 @@ from toolkit.core.runs.progress import console
 from toolkit.dpo.config.dpo import DPOConfig
 from toolkit.errors import ConfigError, RunError, RunInterrupted
 
-_STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 _COMMAND = "from toolkit.cli.dpo import main; main()"
 # What is compared, and how it is called.
 _COLUMNS = {
@@ -45,11 +45,12 @@ def train_each(config: DPOConfig, name: str, arguments: Sequence[str], *, dry_ru
         raise ConfigError("each of several models is trained in processes of its own: name one by --model-index")
     codes: list[int] = []
     for index, label in enumerate(model_labels(config.models)):
-        console.print(f"model {index} of {len(config.models)}: {label}", highlight=False)
         command = [sys.executable, "-c", _COMMAND, *arguments, "--model-index", str(index)]
-        codes.append(_exit_code(command))
-        if codes[-1] in _STOPPED:
-            raise RunInterrupted(f"stopped at model {index} ({label}); --resume goes on", codes[-1])
+        asked: list[int] = []
+        codes.append(_run(command, f"model {index} of {len(config.models)}: {label}", asked))
+        if asked:
+            told = f"stopped at model {index} ({label}); {_way_on(index, arguments)}"
+            raise RunInterrupted(told, 128 + asked[0])
     if not dry_run:
         runs = [run_of_model(name, config.models, index) for index in range(len(config.models))]
         console.print(comparison([config.run.output_dir / run for run in runs], codes), soft_wrap=False)
@@ -61,18 +62,30 @@ def train_each(config: DPOConfig, name: str, arguments: Sequence[str], *, dry_ru
         raise (ConfigError if by_input else RunError)(message + way_on)
 
 
-def _exit_code(command: Sequence[str]) -> int:
-    """That of a process which gets the signals that are meant for this one, to end in good order."""
-    with subprocess.Popen(command, start_new_session=True) as process:
-        before = {
-            number: signal.signal(number, lambda number, frame: process.send_signal(number))
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            return process.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+def _run(command: Sequence[str], told: str, asked: list[int]) -> int:
+    """The exit code of a process, which is left to end in good order when a signal comes; `asked` gets the signals."""
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        # Ctrl-C in a terminal reaches both by itself.
+        if number == signal.SIGTERM and process is not None:
+            process.send_signal(number)
+
+    process: subprocess.Popen[bytes] | None = None
+    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        console.print(told, highlight=False)
+        process = subprocess.Popen(command)
+        return process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _way_on(index: int, arguments: Sequence[str]) -> str:
+    if "--overwrite" not in arguments:
+        return "--resume goes on"
+    return f"--resume --model-index {index} goes on with it, and --overwrite --model-index with each one after it"
 
 
 def comparison(runs: Sequence[Path], codes: Sequence[int]) -> Table:

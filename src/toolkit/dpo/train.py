@@ -19,6 +19,7 @@ from toolkit.core.runs.identity import run_identity as identity_of
 from toolkit.core.runs.processes import is_main_process
 from toolkit.core.runs.progress import console
 from toolkit.core.runs.resume import ResumePoint, find_resume_point, prepare_run_directory
+from toolkit.core.runs.sharding import require_whole_model
 from toolkit.core.training.announce import Schedule, announce_changes, announce_start
 from toolkit.core.training.arguments import accumulation_steps, require_kernels
 from toolkit.core.training.out_of_memory import memory_explained
@@ -27,7 +28,6 @@ from toolkit.core.training.settings import training_settings
 from toolkit.dpo.config.dpo import DPOConfig
 from toolkit.dpo.data import PreferenceData, prepare_data
 from toolkit.dpo.separate import require_same_tokens
-from toolkit.dpo.sharding import require_whole_model
 
 if TYPE_CHECKING:
     from toolkit.dpo.trainer import PreferenceTrainer
@@ -42,7 +42,7 @@ def train(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool
         RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
     """
     accumulation_steps(config.training)  # refuses a step that does not divide, before anything is read
-    require_whole_model()
+    require_whole_model("toolkit-dpo")  # weights and log-probabilities of the reference are those of a whole model
     run = RunDirectory(config.run.output_dir / name)
     with guarded_run(run, resume=resume, overwrite=overwrite):
         return _train(config, run, resume=resume)

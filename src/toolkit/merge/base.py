@@ -6,7 +6,7 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 
 from toolkit.core.config.model import ModelConfig
-from toolkit.core.models.hf import model_files
+from toolkit.core.models.loading import model_files
 from toolkit.errors import ModelError
 
 _NEEDED = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py", "LICENSE*", "NOTICE*"]

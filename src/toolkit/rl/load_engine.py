@@ -52,7 +52,7 @@ def chosen_sync(config: RLConfig, loaded: LoadedModel) -> Literal["adapter", "we
 
 
 def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> RolloutEngine:
-    from toolkit.core.models.hf import model_files
+    from toolkit.core.models.loading import model_files
     from toolkit.inference.vllm_load import VllmOptions
     from toolkit.rl.vllm_engine import VllmRolloutEngine
     from toolkit.rl.weight_sync import AdapterAlone, MergedWeights

@@ -1,14 +1,14 @@
 """The end of a run: the model at its root, pictures, and what training changed."""
 
-from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
-from toolkit.core.runs.checkpoints import best_checkpoint, latest_checkpoint
+from toolkit.core.runs.checkpoints import latest_checkpoint
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.export import export_checkpoint
+from toolkit.core.runs.finish import exported_checkpoint
 from toolkit.core.runs.metrics import read_metrics
 from toolkit.core.runs.peak_memory import peak_memory_bytes
 from toolkit.core.runs.progress import console
@@ -25,9 +25,9 @@ def finish(run: RunDirectory, config: RLConfig, max_steps: int) -> dict[str, Any
     last = latest_checkpoint(run)
     if last is None:
         raise RunError(f"no complete checkpoint was written to {run.path}")
-    chosen: Path = (best_checkpoint(run) if config.run.export == "best" else None) or last.path
-    export_checkpoint(run, chosen)
     rows = read_metrics(run.metrics)
+    chosen = exported_checkpoint(run, config.run.export, last, is_measured=any("eval_reward" in row for row in rows))
+    export_checkpoint(run, chosen)
     plot_run(rows, run.plots, PICTURES)
     counters = last.state["counters"]
     changes = reward_changes(run, rows)

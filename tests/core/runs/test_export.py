@@ -70,3 +70,12 @@ def test_an_exported_file_is_a_copy_of_its_own(run, checkpoint):
     export_checkpoint(run, checkpoint)
     (run.path / "config.json").write_text("edited")
     assert (checkpoint / "config.json").read_text() == "config.json of step 5"
+
+
+def test_what_a_link_in_the_run_leads_to_stays(run, checkpoint, tmp_path):
+    elsewhere = tmp_path / "elsewhere.safetensors"
+    elsewhere.write_text("in use")
+    (run.path / "adapter_model.safetensors").symlink_to(elsewhere)
+    export_checkpoint(run, checkpoint)
+    assert elsewhere.read_text() == "in use"
+    assert not (run.path / "adapter_model.safetensors").is_symlink()

@@ -43,3 +43,12 @@ def test_contents_are_compared_only_when_asked_for(folder):
     assert list(file_faults(folder, recorded, contents=True)) == [
         "weights is not what was written (its digest differs)"
     ]
+
+
+def test_a_file_that_cannot_be_read_is_named_itself(folder):
+    recorded = record_files(folder)
+    # /proc/self/mem is a file of the system whose first page nobody may read.
+    (folder / "weights").unlink()
+    (folder / "weights").symlink_to("/proc/self/mem")
+    unread = {"weights": {**recorded["weights"], "bytes": (folder / "weights").stat().st_size}}
+    assert list(file_faults(folder, unread, contents=True)) == ["weights cannot be read: Input/output error"]

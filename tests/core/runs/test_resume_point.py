@@ -83,6 +83,15 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again_unasked(run)
     )
 
 
+@pytest.mark.parametrize("name", ["result.json", "adapter_model.safetensors", "merged", "damaged-checkpoint-3"])
+def test_what_was_learnt_is_not_removed_by_beginning_again(run, name):
+    for step in (3, 6):
+        shutil.rmtree(run.path / f"checkpoint-{step}")
+    (run.path / name).mkdir()
+    with pytest.raises(ConfigError, match=rf"would remove what was learnt \({name}\); do so with --overwrite"):
+        resumed(run)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"command": "toolkit-sft"}', '{"identity": 3}'])
 def test_a_damaged_manifest_is_named(run, text):
     run.manifest.write_text(text)

@@ -85,11 +85,14 @@ def test_a_second_one_does_not_wait(tmp_path):
     twice = Signals((2, signal.SIGINT), (2, signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, twice)
-    terminated = Signals((2, signal.SIGINT), (2, signal.SIGTERM))
-    with pytest.raises(SystemExit) as ended:
-        train(tmp_path, terminated)
-    assert ended.value.code == 143
-    assert twice.saved == terminated.saved == []
+    assert twice.saved == []
+
+
+def test_a_second_sigterm_is_the_first_one_come_by_another_way(tmp_path):
+    twice = Signals((2, signal.SIGTERM), (2, signal.SIGTERM))
+    with pytest.raises(RunInterrupted, match="stopped after step 2"):
+        train(tmp_path, twice)
+    assert twice.saved == [2]
 
 
 def test_training_goes_on_to_a_step_from_which_it_can_be_resumed(tmp_path):
@@ -104,6 +107,40 @@ def test_a_signal_in_an_evaluation_ends_training_there(tmp_path):
     with pytest.raises(RunInterrupted, match="stopped after step 2"):
         train(tmp_path, signals, eval_strategy="steps", eval_steps=2)
     assert signals.saved == [2]
+
+
+def test_after_the_evaluation_at_the_start_the_first_step_is_trained_and_saved(tmp_path):
+    signals = Signals((0, signal.SIGINT), in_evaluation=True)
+    with pytest.raises(RunInterrupted, match="stopped after step 1"):
+        train(tmp_path, signals, eval_on_start=True)
+    assert signals.saved == [1]
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+    # As a shell has it for what it starts in the background.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert train(tmp_path, Signals((2, signal.SIGINT))).state.global_step == 6
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_nobody_needs_to_read_what_is_said(tmp_path):
+    # As where Ctrl-C ended `tee` too, to which stderr went.
+    reader, writer = os.pipe()
+    kept = os.dup(2)
+    os.dup2(writer, 2)
+    os.close(reader)
+    signals = Signals((3, signal.SIGINT))
+    try:
+        with pytest.raises(RunInterrupted):
+            train(tmp_path, signals)
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(writer)
+    assert signals.saved == [3]
 
 
 def test_a_signal_in_the_last_step_changes_nothing(tmp_path):

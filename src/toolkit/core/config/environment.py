@@ -17,12 +17,12 @@ _VARIABLE = re.compile("[A-Z_][A-Z0-9_]{0,99}")
 # As HF_TOKEN, WANDB_API_KEY, PGPASSWORD or JUDGE_KEY are called.
 _SECRET_VARIABLE = re.compile(r"(TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|KEY)$", re.I)
 # What is shorter is a word that stands in many texts, and no secret.
-_SHORTEST_SECRET = 8
+SHORTEST_SECRET = 8
 
 # Each part has a greatest length, so that a long text takes no longer than its length asks for.
-_WEB_USER = re.compile(r"""(https?:/{1,2})[^/\s@"']{1,500}@""", re.I)
+_WEB_USER = re.compile(r"""(https?:/{1,2})[^/\s"']{1,500}@""", re.I)
 # The user of a database is no secret. A password may hold a slash, though none should.
-_PASSWORD = re.compile(r"""([a-z][a-z0-9+.-]{0,30}:/{1,2}[^/\s:@]{0,100}):[^\s@"']{1,500}@""", re.I)
+_PASSWORD = re.compile(r"""([a-z][a-z0-9+.-]{0,30}:/{1,2}[^/\s:@]{0,100}):[^\s"']{1,500}@""", re.I)
 
 
 def _names_a_variable(name: str) -> str:
@@ -39,7 +39,7 @@ VariableName = Annotated[str, AfterValidator(_names_a_variable)]
 def known_secrets() -> frozenset[str]:
     """The values of the variables that are named like secrets."""
     return frozenset(
-        value for name, value in os.environ.items() if _SECRET_VARIABLE.search(name) and len(value) >= _SHORTEST_SECRET
+        value for name, value in os.environ.items() if _SECRET_VARIABLE.search(name) and len(value) >= SHORTEST_SECRET
     )
 
 

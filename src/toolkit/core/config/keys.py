@@ -100,7 +100,8 @@ def read_dotted(text: str) -> tuple[tuple[str, ...], str] | None:
 
 
 _SECRET = re.compile(
-    r"(^|[_\-.])(token|password|passwd|passphrase|api[_-]?key|(access|private)[_-]?key|secret|secrets)$", re.I
+    r"(^|[_\-.])(authorization|token|password|passwd|passphrase|api[_-]?key|(access|private)[_-]?key|secret|secrets)$",
+    re.I,
 )
 _LONGEST = 60
 # A URL is no longer than that.

@@ -1,30 +1,22 @@
 """The backend on plain transformers and PEFT: runs everywhere."""
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from peft import PeftConfig, PeftModel
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.utils import logging as transformers_logging
 
-from toolkit.core.config.keys import on_one_line
 from toolkit.core.models.base import LoadedModel, TrainingSettings
 from toolkit.core.models.compiled_layers import compile_layers, should_compile
 from toolkit.core.models.devices import compute_dtype, training_device
-from toolkit.core.models.gguf import converted_folder
 from toolkit.core.models.liger import use_liger_kernels
-from toolkit.core.models.location import CONVERT, locate_model, require_all_weights, require_no_pickle
+from toolkit.core.models.loading import model_files, one_line_errors, require_trust, source_of
+from toolkit.core.models.location import require_all_weights, require_no_pickle
 from toolkit.core.models.lora import add_adapter, with_fused_layers
 from toolkit.core.models.tokens import add_tokens, extend_model
-from toolkit.core.runs.progress import console
 from toolkit.errors import ModelError
 
 if TYPE_CHECKING:
@@ -33,21 +25,8 @@ if TYPE_CHECKING:
     from toolkit.core.config.lora import LoraConfig
     from toolkit.core.config.model import ModelConfig
 
+
 # What a config or a tokenizer makes its readers raise that is not what it says.
-_LOADERS_ERRORS = (
-    ArithmeticError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-
-logger = logging.getLogger(__name__)
-
-
 class HfBackend:
     """`AutoModelForCausalLM`, with a PEFT adapter on top where one is asked for."""
 
@@ -105,7 +84,7 @@ class HfBackend:
             loader: Any = AutoModelForCausalLM.from_pretrained
             files = model_files(config)
             model, loading = loader(
-                files, **_source(config), **keywords, use_safetensors=True, output_loading_info=True
+                files, **source_of(config), **keywords, use_safetensors=True, output_loading_info=True
             )
             require_all_weights(config.name, loading["missing_keys"], config.key)
         extend_model(model, new_ids)
@@ -116,46 +95,11 @@ class HfBackend:
         with one_line_errors(config):
             files = model_files(config)
             require_trust(config, files)
-            tokenizer = AutoTokenizer.from_pretrained(files, **_source(config))
+            tokenizer = AutoTokenizer.from_pretrained(files, **source_of(config))
         new_ids = add_tokens(tokenizer, config.added_tokens, chatml=chatml)
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
         return tokenizer, new_ids
-
-
-def model_files(config: "ModelConfig") -> str:
-    """A folder or a Hugging Face id that transformers can load; a GGUF file is converted first."""
-    location = locate_model(config.name, config.key)
-    return str(converted_folder(Path(location.path))) if location.kind == "gguf" else location.path
-
-
-def require_trust(config: "ModelConfig", files: str) -> None:
-    """Say that code which the model brings along is run; where that is not wanted, refuse a model that needs it.
-
-    Raises:
-        ModelError: the model is of no kind that is known here, and its own code may not run.
-    """
-    if config.trust_remote_code:
-        _announce_trust(config.key, config.name)
-        return
-    try:
-        AutoConfig.from_pretrained(files, **_source(config))
-    except ValueError as error:
-        if "trust_remote_code" not in str(error):
-            raise
-        raise ModelError(
-            f"{config.key}.name: {config.name} is a model of a kind of its own, made by Python code that it brings "
-            f"along; read that code, and where you trust it set {config.key}.trust_remote_code: true"
-        ) from None
-
-
-@cache
-def _announce_trust(key: str, name: str) -> None:
-    console.print(f"{key}.trust_remote_code: Python code that {on_one_line(name)} brings along runs with your rights")
-
-
-def _source(config: "ModelConfig") -> dict[str, Any]:
-    return {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
 
 
 def keep_trained_weights_in_float32(model: Any) -> None:
@@ -206,22 +150,3 @@ def quantization_settings(config: "ModelConfig", dtype: torch.dtype) -> BitsAndB
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=dtype,
     )
-
-
-@contextmanager
-def one_line_errors(config: "ModelConfig") -> Iterator[None]:
-    """Turn the loaders' many errors into a ModelError of one line."""
-    try:
-        yield
-    except ModelError:
-        raise
-    except (*_LOADERS_ERRORS, SafetensorError, StrictDataclassError, UnpicklingError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if "with `safetensors`" in reason:  # transformers advises to read the pickles then
-            raise ModelError(f"{config.key}.name: {config.name} has no weights as safetensors; {CONVERT}") from error
-        if "trust_remote_code" in str(error):
-            reason = f"it brings Python code along, which only {config.key}.trust_remote_code: true lets run"
-        raise ModelError(
-            f"{config.key}.name: cannot load {config.name!r}: {reason} "
-            "(without a hub, give a local folder, a .gguf file or smollm2-135m-instruct)"
-        ) from error

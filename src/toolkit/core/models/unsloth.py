@@ -28,6 +28,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from toolkit.core.models import hf
 from toolkit.core.models.base import LoadedModel, TrainingSettings
 from toolkit.core.models.devices import compute_dtype, training_device
+from toolkit.core.models.loading import model_files, one_line_errors
 from toolkit.core.models.location import require_all_weights
 from toolkit.core.models.lora import peft_config
 from toolkit.core.models.tokens import extend_model
@@ -105,8 +106,8 @@ def _base(config: "ModelConfig", **keywords: Any) -> Any:
     if config.attention != "auto":
         keywords["attn_implementation"] = config.attention
     source = {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
-    with hf.one_line_errors(config), redirect_stdout(sys.stderr):
-        files = hf.model_files(config)
+    with one_line_errors(config), redirect_stdout(sys.stderr):
+        files = model_files(config)
         _require_weights(config, files, source)
         model, _ = FastLanguageModel.from_pretrained(
             files,

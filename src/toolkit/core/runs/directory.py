@@ -117,6 +117,9 @@ def check_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> 
     holder = holder_of(run.lock)
     if holder is not None:
         raise _in_use(run, holder)
+    for lock in run.path.glob(".*.lock") if overwrite else ():
+        if lock != run.lock and (writer := holder_of(lock)) is not None:
+            raise ConfigError(f"{run.path} cannot be replaced: {lock.name[1:-5]} in it is being written by {writer}")
     _require_room(run, resume=resume, overwrite=overwrite)
 
 

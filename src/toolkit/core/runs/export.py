@@ -24,5 +24,8 @@ def export_checkpoint(run: RunDirectory, checkpoint: Path) -> None:
     """Copy the model files of `checkpoint` to the run's folder, each one whole or not at all."""
     for file in sorted(checkpoint.iterdir()):
         if file.is_file() and not file.name.startswith(_TRAINER_FILES):
-            with file.open("rb") as source, atomic_writer(run.path / file.name) as target:
+            place = run.path / file.name
+            if place.is_symlink():  # what it leads to is no part of the run
+                place.unlink()
+            with file.open("rb") as source, atomic_writer(place) as target:
                 shutil.copyfileobj(source, target, _CHUNK)

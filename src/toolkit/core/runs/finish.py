@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from toolkit.core.runs.checkpoints import best_checkpoint, latest_checkpoint
+from toolkit.core.runs.checkpoints import Checkpoint, best_checkpoint, latest_checkpoint
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.export import export_checkpoint
 from toolkit.core.runs.metrics import read_metrics
 from toolkit.core.runs.peak_memory import peak_memory_bytes
+from toolkit.core.runs.progress import console
 from toolkit.errors import RunError
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ def finish_run(
     last = latest_checkpoint(run)
     if last is None:
         raise RunError(f"no complete checkpoint was written to {run.path}")
-    chosen: Path = (best_checkpoint(run) if export == "best" else None) or last.path
-    export_checkpoint(run, chosen)
     rows = read_metrics(run.metrics)
+    chosen = exported_checkpoint(run, export, last, is_measured=any("eval_loss" in row for row in rows))
+    export_checkpoint(run, chosen)
     plot_run(rows, run.plots, pictures or PICTURES)
     counters = last.state["counters"]
     result = {
@@ -58,6 +59,16 @@ def finish_run(
     }
     run.write_json(run.result, result)
     return result
+
+
+def exported_checkpoint(
+    run: RunDirectory, export: Literal["last", "best"], last: Checkpoint, *, is_measured: bool
+) -> Path:
+    """The checkpoint to export; it is said where that is not the best one although it was wanted and measured."""
+    best = best_checkpoint(run) if export == "best" else None
+    if export == "best" and best is None and is_measured:
+        console.print(f"the best checkpoint is lost or damaged, so the last one is exported: {last.path.name}")
+    return best or last.path
 
 
 def finished_result(run: RunDirectory, max_steps: int) -> dict[str, Any] | None:

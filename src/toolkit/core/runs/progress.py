@@ -7,8 +7,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from toolkit.core.runs.processes import is_main_process
 
+
+class _PatientConsole(Console):
+    """A run does not end because nobody reads what it says any more, as where Ctrl-C ended `tee` too."""
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing from now on."""
+        self.quiet = True
+
+
 # Lines are left to the terminal to wrap, so that a log file gets each of them whole.
-console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True, quiet=not is_main_process())
+console = _PatientConsole(
+    stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True, quiet=not is_main_process()
+)
 
 
 class TrainingProgress:

@@ -27,11 +27,20 @@ def file_faults(folder: Path, recorded: Recorded, *, contents: bool) -> Iterator
     Args:
         contents: read them too, and not only compare their sizes.
     """
-    for name, facts in recorded.items():
-        file = folder / name
-        if not file.is_file():
-            yield f"{name} is missing"
-        elif file.stat().st_size != facts["bytes"]:
-            yield f"{name} has {file.stat().st_size:,} bytes, and had {facts['bytes']:,}"
-        elif contents and content_digest(file) != facts["blake2b"]:
-            yield f"{name} is not what was written (its digest differs)"
+    with ThreadPoolExecutor() as threads:
+        found = threads.map(lambda each: _fault(folder / each[0], each[1], contents=contents), recorded.items())
+        for name, fault in zip(recorded, found, strict=True):
+            if fault is not None:
+                yield f"{name} {fault}"
+
+
+def _fault(file: Path, facts: Mapping[str, Any], *, contents: bool) -> str | None:
+    size, digest = facts["bytes"], facts["blake2b"]
+    if not file.is_file():
+        return "is missing"
+    try:
+        if file.stat().st_size != size:
+            return f"has {file.stat().st_size:,} bytes, and had {size:,}"
+        return "is not what was written (its digest differs)" if contents and content_digest(file) != digest else None
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"

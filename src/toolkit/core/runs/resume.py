@@ -14,6 +14,9 @@ from toolkit.core.runs.directory import RunDirectory, clear_run_directory
 from toolkit.core.runs.manifest import read_manifest, require_same_run
 from toolkit.errors import ConfigError
 
+# What a run that has ended leaves besides checkpoints, or what was made of it.
+_LEARNT = ("result.json", "*.safetensors", "merged*", "damaged-checkpoint-*")
+
 
 @dataclass(frozen=True)
 class ResumePoint:
@@ -72,20 +75,26 @@ def resume_point(
     require_same_run(saved, identity)
     newest, damaged = newest_sound_checkpoint(run)
     if newest is None:
-        _require_none(run, damaged)
+        _require_nothing_learnt(run, damaged)
         return ResumePoint(None, RunCounters())
     counters = RunCounters(**newest.state["counters"])
     require_same_way(counters)
     return ResumePoint(newest.path, counters, saved["identity"].get("compiled"), damaged)
 
 
-def _require_none(run: RunDirectory, damaged: Sequence[Damaged]) -> None:
-    """To begin again would remove them, and what is left of them may be all that there is."""
+def _require_nothing_learnt(run: RunDirectory, damaged: Sequence[Damaged]) -> None:
+    """To begin again removes what is there, and that may be all that is left of what was learnt."""
     if damaged:
         told = "\n  ".join(f"{each.path.name}: {each.reason}" for each in damaged)
         raise ConfigError(
             f"no checkpoint in {run.path} is whole, so there is none to resume from:\n  {told}\n"
             "put the files back, start again with --overwrite, or start another run with --run-name"
+        )
+    learnt = sorted(path.name for pattern in _LEARNT for path in run.path.glob(pattern))
+    if learnt:
+        raise ConfigError(
+            f"there is no checkpoint in {run.path} to resume from, and to begin again would remove what was learnt "
+            f"({', '.join(learnt)}); do so with --overwrite, or start another run with --run-name"
         )
 
 

@@ -27,8 +27,9 @@ def storage_explained(run: RunDirectory) -> Iterator[None]:
 
 
 def _way_on(run: RunDirectory) -> str:
-    free = f"{shutil.disk_usage(run.path).free / 2**20:,.0f} MiB are free at {run.path}"
+    there = next(each for each in (run.path, *run.path.parents) if each.exists())
+    free = f"{shutil.disk_usage(there).free / 2**20:,.0f} MiB are free at {there}"
     latest = latest_checkpoint(run)
     if latest is None:
-        return f"{free}; no checkpoint had been written. Make room, and start again with --resume"
-    return f"{free}; {latest.path.name} is whole. Make room, and --resume goes on from it"
+        return f"{free}; no checkpoint had been written. Mend that, or make room, and start again with --resume"
+    return f"{free}; {latest.path.name} is complete. Mend that, or make room, and --resume goes on from it"

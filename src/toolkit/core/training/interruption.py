@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -16,6 +16,7 @@ from toolkit.core.training.ranks import any_rank
 from toolkit.errors import RunInterrupted
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_STOPPING = b"\nstopping: this step is finished and saved first; once more (Ctrl-C) stops at once\n"
 
 
 class StopAfterStep(TrainerCallback):
@@ -29,6 +30,7 @@ class StopAfterStep(TrainerCallback):
         """`may_stop_after`: whether a run can be resumed after so many steps."""
         self.stopped_at: int | None = None
         self._may_stop_after = may_stop_after
+        self._has_trained = False
         self._asked_by: int | None = None
 
     @property
@@ -37,19 +39,26 @@ class StopAfterStep(TrainerCallback):
         return 128 + (self._asked_by or signal.SIGTERM)
 
     def ask(self, number: int, frame: FrameType | None) -> None:
-        """The handler of the signals: the first one asks, another one does not wait."""
-        if self._asked_by is not None:
-            _stop_at_once(number)
-        self._asked_by = number
-        if is_main_process():
-            # Not by the console: the signal may have come while it was writing.
-            os.write(2, b"\nstopping: this step is finished and saved first; once more (Ctrl-C) stops at once\n")
+        """The handler of the signals: the first one asks, and Ctrl-C after that does not wait.
+
+        SIGTERM may come twice for one request: from a cluster to each process of a job, and from torchrun.
+        """
+        if self._asked_by is None:
+            self._asked_by = number
+            if is_main_process():
+                # Not by the console: the signal may have come while it was writing. Nobody may be there to read it.
+                with suppress(OSError):
+                    os.write(2, _STOPPING)
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._has_trained = True
         self._stop_if_asked(state, control)
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._stop_if_asked(state, control)
+        if self._has_trained:  # after the evaluation at the start the trainer saves nothing
+            self._stop_if_asked(state, control)
 
     def _stop_if_asked(self, state: TrainerState, control: TrainerControl) -> None:
         is_last = state.global_step >= state.max_steps or control.should_training_stop
@@ -67,9 +76,7 @@ def interruptible(trainer: Trainer, run: RunDirectory, may_stop_after: Callable[
     """
     stop = StopAfterStep(may_stop_after)
     trainer.add_callback(stop)
-    # Python lets only the main thread have handlers.
-    signals = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
-    before = {number: signal.signal(number, stop.ask) for number in signals}
+    before = {number: signal.signal(number, stop.ask) for number in _free_signals()}
     try:
         yield
     finally:
@@ -83,7 +90,8 @@ def interruptible(trainer: Trainer, run: RunDirectory, may_stop_after: Callable[
         )
 
 
-def _stop_at_once(number: int) -> None:
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    raise SystemExit(128 + number)
+def _free_signals() -> list[signal.Signals]:
+    """Those that are not ignored, as Ctrl-C is by a shell's background jobs, or handled by other than Python code."""
+    if threading.current_thread() is not threading.main_thread():  # Python lets no other one have handlers
+        return []
+    return [number for number in _SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]

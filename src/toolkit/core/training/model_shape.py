@@ -17,8 +17,9 @@ from transformers.pytorch_utils import Conv1D
 
 from toolkit.core.models.compiled_layers import should_compile
 from toolkit.core.models.devices import compute_dtype, training_device
-from toolkit.core.models.hf import HfBackend, keep_trained_weights_in_float32, model_files
+from toolkit.core.models.hf import HfBackend, keep_trained_weights_in_float32
 from toolkit.core.models.load import choose_backend
+from toolkit.core.models.loading import model_files
 from toolkit.core.models.lora import add_adapter, with_fused_layers
 from toolkit.errors import ModelError
 

@@ -36,7 +36,9 @@ def _train(trainer: Any, checkpoint: Path | None) -> None:
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except UnpicklingError as error:  # torch reads tensors and numbers alone
+        if checkpoint is None:
+            raise
         raise ModelError(
             f"{checkpoint} is not as this toolkit writes checkpoints: a file in it holds more than tensors and "
-            "numbers, and was not read; take the folder away, and resume from an older one"
+            "numbers, and was not read; resume from an older one without it, or start another run"
         ) from error

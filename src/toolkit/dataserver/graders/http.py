@@ -99,7 +99,7 @@ def _id_of(result: Mapping[str, Any]) -> str | None:
 def _outcome(result: Mapping[str, Any], service: "Caller") -> Outcome:
     hide = service.grader.hide_token
     detail = result.get("detail")
-    detail = service.clean(hide(detail)) if isinstance(detail, str) else ""
+    detail = service.clean(detail) if isinstance(detail, str) else ""
     match result.get("status"), result.get("score"):
         case ("abstain" | "error") as status, None:
             return Failure(status, detail or f"the service's status is {status}")

@@ -5,6 +5,7 @@ goes wrong with one completion may cost another one its score, so failures are v
 """
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, JsonValue, field_validator
 
-from toolkit.core.config.environment import VariableName, hidden
+from toolkit.core.config.environment import SHORTEST_SECRET, VariableName, hidden
 from toolkit.core.config.keys import KeyPath, dotted, is_secret
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Grader, Score
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from toolkit.dataserver.graders.calls import Caller
 
 
-# A shorter text, such as a marker, is no secret whatever its key is called.
-_SHORTEST_SECRET = 8
+# A token of a language model, such as <|im_end|>, is no secret whatever its key is called; nor is a short text.
+_MARKER = re.compile(r"<.*>|\[.*\]")
 
 # This machine, however it is written: `all://` stands for http and https.
 _LOOPBACK = ("all://localhost", "all://127.0.0.1", "all://[::1]")
@@ -84,7 +85,7 @@ class RemoteGrader(Grader):
             raise ValueError("the url must begin with http:// or https:// and name a host")
         if "@" in url:
             raise ValueError("the url holds a user name or password; put a token into the environment (token_env)")
-        named = [name for name, _ in parse_qsl(urlsplit(url).query) if _is_named_like_a_secret(name)]
+        named = [name for name, _ in parse_qsl(urlsplit(url).query) if is_secret((name,))]
         if named:
             raise ValueError(f"the url holds a secret ({named[0]}); put it into the environment (token_env)")
         return url
@@ -130,17 +131,13 @@ class RemoteGrader(Grader):
 
 
 def place_of_secret(value: JsonValue, path: KeyPath = ()) -> str | None:
-    """The key of the first text in free-form data that is named like a secret and is long enough to be one."""
+    """The key of the first text in free-form data that is named like a secret, and could be one."""
     if isinstance(value, str):
-        is_one = _is_named_like_a_secret(str(path[-1])) and len(value) >= _SHORTEST_SECRET
+        name = next((str(part) for part in reversed(path) if isinstance(part, str)), "")
+        is_one = is_secret((name,)) and len(value) >= SHORTEST_SECRET and not _MARKER.fullmatch(value)
         return dotted(path) if is_one else None
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return next((found for key, item in items if (found := place_of_secret(item, (*path, key)))), None)
-
-
-def _is_named_like_a_secret(key: str) -> bool:
-    # As headers are written: x-api-key.
-    return is_secret((key.replace("-", "_"),))
 
 
 def new_client() -> "httpx.AsyncClient":
