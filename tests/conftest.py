@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+# The console keeps the width that COLUMNS says when it is made, so it is made where nothing says one.
+os.environ.pop("COLUMNS", None)
+import toolkit.core.runs.progress  # noqa: F401
+
 # The hub's library reads it when it is imported, which other conftest files may do before any hook or fixture runs.
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Processes that test at once share the cores.

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from toolkit.cli.sft import main
 
-WIDE = {"COLUMNS": "120"}
+WIDE = {"COLUMNS": "160"}
 
 
 def shown(*arguments: str, exit_code: int = 0) -> str:

@@ -45,7 +45,7 @@ def dry_run(folder: Path) -> Callable[..., Result]:
     def run(*overrides: str) -> Result:
         before = sorted(path.name for path in folder.iterdir())
         sets = [part for override in overrides for part in ("--set", override)]
-        result = CliRunner().invoke(main, ["run.yaml", "--dry-run", *sets], env={"COLUMNS": "120"})
+        result = CliRunner().invoke(main, ["run.yaml", "--dry-run", *sets], env={"COLUMNS": "160"})
         assert sorted(path.name for path in folder.iterdir()) == before
         assert result.stdout == ""
         return result

@@ -10,7 +10,7 @@ from canaries import SECRETS, secrets_in
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.core.config.environment import (
+from toolkit.core.hidden_secrets import (
     DiscreetFormatter,
     hidden,
     known_secrets,

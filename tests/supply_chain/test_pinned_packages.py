@@ -4,8 +4,10 @@ import re
 import runpy
 import subprocess
 import sys
+import sysconfig
 import tomllib
-from importlib.metadata import distributions
+from collections.abc import Iterable
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,9 +45,14 @@ def test_each_package_is_pinned_once(file: str) -> None:
     assert len(pins(file)) == len(lines) > 50
 
 
+def _installed() -> Iterable[Distribution]:
+    # Where packages are installed, and not wherever some package has added to Python's path, as setuptools does.
+    return distributions(path=list({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+
+
 def test_what_is_installed_is_what_is_pinned() -> None:
     """Both ways: nothing of another version, nothing that is pinned and missing, and nothing besides."""
-    installed = {normal(each.metadata["Name"]): Version(each.version).public for each in distributions()}
+    installed = {normal(each.metadata["Name"]): Version(each.version).public for each in _installed()}
     installed = {name: version for name, version in installed.items() if name not in OWN}
     pinned = {name: Version(version).public for name, version in pins("constraints-cpu.txt").items()}
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
-from toolkit.core.config.environment import DiscreetFormatter, without_secrets
 from toolkit.core.config.keys import on_one_line
+from toolkit.core.hidden_secrets import DiscreetFormatter, without_secrets
 from toolkit.errors import RunInterrupted, ToolkitError
 
 

@@ -7,8 +7,8 @@ from email.utils import parsedate_to_datetime
 import httpx
 from pydantic import ValidationError
 
-from toolkit.core.config.environment import hidden, without_secrets
 from toolkit.core.faults import clipped
+from toolkit.core.hidden_secrets import hidden, without_secrets
 from toolkit.dataserver.schemas import Problem
 from toolkit.errors import ServerError
 

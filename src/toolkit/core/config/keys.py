@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toolkit.core.config.environment import without_passwords
+from toolkit.core.hidden_secrets import without_passwords
 from toolkit.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]

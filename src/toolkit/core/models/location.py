@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from toolkit.core.config.environment import without_secrets
+from toolkit.core.hidden_secrets import without_secrets
 from toolkit.errors import ModelError
 
 # Weights as torch.save writes them; vLLM would take each of these.

@@ -8,7 +8,6 @@ from typing import Any
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.lost_ranks import ranks_explained
 from toolkit.core.runs.resume import ResumePoint
-from toolkit.core.training.interruption import interruptible
 from toolkit.errors import ModelError
 
 
@@ -26,6 +25,8 @@ def run_training(
         RunError: another process of the run ended.
         ModelError: the checkpoint holds more than tensors and numbers.
     """
+    from toolkit.core.training.interruption import interruptible  # transformers, which comes after the backend
+
     # Here, and not only around the whole run: torchrun does not wait until an engine or a server is closed.
     with ranks_explained(run), interruptible(trainer, run, may_stop_after):
         trainer.accelerator.wait_for_everyone()

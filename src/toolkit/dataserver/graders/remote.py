@@ -13,8 +13,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, JsonValue, field_validator
 
-from toolkit.core.config.environment import SHORTEST_SECRET, VariableName, hidden
+from toolkit.core.config.environment import VariableName
 from toolkit.core.config.keys import KeyPath, dotted, is_secret
+from toolkit.core.hidden_secrets import SHORTEST_SECRET, hidden
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Grader, Score
 from toolkit.errors import ConfigError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
-from toolkit.core.config.environment import DiscreetFormatter
+from toolkit.core.hidden_secrets import DiscreetFormatter
 from toolkit.core.runs.progress import console
 
 _OWN = ("request_id", "status", "ms")
