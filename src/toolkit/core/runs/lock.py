@@ -92,10 +92,14 @@ class ProcessLock:
         """
         folder = self._path.parent
         self._made = [each for each in (folder, *folder.parents) if not each.exists()]
-        for _ in range(_TRIES):
-            folder.mkdir(parents=True, exist_ok=True)
-            if self._take():
-                return self
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                if self._take():
+                    return self
+            except (FileExistsError, FileNotFoundError):  # it may go while it is made, with another's lock
+                if not tries_left:
+                    raise
             time.sleep(_SECONDS_BETWEEN_TRIES)
         raise HeldError(holder_of(self._path) or _UNKNOWN)
 
