@@ -74,9 +74,7 @@ class Loaded:
     def _secrets(self) -> frozenset[str]:
         """The variables that hold what the config has the server know; a grader of the user's own has no use for it."""
         named = [grader.token_env for grader in self.graders.values() if isinstance(grader, RemoteGrader)]
-        journal = self.config.journal
-        of_database = "PGPASSWORD" if journal is not None and journal.url is not None else None
-        return frozenset(filter(None, [*named, self.config.listen.token_env, of_database]))
+        return frozenset(filter(None, [*named, self.config.listen.token_env, "PGPASSWORD"]))
 
     @property
     def asks_services(self) -> bool:

@@ -13,7 +13,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Score
 from toolkit.dataserver.graders.judging import DEFAULT_TEMPLATE, Scale, fill_template, is_empty_answer, read_verdict
-from toolkit.dataserver.graders.remote import CallFailedError, Failure, Outcome, RemoteGrader, place_of_secret
+from toolkit.dataserver.graders.remote import CallFailedError, Failure, Outcome, RemoteGrader, require_no_secret
 
 if TYPE_CHECKING:
     import httpx
@@ -73,9 +73,7 @@ class LlmJudge(RemoteGrader):
     @field_validator("request")
     @classmethod
     def _holds_no_secret(cls, request: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        place = place_of_secret(request)
-        if place is not None:
-            raise ValueError(f"{place} holds a secret, which has no place in a config; name it by token_env")
+        require_no_secret(request, "name it by token_env")
         return request
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ from toolkit.core.config.strict import resolve_path
 from toolkit.core.files import require_file
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Grader, Score, checked_score
-from toolkit.dataserver.graders.remote import place_of_secret
+from toolkit.dataserver.graders.remote import require_no_secret
 from toolkit.dataserver.graders.user_code import find_module_file, load_scorer, split_place
 
 
@@ -55,9 +55,7 @@ class PythonGrader(Grader):
     @field_validator("params")
     @classmethod
     def _hold_no_secret(cls, params: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        place = place_of_secret(params)
-        if place is not None:
-            raise ValueError(f"{place} holds a secret, which has no place in a config; read it from the environment")
+        require_no_secret(params, "read it from the environment")
         return params
 
     @field_validator("import_")

@@ -131,6 +131,13 @@ class RemoteGrader(Grader):
         raise NotImplementedError
 
 
+def require_no_secret(value: JsonValue, instead: str) -> None:
+    """Raise ValueError if free-form data holds what is named like a secret; `instead` says where to put it."""
+    place = place_of_secret(value)
+    if place is not None:
+        raise ValueError(f"{place} holds a secret, which has no place in a config; {instead}")
+
+
 def place_of_secret(value: JsonValue, path: KeyPath = ()) -> str | None:
     """The key of the first text in free-form data that is named like a secret, and could be one."""
     if isinstance(value, str):
