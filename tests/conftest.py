@@ -4,9 +4,12 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from dataserver.postgres import PostgresServer
 
 # The console keeps the width that COLUMNS says when it is made, so it is made where nothing says one.
 os.environ.pop("COLUMNS", None)
@@ -39,6 +42,15 @@ def users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | None
         for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
             environment.delenv(name, raising=False)
         yield before
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator["PostgresServer"]:
+    """A running PostgreSQL server. There is one for all, since its password stands in the environment."""
+    from dataserver.postgres import postgres_server
+
+    with postgres_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

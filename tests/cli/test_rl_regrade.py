@@ -3,7 +3,6 @@
 import hashlib
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from dataserver.offline.offline_cases import (
     write_journal,
     write_lines,
 )
-from dataserver.postgres import PostgresServer, postgres_server
 from dataserver.serving import a_config, gold_of, serving, until
 from running import BIN
 from toolkit.dataserver.journal.config import JournalConfig
@@ -47,13 +45,6 @@ def folder(tmp_path: Path, graded: bytes, monkeypatch: pytest.MonkeyPatch) -> Pa
     write_config(tmp_path)
     (tmp_path / "graded.jsonl").write_bytes(graded)
     return tmp_path
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """A running PostgreSQL server."""
-    with postgres_server() as server:
-        yield server
 
 
 def regrade(*arguments: str | Path, expect: int = 0) -> str:

@@ -69,7 +69,7 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
+def postgres_server(password: str | None = None) -> Iterator[PostgresServer]:
     """A running server; at the end it is stopped and its folder removed."""
     # Not pytest's own folder, which only its owner may enter.
     folder = Path(tempfile.mkdtemp(prefix="toolkit-postgres-"))
@@ -77,7 +77,7 @@ def postgres_server() -> Iterator[PostgresServer]:
         if os.geteuid() == 0:
             os.chown(folder, pwd.getpwnam("postgres").pw_uid, -1)
         with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("PGPASSWORD", secrets.token_hex(8))
+            environment.setenv("PGPASSWORD", password or secrets.token_hex(8))
             server = PostgresServer(folder)
             server.start()
             try:

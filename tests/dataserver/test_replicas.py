@@ -1,22 +1,14 @@
 """Several servers of one config behind a load balancer: whichever is asked, nothing differs or is kept twice."""
 
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
-import pytest
 
-from dataserver.postgres import PostgresServer, postgres_server
+from dataserver.postgres import PostgresServer
 from dataserver.serving import a_config, good, serving, until
 from dataserver.trainer import rows_of, train
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
 
 
 def test_replicas_with_one_database_answer_as_one_server(tmp_path: Path, postgres: PostgresServer) -> None:

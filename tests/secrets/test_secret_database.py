@@ -1,6 +1,5 @@
 """The password of the journal's database: it opens the journal, and stands nowhere."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from canaries import SECRETS, files_below, leaks, secrets_in, watched
 from psycopg import sql
 
 from dataserver.graders.services import free_port
-from dataserver.postgres import PostgresServer, postgres_server
+from dataserver.postgres import postgres_server
 from dataserver.serving import a_config, gold_of, serving
 from running import BIN
 
@@ -18,20 +17,10 @@ PASSWORD = SECRETS["PGPASSWORD"]
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def url(postgres: PostgresServer) -> str:
+def url() -> Iterator[str]:
     """Of a database that opens to the secret password."""
-    address = f"host=127.0.0.1 port={postgres.port} user=journal dbname=postgres"
-    url = postgres.new_database()
-    with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute(sql.SQL("ALTER ROLE journal PASSWORD {}").format(PASSWORD))
-    os.environ["PGPASSWORD"] = PASSWORD  # until the end of `postgres_server`, which puts it back
-    return url
+    with postgres_server(PASSWORD) as server:
+        yield server.new_database()
 
 
 def rows_of(url: str) -> bytes:
@@ -66,7 +55,7 @@ def test_a_journal_is_kept_with_the_password_and_without_a_trace_of_it(url: str,
 
 
 @pytest.mark.parametrize("debug", [True, False])
-def test_a_wrong_password_is_told_without_it(postgres: PostgresServer, url: str, tmp_path: Path, debug: bool) -> None:
+def test_a_wrong_password_is_told_without_it(url: str, tmp_path: Path, debug: bool) -> None:
     config = a_config(tmp_path / "config", journal={"url": url})
     wrong = {**SECRETS, "PGPASSWORD": SECRETS["HF_TOKEN"]}
 

@@ -6,17 +6,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from dataserver.postgres import PostgresServer, postgres_server
 from toolkit.dataserver.journal.config import JournalConfig
 from toolkit.dataserver.journal.database import open_database
 from toolkit.dataserver.journal.writer import JournalWriter
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """A running PostgreSQL server."""
-    with postgres_server() as server:
-        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -1,4 +1,4 @@
-"""Journals to write to: in a file, and in a PostgreSQL server that is started once."""
+"""Journals to write to: in a file, and in a PostgreSQL server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,18 +6,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from dataserver.postgres import PostgresServer, postgres_server
 from toolkit.dataserver.journal.config import JournalConfig
 from toolkit.dataserver.journal.database import open_database
 from toolkit.dataserver.journal.reader import JournalReader
 from toolkit.dataserver.journal.writer import JournalWriter
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """A running PostgreSQL server."""
-    with postgres_server() as server:
-        yield server
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """A folder with a config, and a PostgreSQL server that is started once."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from offline_cases import load, write_config
 
-from dataserver.postgres import PostgresServer, postgres_server
 from toolkit.dataserver.loaded import Loaded
 
 
@@ -20,10 +18,3 @@ def config(tmp_path: Path) -> Path:
 def loaded(config: Path) -> Loaded:
     """What it names."""
     return load(config)
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """A running PostgreSQL server."""
-    with postgres_server() as server:
-        yield server
