@@ -77,8 +77,9 @@ def test_a_loss_that_stays_within_four_tenths_of_what_it_began_with_is_no_spike(
 
 @given(st.lists(st.floats(0.5, 1.5), min_size=10, max_size=60), st.floats(20, 1e6))
 def test_a_loss_far_above_all_before_is_always_one(values: list[float], spike: float):
-    # The median deviation of numbers from 0.5 to 1.5 is at most 1, and 10 of it at most 10.
-    assert warned(LossSpike(), losses([*values, spike])) == [len(values) + 1]
+    # The median deviation of numbers from 0.5 to 1.5 is at most 1, and 10 of it at most 10. One of them may be a spike
+    # too: 1.5 is, after 0.5 again and again.
+    assert warned(LossSpike(), losses([*values, spike]))[-1:] == [len(values) + 1]
 
 
 @pytest.mark.parametrize(("loss", "warns"), [(0.0, True), (4e-5, True), (-4e-5, True), (6e-5, False), (-0.3, False)])
