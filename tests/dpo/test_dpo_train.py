@@ -73,12 +73,17 @@ def test_before_and_after_are_the_first_and_the_last_evaluation() -> None:
         {"step": 2, "loss": 0.5, "reward_margin": 0.4, "divergence": 0.1},
         {"step": 2, "eval_loss": 0.5, "eval_reward_margin": 0.3},
     ]
-    assert preference_results(rows) == {
+    counters = {"tokens": 500, "trained_tokens": 200, "seconds": 2.0}
+    assert preference_results(rows, counters) == {
+        "loss": 0.5,
+        "validation_loss": 0.5,
+        "trained_tokens": 200,
+        "tokens_per_second": 250.0,
         "reward_margin": 0.4,
         "divergence": 0.1,
         "held_out": {"loss": {"before": 0.7, "after": 0.5}, "reward_margin": {"before": 0.0, "after": 0.3}},
     }
-    assert preference_results(rows[:2])["held_out"] == {}
+    assert preference_results(rows[:2], counters)["held_out"] == {}
 
 
 @pytest.mark.parametrize(

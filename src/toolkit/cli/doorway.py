@@ -90,7 +90,7 @@ def clear_errors(debug: bool) -> Iterator[None]:
         _say("interrupted")
         raise typer.Exit(130) from None
     except RunInterrupted as stopped:
-        _say(str(stopped))
+        _say(_shown(str(stopped)))
         raise typer.Exit(stopped.exit_code) from None
     except ToolkitError as error:
         _tell(str(error), debug)
@@ -104,9 +104,12 @@ def clear_errors(debug: bool) -> Iterator[None]:
 def _tell(message: str, debug: bool) -> None:
     if debug:
         _say(without_secrets(traceback.format_exc()).rstrip("\n"))
-    # Line by line: what a name or a value holds is shown, and does not steer the terminal.
-    lines = [on_one_line(line) for line in without_secrets(f"error: {message}").split("\n")]
-    _say("\n".join(lines))
+    _say(_shown(f"error: {message}"))
+
+
+def _shown(message: str) -> str:
+    """Line by line: what a name or a value holds is shown, and does not steer the terminal."""
+    return "\n".join(on_one_line(line) for line in without_secrets(message).split("\n"))
 
 
 def _say(text: str) -> None:

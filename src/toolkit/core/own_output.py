@@ -43,6 +43,13 @@ def require_unowned(output: Path) -> None:
         raise _in_use(output, holder)
 
 
+def written_in(folder: Path) -> Iterator[tuple[str, Holder]]:
+    """The names of files and folders in `folder` that processes are writing, and which those are."""
+    for lock in folder.glob(".*.lock"):
+        if (holder := holder_of(lock)) is not None:
+            yield lock.name.removeprefix(".").removesuffix(".lock"), holder
+
+
 def lock_of(output: Path) -> Path:
     """The file that is locked while `output` is written."""
     absolute = Path(os.path.realpath(output))  # one file, whatever it is called

@@ -1,12 +1,13 @@
 """The end of a run of preference optimisation: the model at its root, pictures, and what training changed."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
 from toolkit.core.runs.directory import RunDirectory
-from toolkit.core.runs.finish import finish_run, summary
+from toolkit.core.runs.finish import finish_run, loss_results, summary
 from toolkit.core.runs.plots import Picture
 from toolkit.core.runs.progress import console
 from toolkit.dpo.config.dpo import DPOConfig
@@ -37,15 +38,15 @@ _PICTURES = {
 
 def finish(run: RunDirectory, config: DPOConfig, max_steps: int) -> dict[str, Any]:
     """Export the last or the best checkpoint, draw the plots, print the table, and write and return `result.json`."""
-    result = finish_run(run, config.run.export, max_steps, pictures=_PICTURES, more=preference_results)
+    result = finish_run(run, config.run.export, max_steps, pictures=_PICTURES, results=preference_results)
     if result["held_out"]:
         console.print(change_table(result["held_out"]), soft_wrap=False)
     console.print(summary(result))
     return result
 
 
-def preference_results(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The last step's measures, and those of the first and the last evaluation, from the lines of metrics.jsonl.
+def preference_results(rows: list[dict[str, Any]], counters: Mapping[str, Any]) -> dict[str, Any]:
+    """What `loss_results` says, the last step's measures, and those of the first and the last evaluation.
 
     `held_out` has `before` and `after` for each measure; it is empty where there are not two evaluations.
     """
@@ -56,7 +57,8 @@ def preference_results(rows: list[dict[str, Any]]) -> dict[str, Any]:
         first, final = evaluated[0], evaluated[-1]
         names = [name for name in _WORDS if f"eval_{name}" in first and f"eval_{name}" in final]
         held_out = {name: {"before": first[f"eval_{name}"], "after": final[f"eval_{name}"]} for name in names}
-    return {**{name: last[name] for name in METRICS if name in last}, "held_out": held_out}
+    measures = {name: last[name] for name in METRICS if name in last}
+    return {**loss_results(rows, counters), **measures, "held_out": held_out}
 
 
 def change_table(held_out: dict[str, dict[str, float]]) -> Table:

@@ -22,9 +22,8 @@ from toolkit.core.runs.resume import ResumePoint, find_resume_point, prepare_run
 from toolkit.core.runs.sharding import require_whole_model
 from toolkit.core.training.announce import Schedule, announce_changes, announce_start
 from toolkit.core.training.arguments import accumulation_steps, require_kernels
-from toolkit.core.training.out_of_memory import memory_explained
 from toolkit.core.training.running import run_training
-from toolkit.core.training.settings import training_settings
+from toolkit.core.training.trained_model import trained_model
 from toolkit.dpo.config.dpo import DPOConfig
 from toolkit.dpo.data import PreferenceData, prepare_data
 from toolkit.dpo.separate import require_same_tokens
@@ -61,13 +60,8 @@ def _train(config: DPOConfig, run: RunDirectory, *, resume: bool) -> dict[str, A
     console.print(ledger_table(data.ledgers), soft_wrap=False)
     identity = run_identity(config, data, tokenizer)
     point = find_resume_point(run, identity, data.curriculum, resume=resume)
-    with memory_explained(config, run, point.counters) as sizes:
-        settings = training_settings(
-            config.chat, config.training, config.chat.max_length, steps=data.max_steps, was_compiled=point.compiled
-        )
-        loaded = backend.load_for_training(config.model, config.lora, settings=settings)
+    with trained_model(config, run, point, backend, longest=config.chat.max_length, steps=data.max_steps) as loaded:
         identity["compiled"] = loaded.compiled
-        sizes.watch(loaded.model)
         require_weights = partial(require_same_weights, run, identity, resume=resume)
         trainer = _build_trainer(config, data, loaded, run, point.counters, require_weights)
         if is_main_process():

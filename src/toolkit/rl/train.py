@@ -20,9 +20,8 @@ from toolkit.core.runs.resume import ResumePoint, prepare_run_directory, resume_
 from toolkit.core.runs.sharding import launched_as, require_whole_model
 from toolkit.core.training.announce import Schedule, announce_changes, announce_start
 from toolkit.core.training.arguments import require_kernels
-from toolkit.core.training.out_of_memory import memory_explained
 from toolkit.core.training.running import run_training
-from toolkit.core.training.settings import training_settings
+from toolkit.core.training.trained_model import trained_model
 from toolkit.dataserver.schemas import Meta
 from toolkit.errors import RunError
 from toolkit.rl.clock import Clock
@@ -73,14 +72,9 @@ def _train(plan: RunPlan, backend: Backend, connection: Connection, *, resume: b
     point = find_resume_point(run, identity, plan.clock, resume=resume)
     if resume and (done := _finished(run, plan.max_steps)):
         return done
-    with memory_explained(config, run, point.counters) as sizes:
-        longest = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
-        settings = training_settings(
-            config.chat, config.training, longest, steps=plan.max_steps, was_compiled=point.compiled
-        )
-        loaded = backend.load_for_training(config.model, config.lora, settings=settings)
+    longest = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
+    with trained_model(config, run, point, backend, longest=longest, steps=plan.max_steps) as loaded:
         identity["compiled"] = loaded.compiled
-        sizes.watch(loaded.model)
         from toolkit.rl.build import open_trainer  # imports what a backend changes, so only now that it is there
 
         encoder = conversation_encoder(config.chat, loaded.tokenizer)

@@ -65,8 +65,14 @@ def test_a_kind_of_run_adds_numbers_and_pictures_of_its_own(trained):
         "own": Picture("loss, twice", {"one": "loss", "other": "eval_loss"}),
         "nothing": Picture("what no line has", {"none": "no such key"}),
     }
-    more = {"more": lambda rows: {"first": rows[0]["step"]}}
-    result = finish_run(trained, "last", max_steps=2, pictures=pictures, **more)
+    result = finish_run(
+        trained,
+        "last",
+        max_steps=2,
+        pictures=pictures,
+        results=lambda rows, counters: {"first": rows[0]["step"], "answers": counters["rows"]},
+    )
+    assert result["answers"] == 8 and "loss" not in result
     assert result["first"] == json.loads(trained.result.read_text())["first"] == 0
     assert [path.name for path in trained.plots.iterdir()] == ["own.png"]
 

@@ -6,7 +6,6 @@ import sys
 import pytest
 import torch
 
-from toolkit.core.config.training import TrainingConfig
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.training.memory_advice import Phase
@@ -48,7 +47,7 @@ def test_other_errors_are_not():
 def test_another_error_goes_through_as_it_is(tmp_path):
     with (
         pytest.raises(ModelError, match=r"^mine$"),
-        memory_explained(TrainingConfig(), RunDirectory(tmp_path), RunCounters()),
+        memory_explained({}, RunDirectory(tmp_path), RunCounters()),
     ):
         raise ModelError("mine")
 
@@ -56,7 +55,7 @@ def test_another_error_goes_through_as_it_is(tmp_path):
 def test_before_anything_is_known_the_message_says_how_much_was_asked_for(tmp_path):
     with (
         pytest.raises(RunError) as caught,
-        memory_explained(TrainingConfig(), RunDirectory(tmp_path), RunCounters()),
+        memory_explained({}, RunDirectory(tmp_path), RunCounters()),
     ):
         torch.empty(TOO_LARGE, dtype=torch.uint8)
     first, *_, last = str(caught.value).splitlines()

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.core.files import atomic_write_text
+from toolkit.core.own_output import written_in
 from toolkit.core.runs.lock import HeldError, Holder, ProcessLock, holder_of
 from toolkit.core.runs.processes import is_main_process
 from toolkit.core.runs.progress import console
@@ -117,9 +118,8 @@ def check_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> 
     holder = holder_of(run.lock)
     if holder is not None:
         raise _in_use(run, holder)
-    for lock in run.path.glob(".*.lock") if overwrite else ():
-        if lock != run.lock and (writer := holder_of(lock)) is not None:
-            raise ConfigError(f"{run.path} cannot be replaced: {lock.name[1:-5]} in it is being written by {writer}")
+    for name, writer in written_in(run.path) if overwrite else ():
+        raise ConfigError(f"{run.path} cannot be replaced: {name} in it is being written by {writer}")
     _require_room(run, resume=resume, overwrite=overwrite)
 
 

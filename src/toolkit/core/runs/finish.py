@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from toolkit.core.runs.plots import Picture
 
 Rows = list[dict[str, Any]]
+_MEASURES = ("eval_loss", "eval_reward")  # by which a checkpoint is the best
+
+
+def loss_results(rows: Rows, counters: Mapping[str, Any]) -> dict[str, Any]:
+    """Losses and speed of a run, from the lines of metrics.jsonl and the last checkpoint's counters."""
+    return {
+        "loss": next((row["loss"] for row in reversed(rows) if "loss" in row), None),
+        "validation_loss": next((row["eval_loss"] for row in reversed(rows) if "eval_loss" in row), None),
+        "trained_tokens": counters["trained_tokens"],
+        "tokens_per_second": round(counters["tokens"] / counters["seconds"], 1),
+    }
 
 
 def finish_run(
@@ -25,13 +36,16 @@ def finish_run(
     max_steps: int,
     *,
     pictures: "Mapping[str, Picture] | None" = None,
-    more: Callable[[Rows], dict[str, Any]] = lambda rows: {},
+    results: Callable[[Rows, Mapping[str, Any]], dict[str, Any]] = loss_results,
 ) -> dict[str, Any]:
     """Export the last or the best checkpoint, draw the plots and write `result.json`, which is returned.
 
     Args:
         pictures: what is drawn; loss and learning rate unless given.
-        more: what the result says besides, from the lines of metrics.jsonl.
+        results: what this kind of run has come to, from the lines of metrics.jsonl and the last counters.
+
+    Raises:
+        RunError: the run left no checkpoint.
     """
     from toolkit.core.runs.plots import PICTURES, plot_run  # heavy: matplotlib
 
@@ -39,7 +53,7 @@ def finish_run(
     if last is None:
         raise RunError(f"no complete checkpoint was written to {run.path}")
     rows = read_metrics(run.metrics)
-    chosen = exported_checkpoint(run, export, last, is_measured=any("eval_loss" in row for row in rows))
+    chosen = _exported_checkpoint(run, export, last, is_measured=any(key in row for row in rows for key in _MEASURES))
     export_checkpoint(run, chosen)
     plot_run(rows, run.plots, pictures or PICTURES)
     counters = last.state["counters"]
@@ -48,27 +62,13 @@ def finish_run(
         "steps": last.step,
         "max_steps": max_steps,
         "exported": chosen.name,
-        "loss": next((row["loss"] for row in reversed(rows) if "loss" in row), None),
-        "validation_loss": next((row["eval_loss"] for row in reversed(rows) if "eval_loss" in row), None),
-        **more(rows),
+        **results(rows, counters),
         "tokens": counters["tokens"],
-        "trained_tokens": counters["trained_tokens"],
         "seconds": round(counters["seconds"], 1),
-        "tokens_per_second": round(counters["tokens"] / counters["seconds"], 1),
         "peak_memory_gib": round(peak_memory_bytes() / 2**30, 2),
     }
     run.write_json(run.result, result)
     return result
-
-
-def exported_checkpoint(
-    run: RunDirectory, export: Literal["last", "best"], last: Checkpoint, *, is_measured: bool
-) -> Path:
-    """The checkpoint to export; it is said where that is not the best one although it was wanted and measured."""
-    best = best_checkpoint(run) if export == "best" else None
-    if export == "best" and best is None and is_measured:
-        console.print(f"the best checkpoint is lost or damaged, so the last one is exported: {last.path.name}")
-    return best or last.path
 
 
 def finished_result(run: RunDirectory, max_steps: int) -> dict[str, Any] | None:
@@ -89,3 +89,13 @@ def summary(result: dict[str, Any]) -> str:
         f"({result['tokens_per_second']:,.0f} tok/s), {losses}, peak memory {result['peak_memory_gib']:.1f} GiB\n"
         f"{result['exported']} is exported to {result['directory']}; plots are in its folder plots"
     )
+
+
+def _exported_checkpoint(
+    run: RunDirectory, export: Literal["last", "best"], last: Checkpoint, *, is_measured: bool
+) -> Path:
+    """The checkpoint to export; it is said where that is not the best one although it was wanted and measured."""
+    best = best_checkpoint(run) if export == "best" else None
+    if export == "best" and best is None and is_measured:
+        console.print(f"the best checkpoint is lost or damaged, so the last one is exported: {last.path.name}")
+    return best or last.path

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pydantic import BaseModel
-
 from toolkit.core.runs.checkpoints import latest_checkpoint
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.directory import RunDirectory
@@ -57,11 +55,11 @@ class ForwardSizes:
 
 
 @contextmanager
-def memory_explained(config: BaseModel, run: RunDirectory, counters: RunCounters) -> Iterator[ForwardSizes]:
+def memory_explained(config: dict[str, Any], run: RunDirectory, counters: RunCounters) -> Iterator[ForwardSizes]:
     """Turn a failed allocation into one message.
 
     Args:
-        config: of the run; its values are looked at for what could be changed.
+        config: that of the run, as JSON; it is looked at for what could be changed.
         counters: those that go on with the run.
 
     Yields:
@@ -90,13 +88,15 @@ def ran_out_of_memory(error: BaseException) -> bool:
     return error.__cause__ is not None and ran_out_of_memory(error.__cause__)
 
 
-def _message(error: Exception, config: BaseModel, run: RunDirectory, counters: RunCounters, sizes: ForwardSizes) -> str:
+def _message(
+    error: Exception, config: dict[str, Any], run: RunDirectory, counters: RunCounters, sizes: ForwardSizes
+) -> str:
     import torch  # whoever runs out of memory has it
 
     on_cuda = torch.cuda.is_available() and not _of_the_machine(error)
     phase, place = whereabouts(error, counters.step)
     measured = phase in (Phase.STEP, Phase.SCORE) and sizes.rows > 0
-    situation = Situation(config.model_dump(mode="json"), phase, on_cuda, sizes.tokens if measured else None)
+    situation = Situation(config, phase, on_cuda, sizes.tokens if measured else None)
     changes = cheapest_changes(situation)
     rows = f", with {sizes.rows} rows of up to {sizes.tokens:,} tokens in the model at once" * measured
     used = _cuda_memory() if on_cuda else _machine_memory()
