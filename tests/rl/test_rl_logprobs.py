@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM
 from trl.trainer.utils import selective_log_softmax_and_entropy
 
+from toolkit.core.models.compiled_layers import compile_layers
 from toolkit.core.training.labelled_head import LabelledHead
 from toolkit.core.training.shared_prompts import SharedPrompts
 from toolkit.rl.logprobs import CompletionLogprobs
@@ -89,3 +90,17 @@ def test_only_the_tokens_of_completions_go_through_the_head(model: Any) -> None:
     handle.remove()
 
     assert [shape[0] for shape in seen] == [sum(map(len, COMPLETIONS))]
+
+
+def test_one_row_of_a_batch_does_not_compile_the_layers_once_more(tiny_model: Path) -> None:
+    ids, mask = batch()
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    ours = CompletionLogprobs(SharedPrompts(LabelledHead(model), model), 1.0)
+    compile_layers(model, 3, torch.float32)
+    ours.compute(model, ids, mask, LONGEST, 3)
+
+    with torch.compiler.set_stance("fail_on_recompile"):
+        two, _ = ours.compute(model, ids[:2], mask[:2], LONGEST, 3)
+        one, _ = ours.compute(model, ids[:1], mask[:1], LONGEST, 3)
+
+    assert torch.allclose(one, two[:1], atol=1e-5)

@@ -40,8 +40,10 @@ def answers(config: Path, step: int) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("sync", ["weights", "adapter"])
-def test_vllm_answers_with_the_weights_of_the_step(tmp_path: Path, vllm_model: Path, sync: str) -> None:
-    config = vllm_run(tmp_path / "vllm", vllm_model, rollout={"sync": sync}, training={"max_steps": 4})
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_vllm_answers_with_the_weights_of_the_step(tmp_path: Path, vllm_model: Path, sync: str, compiled: bool) -> None:
+    training = {"max_steps": 4, "compile": compiled}
+    config = vllm_run(tmp_path / "vllm", vllm_model, rollout={"sync": sync}, training=training)
     train_here(config)
     transformers = vllm_run(
         tmp_path / "hf",

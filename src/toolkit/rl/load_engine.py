@@ -73,6 +73,7 @@ def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: P
         revision=config.model.revision if alone else None,
         trust_remote_code=config.model.trust_remote_code,
         seed_each=False,
+        eager=False if loaded.compiled else None,
     )
     return VllmRolloutEngine(sync, end_ids, options)
 

@@ -7,11 +7,13 @@ completions' own tokens only. A prompt that several rows of it begin with is com
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from toolkit.core.masks import IGNORED_LABEL
+from toolkit.core.models.compiled_layers import as_written
 from toolkit.core.training.shared_prompts import SharedPrompts
 
 
@@ -38,7 +40,7 @@ class CompletionLogprobs:
             0 in the place of padding.
         """
         found = [
-            self._of_labels(model, *_moved_left(input_ids[part], attention_mask[part], completion_length))
+            self._of_labels(model, *_moved_left(input_ids[part], attention_mask[part], completion_length), rows)
             for part in _parts(len(input_ids), rows)
         ]
         kept = attention_mask[:, -completion_length:].bool()
@@ -46,8 +48,13 @@ class CompletionLogprobs:
         logprobs, entropies = (torch.cat(values) for values in zip(*found, strict=True))
         return nothing.masked_scatter(kept, logprobs), nothing.masked_scatter(kept, entropies)
 
-    def _of_labels(self, model: Any, ids: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        chosen, entropy = self._prompts.scores(model, ids, labels, temperature=self._temperature, entropies=True)
+    def _of_labels(
+        self, model: Any, ids: torch.Tensor, labels: torch.Tensor, rows: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        # For one row, where there are more as a rule, the layers would be compiled once more.
+        is_odd = len(ids) == 1 < rows
+        with as_written(model) if is_odd else nullcontext():
+            chosen, entropy = self._prompts.scores(model, ids, labels, temperature=self._temperature, entropies=True)
         assert entropy is not None
         return chosen, entropy
 

@@ -34,7 +34,8 @@ class RolloutConfig(SamplingConfig):
 
     engine: Literal["hf", "vllm"] = "hf"
     """What generates: the training model by transformers, which repeats exactly; or vLLM beside it, which is
-    several times as fast (`pip install 'posttrain-toolkit[vllm]'`; the README says how on a CPU)."""
+    several times as fast (`pip install 'posttrain-toolkit[vllm]'`; the README says how on a CPU, where it is compiled
+    if `training.compile` comes to true)."""
 
     sync: Literal["auto", "adapter", "weights"] = "auto"
     """What vLLM gets of each optimizer step: the LoRA adapter alone, or all weights with it folded in; `auto` takes
