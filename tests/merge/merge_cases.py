@@ -1,6 +1,7 @@
 """Tiny random models with tokenizers of their own, and adapters whose every trained value is random."""
 
 import json
+import shutil
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -78,6 +80,17 @@ def make_case(base: ModelConfig, adapter: Path, chat: ChatConfig = CHATML, **lor
     ids = torch.arange(len(loaded.tokenizer))[None]
     again = HfBackend().load_for_inference(base, adapter, chatml=chatml).model
     return Case(base, adapter, chat, ids, logits(again, ids))
+
+
+def write_run(case: Case, folder: Path) -> Path:
+    """A config in `folder`, which is returned, and its finished run with the adapter at its root."""
+    run = folder / "runs" / "task"
+    shutil.copytree(case.adapter, run)
+    (run / "config.yaml").write_text(yaml.safe_dump({"model": case.base.model_dump(), "chat": {}}))
+    (run / "manifest.json").write_text("{}")
+    config = folder / "task.yaml"
+    config.write_text("run: {output_dir: runs}\n")
+    return config
 
 
 def merge_case(case: Case, output: Path, **keywords: Any) -> MergeReport:

@@ -5,8 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
-from merge_cases import Case, json_of, logits_of_folder, make_base, make_case
+from merge_cases import Case, json_of, logits_of_folder, make_base, make_case, write_run
 from torch.testing import assert_close
 
 from toolkit.core.runs.recorded_files import record_files
@@ -22,14 +21,9 @@ def case(tmp_path: Path) -> Case:
 @pytest.fixture
 def config(case: Case, tmp_path: Path) -> Path:
     """A config with a finished run that exported the adapter and kept it as checkpoints 5 and 10."""
-    path = tmp_path / "task.yaml"
-    path.write_text("run: {output_dir: runs}\n")
-    run = tmp_path / "runs" / "task"
-    shutil.copytree(case.adapter, run)
-    (run / "config.yaml").write_text(yaml.safe_dump({"model": case.base.model_dump(), "chat": {}}))
-    (run / "manifest.json").write_text("{}")
+    path = write_run(case, tmp_path)
     for step in (5, 10):
-        add_checkpoint(run, step, case.adapter)
+        add_checkpoint(tmp_path / "runs" / "task", step, case.adapter)
     return path
 
 

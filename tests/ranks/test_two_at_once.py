@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dataserver.offline.offline_cases import read_lines, write_config, write_lines
-from merge.merge_cases import Case, json_of, make_base, make_case, weights
+from merge.merge_cases import Case, json_of, make_base, make_case, weights, write_run
 from running import BIN
 from toolkit.core.own_output import lock_of, own_output, require_unowned
 from toolkit.core.runs.lock import Holder
@@ -84,14 +83,7 @@ def case(tmp_path: Path) -> Case:
 @pytest.fixture
 def config(case: Case, tmp_path: Path) -> Path:
     """The config of a finished run."""
-    path = tmp_path / "task.yaml"
-    path.write_text("run: {output_dir: runs}\n")
-    run = tmp_path / "runs" / "task"
-    run.parent.mkdir()
-    case.adapter.rename(run)
-    (run / "config.yaml").write_text(yaml.safe_dump({"model": case.base.model_dump(), "chat": {}}))
-    (run / "manifest.json").write_text("{}")
-    return path
+    return write_run(case, tmp_path)
 
 
 def test_a_folder_that_is_being_merged_into_is_refused_whatever_was_asked_for(config: Path, tmp_path: Path) -> None:
