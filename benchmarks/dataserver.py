@@ -2,19 +2,22 @@
 
 python benchmarks/dataserver.py [--requests N] [--output FILE]
 
+The cheap grader compares whole numbers. math_verify gets golds that are fractions, other ones in each request, and
+answers that must be parsed: fractions that are not reduced, differences and decimals, three of four of them right.
 Prints a Markdown table, and writes the same numbers as JSON.
 """
 
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,9 +27,13 @@ import measuring
 import psutil
 
 ROWS = 100_000
+FRACTIONS = 2000
 COMPLETION_BYTES = 2000
+WARM_UP = 5
+"""Calls that are left out of percentiles."""
 PROMPTS = 8
 ITEMS = 64
+FRACTION = re.compile(r"Divide ([0-9]+) by ([0-9]+)")
 
 
 def main() -> None:
@@ -44,36 +51,47 @@ def main() -> None:
 def measure(folder: Path, requests: int, repeats: int) -> dict[str, float]:
     """All figures, in the units that their names say."""
     os.environ["POSTTRAIN_TOOLKIT_CACHE"] = str(folder / "cache")
-    write_data(folder / "data.jsonl")
-    cheap, maths = write_config(folder, "cheap", "number_exact"), write_config(folder, "maths", "math_verify")
+    measuring.write_rows(folder / "sums.jsonl", sums())
+    measuring.write_rows(folder / "fractions.jsonl", fractions())
+    cheap, maths = write_config(folder, "sums", "number_exact"), write_config(folder, "fractions", "math_verify")
     numbers: dict[str, float] = {}
     with served(cheap) as (_, _, seconds):
         numbers["start, cold, s"] = seconds
     with served(cheap) as (client, process, seconds):
         numbers["start, warm, s"] = seconds
         numbers |= percentiles("sample of 8", timed(repeats, lambda number: sample(client, number)))
-        samples = sample(client, 0)
-        numbers |= percentiles("grade of 64, cheap", timed(repeats, lambda _: grade(client, samples, ITEMS)))
+        samples = list(sample(client, 0))
+        numbers |= percentiles("grade of 64, cheap", timed(repeats, lambda _: grade(client, whole_numbers(samples))))
         numbers["cheap items per s"] = throughput(client, samples, seconds=10.0)
         numbers |= memory(client, process, samples, requests)
     with served(maths):
         pass  # the golds of this grader are checked and remembered
     with served(maths) as (client, _, _):
-        samples = sample(client, 0)
-        numbers |= percentiles(
-            "grade of 64, math_verify", timed(min(repeats, 50), lambda _: grade(client, samples, ITEMS))
-        )
+        count = min(repeats, 50)
+        asked = [written_fractions(sample(client, iteration), iteration) for iteration in range(count + WARM_UP + 1)]
+        if grade(client, asked.pop()) != 0.75 * ITEMS:
+            raise SystemExit("math_verify did not find three of four answers right")
+        seconds = timed(count, lambda iteration: grade(client, asked[iteration]))
+        numbers |= percentiles("grade of 64, math_verify", seconds)
     return numbers
 
 
-def write_data(path: Path) -> None:
+def sums() -> Iterator[dict[str, str]]:
     """Sums with their answers."""
     draw = random.Random(0)
-    with path.open("w") as file:
-        for _ in range(ROWS):
-            one, other = draw.randrange(10_000), draw.randrange(10_000)
-            question = f"Add the numbers {one} and {other}, and show how you do it. " * 4
-            file.write(json.dumps({"question": question, "answer": f"{one} + {other} #### {one + other}"}) + "\n")
+    for _ in range(ROWS):
+        one, other = draw.randrange(10_000), draw.randrange(10_000)
+        question = f"Add the numbers {one} and {other}, and show how you do it. " * 4
+        yield {"question": question, "answer": f"{one} + {other} #### {one + other}"}
+
+
+def fractions() -> Iterator[dict[str, str]]:
+    """Divisions with their answers as LaTeX; written as decimals they end."""
+    draw = random.Random(0)
+    for _ in range(FRACTIONS):
+        above, below = draw.randrange(1, 1000), draw.choice((4, 8, 16, 20, 25, 32, 40, 50, 80))
+        question = f"Divide {above} by {below}, and show how you do it. " * 4
+        yield {"question": question, "answer": rf"{above}/{below} #### \frac{{{above}}}{{{below}}}"}
 
 
 def write_config(folder: Path, name: str, grader: str) -> Path:
@@ -82,14 +100,14 @@ def write_config(folder: Path, name: str, grader: str) -> Path:
     config = {
         "prompts_per_iteration": PROMPTS,
         "datasets": {
-            "sums": {
-                "path": "data.jsonl",
+            name: {
+                "path": f"{name}.jsonl",
                 "columns": {"prompt": "question"},
                 "gold": {"extract": {"after": "####"}},
                 "graders": {grader: 1},
             }
         },
-        "stages": [{"name": "all", "until_step": 1_000_000, "mix": {"sums": 1}}],
+        "stages": [{"name": "all", "until_step": 1_000_000, "mix": {name: 1}}],
         "journal": {"path": f"{name}.sqlite"},
     }
     path.write_text(json.dumps(config))
@@ -116,14 +134,39 @@ def served(config: Path) -> Iterator[tuple[httpx.Client, psutil.Process, float]]
         server.wait(timeout=60)
 
 
-def sample(client: httpx.Client, iteration: int) -> list[str]:
-    """Sample ids of an iteration."""
+def sample(client: httpx.Client, iteration: int) -> dict[str, str]:
+    """Prompts of an iteration by the ids of their samples."""
     answer = client.post("/sample", json={"iteration": iteration, "batch_size": PROMPTS}).raise_for_status().json()
-    return [each["sample_id"] for each in answer["samples"]]
+    return {each["sample_id"]: each["messages"][-1]["content"] for each in answer["samples"]}
 
 
-def grade(client: httpx.Client, samples: list[str], items: int) -> None:
-    """Grade completions that were never graded before."""
+def whole_numbers(samples: Sequence[str], items: int = ITEMS) -> list[tuple[str, str]]:
+    """Samples in turns, each with an answer."""
+    return [(samples[number % len(samples)], str(number)) for number in range(items)]
+
+
+def written_fractions(samples: dict[str, str], seed: int) -> list[tuple[str, str]]:
+    """The same for `fractions`: one answer of four is wrong, the others are right and written in three ways."""
+    draw = random.Random(seed)
+    answers = []
+    for number in range(ITEMS):
+        sample_id, prompt = list(samples.items())[number % len(samples)]
+        found = FRACTION.search(prompt)
+        assert found is not None
+        above, below = map(int, found.groups())
+        times = draw.randrange(2, 10_000)
+        ways = (
+            rf"\frac{{{above * times}}}{{{below * times}}}",
+            rf"{times} - \frac{{{below * times - above}}}{{{below}}}",
+            str(above / below),
+            rf"\frac{{{above * times + 1}}}{{{below * times}}}",
+        )
+        answers.append((sample_id, ways[number // len(samples) % len(ways)]))
+    return answers
+
+
+def grade(client: httpx.Client, answers: Sequence[tuple[str, str]]) -> float:
+    """Grade completions that were never graded before, each with the answer to its sample; the sum of the rewards."""
     filler = "so we carry the one and write the digit below the line, "
     body = {
         "iteration": 0,
@@ -131,26 +174,27 @@ def grade(client: httpx.Client, samples: list[str], items: int) -> None:
         "items": [
             {
                 "item_id": str(number),
-                "sample_id": samples[number % len(samples)],
-                "completion": f"{random.random()} {filler * 40}"[: COMPLETION_BYTES - 20] + f" \\boxed{{{number}}}",
+                "sample_id": sample_id,
+                "completion": f"{random.random()} {filler * 40}"[: COMPLETION_BYTES - 20] + rf" \boxed{{{answer}}}",
                 "completion_tokens": 500,
             }
-            for number in range(items)
+            for number, (sample_id, answer) in enumerate(answers)
         ],
     }
     results = client.post("/grade", json=body).raise_for_status().json()["results"]
-    if [result["status"] for result in results] != ["ok"] * items:
+    if [result["status"] for result in results] != ["ok"] * len(answers):
         raise SystemExit(f"a completion was not graded: {results}")
+    return sum(result["reward"] for result in results)
 
 
 def timed(count: int, act: Callable[[int], Any]) -> list[float]:
-    """Seconds of each call, after five that warm up."""
+    """Seconds of each call, in order of size; the first calls warm up and are left out."""
     seconds = []
-    for number in range(count + 5):
+    for number in range(count + WARM_UP):
         begin = time.perf_counter()
         act(number)
         seconds.append(time.perf_counter() - begin)
-    return sorted(seconds[5:])
+    return sorted(seconds[WARM_UP:])
 
 
 def percentiles(name: str, seconds: list[float]) -> dict[str, float]:
@@ -168,7 +212,7 @@ def throughput(client: httpx.Client, samples: list[str], seconds: float) -> floa
 
     def ask(place: int) -> None:
         while time.perf_counter() < end:
-            grade(client, samples, 512)
+            grade(client, whole_numbers(samples, 512))
             done[place] += 512
 
     begin = time.perf_counter()
@@ -184,7 +228,7 @@ def memory(client: httpx.Client, process: psutil.Process, samples: list[str], re
     """Resident memory of all the server's processes, after a tenth of the requests and after all of them."""
     sizes = []
     for number in range(requests):
-        grade(client, samples, 16)
+        grade(client, whole_numbers(samples, 16))
         if number in (requests // 10, requests - 1):
             processes = [process, *process.children(recursive=True)]
             sizes.append(sum(each.memory_info().rss for each in processes) / 2**20)

@@ -4,9 +4,10 @@ python benchmarks/dpo.py [ACCEPTED REJECTED] [--steps N] [--pairs N] [--length N
 
 The two files hold conversations, line by line with the better and the worse answer; without them pairs are made up.
 All train the same LoRA adapter on the same tokens in the same order, so that in float32 their losses must agree step
-by step; in bfloat16 the sum over a long answer is uncertain by half a nat, which shows. TRL runs as it comes on a CPU
-(float32 weights), tuned (bfloat16 weights, autocast, no gradient checkpointing), and tuned with its reference computed
-beforehand. Prints a Markdown table.
+by step; in bfloat16 the sum over a long answer is uncertain by half a nat, which shows. TRL runs tuned (bfloat16
+weights, autocast, no gradient checkpointing), tuned with its reference computed beforehand, and in float32
+(`bf16=False`) with gradient checkpointing, which is its default, and a live reference. The float32 runs are there for
+their losses: the speed of each is that of its third step alone. Prints a Markdown table.
 """
 
 import argparse

@@ -2,9 +2,10 @@
 
 python benchmarks/grpo.py [--steps N] [--completions N] [--tokens N] [--output FILE]
 
-The same model with a LoRA adapter, prompts, lengths and batch. TRL runs as it comes on a CPU (float32 weights), and
-tuned (bfloat16 weights, autocast, no gradient checkpointing); its own vLLM mode cannot bring weights over on a CPU.
-Prints a Markdown table.
+The same model with a LoRA adapter, prompts, lengths and batch. TRL runs tuned (bfloat16 weights, autocast, no gradient
+checkpointing), and in float32 (`bf16=False`) with gradient checkpointing, which is its default: that is neither TRL as
+it comes, which would take autocast, nor TRL without extras. Its own vLLM mode cannot bring weights over on a CPU. Each
+samples completions of its own, so no losses are compared. Prints a Markdown table.
 """
 
 import argparse
@@ -81,7 +82,7 @@ def config(options: argparse.Namespace, engine: str) -> dict[str, Any]:
             "micro_batch_size": MICRO_BATCH,
             "max_steps": options.steps,
             "learning_rate": RATE,
-            "compile": not options.short,  # `auto` would not for so few steps
+            "compile": not options.short,  # `auto` would not for so few steps; vLLM follows
         },
     }
 

@@ -27,7 +27,8 @@ LIGHT = [
     *(f"core.{name}" for name in ("chatml", "messages", "masks", "truncation", "template_masks", "hf_encoder")),
     *(f"core.{name}" for name in ("jsonl", "records", "files", "tables", "sources", "step_plan", "ledger")),
     *(f"core.{name}" for name in ("cache", "extras", "chat_template", "conversation_encoder")),
-    *("core.models.location", "core.models.load", "core.runs.directory", "core.runs.trained", "core.runs.progress"),
+    *("core.models.location", "core.models.load", "core.models.weights_digest"),
+    *("core.runs.directory", "core.runs.trained", "core.runs.progress"),
     *("sft.config", "sft.plan", "dpo.plan", "predict.config", "predict.weights"),
     *("dataserver.schemas", "dataserver.graders.catalogue", "dataserver.journal.config"),
     *(

@@ -43,12 +43,14 @@ class Ended:
         said: all it said.
         seconds: from the fork to the end.
         operations: what it did to the files of the folder that was watched; nothing where it was killed.
+        too_late: what was to happen after so many seconds did not, since the command had ended.
     """
 
     code: int
     said: str
     seconds: float
     operations: tuple[str, ...]
+    too_late: bool = False
 
     @property
     def error(self) -> str:
@@ -104,7 +106,8 @@ class ForkedCommands:
         print(json.dumps({**order, "log": str(log)}), file=self._process.stdin, flush=True)
         answer = self._answer()
         operations = json.loads(told.read_text()) if told.exists() else ()
-        return Ended(answer["code"], log.read_text(errors="replace"), answer["seconds"], tuple(operations))
+        said = log.read_text(errors="replace")
+        return Ended(answer["code"], said, answer["seconds"], tuple(operations), answer["too_late"])
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -135,8 +135,8 @@ def _fork(order: dict[str, Any]) -> None:
     pid = os.fork()
     if pid == 0:
         _be_a_command(order)
-    code = _wait(pid, order)
-    _tell(code=code, seconds=time.monotonic() - began)
+    code, too_late = _wait(pid, order)
+    _tell(code=code, too_late=too_late, seconds=time.monotonic() - began)
 
 
 def _be_a_command(order: dict[str, Any]) -> None:
@@ -187,18 +187,19 @@ def _fill(folder: str) -> None:
                     ballast.write(bytes(size))
 
 
-def _wait(pid: int, order: dict[str, Any]) -> int:
-    """The exit code, or less than 0 where a signal ended it."""
+def _wait(pid: int, order: dict[str, Any]) -> tuple[int, bool]:
+    """The exit code, or less than 0 where a signal ended it; and whether the end came before what was to happen."""
     after = order["after"]
     descriptor = os.pidfd_open(pid)
     try:
-        if after is not None and not _ends_within(after["seconds"], descriptor):
+        too_late = after is not None and _ends_within(after["seconds"], descriptor)
+        if after is not None and not too_late:
             _happen(after["what"], pid, order["watched"])
         if not _ends_within(_LONGEST_SECONDS, descriptor):
             os.kill(pid, signal.SIGABRT)  # which no test sends
     finally:
         os.close(descriptor)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), too_late
 
 
 def _ends_within(seconds: float, process: int) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from rl.rl_runs import folder_of, lines, run, started, train_here, training_rows
 from running import metrics
 from toolkit.core.models.base import LoadedModel
 from toolkit.errors import ConfigError, ModelError
-from toolkit.rl.load_engine import chosen_sync
+from toolkit.rl.load_engine import chosen_eager, chosen_sync
 from toolkit.rl.weight_sync import MergedWeights
 from vllm_model import write_vllm_model
 
@@ -42,8 +43,8 @@ def answers(config: Path, step: int) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("sync", ["weights", "adapter"])
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_vllm_answers_with_the_weights_of_the_step(tmp_path: Path, vllm_model: Path, sync: str, compiled: bool) -> None:
-    training = {"max_steps": 4, "compile": compiled}
-    config = vllm_run(tmp_path / "vllm", vllm_model, rollout={"sync": sync}, training=training)
+    rollout = {"sync": sync, "compile": compiled}
+    config = vllm_run(tmp_path / "vllm", vllm_model, rollout=rollout, training={"max_steps": 4})
     train_here(config)
     transformers = vllm_run(
         tmp_path / "hf",
@@ -99,6 +100,25 @@ def test_a_model_that_cannot_hold_prompt_and_completion_is_refused(tmp_path: Pat
     with pytest.raises(ModelError, match=r"vLLM cannot load .*max_model_len"):
         train_here(config)
     assert not (folder_of(config) / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "trains_compiled", "eager"),
+    [
+        ("auto", "cpu", False, None),
+        ("auto", "cpu", True, False),
+        ("auto", "cuda", True, None),
+        (True, "cpu", False, False),
+        (True, "cuda", False, False),
+        (False, "cpu", True, None),
+        (False, "cuda", False, True),
+    ],
+)
+def test_what_is_compiled_is_as_the_config_says_or_as_the_layers_that_train(
+    wanted: bool | str, device: str, trains_compiled: bool, eager: bool | None
+) -> None:
+    config: Any = SimpleNamespace(rollout=SimpleNamespace(compile=wanted))
+    assert chosen_eager(config, replace(loaded(device), compiled=trains_compiled)) is eager
 
 
 def loaded(device: str, **lora: Any) -> LoadedModel:

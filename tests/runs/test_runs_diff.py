@@ -61,14 +61,22 @@ def test_what_the_manifests_say_is_told_by_kind(sft_run: Path, copy_of: Callable
 
     def change(manifest: dict[str, Any]) -> None:
         manifest["identity"]["datasets"]["a"] = "d" * 32
-        manifest["identity"].update(processes=2, compiled_with="a compiler")
+        manifest["identity"].update(processes=2, compiled_with="a compiler", weights="f" * 32)
         manifest["packages"].update({"torch": "9.9", "posttrain-toolkit": "9.0"})
-        manifest.update(cpus=99, commit="c" * 40, source="s" * 32, started="2020-01-01T00:00:00+00:00", resumed=["x"])
+        manifest.update(
+            cpus=99,
+            commit="c" * 40,
+            source="s" * 32,
+            started="2020-01-01T00:00:00+00:00",
+            resumed=[{"time": "x", "changed": []}],
+        )
 
     edit(run / "manifest.json", change)
     now = read_run(sft_run).manifest
+    weights = now["identity"]["weights"]
     assert differences(sft_run, run) == [
         Difference("data", "datasets.a (a.jsonl)", digest, "d" * 32),
+        Difference("data", "weights", weights, "f" * 32),
         Difference("code", "commit", now.get("commit"), "c" * 40),
         Difference("code", "packages.posttrain-toolkit", now["packages"]["posttrain-toolkit"], "9.0"),
         Difference("code", "source", now["source"], "s" * 32),

@@ -39,7 +39,7 @@ def edit_step(run: Path, step: int, **values: Any) -> None:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-SAME = "config, data and tokenizer: they are those of the manifest"
+SAME = "config, data, weights and tokenizer: they are those of the manifest"
 WHOLE = "all files are as they were written, and its state is of that step"
 
 
@@ -111,8 +111,25 @@ def test_data_that_changed_are_named(sft_run: Path, copy_of: Callable[[Path], Pa
     config = run / "config.yaml"
     config.write_text(config.read_text().replace(str(original), str(data)))
     [changed, *rest] = failures(run)
-    assert changed.startswith("config, data and tokenizer: they are not those of the manifest: datasets.a: ")
+    assert changed.startswith("config, data, weights and tokenizer: they are not those of the manifest: datasets.a: ")
     assert all(text.startswith(("tokens", "trained_tokens")) for text in rest)
+
+
+@pytest.mark.parametrize("kind", ["sft_run", "dpo_run", "rl_run"])
+def test_a_base_that_has_other_weights_now_is_told(
+    kind: str, request: pytest.FixtureRequest, copy_of: Callable[[Path], Path]
+):
+    run = copy_of(request.getfixturevalue(kind))
+    weights = read_run(run).manifest["identity"]["weights"]
+    edit(run / "manifest.json", lambda manifest: manifest["identity"].update(weights="a" * 32))
+    changed = f"weights: {'a' * 32} → {weights}"
+    assert failures(run) == [f"config, data, weights and tokenizer: they are not those of the manifest: {changed}"]
+
+
+def test_what_an_older_version_did_not_write_down_is_not_compared(sft_run: Path, copy_of: Callable[[Path], Path]):
+    run = copy_of(sft_run)
+    edit(run / "manifest.json", lambda manifest: manifest["identity"].pop("weights"))
+    assert Finding("holds", SAME) in findings(run)
 
 
 def test_data_that_are_gone_are_told_and_the_checkpoints_are_checked_all_the_same(
@@ -190,7 +207,7 @@ def test_prompts_that_depend_on_grades_are_told_as_unknown(rl_run: Path, copy_of
     config.write_text(config.read_text().replace(str(server), str(server.with_name("adaptive.yaml"))))
     # The section is part of what decides the prompts, and the run began without it.
     assert [text.partition(" → ")[0].rpartition(": ")[0] for text in failures(run)] == [
-        "config, data and tokenizer: they are not those of the manifest: dataserver"
+        "config, data, weights and tokenizer: they are not those of the manifest: dataserver"
     ]
     why = "adaptive sampling made it depend on what was graded, which only the journal has"
     assert Finding("unknown", f"row order: {why}") in findings(run)

@@ -13,12 +13,13 @@ import psutil
 
 # A mark has neither a character that JSON, Python, HTML or URLs would escape nor one that base64 has in its
 # alphabet alone, so that it stands as it is in all of them but base64.
+# The key of the judge is in a variable that is named like no secret: only the config says that it is one.
 MARKS = {
     "HF_TOKEN": "canary-hub-2f81c7",
     "WANDB_API_KEY": "canary-wandb-90d3e5",
     "PGPASSWORD": "canary-postgres-71ab46",
     "DATASERVER_TOKEN": "canary-dataserver-c85f10",
-    "JUDGE_KEY": "canary-judge-3be9d2",
+    "JUDGE_AUTH": "canary-judge-3be9d2",
     "GRADER_TOKEN": "canary-grader-e6047a",
     "AWS_SECRET_ACCESS_KEY": "canary-cloud-d417b9",
 }

@@ -25,7 +25,7 @@ def strict_app() -> FastAPI:
 
     @app.post("/judge")
     async def judge(request: Request) -> Response:
-        if not welcome(request, "JUDGE_KEY"):
+        if not welcome(request, "JUDGE_AUTH"):
             return Response("who are you?", 401)
         asked = (await request.json())["messages"][0]["content"]
         verdict = json.dumps({"reason": "I looked", "score": len(asked) % 2})

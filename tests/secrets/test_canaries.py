@@ -60,10 +60,10 @@ def test_what_a_process_and_its_children_say_and_are_called_is_searched(tmp_path
     child = "import os, sys; print(os.environ['HF_TOKEN'], file=sys.stderr, flush=True); sys.stdin.read()"
     parent = f"""
 import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", {child!r}, os.environ["JUDGE_KEY"]], stdin=subprocess.PIPE)
+child = subprocess.Popen([sys.executable, "-c", {child!r}, os.environ["JUDGE_AUTH"]], stdin=subprocess.PIPE)
 time.sleep(1)
 child.communicate()
 """
     ended = watched([sys.executable, "-c", parent], tmp_path)
 
-    assert leaks(ended.places) == ["what it said: HF_TOKEN", "command lines: JUDGE_KEY"]
+    assert leaks(ended.places) == ["what it said: HF_TOKEN", "command lines: JUDGE_AUTH"]

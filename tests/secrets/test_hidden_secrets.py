@@ -3,22 +3,30 @@
 import base64
 import json
 import logging
+from itertools import count
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from canaries import SECRETS, secrets_in
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 
 from toolkit.core.hidden_secrets import (
     DiscreetFormatter,
     hidden,
+    hide_variable,
     known_secrets,
     without_passwords,
     without_secrets,
 )
+from toolkit.dataserver.config.serving import ListenConfig
+from toolkit.dataserver.graders.http import HttpGrader
+from toolkit.dataserver.graders.llm_judge import LlmJudge
+from toolkit.rl.config.rl import DataserverSection
 
-TOKEN = SECRETS["JUDGE_KEY"]
+TOKEN = SECRETS["JUDGE_AUTH"]
 
 
 @pytest.mark.parametrize(
@@ -79,15 +87,91 @@ def test_a_text_without_secrets_stays_as_it_is() -> None:
 
 
 def test_secrets_are_known_by_the_names_of_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(SECRETS):
+    named = {name: value for name, value in SECRETS.items() if name != "JUDGE_AUTH"}
+    for name in SECRETS:
         monkeypatch.delenv(name, raising=False)
     before = known_secrets()
-    for name, value in SECRETS.items():
+    for name, value in named.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "a long enough value")
     monkeypatch.setenv("SHORT_TOKEN", "abc1234")  # 7 letters: too short to be told from other texts
 
-    assert known_secrets() - before == set(SECRETS.values())
+    assert known_secrets() - before == set(named.values())
+
+
+# What is hidden once stays hidden in this process, so each test has a variable of its own.
+numbers = count()
+
+
+@pytest.fixture
+def variable(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a variable that holds a token, which nobody would know by that name."""
+    name = f"MY_JUDGE_{next(numbers)}_AUTH"
+    monkeypatch.setenv(name, TOKEN)
+    return name
+
+
+def record_of(text: str) -> logging.LogRecord:
+    return logging.LogRecord("a", logging.DEBUG, "file", 1, text, None, None)
+
+
+def test_a_variable_that_is_to_be_hidden_is_a_secret_however_it_is_called(variable: str) -> None:
+    assert TOKEN not in known_secrets()
+
+    hide_variable(variable)
+
+    assert TOKEN in known_secrets()
+    assert without_secrets(f"Bearer {TOKEN}") == "Bearer ***"
+
+
+def test_of_hidden_variables_too_what_is_short_or_missing_is_no_secret(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide_variable(variable)
+    monkeypatch.setenv(variable, "abc1234")
+    assert without_secrets("an abc1234") == "an abc1234"
+    monkeypatch.delenv(variable)
+    assert without_secrets("an abc1234") == "an abc1234"
+
+
+def test_a_log_that_was_set_up_before_hides_what_is_hidden_later(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    formatter = DiscreetFormatter(logging.Formatter("%(message)s"))
+    assert formatter.format(record_of(f"sent {TOKEN}")) == f"sent {TOKEN}"
+
+    hide_variable(variable)
+    assert formatter.format(record_of(f"sent {TOKEN}")) == "sent ***"
+
+    monkeypatch.setenv(variable, TOKEN[::-1])
+    assert formatter.format(record_of(f"sent {TOKEN[::-1]}")) == "sent ***"
+
+
+JUDGE = {"url": "http://127.0.0.1:9/v1", "model": "judge"}
+
+
+@pytest.mark.parametrize(
+    ("section", "keys"),
+    [
+        (ListenConfig, {}),
+        (LlmJudge, {"type": "llm_judge", **JUDGE}),
+        (HttpGrader, {"type": "http", "url": "http://127.0.0.1:9/"}),
+        (DataserverSection, {"url": "http://127.0.0.1:9"}),
+    ],
+)
+def test_a_config_that_names_a_variable_has_it_hidden(
+    section: type[BaseModel], keys: dict[str, Any], variable: str
+) -> None:
+    section.model_validate({**keys, "token_env": variable})
+
+    assert TOKEN in known_secrets()
+
+
+def test_a_config_that_is_refused_for_another_key_has_its_variable_hidden_all_the_same(variable: str) -> None:
+    with pytest.raises(ValidationError, match="port"):
+        ListenConfig.model_validate({"port": -1, "token_env": variable})
+
+    assert TOKEN in known_secrets()
 
 
 def test_a_line_of_the_log_and_its_traceback_go_through_the_sieve(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.errors import ConfigError
 from toolkit.rl.config.rl import RLConfig
 
-TOKEN = SECRETS["JUDGE_KEY"]
+TOKEN = SECRETS["JUDGE_AUTH"]
 MARK = TOKEN[:17]
 
 JUDGE = {"type": "llm_judge", "url": "http://127.0.0.1:9/v1", "model": "judge"}
@@ -94,7 +94,7 @@ def test_a_model_is_named_without_the_password_in_its_address(
 def test_nothing_of_the_environment_gets_into_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
-    graders = {"judge": {**JUDGE, "token_env": "JUDGE_KEY"}, **ORDERS}
+    graders = {"judge": {**JUDGE, "token_env": "JUDGE_AUTH"}, **ORDERS}
     server = load_config(
         a_config(tmp_path / "config", graders=graders, listen={"token_env": "DATASERVER_TOKEN"}), DataserverConfig
     )
@@ -106,4 +106,4 @@ def test_nothing_of_the_environment_gets_into_a_config(tmp_path: Path, monkeypat
         written = f"{config!r} {config} {config.model_dump()} {config.model_dump_json()} {yaml.safe_dump(str(config))}"
         assert "DATASERVER_TOKEN" in written
         assert secrets_in(written.encode()) == []
-    assert server.graders["judge"].token() == SECRETS["JUDGE_KEY"]
+    assert server.graders["judge"].token() == SECRETS["JUDGE_AUTH"]

@@ -43,7 +43,7 @@ def graded(folder: Path, graders: dict[str, Any]) -> tuple[Watched, dict[str, An
 
 
 def as_judge(url: str) -> dict[str, Any]:
-    return {"type": "llm_judge", "url": url, "model": "judge", "token_env": "JUDGE_KEY"}
+    return {"type": "llm_judge", "url": url, "model": "judge", "token_env": "JUDGE_AUTH"}
 
 
 def as_http(url: str) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def services() -> Iterator[str]:
 def rl_config(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, services: str) -> Path:
     """A run of two steps whose server wants a token, and whose graders want theirs."""
     graders = {
-        "judge": {"type": "llm_judge", "url": f"{services}/judge", "model": "judge", "token_env": "JUDGE_KEY"},
+        "judge": {"type": "llm_judge", "url": f"{services}/judge", "model": "judge", "token_env": "JUDGE_AUTH"},
         "http": {"type": "http", "url": f"{services}/grade", "token_env": "GRADER_TOKEN"},
         "says_a": {"type": "regex", "pattern": "(?s).*a.*"},
     }

@@ -17,7 +17,7 @@ from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.errors import ConfigError
 from toolkit.rl.config.rl import RLConfig
 
-TOKEN = SECRETS["JUDGE_KEY"]
+TOKEN = SECRETS["JUDGE_AUTH"]
 MARK = TOKEN[:17]
 
 
@@ -96,23 +96,24 @@ def test_a_token_of_a_language_model_is_no_secret(tmp_path: Path) -> None:
     assert config.graders["orders"].model_dump()["params"] == params
 
 
-@pytest.mark.parametrize("way", ["header/403", "header/422"])
+@pytest.mark.parametrize(("way", "variable"), [("header/403", "DATASERVER_TOKEN"), ("header/422", "JUDGE_AUTH")])
 def test_a_traceback_and_the_log_of_its_libraries_do_not_show_what_a_server_sends_back(
-    tmp_path: Path, tiny_model: Path, way: str
+    tmp_path: Path, tiny_model: Path, way: str, variable: str
 ) -> None:
     with echoing_services() as url:
-        section = {"config": None, "url": f"{url}/{way}", "token_env": "DATASERVER_TOKEN"}
+        section = {"config": None, "url": f"{url}/{way}", "token_env": variable}
         config = write_run(tmp_path, tiny_model, dataserver=section)
         ended = watched([BIN / "toolkit-rl-train", config, "--dry-run", "--debug"], tmp_path)
 
     assert ended.code in (1, 2), ended.text
     assert "Traceback" in ended.text
+    assert "DEBUG httpcore" in ended.text and "***" in ended.text
     assert leaks({**ended.places, **files_below(tmp_path)}) == []
 
 
 def test_the_log_of_a_library_does_not_show_the_key_that_a_service_sends_back(tmp_path: Path) -> None:
     with echoing_services() as url, echoing_line() as line:
-        judge = {"type": "llm_judge", "model": "judge", "token_env": "JUDGE_KEY", "retries": 0}
+        judge = {"type": "llm_judge", "model": "judge", "token_env": "JUDGE_AUTH", "retries": 0}
         graders = {"orders": {**judge, "url": f"{url}/header/400"}, "broken": {**judge, "url": line}}
         words = {"path": "words.jsonl", "columns": {"prompt": "question"}, "gold": None}
         config = a_config(

@@ -1,9 +1,11 @@
 """A run that was killed and resumed is, bit for bit, the run that was left alone."""
 
+import re
 import shutil
 
 import pytest
 import yaml
+from safetensors.torch import load_file, save_file
 
 from running import kill_after, metrics
 from toolkit.core.config.load import load_config
@@ -107,6 +109,22 @@ def test_a_resume_with_other_held_out_rows_is_refused(write_config, tmp_path):
     (tmp_path / "held_out.jsonl").write_text("\n".join(lines[1:]) + "\n")
     with pytest.raises(ConfigError, match=r"\n  validation\.dataset: \w+ → \w+\n"):
         train(config, "run", resume=True)
+
+
+def test_a_resume_on_other_weights_under_the_same_name_is_refused(write_config, toolkit, tiny_model, tmp_path):
+    base = tmp_path / "stage1"
+    shutil.copytree(tiny_model, base)
+    config = write_config(model={"name": str(base)})
+    train(load_config(config, SFTConfig, ["training.max_steps=4"]), "run")
+    before = (base / "model.safetensors").read_bytes()
+    weights = load_file(base / "model.safetensors")
+    weights["model.norm.weight"] += 1
+    save_file(weights, base / "model.safetensors", {"format": "pt"})
+
+    refused = toolkit("toolkit-sft", config, "--run-name", "run", "--resume", expect=2)
+    assert re.search(r"what changed:\n  weights: [0-9a-f]{32} → [0-9a-f]{32}\nput it back", refused.stderr)
+    (base / "model.safetensors").write_bytes(before)
+    assert train(load_config(config, SFTConfig, ["training.max_steps=5"]), "run", resume=True)["steps"] == 5
 
 
 def test_a_later_stage_may_change_and_a_longer_run_says_what_that_does_to_the_schedule(write_config, capfd):

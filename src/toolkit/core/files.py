@@ -85,8 +85,17 @@ def fsync_tree(folder: Path) -> None:
             file = Path(parent, name)
             # Opening a pipe would wait for its other end, and a link's target is not part of the tree.
             if stat.S_ISREG(file.lstat().st_mode):
-                _fsync(file)
+                fsync_file(file)
         _fsync_folder(Path(parent))
+
+
+def fsync_file(path: Path) -> None:
+    """Flush the file to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def content_digest(path: Path) -> str:
@@ -118,16 +127,8 @@ def require_file(path: Path) -> None:
 
 def _fsync_folder(folder: Path) -> None:
     try:
-        _fsync(folder)
+        fsync_file(folder)
     except OSError as error:
         # Some network file systems have no such thing for folders; there is nothing better to do on them.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

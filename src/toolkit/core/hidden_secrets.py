@@ -19,12 +19,17 @@ _WEB_USER = re.compile(r"""(https?:/{1,2})[^/\s"']{1,500}@""", re.I)
 # The user of a database is no secret. A password may hold a slash, though none should.
 _PASSWORD = re.compile(r"""([a-z][a-z0-9+.-]{0,30}:/{1,2}[^/\s:@]{0,100}):[^\s"']{1,500}@""", re.I)
 
+_hidden_variables: set[str] = set()
+
+
+def hide_variable(name: str) -> None:
+    """From now on what this variable holds is a secret, however the variable is called."""
+    _hidden_variables.add(name)
+
 
 def known_secrets() -> frozenset[str]:
-    """The values of the variables that are named like secrets."""
-    return frozenset(
-        value for name, value in os.environ.items() if _SECRET_VARIABLE.search(name) and len(value) >= SHORTEST_SECRET
-    )
+    """The values of the variables that are named like secrets, or were given to `hide_variable`."""
+    return _values_of(filter(_SECRET_VARIABLE.search, os.environ)) | _values_of(_hidden_variables)
 
 
 def hidden(text: str, secrets: Iterable[str]) -> str:
@@ -51,11 +56,19 @@ class DiscreetFormatter(logging.Formatter):
     def __init__(self, inner: logging.Formatter) -> None:
         super().__init__()
         self._inner = inner
+        # To look through the whole environment takes longer than all the rest of a line.
         self._secrets = known_secrets()
 
     def format(self, record: logging.LogRecord) -> str:
         """The line as it may be shown."""
-        return without_secrets(self._inner.format(record), self._secrets)
+        # The config that names more variables is read after the log was set up.
+        return without_secrets(self._inner.format(record), self._secrets | _values_of(_hidden_variables))
+
+
+def _values_of(names: Iterable[str]) -> frozenset[str]:
+    # A list, since another thread may read a config meanwhile.
+    values = [os.environ.get(name, "") for name in list(names)]
+    return frozenset(value for value in values if len(value) >= SHORTEST_SECRET)
 
 
 @lru_cache

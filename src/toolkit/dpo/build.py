@@ -17,7 +17,8 @@ from toolkit.core.training.batches import positions
 from toolkit.core.training.broken_steps import TrainedRows, place_of
 from toolkit.core.training.callbacks import MetricsCallback, training_callbacks
 from toolkit.core.training.step_log import StepLog
-from toolkit.core.training.watchdogs import Watch, training_watchdogs
+from toolkit.core.training.training_watchdogs import training_watchdogs
+from toolkit.core.training.watchdogs import Watch
 from toolkit.dpo.batches import PreferenceCollator, with_padding
 from toolkit.dpo.config.dpo import DPOConfig
 from toolkit.dpo.config.reference import CachedReference as CachedConfig

@@ -55,7 +55,7 @@ def preference_results(rows: list[dict[str, Any]], counters: Mapping[str, Any]) 
     held_out = {}
     if len(evaluated) > 1:
         first, final = evaluated[0], evaluated[-1]
-        names = [name for name in _WORDS if f"eval_{name}" in first and f"eval_{name}" in final]
+        names = [name for name in _WORDS if None not in (first.get(f"eval_{name}"), final.get(f"eval_{name}"))]
         held_out = {name: {"before": first[f"eval_{name}"], "after": final[f"eval_{name}"]} for name in names}
     measures = {name: last[name] for name in METRICS if name in last}
     return {**loss_results(rows, counters), **measures, "held_out": held_out}

@@ -12,9 +12,9 @@ from toolkit.core.models.load import choose_backend
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.description import write_description
 from toolkit.core.runs.directory import RunDirectory
-from toolkit.core.runs.finish import finished_result
+from toolkit.core.runs.finish import finished_run
 from toolkit.core.runs.guarded import guarded_run
-from toolkit.core.runs.identity import require_same_weights
+from toolkit.core.runs.identity import require_loaded_weights, require_same_weights
 from toolkit.core.runs.identity import run_identity as identity_of
 from toolkit.core.runs.processes import is_main_process
 from toolkit.core.runs.progress import console
@@ -53,14 +53,13 @@ def _train(config: DPOConfig, run: RunDirectory, *, resume: bool) -> dict[str, A
     tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
     require_same_tokens(config, tokenizer)
     data = prepare_data(config, tokenizer, console.print)
-    # Only now is it known how many steps there are: stages may be as long as their data.
-    if resume and (done := finished_result(run, data.max_steps)):
-        console.print(f"{run.path} is finished: nothing is left to resume")
-        return done
     console.print(ledger_table(data.ledgers), soft_wrap=False)
     identity = run_identity(config, data, tokenizer)
+    if resume and (done := finished_run(run, data.max_steps, identity)):
+        return done
     point = find_resume_point(run, identity, data.curriculum, resume=resume)
     with trained_model(config, run, point, backend, longest=config.chat.max_length, steps=data.max_steps) as loaded:
+        require_loaded_weights(run, identity, config.model, resume=resume)
         identity["compiled"] = loaded.compiled
         require_weights = partial(require_same_weights, run, identity, resume=resume)
         trainer = _build_trainer(config, data, loaded, run, point.counters, require_weights)

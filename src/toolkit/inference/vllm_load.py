@@ -3,7 +3,6 @@
 import logging
 import os
 import random
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch
 from pydantic import ValidationError
 
 from toolkit.core.extras import require_extra
+from toolkit.core.models.compiled_layers import has_compiler
 from toolkit.errors import ConfigError, ModelError, ToolkitError
 
 _ENVIRONMENT = {
@@ -67,7 +67,7 @@ class VllmOptions:
     @property
     def compiles(self) -> bool:
         """Whether anything may be compiled."""
-        return not self.eager and shutil.which(os.environ.get("CXX", "g++")) is not None
+        return not self.eager and has_compiler()
 
 
 def start_vllm(folder: Path, options: VllmOptions) -> Any:

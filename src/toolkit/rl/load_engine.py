@@ -51,6 +51,14 @@ def chosen_sync(config: RLConfig, loaded: LoadedModel) -> Literal["adapter", "we
     return "adapter"
 
 
+def chosen_eager(config: RLConfig, loaded: LoadedModel) -> bool | None:
+    """`rollout.compile` as `VllmOptions.eager`."""
+    on_cpu = loaded.device.type == "cpu"
+    if config.rollout.compile == "auto":
+        return False if on_cpu and loaded.compiled else None
+    return False if config.rollout.compile else (None if on_cpu else True)
+
+
 def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> RolloutEngine:
     from toolkit.core.models.loading import model_files
     from toolkit.inference.vllm_load import VllmOptions
@@ -73,7 +81,7 @@ def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: P
         revision=config.model.revision if alone else None,
         trust_remote_code=config.model.trust_remote_code,
         seed_each=False,
-        eager=False if loaded.compiled else None,
+        eager=chosen_eager(config, loaded),
     )
     return VllmRolloutEngine(sync, end_ids, options)
 

@@ -7,13 +7,12 @@ completions' own tokens only. A prompt that several rows of it begin with is com
 """
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from toolkit.core.masks import IGNORED_LABEL
-from toolkit.core.models.compiled_layers import as_written
+from toolkit.core.models.compiled_layers import is_compiled
 from toolkit.core.training.shared_prompts import SharedPrompts
 
 
@@ -51,10 +50,11 @@ class CompletionLogprobs:
     def _of_labels(
         self, model: Any, ids: torch.Tensor, labels: torch.Tensor, rows: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        # For one row, where there are more as a rule, the layers would be compiled once more.
-        is_odd = len(ids) == 1 < rows
-        with as_written(model) if is_odd else nullcontext():
-            chosen, entropy = self._prompts.scores(model, ids, labels, temperature=self._temperature, entropies=True)
+        if len(ids) == 1 < rows and is_compiled(model):
+            # For one row, where there are more as a rule, the layers would be compiled once more: it gets a companion
+            # that has nothing to say.
+            ids, labels = ids.expand(2, -1), torch.cat([labels, torch.full_like(labels, IGNORED_LABEL)])
+        chosen, entropy = self._prompts.scores(model, ids, labels, temperature=self._temperature, entropies=True)
         assert entropy is not None
         return chosen, entropy
 

@@ -10,12 +10,11 @@ from toolkit.core.models.load import choose_backend
 from toolkit.core.preparation import tokenizer_digest
 from toolkit.core.runs.description import write_description
 from toolkit.core.runs.directory import RunDirectory
-from toolkit.core.runs.finish import finished_result
+from toolkit.core.runs.finish import finished_run
 from toolkit.core.runs.guarded import guarded_run
-from toolkit.core.runs.identity import fixed_training
+from toolkit.core.runs.identity import fixed_training, known_weights, require_loaded_weights
 from toolkit.core.runs.metrics import keep_until
 from toolkit.core.runs.processes import is_main_process
-from toolkit.core.runs.progress import console
 from toolkit.core.runs.resume import ResumePoint, prepare_run_directory, resume_point
 from toolkit.core.runs.sharding import launched_as, require_whole_model
 from toolkit.core.training.announce import Schedule, announce_changes, announce_start
@@ -50,8 +49,11 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
 
 def _train_connected(config: RLConfig, clock: Clock, run: RunDirectory, *, resume: bool) -> dict[str, Any]:
     """Train in a folder that is the run's own."""
-    if resume and config.training.max_steps and (done := _finished(run, config.training.max_steps)):
-        return done
+    if resume and config.training.max_steps:
+        # As far as that is known without a server, so that none is started for nothing.
+        done = finished_run(run, config.training.max_steps, config_identity(config))
+        if done is not None:
+            return done
     backend = choose_backend(config.model)  # before TRL is imported: unsloth rewrites its classes
     require_kernels(config.training, backend.name)
     with connected(config.dataserver, run, resume=resume) as connection:
@@ -69,11 +71,12 @@ def _train(plan: RunPlan, backend: Backend, connection: Connection, *, resume: b
     config, run = plan.config, plan.run
     tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
     identity = run_identity(config, plan.meta, tokenizer)
-    point = find_resume_point(run, identity, plan.clock, resume=resume)
-    if resume and (done := _finished(run, plan.max_steps)):
+    if resume and (done := finished_run(run, plan.max_steps, identity)):
         return done
+    point = find_resume_point(run, identity, plan.clock, resume=resume)
     longest = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
     with trained_model(config, run, point, backend, longest=longest, steps=plan.max_steps) as loaded:
+        require_loaded_weights(run, identity, config.model, resume=resume)
         identity["compiled"] = loaded.compiled
         from toolkit.rl.build import open_trainer  # imports what a backend changes, so only now that it is there
 
@@ -88,22 +91,24 @@ def _train(plan: RunPlan, backend: Backend, connection: Connection, *, resume: b
     return None
 
 
-def _finished(run: RunDirectory, max_steps: int) -> dict[str, Any] | None:
-    done = finished_result(run, max_steps)
-    if done:
-        console.print(f"{run.path} is finished: nothing is left to resume")
-    return done
-
-
-def run_identity(config: RLConfig, meta: Meta, tokenizer: Any) -> dict[str, Any]:
-    """Everything that must be the same for a resumed run to be the same run, bit for bit."""
+def config_identity(config: RLConfig) -> dict[str, Any]:
+    """The part of `run_identity` that is known without a model and a server."""
     described = config.model_dump(mode="json")
-    for key in ("gpu_memory_utilization", "sleep"):  # how much room there is changes no number
+    # How much room there is changes no number; and what vLLM gives differs in its last digits anyway.
+    for key in ("gpu_memory_utilization", "sleep", "compile"):
         del described["rollout"][key]
     return {
         **{key: described[key] for key in ("model", "lora", "chat", "algorithm", "objective", "rollout")},
         "training": fixed_training(described["training"]),
         "processes": launched_as(),
+    }
+
+
+def run_identity(config: RLConfig, meta: Meta, tokenizer: Any) -> dict[str, Any]:
+    """Everything that must be the same for a resumed run to be the same run, bit for bit."""
+    return {
+        **config_identity(config),
+        **known_weights(config.model),
         "tokenizer": tokenizer_digest(tokenizer),
         "dataserver": meta.config_id,
     }

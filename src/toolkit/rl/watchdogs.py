@@ -4,7 +4,8 @@ from collections import deque
 from statistics import median
 
 from toolkit.core.training.schedule import learning_rate_at
-from toolkit.core.training.watchdogs import LearningRateZero, Row, Watchdog, ZeroGradient
+from toolkit.core.training.training_watchdogs import LearningRateZero, OverflowingGradient, ZeroGradient
+from toolkit.core.training.watchdogs import Row, Watchdog
 from toolkit.rl.algorithms import resolve_objective
 from toolkit.rl.config.rl import RLConfig
 
@@ -38,6 +39,7 @@ def rl_watchdogs(config: RLConfig, max_steps: int) -> list[Watchdog]:
             "that something is trained: lora.target_modules, and the weights of model.adapter, which must not all be 0",
         ),
         PolicyLossSpike(),
+        OverflowingGradient(),
         LearningRateZero(lambda step: learning_rate_at(config.training, max_steps, step)),
         EqualRewards(),
         AllTruncated(config.rollout.max_new_tokens),

@@ -15,9 +15,9 @@ Kind = Literal["config", "data", "code", "packages", "hardware", "results"]
 _PLACE = ("run.output_dir", "run.name")
 _CODE = ("packages.posttrain-toolkit", "commit", "source")
 _TIMES = ("started", "resumed")
-# What of the manifest's identity is not in the config; weights are those of a model or a reference.
+# What of the manifest's identity is not in the config; weights are those it started from, or of a reference.
 _DATA = ("identity.datasets.", "identity.validation.dataset", "identity.tokenizer", "identity.dataserver")
-_WEIGHTS = "identity.weights of "
+_WEIGHTS = "identity.weights"
 # The rest follows from these, so they are told first.
 _FIRST = ("order_hash", "loss", "reward", "eval_loss", "eval_reward")
 
@@ -85,7 +85,8 @@ def _kind_of(key: str, sections: Collection[str]) -> Kind | None:
     if key == "python" or key.startswith("packages."):
         return "packages"
     said_by_config = key.startswith("identity.") and key.split(".")[1] in sections
-    return None if said_by_config or key in (*_TIMES, "command") else "hardware"
+    # `resumed` is a list.
+    return None if said_by_config or key.partition("[")[0] in (*_TIMES, "command") else "hardware"
 
 
 def _files(run: KeptRun, name: str) -> str:

@@ -58,11 +58,12 @@ def _identity_findings(run: KeptRun, replay: Replay) -> Iterator[Finding]:
     if replay.identity is None:
         return
     saved = run.manifest["identity"]
-    # What is known only once weights are loaded is not compared, nor how many processes there are now.
-    compared = {key: value for key, value in replay.identity.items() if key != "processes"}
-    changed = differences({key: value for key, value in saved.items() if key in compared}, compared)
+    # What is known only once weights are loaded is not compared, nor what the run's version did not write down yet,
+    # nor how many processes there are now.
+    compared = (saved.keys() & replay.identity.keys()) - {"processes"}
+    changed = differences(*({key: each[key] for key in compared} for each in (saved, replay.identity)))
     told = f"they are not those of the manifest: {'; '.join(changed)}" if changed else "they are those of the manifest"
-    yield Finding("fails" if changed else "holds", f"config, data and tokenizer: {told}")
+    yield Finding("fails" if changed else "holds", f"config, data, weights and tokenizer: {told}")
 
 
 def _row_order_findings(run: KeptRun, replay: Replay) -> Iterator[Finding]:

@@ -9,8 +9,9 @@ from toolkit.core.models.load import choose_backend
 from toolkit.core.runs.counters import RunCounters
 from toolkit.core.runs.description import write_description
 from toolkit.core.runs.directory import RunDirectory
-from toolkit.core.runs.finish import finish_run, finished_result, summary
+from toolkit.core.runs.finish import finish_run, finished_run, summary
 from toolkit.core.runs.guarded import guarded_run
+from toolkit.core.runs.identity import require_loaded_weights
 from toolkit.core.runs.identity import run_identity as identity_of
 from toolkit.core.runs.processes import is_main_process
 from toolkit.core.runs.progress import console
@@ -43,17 +44,17 @@ def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool
 
 
 def _train(config: SFTConfig, run: RunDirectory, *, resume: bool) -> dict[str, Any]:
-    if resume and (done := finished_result(run, config.max_steps)):
-        console.print(f"{run.path} is finished: nothing is left to resume")
-        return done
     backend = choose_backend(config.model)  # before TRL is imported: unsloth rewrites its classes
     require_kernels(config.training, backend.name)
     tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)
     identity = run_identity(config, data, tokenizer)
+    if resume and (done := finished_run(run, config.max_steps, identity)):
+        return done
     point = find_resume_point(run, identity, data.curriculum, resume=resume)
     with trained_model(config, run, point, backend, longest=config.chat.max_length, steps=config.max_steps) as loaded:
+        require_loaded_weights(run, identity, config.model, resume=resume)
         identity["compiled"] = loaded.compiled
         trainer = _build_trainer(config, data, loaded, run, point.counters)
         if is_main_process():

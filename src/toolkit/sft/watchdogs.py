@@ -4,7 +4,8 @@ import math
 from collections import deque
 from statistics import median
 
-from toolkit.core.training.watchdogs import Row, Watchdog, training_watchdogs
+from toolkit.core.training.training_watchdogs import training_watchdogs
+from toolkit.core.training.watchdogs import Row, Watchdog
 from toolkit.sft.config import SFTConfig
 
 _NOTHING_LEFT = (

@@ -265,3 +265,11 @@ def test_a_step_without_a_checkpoint_lists_those_that_are_there(run):
     _cut_a_file(run.path / "checkpoint-10")
     with pytest.raises(ConfigError, match=r"--checkpoint 10: there is none of that step; there are: 5$"):
         find_checkpoint(run, "10")
+
+
+def test_one_whose_bytes_changed_is_not_handed_out(run):
+    published(run, 5, 10)
+    (run.path / "checkpoint-10" / "model.safetensors").write_text("WEIGHTS")
+    with pytest.raises(ConfigError, match=r"checkpoint-10 is damaged: model\.safetensors .*; other steps .*: 5$"):
+        find_checkpoint(run, "latest")
+    assert find_checkpoint(run, "5").step == 5

@@ -6,10 +6,11 @@ import pytest
 
 from toolkit.core.runs.checkpoints import mark_best, publish
 from toolkit.core.runs.directory import RunDirectory, clear_run_directory
-from toolkit.core.runs.finish import finish_run, finished_result, summary
+from toolkit.core.runs.finish import finish_run, finished_result, finished_run, summary
+from toolkit.core.runs.manifest import describe_run
 from toolkit.core.runs.metrics import append_metrics
 from toolkit.core.runs.plots import Picture
-from toolkit.errors import RunError
+from toolkit.errors import ConfigError, RunError
 
 COUNTERS = {"step": 2, "rows": 8, "tokens": 1234, "trained_tokens": 400, "seconds": 2.04, "order_hash": "0" * 16}
 
@@ -107,6 +108,29 @@ def test_a_finished_run_is_known_as_such_unless_more_steps_are_asked_for(trained
     result = finish_run(trained, "last", max_steps=2)
     assert finished_result(trained, 1) == finished_result(trained, 2) == result
     assert finished_result(trained, 3) is None
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[]", '{"steps": 2}', '{"max_steps": null}'])
+def test_a_damaged_result_tells_nothing_so_that_the_run_is_finished_once_more(trained, damaged):
+    trained.result.write_text(damaged)
+    assert finished_result(trained, 2) is None
+
+
+def test_a_finished_run_is_not_taken_for_another(trained, capsys):
+    trained.write_json(trained.manifest, describe_run({"lora": {"r": 8}, "datasets": {"a": "digest"}}, "toolkit-sft"))
+    result = finish_run(trained, "last", max_steps=2)
+    with pytest.raises(ConfigError, match=r"lora\.r: 8 → 16"):
+        finished_run(trained, 2, {"lora": {"r": 16}})
+    assert finished_run(trained, 3, {"lora": {"r": 16}}) is None  # more steps: this is for the resume to refuse
+    capsys.readouterr()
+    assert finished_run(trained, 2, {"lora": {"r": 8}}) == result
+    assert "is finished: nothing is left to resume" in capsys.readouterr().err
+
+
+def test_a_best_checkpoint_that_changed_on_disk_is_not_exported(trained, capsys):
+    (trained.path / "checkpoint-1" / "adapter_model.safetensors").write_text("step 9")
+    assert finish_run(trained, "best", max_steps=2)["exported"] == "checkpoint-2"
+    assert "the best checkpoint is lost or damaged" in capsys.readouterr().err
 
 
 def test_the_summary_is_two_lines_for_a_person(trained):

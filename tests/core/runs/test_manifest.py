@@ -64,9 +64,28 @@ def test_a_resumed_run_keeps_its_start_and_adds_each_resume(tmp_path):
         write_description(run, "toolkit-sft", config, identity, [Ledger("d", records=3)])
         manifest = json.loads(run.manifest.read_text())
         assert manifest["started"] == "2020-01-01T00:00:00+00:00"
-        assert len(manifest["resumed"]) == times
+        assert [each["changed"] for each in manifest["resumed"]] == [[]] * times
     assert json.loads(run.ledger.read_text())[0]["records"] == 3
     assert sorted(path.name for path in run.path.iterdir()) == ["config.yaml", "ledger.json", "manifest.json"]
+
+
+def test_a_resume_in_other_surroundings_says_so_and_writes_it_down(tmp_path, capsys):
+    run = RunDirectory(tmp_path / "run")
+    clear_run_directory(run)
+    config, identity = ModelConfig(name="smollm2-135m-instruct"), {"seed": 0}
+    write_description(run, "toolkit-sft", config, identity, [])
+    first = json.loads(run.manifest.read_text())
+    run.write_json(run.manifest, {**first, "packages": {**first["packages"], "torch": "1.0"}, "cpus": 999})
+    assert capsys.readouterr().err == ""
+
+    write_description(run, "toolkit-sft", config, identity, [])
+
+    changes = [f"packages.torch: 1.0 → {first['packages']['torch']}", f"cpus: 999 → {os.cpu_count()}"]
+    said = capsys.readouterr().err.splitlines()
+    assert sorted(said) == sorted(f"  changed since the run was last started: {each}" for each in changes)
+    manifest = json.loads(run.manifest.read_text())
+    assert sorted(manifest["resumed"][0]["changed"]) == sorted(changes)
+    assert manifest["packages"] == first["packages"]
 
 
 def test_what_is_not_known_yet_is_not_compared_and_what_became_known_is(tmp_path):

@@ -1,6 +1,8 @@
 """Where a run goes on, and when it is refused because it would not be the same run."""
 
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -39,7 +41,7 @@ def run(tmp_path):
     clear_run_directory(directory)
     directory.write_json(directory.manifest, describe_run(IDENTITY, "toolkit-sft"))
     for step in range(1, 8):
-        append_metrics(directory.metrics, {"step": step, "loss": 1.0})
+        append_metrics(directory.metrics, {"step": step, "loss": 1.0, "order_hash": "0" * 16})
     for step in (3, 6):
         private = directory.trainer_private / f"checkpoint-{step}"
         private.mkdir(parents=True)
@@ -50,6 +52,12 @@ def run(tmp_path):
 
 def resumed(run, identity=IDENTITY, **changed) -> ResumePoint:
     return find_resume_point(run, identity, curriculum(**changed), resume=True)
+
+
+def as_before_the_first_checkpoint(run) -> None:
+    for step in (3, 6):
+        shutil.rmtree(run.path / f"checkpoint-{step}")
+    (run.path / "latest").unlink()
 
 
 def test_a_run_goes_on_from_its_newest_whole_checkpoint(run):
@@ -65,9 +73,8 @@ def test_a_start_that_is_no_resume_begins_at_the_beginning_whatever_is_there(run
 
 def test_a_resume_of_nothing_begins_at_the_beginning(run, tmp_path):
     assert resumed(RunDirectory(tmp_path / "nowhere")) == BEGINNING
-    for step in (3, 6):
-        shutil.rmtree(run.path / f"checkpoint-{step}")
-    assert resumed(run) == BEGINNING
+    as_before_the_first_checkpoint(run)
+    assert resumed(run) == ResumePoint(None, RunCounters(), begins_anew=True)
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again_unasked(run):
@@ -83,10 +90,11 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again_unasked(run)
     )
 
 
-@pytest.mark.parametrize("name", ["result.json", "adapter_model.safetensors", "merged", "damaged-checkpoint-3"])
+@pytest.mark.parametrize(
+    "name", ["result.json", "adapter_model.safetensors", "merged", "damaged-checkpoint-3", "latest", "best"]
+)
 def test_what_was_learnt_is_not_removed_by_beginning_again(run, name):
-    for step in (3, 6):
-        shutil.rmtree(run.path / f"checkpoint-{step}")
+    as_before_the_first_checkpoint(run)
     (run.path / name).mkdir()
     with pytest.raises(ConfigError, match=rf"would remove what was learnt \({name}\); do so with --overwrite"):
         resumed(run)
@@ -165,6 +173,37 @@ def test_the_folder_is_made_as_it_was_at_the_checkpoint(run):
         "metrics.jsonl",
     ]
     assert [row["step"] for row in read_metrics(run.metrics)] == [1, 2, 3]
+
+
+def test_damaged_lines_of_the_metrics_cost_no_others_and_are_told(run, capsys):
+    lines = run.metrics.read_bytes().splitlines(keepends=True)
+    damaged = b"".join([lines[0], b"{\xff}\n", b"7\n", *lines[3:]])
+    run.metrics.write_bytes(damaged)
+    prepare_run_directory(run, resumed(run))
+    assert [row["step"] for row in read_metrics(run.metrics)] == [1, 4, 5, 6]
+    assert (run.path / "damaged-metrics.jsonl").read_bytes() == damaged
+    assert capsys.readouterr().err == (
+        "metrics.jsonl has line 2 and 1 more damaged; as it was it is kept as damaged-metrics.jsonl\n"
+        "metrics.jsonl has nothing of step 2 and 1 more, so plots and warnings know less\n"
+    )
+
+
+def test_lines_that_are_gone_are_told(run, capsys):
+    run.metrics.unlink()
+    prepare_run_directory(run, resumed(run))
+    assert "metrics.jsonl has nothing of step 1 and 5 more" in capsys.readouterr().err
+
+
+def test_a_folder_in_which_something_is_being_written_is_not_cleared(run):
+    other = "import sys; from pathlib import Path; from toolkit.core.own_output import own_output\n"
+    hold = "with own_output(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()"
+    command = [sys.executable, "-c", other + hold, run.path / "merged"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with pytest.raises(ConfigError, match=rf"cannot be replaced: merged in it is being .* process {holder.pid} "):
+            prepare_run_directory(run, BEGINNING)
+        assert (run.path / "checkpoint-6").is_dir()
+        holder.communicate()
 
 
 def test_a_start_from_the_beginning_empties_the_folder(run):

@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 
 from toolkit.core.config.training import TrainingConfig
 from toolkit.core.training.schedule import learning_rate_at
-from toolkit.core.training.watchdogs import (
-    SAY_AGAIN,
+from toolkit.core.training.training_watchdogs import (
     LearningRateZero,
     LossSpike,
     NothingToLearn,
-    Watch,
-    Watchdog,
+    OverflowingGradient,
     ZeroGradient,
     has_no_loss,
 )
+from toolkit.core.training.watchdogs import SAY_AGAIN, Watch, Watchdog
 
 
 def row(step: int = 1, **values: Any) -> dict[str, Any]:
@@ -126,6 +125,37 @@ def test_a_schedule_waits_for_gradients_that_overflow_in_float16():
     assert warned(watchdog, [row(5, learning_rate=0.0)]) == [5]
 
 
+def gradients(norms: Iterable[float | None]) -> list[dict[str, Any]]:
+    return [row(step, grad_norm=norm) for step, norm in enumerate(norms, start=1)]
+
+
+def test_a_gradient_that_overflows_twenty_times_running_is_told():
+    watchdog = OverflowingGradient()
+    assert warned(watchdog, gradients([None] * 19)) == []
+    said = watchdog.look(row(20, grad_norm=None))
+    assert said is not None and said.startswith("no weight has changed for 20 steps, since the gradient overflows")
+    assert "model.dtype: bfloat16 or float32" in said and "training.learning_rate" in said
+    said = watchdog.look(row(21, grad_norm=None))
+    assert said is not None and "for 21 steps" in said
+
+
+def test_one_step_that_is_taken_between_begins_the_count_of_overflows_again():
+    # 19 before and 19 after it; the 20th after it is step 40.
+    norms = [None] * 19 + [0.5] + [None] * 20
+    assert warned(OverflowingGradient(), gradients(norms[:-1])) == []
+    assert warned(OverflowingGradient(), gradients(norms)) == [40]
+
+
+def test_a_step_without_a_norm_of_its_gradient_is_no_overflow():
+    rows = [{key: value for key, value in each.items() if key != "grad_norm"} for each in gradients([1.0] * 30)]
+    assert warned(OverflowingGradient(), rows) == []
+
+
+def test_while_the_scale_of_the_loss_is_found_nothing_is_wrong():
+    # From 65536 it takes 17 halvings to come below 1.
+    assert warned(OverflowingGradient(), gradients([None] * 17 + [0.5] * 9)) == []
+
+
 class Odd:
     """Warns at the steps given."""
 
@@ -163,6 +193,7 @@ def all_watchdogs() -> list[Watchdog]:
         NothingToLearn("rows are easy"),
         ZeroGradient(lambda each: not has_no_loss(each), "see"),
         LossSpike(),
+        OverflowingGradient(),
         scheduled(warmup_steps=4),
     ]
 

@@ -7,6 +7,7 @@ compiler keeps what it made on disk, so the next start takes it from there.
 
 import os
 import shutil
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -34,11 +35,11 @@ def should_compile(wanted: bool | None, model: Any, device: torch.device, rows: 
         return False
     if wanted is None:
         work = rows * sum(parameter.numel() for parameter in model.parameters())
-        return device.type == "cpu" and _has_compiler() and not _has_experts(model) and work >= _WORTH_IT
-    if device.type == "cpu" and not _has_compiler():
+        return device.type == "cpu" and has_compiler() and not _has_experts(model) and work >= _WORTH_IT
+    if device.type == "cpu" and not has_compiler():
         raise ModelError(
-            "training.compile: true needs a C++ compiler, and neither CXX nor g++ nor clang++ names one; install "
-            "one (Debian: apt install g++), or set it to false"
+            "training.compile: true needs a C++ compiler, and neither CXX nor g++ (on a Mac clang++) names one; "
+            "install one (Debian: apt install g++), or set it to false"
         )
     return True
 
@@ -74,6 +75,11 @@ def is_compiled(model: Any) -> bool:
     return any(layer._compiled_call_impl is not None for layer in layers)
 
 
+def has_compiler() -> bool:
+    """Whether the C++ compiler is there that torch's own looks for."""
+    return shutil.which(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")) is not None
+
+
 def _train_once(model: Any, rows: int, dtype: torch.dtype, device: torch.device) -> None:
     ids = torch.zeros((rows, _FIRST_TOKENS), dtype=torch.long, device=device)
     autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
@@ -83,11 +89,6 @@ def _train_once(model: Any, rows: int, dtype: torch.dtype, device: torch.device)
         model(input_ids=ids, use_cache=False, logits_to_keep=1).logits.float().sum().backward()
     model.zero_grad()
     model.train(was_training)
-
-
-def _has_compiler() -> bool:
-    named = os.environ.get("CXX")
-    return any(shutil.which(name) for name in ([named] if named else ["g++", "clang++"]))
 
 
 def _has_experts(model: Any) -> bool:

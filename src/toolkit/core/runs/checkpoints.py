@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.core.files import atomic_rename_dir, atomic_write_text, fsync_tree
+from toolkit.core.files import atomic_rename_dir, atomic_write_text, fsync_file, fsync_tree
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.recorded_files import Recorded, file_faults, record_files
 from toolkit.errors import ConfigError
@@ -50,6 +50,8 @@ def publish(run: RunDirectory, step: int, state: dict[str, Any]) -> Checkpoint:
         return there
     atomic_write_text(private / STATE_FILE, json.dumps({**state, "files": record_files(private)}))
     fsync_tree(private)
+    for log in run.path.glob("*.jsonl"):  # a checkpoint that outlives a power cut has the lines of its steps
+        fsync_file(log)
     if final.exists():
         _remove(run, final)
     atomic_rename_dir(private, final)
@@ -89,24 +91,27 @@ def find_checkpoint(run: RunDirectory, wanted: str) -> Checkpoint:
     """The complete checkpoint that a user named by its step, or by `latest`.
 
     Raises:
-        ConfigError: there is none of that step; the message lists those that are there.
+        ConfigError: there is none of that step, and the message lists those that are there; or a byte of it changed.
     """
     complete = complete_checkpoints(run)
     if not complete:
         raise ConfigError(f"there is no complete checkpoint in {run.path}")
-    if wanted == "latest":
-        return complete[-1]
-    found = {str(checkpoint.step): checkpoint for checkpoint in complete}
-    if wanted not in found:
-        raise ConfigError(f"--checkpoint {wanted}: there is none of that step; there are: {', '.join(found)}")
-    return found[wanted]
+    by_step = {str(checkpoint.step): checkpoint for checkpoint in complete}
+    if wanted != "latest" and wanted not in by_step:
+        raise ConfigError(f"--checkpoint {wanted}: there is none of that step; there are: {', '.join(by_step)}")
+    found = _read((complete[-1] if wanted == "latest" else by_step[wanted]).path, contents=True)
+    if isinstance(found, Damaged):
+        others = ", ".join(name for name in by_step if name != str(_step_of(found.path)))
+        raise ConfigError(f"{found.path} is damaged: {found.reason}; other steps that are there: {others or 'none'}")
+    return found
 
 
-def best_checkpoint(run: RunDirectory) -> Path | None:
-    """The checkpoint with the lowest validation loss so far, if one was marked and is complete."""
+def best_checkpoint(run: RunDirectory, *, contents: bool = False) -> Path | None:
+    """The checkpoint with the lowest validation loss so far, if one was marked and is complete, or where `contents` are
+    read too, as it was written."""
     pointer = run.path / "best"
     path = run.path / pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else None
-    return path if path and isinstance(_read(path), Checkpoint) else None
+    return path if path and isinstance(_read(path, contents=contents), Checkpoint) else None
 
 
 def mark_best(run: RunDirectory, checkpoint: Checkpoint) -> None:

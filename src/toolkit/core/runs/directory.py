@@ -118,9 +118,14 @@ def check_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> 
     holder = holder_of(run.lock)
     if holder is not None:
         raise _in_use(run, holder)
-    for name, writer in written_in(run.path) if overwrite else ():
-        raise ConfigError(f"{run.path} cannot be replaced: {name} in it is being written by {writer}")
+    if overwrite:
+        _require_unwritten(run)
     _require_room(run, resume=resume, overwrite=overwrite)
+
+
+def _require_unwritten(run: RunDirectory) -> None:
+    for name, writer in written_in(run.path):
+        raise ConfigError(f"{run.path} cannot be replaced: {name} in it is being written by {writer}")
 
 
 def _in_use(run: RunDirectory, holder: Holder) -> ConfigError:
@@ -152,7 +157,12 @@ def _is_left_behind(run: RunDirectory, path: Path) -> bool:
 
 
 def clear_run_directory(run: RunDirectory) -> None:
-    """Make an empty folder for a new run, in place of the old run's if there is one; a lock in it stays."""
+    """Make an empty folder for a new run, in place of the old run's if there is one; a lock in it stays.
+
+    Raises:
+        ConfigError: something in it is being written by now, such as a merged model.
+    """
+    _require_unwritten(run)
     run.path.mkdir(parents=True, exist_ok=True)
     # The manifest goes last: as long as it is there, what a kill leaves is known to be a run's.
     for each in sorted(run.path.iterdir(), key=lambda each: each == run.manifest):

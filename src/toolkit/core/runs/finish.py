@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from toolkit.core.runs.checkpoints import Checkpoint, best_checkpoint, latest_checkpoint
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.export import export_checkpoint
+from toolkit.core.runs.manifest import read_manifest, require_same_run
 from toolkit.core.runs.metrics import read_metrics
 from toolkit.core.runs.peak_memory import peak_memory_bytes
 from toolkit.core.runs.progress import console
@@ -72,11 +73,28 @@ def finish_run(
 
 
 def finished_result(run: RunDirectory, max_steps: int) -> dict[str, Any] | None:
-    """What `finish_run` wrote, if the run ended and this config asks for no more steps."""
-    if not run.result.is_file():
+    """What `finish_run` wrote, if the run ended and this config asks for no more steps.
+
+    A file that is damaged tells nothing: the run is finished once more, from its last checkpoint.
+    """
+    try:
+        result = json.loads(run.result.read_text(encoding="utf-8"))
+        return result if result["max_steps"] >= max_steps else None
+    except (OSError, ValueError, LookupError, TypeError):
         return None
-    result = json.loads(run.result.read_text(encoding="utf-8"))
-    return result if result["max_steps"] >= max_steps else None
+
+
+def finished_run(run: RunDirectory, max_steps: int, identity: dict[str, Any]) -> dict[str, Any] | None:
+    """As `finished_result`, for `--resume`; where nothing is left to do, that is said.
+
+    Raises:
+        ConfigError: what has ended is another run than that of `identity`.
+    """
+    result = finished_result(run, max_steps)
+    if result is not None:
+        require_same_run(read_manifest(run.manifest), identity)
+        console.print(f"{run.path} is finished: nothing is left to resume")
+    return result
 
 
 def summary(result: dict[str, Any]) -> str:
@@ -95,7 +113,7 @@ def _exported_checkpoint(
     run: RunDirectory, export: Literal["last", "best"], last: Checkpoint, *, is_measured: bool
 ) -> Path:
     """The checkpoint to export; it is said where that is not the best one although it was wanted and measured."""
-    best = best_checkpoint(run) if export == "best" else None
+    best = best_checkpoint(run, contents=True) if export == "best" else None
     if export == "best" and best is None and is_measured:
         console.print(f"the best checkpoint is lost or damaged, so the last one is exported: {last.path.name}")
     return best or last.path

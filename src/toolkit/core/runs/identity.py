@@ -1,10 +1,10 @@
 """What must be the same for a resumed run to be the same run."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from pydantic import BaseModel
-
+from toolkit.core.config.model import ModelConfig
+from toolkit.core.models.weights_digest import weights_digest
 from toolkit.core.preparation import tokenizer_digest
 from toolkit.core.runs.directory import RunDirectory
 from toolkit.core.runs.manifest import read_manifest, require_same_run
@@ -13,11 +13,21 @@ from toolkit.core.runs.sharding import launched_as
 _TRAINING = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing", "compile")
 
 
+class RunConfig(Protocol):
+    """The config of a run."""
+
+    @property
+    def model(self) -> ModelConfig: ...
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
+
+
 def run_identity(
-    config: BaseModel, sections: Sequence[str], tokenizer: Any, digests: Mapping[str, str], held_out: str | None
+    config: RunConfig, sections: Sequence[str], tokenizer: Any, digests: Mapping[str, str], held_out: str | None
 ) -> dict[str, Any]:
     """Everything on which each bit of a run depends: these sections of its config, the part of its training section
-    that may not change, how many processes there are, the tokenizer, and the content of the data sets.
+    that may not change, how many processes there are, the weights it starts from, the tokenizer, and the content of the
+    data sets.
 
     `digests` are those of the data sets, `held_out` is that of the held-out rows, which counts where they are a data
     set of their own. The stages are not in it: whether they changed before the checkpoint is read off the order hash.
@@ -28,6 +38,7 @@ def run_identity(
         **{key: described[key] for key in sections},
         "training": fixed_training(described["training"]),
         "processes": launched_as(),
+        **known_weights(config.model),
         "tokenizer": tokenizer_digest(tokenizer),
         "datasets": dict(digests),
         "validation.dataset": held_out if has_own_rows else None,
@@ -37,6 +48,16 @@ def run_identity(
 def fixed_training(training: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a training section that may not change within a run."""
     return {key: training[key] for key in _TRAINING}
+
+
+def known_weights(config: ModelConfig) -> dict[str, str]:
+    """The part of an identity that says which weights a run starts from; empty until those of a hub's model are here.
+
+    Raises:
+        ModelError: there is no such model, or a file of it cannot be read.
+    """
+    digest = weights_digest(config)
+    return {} if digest is None else {"weights": digest}
 
 
 def require_same_weights(
@@ -50,3 +71,13 @@ def require_same_weights(
     identity.update(weights)
     if resume and run.manifest.is_file():
         require_same_run(read_manifest(run.manifest), identity)
+
+
+def require_loaded_weights(run: RunDirectory, identity: dict[str, Any], model: ModelConfig, *, resume: bool) -> None:
+    """Call it once the model is loaded: the weights of a hub's model may have come to this machine only by that.
+
+    Raises:
+        ConfigError: they are not those with which the run began that `resume` goes on with.
+    """
+    if "weights" not in identity:
+        require_same_weights(run, identity, known_weights(model), resume=resume)

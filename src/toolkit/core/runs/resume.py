@@ -14,8 +14,8 @@ from toolkit.core.runs.directory import RunDirectory, clear_run_directory
 from toolkit.core.runs.manifest import read_manifest, require_same_run
 from toolkit.errors import ConfigError
 
-# What a run that has ended leaves besides checkpoints, or what was made of it.
-_LEARNT = ("result.json", "*.safetensors", "merged*", "damaged-checkpoint-*")
+# What tells that something was learnt: the name of a checkpoint that is gone, and what a run leaves besides them.
+_LEARNT = ("latest", "best", "result.json", "*.safetensors", "merged*", "damaged-checkpoint-*")
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,14 @@ class ResumePoint:
     """The checkpoint to go on from, or None for a start from the beginning; `counters` are those at that point.
 
     Attributes:
+        begins_anew: whether a run is begun again that had no checkpoint yet.
         compiled: whether the run was trained through torch.compile so far, None at a start.
         passed_over: checkpoints that are damaged.
     """
 
     checkpoint: Path | None
     counters: RunCounters
+    begins_anew: bool = False
     compiled: bool | None = None
     passed_over: tuple[Damaged, ...] = ()
 
@@ -76,10 +78,10 @@ def resume_point(
     newest, damaged = newest_sound_checkpoint(run)
     if newest is None:
         _require_nothing_learnt(run, damaged)
-        return ResumePoint(None, RunCounters())
+        return ResumePoint(None, RunCounters(), begins_anew=True)
     counters = RunCounters(**newest.state["counters"])
     require_same_way(counters)
-    return ResumePoint(newest.path, counters, saved["identity"].get("compiled"), damaged)
+    return ResumePoint(newest.path, counters, compiled=saved["identity"].get("compiled"), passed_over=damaged)
 
 
 def _require_nothing_learnt(run: RunDirectory, damaged: Sequence[Damaged]) -> None:
@@ -105,4 +107,5 @@ def prepare_run_directory(run: RunDirectory, point: ResumePoint) -> None:
         return
     discard_unfinished(run, point.counters.step)
     metrics.keep_until(run.metrics, point.counters.step)
+    metrics.tell_missing_steps(run.metrics, point.counters.step)
     run.result.unlink(missing_ok=True)

@@ -25,7 +25,8 @@ def announce_start(run: RunDirectory, point: ResumePoint, model: Any) -> None:
     """Say what is trained, and where it begins or goes on."""
     console.print(trained_share(model))
     if point.checkpoint is None:
-        console.print(f"run directory: {run.path}")
+        anew = "; no checkpoint had been written, so the run begins anew" * point.begins_anew
+        console.print(f"run directory: {run.path}{anew}")
     else:
         console.print(f"resuming {run.path} from step {point.counters.step}")
     for damaged in point.passed_over:

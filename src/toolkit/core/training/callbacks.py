@@ -159,7 +159,10 @@ class CheckpointCallback(TrainerCallback):
         metrics: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        # state.best_metric is updated right after this call, so it still holds the best of the earlier ones.
+        # state.best_metric is updated right after this call, so it still holds the best of the earlier ones; the first
+        # of them, be it that it is no number.
+        if state.best_metric is not None and not math.isfinite(state.best_metric):
+            state.best_metric = None
         if metrics and self._is_best(metrics[self._best_metric], state.best_metric):
             self._best_step = state.global_step
             control.should_save = True
@@ -167,7 +170,7 @@ class CheckpointCallback(TrainerCallback):
             control.should_save = True
 
     def _is_best(self, value: float, best: float | None) -> bool:
-        return best is None or self._sign * value > self._sign * best
+        return math.isfinite(value) and (best is None or self._sign * value > self._sign * best)
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         _barrier()  # every rank has written its random state

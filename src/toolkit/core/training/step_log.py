@@ -1,5 +1,6 @@
 """Where the optimizer steps of a run are written down and shown, with what its watchdogs say of them."""
 
+import math
 from typing import Any
 
 from toolkit.core.runs.directory import RunDirectory
@@ -34,9 +35,15 @@ class StepLog:
             self._progress.say(line)
 
     def write_evaluation(self, step: int, values: dict[str, Any], facts: str) -> None:
-        """An evaluation after `step` steps."""
-        append_metrics(self.run.metrics, {"step": step, **values})
+        """An evaluation after `step` steps; what is not finite is written as null, and told."""
+        lost = [name for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)]
+        append_metrics(self.run.metrics, {"step": step, **values, **dict.fromkeys(lost)})
         self._progress.say(f"step {step}: {facts}")
+        if lost:
+            self._progress.say(
+                f"warning at step {step}: {', '.join(lost)} is not finite, so no checkpoint is the best by it: look at "
+                "the held-out rows; if the loss of training is fine, model.dtype: float32 may help"
+            )
 
     def say(self, text: str) -> None:
         """Show lines that are not written down."""

@@ -1,0 +1,44 @@
+"""The page on watchdogs names all of them, and no other."""
+
+import re
+from pathlib import Path
+
+from rl.rl_runs import write_run
+from runs.small_sft import write_sft_run
+from toolkit.core.config.load import load_config
+from toolkit.core.config.training import TrainingConfig
+from toolkit.core.training.training_watchdogs import training_watchdogs
+from toolkit.core.training.watchdogs import Watchdog
+from toolkit.rl.config.rl import RLConfig
+from toolkit.rl.watchdogs import rl_watchdogs
+from toolkit.sft.config import SFTConfig
+from toolkit.sft.watchdogs import sft_watchdogs
+
+PAGE = Path(__file__).parents[1] / "docs" / "watchdogs.md"
+
+
+def watchdogs(folder: Path) -> dict[str, list[Watchdog]]:
+    """Those of each kind of run."""
+    sft = load_config(write_sft_run(folder, folder / "model"), SFTConfig)
+    rl = load_config(write_run(folder, folder / "model"), RLConfig)
+    return {
+        "sft": sft_watchdogs(sft),
+        "preferences": training_watchdogs(TrainingConfig(learning_rate=1e-4), 8, "nothing"),
+        "rl": rl_watchdogs(rl, 8),
+    }
+
+
+def test_each_watchdog_is_explained_and_has_advice(tmp_path: Path) -> None:
+    names = {each.name for of_run in watchdogs(tmp_path).values() for each in of_run}
+    seen, advice = PAGE.read_text().split("## Warnings")[1].split("## What to do")
+
+    for part in (seen, advice):
+        assert set(re.findall(r"^\| `(\w+)` \|", part, re.M)) == names
+
+
+def test_what_the_page_has_seen_in_all_runs_is_looked_for_in_all(tmp_path: Path) -> None:
+    in_all = set.intersection(*({each.name for each in of_run} for of_run in watchdogs(tmp_path).values()))
+    said = set(re.findall(r"^\| `(\w+)` \|.*\| all \|$", PAGE.read_text(), re.M))
+
+    assert said == {"zero_gradient", "overflowing_gradient", "learning_rate_zero"}
+    assert said <= in_all
