@@ -99,8 +99,8 @@ class ForkedCommands:
     ) -> Ended:
         """Run a command to its end, or to what happens to it; of `After` there can be one."""
         log, told = (Path(self._folder.name, name) for name in ("log", "told"))
-        for each in (log, told):
-            each.unlink(missing_ok=True)
+        log.write_bytes(b"")  # one that is killed at once does not come to open it
+        told.unlink(missing_ok=True)
         order = order_of(words, watched, happenings, told=told, environment=environment)
         assert self._process.stdin is not None
         print(json.dumps({**order, "log": str(log)}), file=self._process.stdin, flush=True)
