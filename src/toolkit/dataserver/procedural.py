@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from difflib import get_close_matches
+from fractions import Fraction
 from hashlib import blake2b
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ REFUSED: Mapping[str, str] = {
     "ransom_note": _BY_HASH,
     "word_ladder": _BY_HASH,
     "puzzle24": _ANY_SOLUTION,
+    "coin_flip": "its scorer pays in full for the first digits alone: 0 is right for nearly all items",
     "game_of_life_halting": "its scorer takes any text for the answer True",
     "acre": "it cannot make one item without all the others",
     "composite": "a mix of data sets is what the stages are for",
@@ -104,9 +106,11 @@ def load_library() -> ModuleType:
 
 
 def to_json(value: Any) -> Any:
-    """A value of which JSON loses nothing: tuples and keys that are no text are told apart by an object around them."""
+    """A value of which JSON loses nothing: an object around them tells tuples, fractions and keys that are no text."""
     if isinstance(value, tuple):
         return {"(tuple)": [to_json(item) for item in value]}
+    if isinstance(value, Fraction):
+        return {"(fraction)": str(value)}
     if isinstance(value, list):
         return [to_json(item) for item in value]
     if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
@@ -124,6 +128,8 @@ def from_json(value: Any) -> Any:
         return value
     if value.keys() == {"(tuple)"}:
         return tuple(from_json(item) for item in value["(tuple)"])
+    if value.keys() == {"(fraction)"}:
+        return Fraction(value["(fraction)"])
     if value.keys() == {"(dict)"}:
         return {from_json(key): from_json(item) for key, item in value["(dict)"]}
     return {key: from_json(item) for key, item in value.items()}

@@ -103,6 +103,17 @@ def test_a_giant_number_is_not_computed(answer: str) -> None:
     assert not is_harmless(answer, "simple_integration")
 
 
+@pytest.mark.parametrize("answer", ["nan", "[NaN]", "x = nan", "nan+nanj", "-inf", "Infinity", "1e99999", "1E-99999"])
+def test_a_number_that_is_not_finite_is_shown_to_no_scorer_but_where_it_is_the_right_answer(answer: str) -> None:
+    assert not is_harmless(answer, "leg_counting", right="7")
+    assert is_harmless(answer, "spell_backward", right="nan")
+
+
+@pytest.mark.parametrize("answer", ["banana", "information", "in f", "1e99", "0x2e11a"])
+def test_words_and_numbers_that_only_look_like_it_are_shown(answer: str) -> None:
+    assert is_harmless(answer, "spell_backward", right="7")
+
+
 @pytest.mark.parametrize(
     "answer", ["x**2*y**3 + C", "-9*X**10 - 5*X**9/4", "3*exp(-x)*sin(2*x)/5 + C", "sqrt(1 - 4*x**2)"]
 )

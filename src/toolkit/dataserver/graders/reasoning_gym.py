@@ -22,6 +22,11 @@ _SUM = {
     "reasoning_gym": {"dataset": "chain_sum", "seed": 1, "index": 0, "config": {}},
     "entry": {"question": "4 + 3 =", "answer": "7", "metadata": {}},
 }
+_FIRST = {**_SUM, "reasoning_gym": {**_SUM["reasoning_gym"], "dataset": "gsm_symbolic"}}
+_COMPLEX = {
+    "reasoning_gym": {"dataset": "complex_arithmetic", "seed": 1, "index": 0, "config": {}},
+    "entry": {"question": "(1 + 2i) + 3 =", "answer": "4.0 + 2.0i", "metadata": {"result": [4.0, 2.0]}},
+}
 
 
 class ReasoningGym(TextGrader):
@@ -29,6 +34,9 @@ class ReasoningGym(TextGrader):
 
     The rows must come from a data set of `type: reasoning_gym`. Most of its scorers pay something for an answer that
     only contains the right one among others, which is why less than a full score counts nothing here unless told.
+    A few read the first number or word and pass over what follows (`gsm_symbolic`, `letter_jumble`, `spell_backward`,
+    `fraction_simplification`, `word_sorting`): there one guess counts, the first, and the right answer in the second
+    place earns nothing. Numbers that are not finite (`nan`, `inf`) are no answer to anything.
     """
 
     type: Literal["reasoning_gym"] = "reasoning_gym"
@@ -48,6 +56,10 @@ class ReasoningGym(TextGrader):
         Example("8", 0.0, record=_SUM),
         Example("6 7 8", 0.0, record=_SUM, note="the scorer pays for holding the answer"),
         Example("6 7 8", 0.2, record=_SUM, params={"exact": False}, note="1 character of 5"),
+        Example("7, 8", 0.0, record=_SUM),
+        Example("7 8", 1.0, record=_FIRST, note="a scorer that reads the first number: one guess counts"),
+        Example("8 7", 0.0, record=_FIRST),
+        Example("nan", 0.0, record=_COMPLEX, note="no number, and no answer"),
         Example("So it is \\boxed{7}", 1.0, record=_SUM, params={"extract": "boxed"}),
         Example("7", 0.0, record=_SUM, params={"extract": "boxed"}),
         Example("", 0.0, record=_SUM),
@@ -70,7 +82,7 @@ class ReasoningGym(TextGrader):
         if answer is None:
             return Score(0.0, "no answer")
         dataset, entry = _source(item.record)
-        if not is_harmless(answer, item.record["reasoning_gym"]["dataset"]):
+        if not is_harmless(answer, item.record["reasoning_gym"]["dataset"], entry.get("answer")):
             return Score(0.0, "an answer that holds what no right answer holds")
         try:
             given = float(dataset.score_answer(answer, entry))

@@ -17,6 +17,9 @@ _TERM = re.compile(r"[\w\s+\-*/().,]*")
 _NAMES = {"acos", "asin", "atan", "cos", "cosh", "exp", "log", "pi", "sin", "sinh", "sqrt", "tan", "tanh", "Abs"}
 _NAME = re.compile(r"[^\W\d]\w*")
 
+# Comparisons with NaN are all false, which some scorers take for "near enough"; 1e999999999 as a fraction never ends.
+_NOT_FINITE = re.compile(r"(?<![^\W\d_])(?:nan|inf(?:inity)?)j?(?![^\W\d_])|[0-9]e[+-]?[0-9]{4,}", re.IGNORECASE)
+
 # A power of a power, or a long exponent, can take hours to compute.
 _HUGE_POWER = re.compile(r"\*\*[^*+-]*\*\*|\*\*[\s(+-]*\d{4}")
 
@@ -31,8 +34,13 @@ _FORMS: Mapping[str, re.Pattern[str]] = {
 }
 
 
-def is_harmless(answer: str, dataset: str) -> bool:
-    """Whether the scorer of that data set can be shown the answer. What is refused is no right answer."""
+def is_harmless(answer: str, dataset: str, right: object = None) -> bool:
+    """Whether the scorer of that data set can be shown the answer. What is refused is no right answer.
+
+    `right`: the item's own answer, if it has one. Where that is a word such as `inf`, another answer may be too.
+    """
+    if _NOT_FINITE.search(answer) and not (isinstance(right, str) and _NOT_FINITE.search(right)):
+        return False
     form = _FORMS.get(dataset)
     if form is None:
         return True
