@@ -99,6 +99,33 @@ def test_the_graders_of_every_stage_are_asked(tmp_path: Path, pools: list[Gradin
         check_all(make_config(tmp_path, {"sums": {}}, stages=stages, limits={"workers": 1}), pools)
 
 
+def test_a_row_whose_tests_do_not_fit_into_the_time_for_a_completion_is_named(
+    tmp_path: Path, pools: list[GradingPool]
+) -> None:
+    tests = [[{"input": "", "output": "1"}] * count for count in (4, 5)]
+    file = write_rows(tmp_path / "sums.jsonl", [{"prompt": f"q {n}", "tests": each} for n, each in enumerate(tests)])
+    code = {"type": "code_stdio", "seconds": 0.5, "sandbox": "rlimits"}
+
+    def check(seconds: float) -> Told:
+        return check_all(
+            make_config(
+                tmp_path,
+                {"sums": {"graders": {"code": 1}, "gold": None}},
+                graders={"code": code},
+                allow_code_execution=True,
+                limits={"workers": 1, "grader_seconds": seconds},
+            ),
+            pools,
+        )
+
+    assert check(2.5) == [("sums", 2, 2)]
+    with pytest.raises(DataError) as error:
+        check(2.0)
+    assert str(error.value).splitlines()[1] == (
+        f"  {file}:2: code: one completion may take 2.5 s by the grader's own limits, and limits.grader_seconds is 2"
+    )
+
+
 def test_good_golds_are_checked_once(check: Check, pools: list[GradingPool], tmp_path: Path) -> None:
     rows_with(["1", "2", "3"], tmp_path)
     assert check() == [("sums", 3, 3)]

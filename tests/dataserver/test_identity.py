@@ -14,7 +14,7 @@ from toolkit.core.config.load import load_config
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.identity import config_id
 from toolkit.dataserver.loading import load_datasets
-from toolkit.dataserver.plans import graders_in_use
+from toolkit.dataserver.plans import graders_in_use, own_plan
 
 GRADERS = {"cap": {"type": "completion_length_cap", "max_tokens": 9}}
 
@@ -44,6 +44,21 @@ def folder(tmp_path: Path) -> Path:
 )
 def test_where_and_how_it_is_served_does_not_count(change: dict[str, Any], folder: Path) -> None:
     assert identity(configured(folder, **change)) == identity(configured(folder))
+
+
+def test_the_order_of_the_graders_counts_neither_in_the_id_nor_in_the_rewards(folder: Path) -> None:
+    weights = {"string_exact": 1, "contains": 0.2, "cap": 0}
+    one, other = (
+        configured(folder, {"graders": dict(order)}) for order in (weights.items(), reversed(weights.items()))
+    )
+    assert identity(one) == identity(other)
+    assert own_plan(one, "sums").graders == own_plan(other, "sums").graders
+
+
+def test_the_order_of_the_data_sets_counts_since_it_is_that_of_the_held_out_rows(folder: Path) -> None:
+    write_rows(folder / "more.jsonl", questions("more", 3))
+    one, other = (make_config(folder, {name: {} for name in names}) for names in (("sums", "more"), ("more", "sums")))
+    assert identity(one) != identity(other)
 
 
 def test_neither_folder_nor_name_of_the_data_count(folder: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """From several scores to one reward, worked out by hand."""
 
 from collections.abc import Mapping
+from itertools import permutations
 from typing import get_args
 
 import pytest
@@ -104,6 +105,22 @@ def test_without_any_score_there_is_nothing_to_share(missing: OnMissingScore, ou
 @pytest.mark.parametrize(
     ("missing", "outcome"),
     [
+        ("abstain", ("error", None, "right: timeout")),
+        ("renormalise", ("error", None, "right: timeout")),
+        # (1 · 0 + 0.25 · 1) / 1.25
+        ("zero", ("ok", pytest.approx(0.2), "")),
+    ],
+)
+def test_who_brings_a_grader_down_is_not_paid_by_the_others(missing: OnMissingScore, outcome: Reward) -> None:
+    scores = {"right": FAILED, "tidy": 1.0, "short": ABSTAINED}
+    assert reward({"right": 1, "tidy": 0.25}, scores, missing=missing) == outcome
+    if missing == "renormalise":
+        assert reward({"right": 1, "tidy": 0.25, "short": 1}, scores, missing=missing) == outcome
+
+
+@pytest.mark.parametrize(
+    ("missing", "outcome"),
+    [
         ("abstain", ("abstain", None, "cap: not told")),
         ("renormalise", ("abstain", None, "cap: not told")),
         ("zero", ("ok", 0.0, "")),
@@ -121,7 +138,19 @@ def test_what_failed_is_told_before_what_abstained() -> None:
 def test_shares_add_up_to_one_and_every_grader_is_asked_once() -> None:
     plan = GradingPlan.make({"right": 3, "tidy": 1, "shown": 0}, ("cap", "tidy"), "abstain")
     assert plan.weights == {"right": 0.75, "tidy": 0.25, "shown": 0.0}
-    assert plan.graders == ("right", "tidy", "shown", "cap")
+    assert plan.graders == ("cap", "right", "tidy", "shown")
+
+
+def test_graders_are_asked_by_name_and_those_that_decide_nothing_last() -> None:
+    # They share the time for one completion, so that a slow one costs those after it their scores.
+    plans = [
+        GradingPlan.make(dict(weights), ("cap",), "zero")
+        for weights in permutations([("right", 0.7), ("tidy", 0.1), ("also", 0.2), ("a shown one", 0)])
+    ]
+    assert {plan.graders for plan in plans} == {("also", "cap", "right", "tidy", "a shown one")}
+    # 0.7 / 0.1 / 0.2 add up to another last digit in another order.
+    scores = {"right": 0.3, "tidy": 0.9, "also": 0.7, "a shown one": 1.0, "cap": 1.0}
+    assert len({total_reward(plan, judged(scores)).value for plan in plans}) == 1
 
 
 NAMES = ["a", "b", "c", "d"]

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 
 from toolkit.core.cache import cache_dir
 from toolkit.core.files import atomic_write_text
 from toolkit.core.sources import SHOWN_FAULTS
+from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.config.datasets import FileDataset
 from toolkit.dataserver.graders.base import Grader
@@ -14,7 +16,7 @@ from toolkit.dataserver.plans import graders_of
 from toolkit.dataserver.pool import GradingPool
 from toolkit.dataserver.rows import Rows, json_digest
 from toolkit.dataserver.samples import Samples
-from toolkit.dataserver.workers import RowCheck
+from toolkit.dataserver.workers import RowCheck, RowFault
 from toolkit.errors import DataError
 
 _ROWS_PER_TASK = 128
@@ -38,13 +40,14 @@ async def check_golds(
     """
     problems: list[str] = []
     for name, rows in datasets.items():
-        checked = tuple(grader for grader in graders_of(config, name) if overrides_check(graders[grader]))
+        checked = {grader: graders[grader] for grader in graders_of(config, name) if overrides_check(graders[grader])}
         if not checked or not isinstance(config.datasets[name], FileDataset):
             continue  # items that a program makes come with golds that its own scorer reads
-        mark = cache_dir() / "golds" / _key(config, rows, name, {grader: graders[grader] for grader in checked})
+        mark = cache_dir() / "golds" / _key(config, rows, name, checked)
         if mark.is_file():
             continue
-        faults = await _check(name, rows, samples, checked, pool, progress)
+        checks = _Checks(name, rows, samples, checked, config.limits.grader_seconds)
+        faults = await _check(checks, pool, progress)
         if faults:
             problems += [f"datasets.{name}: {len(faults)} row{'s' * (len(faults) > 1)} cannot be graded:"]
             problems += [f"  {line}" for line in faults[:SHOWN_FAULTS]]
@@ -61,26 +64,44 @@ def overrides_check(grader: Grader) -> bool:
     return type(grader).check_row is not Grader.check_row
 
 
-async def _check(
-    name: str, rows: Rows, samples: Samples, graders: tuple[str, ...], pool: GradingPool, progress: Progress
-) -> list[str]:
+@dataclass(frozen=True)
+class _Checks:
+    """What is to be checked of a data set."""
+
+    dataset: str
+    rows: Rows
+    samples: Samples
+    graders: Mapping[str, Grader]
+    seconds: float
+    """For all graders together on one completion."""
+
+    def __iter__(self) -> Iterator[RowCheck]:
+        for index in range(len(self.rows)):
+            row = self.rows.read(index)
+            yield RowCheck(index, tuple(self.graders), self.samples.gold(self.dataset, row), row.record)
+
+    def too_long(self, check: RowCheck) -> Iterator[RowFault]:
+        """The graders that may take longer on a row than there is time."""
+        item = GradeInput(completion="", answer=None, gold=check.gold, record=check.record)
+        for name, grader in self.graders.items():
+            seconds = grader.seconds_at_most(item)
+            if seconds > self.seconds:
+                reason = f"one completion may take {seconds:g} s by the grader's own limits"
+                yield RowFault(check.row, name, f"{reason}, and limits.grader_seconds is {self.seconds:g}")
+
+
+async def _check(checks: _Checks, pool: GradingPool, progress: Progress) -> list[str]:
     faults: list[str] = []
-    checks = _row_checks(name, rows, samples, graders)
-    done = 0
+    left, done = iter(checks), 0
     # A few tasks ahead of the workers: enough to keep them busy, without all rows in memory.
-    while batch := list(islice(checks, _ROWS_PER_TASK * 8)):
+    while batch := list(islice(left, _ROWS_PER_TASK * 8)):
         parts = [batch[start : start + _ROWS_PER_TASK] for start in range(0, len(batch), _ROWS_PER_TASK)]
-        for found in await asyncio.gather(*(pool.check_rows(part) for part in parts)):
-            faults += [f"{rows.place(fault.row)}: {fault.grader}: {fault.reason}" for fault in found]
+        found = [fault for part in await asyncio.gather(*map(pool.check_rows, parts)) for fault in part]
+        found += [fault for check in batch for fault in checks.too_long(check)]
+        faults += [f"{checks.rows.place(fault.row)}: {fault.grader}: {fault.reason}" for fault in found]
         done += len(batch)
-        progress(name, done, len(rows))
+        progress(checks.dataset, done, len(checks.rows))
     return faults
-
-
-def _row_checks(name: str, rows: Rows, samples: Samples, graders: tuple[str, ...]) -> Iterator[RowCheck]:
-    for index in range(len(rows)):
-        row = rows.read(index)
-        yield RowCheck(index, graders, samples.gold(name, row), row.record)
 
 
 def _key(config: DataserverConfig, rows: Rows, name: str, graders: Mapping[str, Grader]) -> str:
@@ -89,4 +110,4 @@ def _key(config: DataserverConfig, rows: Rows, name: str, graders: Mapping[str, 
         for grader_name, grader in graders.items()
     }
     gold = config.datasets[name].model_dump(mode="json", include={"gold", "columns"})
-    return json_digest([rows.digest, gold, described])
+    return json_digest([rows.digest, gold, described, config.limits.grader_seconds])

@@ -21,10 +21,11 @@ def config_id(config: DataserverConfig, datasets: Mapping[str, Rows], graders: M
             "protocol": PROTOCOL_VERSION.split(".")[0],
             "version": version("posttrain-toolkit"),
             "config": config.model_dump(mode="json", exclude=_NOT_PART_OF_IT),
-            "datasets": {
-                name: [dataset.model_dump(mode="json", exclude={"path"}), datasets[name].digest]
+            # In their order, which is that of the held-out rows.
+            "datasets": [
+                [name, dataset.model_dump(mode="json", exclude={"path"}), datasets[name].digest]
                 for name, dataset in config.datasets.items()
-            },
+            ],
             "graders": {
                 name: [_without_folder(grader.model_dump(mode="json")), grader.identity()]
                 for name, grader in graders.items()

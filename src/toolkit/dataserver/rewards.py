@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from math import fsum, prod
 from typing import NamedTuple
 
 from toolkit.dataserver.config.grading import OnMissingScore
@@ -34,14 +34,19 @@ class GradingPlan:
     def make(
         cls, weights: Mapping[str, float], gates: tuple[str, ...], on_missing_score: OnMissingScore
     ) -> "GradingPlan":
-        """Normalise the weights; graders of weight 0 stay, and are asked and shown."""
-        whole = sum(weights.values())
-        return cls({name: weight / whole for name, weight in weights.items()}, gates, on_missing_score)
+        """Normalise the weights, in the order of the names; graders of weight 0 stay, last, and are asked and shown."""
+        whole = fsum(weights.values())
+        names = sorted(weights, key=lambda name: (not weights[name], name))
+        return cls({name: weights[name] / whole for name in names}, gates, on_missing_score)
 
     @cached_property
     def graders(self) -> tuple[str, ...]:
-        """Every grader that is asked, once."""
-        return tuple(dict.fromkeys((*self.weights, *self.gates)))
+        """Every grader that is asked, once, in the order in which they use up the time for one completion.
+
+        By name, so that the order in a config decides nothing; those that decide nothing themselves come last.
+        """
+        deciding = {*self.counted, *self.gates}
+        return (*sorted(deciding), *(name for name in self.weights if name not in deciding))
 
     @cached_property
     def counted(self) -> Mapping[str, float]:
@@ -64,9 +69,10 @@ def total_reward(plan: GradingPlan, judgements: Mapping[str, Judgement]) -> Rewa
     closed = [name for name in plan.gates if judgements[name].score is None]
     if plan.on_missing_score == "renormalise" and len(missing) < len(weights):
         weights = {name: weight for name, weight in weights.items() if name not in missing}
-        missing = []
+        # Not what failed: a completion that makes a grader time out would be paid by the others.
+        missing = [name for name in missing if judgements[name].status == "error"]
     if (missing or closed) and plan.on_missing_score != "zero":
-        return _no_reward([*missing, *closed], judgements)
+        return _no_reward(sorted({*missing, *closed}), judgements)
     weighted = sum(weight * (judgements[name].score or 0.0) for name, weight in weights.items())
     gates = prod(judgements[name].score or 0.0 for name in plan.gates)
     # The shares of a sum of floats may add up to a little more than 1.

@@ -45,8 +45,8 @@ class GradedDataset(StrictModel):
     """Graders whose scores multiply the reward."""
 
     on_missing_score: OnMissingScore = "abstain"
-    """What a grader without a score does to the reward: none is given; the other weights share its part; or it
-    counts as 0. A gate without a score gives no reward, or 0 under `zero`."""
+    """What a grader without a score does to the reward: none is given; the other weights share its part if it abstains
+    (where it fails, none is given); or it counts as 0. A gate without a score gives no reward, or 0 under `zero`."""
 
     validation_fraction: float | None = Field(default=None, gt=0, lt=1)
     """Share of the rows that is kept for `split: validation` and never trained on; by content and seed."""

@@ -115,6 +115,10 @@ class Grader(StrictModel):
             DataError: the row cannot be graded, whatever the completion: a gold answer that is no number, say.
         """
 
+    def seconds_at_most(self, item: GradeInput) -> float:
+        """How long one completion of a row may take by the grader's own limits; `item` as in `check_row`."""
+        return 0.0
+
     def score(self, item: GradeInput) -> Score | float:
         """Score one completion.
 

@@ -48,7 +48,8 @@ class CodeStdio(TextGrader):
     """Whether the score is the share of tests that pass; a program that prints known outputs then earns some of it."""
 
     seconds: float = Field(default=1.0, gt=0, le=60)
-    """Time for one test. All of them together must fit into `limits.grader_seconds`."""
+    """Time for one test. All tests of a row must fit into `limits.grader_seconds` together, which is checked at the
+    start."""
 
     memory_mb: int = Field(default=512, ge=64)
     """Address space of the program at most, in MiB."""
@@ -79,6 +80,11 @@ class CodeStdio(TextGrader):
         """Raise DataError unless the row has tests, at least one of which wants some output."""
         if not any(test.wanted.strip() for test in self._tests(item)):
             raise DataError(f"no test in the column {self.column!r} wants any output")
+
+    def seconds_at_most(self, item: GradeInput) -> float:
+        """The time of all tests."""
+        tests = item.record.get(self.column)
+        return self.seconds * len(tests) if isinstance(tests, list) else 0.0
 
     def score_text(self, text: str, item: GradeInput) -> Score | float:
         """The share of tests that pass, or 1 where all do and else 0."""
