@@ -2,16 +2,18 @@
 
 Looked for in this order: boxes; what stands between `$…$`, `$$…$$`, `\\(…\\)` or `\\[…\\]`; a text that is an
 expression and nothing else; numbers and fractions in prose. The last one counts, with those that a comma, `and` or
-`or` links to it: who names several candidates has answered with all of them.
+`or` links to it: who names several candidates has answered with all of them. What looks like an expression and cannot
+be parsed is prose, unless it holds commands of LaTeX.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import NamedTuple
 
 from toolkit.dataserver.extraction import find_boxes
-from toolkit.dataserver.numbers import Numeral, numerals, parse_number
+from toolkit.dataserver.latex_numbers import has_numbers_side_by_side, without_unit
+from toolkit.dataserver.numbers import MULTIPLE_AFTER, MULTIPLES, Numeral, numerals, parse_number
 
 _MAX_LENGTH = 500  # characters of an expression, and
 _MAX_DEPTH = 8  # nested brackets: both keep the LaTeX parser under a second
@@ -28,14 +30,20 @@ _DELIMITED = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_LINK = re.compile(r"[*_`]{0,3}[\s,;]*(?:or\s+[A-Za-z]\s*=|and|or)?[\s,;]*[*_`]{0,3}[$€£¥₹]?")
+_LINK = re.compile(r"[*_`]{0,3}[\s,;]*(?:or\s+[A-Za-z]\s*=|and/or|and|or)?[\s,;]*[*_`]{0,3}[$€£¥₹]?")
 _PROSE_OR = re.compile(r"[0-9][*_`)]{0,3}[\s,;]{0,5}\bor[\s*_`]{1,5}\Z")  # a candidate in prose before one in LaTeX
 _UNFINISHED = re.compile(r"[-+=/<>×÷·^]\s*\Z")
 _NAMES = re.compile(r"\\(?:text|textbf|textrm|mbox|mathrm|mathbf|operatorname|begin|end)\s*\{[^{}]*\}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _HALF = re.compile(r"\s*[=*/<>×÷·]|.*[-=+*/<>×÷·^_]\s*\Z", re.DOTALL)  # between two currency signs, say
-# A word; two numbers side by side, which LaTeX would multiply; a currency sign.
-_NOT_MATHS = re.compile(r"[^\W\d_]{2,}|[0-9]\s+[0-9]|(?<!\\)\$")
+# A currency sign; a hexadecimal number; a letter as a label.
+_NOT_MATHS = re.compile(r"(?<!\\)\$|(?<![0-9A-Za-z.])0[xXbBoO][0-9A-Fa-f]|\A\s*[A-Za-z]\s*:\s*[-+$0-9\\]")
+_LETTERS = re.compile(r"(?P<apart>(?<=[0-9A-Za-z])\s+)?(?P<run>[^\W\d_]{2,})(?P<before>\s+(?=[0-9A-Za-z]))?")
+_SHORT_WORDS = re.compile(
+    "a[mnst]|b[ey]|do|[gs]o|h[ei]|i[fnst]|m[ey]|no|o[fhknr]|to|u[ps]|vs|we"
+    "|[cdkmn]m|ft|yd|mi|[km]g|lb|oz|[cdm]l|hr|kw|hz|[gkm]b|pm"
+)
+_IN_ORDER = "abcdefghijklmnopqrstuvwxyz"
 _BRACKET = re.compile(r"(?P<open>[({\[])|(?P<close>[)}\]])")
 _HEAVY = re.compile(
     r"""
@@ -43,9 +51,15 @@ _HEAVY = re.compile(
   | [0-9] \s* \^ [\s{(]* -? [0-9.]+ \s* \^             # a tower of numbers
   | \^ [\s{(]* -? [0-9]{5,}
   | [0-9]{5,} [)}\s]* !
+  | \\[dt]?binom (?! \s* \{[0-9A-Za-z+\-\s]{1,9}\} \s* \{[0-9A-Za-z+\-\s]{1,9}\} | [\s0-9])
+  | \\[dt]?binom .* [0-9]{5,}                          # the parser works out binomials and powers of matrices
+  | matrix\} (?: \s | \\right | [)}] )* \^ [\s{(]* -? [0-9]{2,}
   | ! [)}\s]* !
     """,
-    re.VERBOSE,
+    re.VERBOSE | re.DOTALL,
+)
+_NAMED_MULTIPLE = re.compile(
+    rf"[0-9][^0-9]{{0,20}}\\(?:text|textrm|mathrm|mbox)\s?\{{[\s\\,;:!]{{0,8}}{MULTIPLES}", re.IGNORECASE
 )
 _DECORATION = " \t\r\n*_`"  # Markdown's
 _FRACTION = re.compile(r"[0-9]{1,15}/[0-9]{1,15}")
@@ -60,23 +74,32 @@ class Expression(NamedTuple):
     number: Decimal | None = None
     """Its value, where it is a plain number."""
 
+    percent: bool = False
+    """Whether that number is one of hundredths."""
+
 
 _UNREAD = Expression("")
 
 
-def find_expressions(text: str, max_chars: int, only: bool = False) -> list[Expression]:
+Reads = Callable[[str], bool]
+
+
+def find_expressions(text: str, max_chars: int, reads: Reads, only: bool = False) -> list[Expression]:
     """The answer: one expression, or several where the text names several; none where it names none.
 
-    Boxes are looked for everywhere, all else in the last `max_chars` characters. With `only`, prose must hold exactly
-    one number or fraction.
+    Boxes are looked for everywhere, all else in the last `max_chars` characters. `reads` tells whether LaTeX can be
+    parsed. With `only`, prose must hold exactly one number or fraction.
     """
     boxes = find_boxes(text)
     if not boxes:
         tail = text[-max_chars:]
-        return _delimited(tail) or _read(tail, only)
+        return _delimited(tail) or _read(tail, reads, only)
     ends = [box.start for box in boxes[1:]] + [len(text)]
-    innermost = [text[box] for box, end in zip(boxes, ends, strict=True) if box.stop <= end]
-    read = [_read_box(content, only) for content in list(dict.fromkeys(innermost))[: _MAX_ANSWERS + 1]]
+    innermost = [box for box, end in zip(boxes, ends, strict=True) if box.stop <= end]
+    if any(MULTIPLE_AFTER.match(text, box.stop) for box in innermost):
+        return []
+    contents = list(dict.fromkeys(text[box] for box in innermost))[: _MAX_ANSWERS + 1]
+    read = [_read_box(content, reads, only) for content in contents]
     return _once(expression for found in read for expression in found) if all(read) else []
 
 
@@ -84,7 +107,10 @@ def is_expression(text: str) -> bool:
     """Whether a text looks like mathematics that can be parsed in reasonable time: no words, no towers of powers."""
     if len(text) > _MAX_LENGTH or not re.search(r"[^\W_]", text):
         return False
-    if _NOT_MATHS.search(_without_commands(text)) or _HALF.match(text) or _HEAVY.search(text):
+    bare = _without_commands(text)
+    if _NOT_MATHS.search(bare) or any(map(_is_word, _LETTERS.finditer(bare))):
+        return False
+    if _HALF.match(text) or _HEAVY.search(text) or _NAMED_MULTIPLE.search(text) or has_numbers_side_by_side(text):
         return False
     depth = deepest = braces = 0
     for bracket in _BRACKET.finditer(text):
@@ -104,8 +130,9 @@ def _delimited(text: str) -> list[Expression]:
         if is_expression(inside):
             linked = found and _LINK.fullmatch(text, end, match.start())
             other = _PROSE_OR.search(text, max(match.start() - 20, 0), match.start())
-            found = [*(found if linked else [_UNREAD] if other else []), _normal(inside)]
             end = match.end()
+            read = _UNREAD if MULTIPLE_AFTER.match(text, end) else _normal(inside)
+            found = [*(found if linked else [_UNREAD] if other else []), read]
     return _once(found)
 
 
@@ -113,17 +140,32 @@ def _without_commands(text: str) -> str:
     return _COMMAND.sub(r"\\", _NAMES.sub(r"\\", text))
 
 
-def _read_box(content: str, only: bool) -> list[Expression]:
+def _is_word(letters: re.Match[str]) -> bool:
+    """Whether letters are a word, or a name or unit, and no product of variables as in `xy`, `2ab` and `abc`."""
+    run = letters["run"]
+    if not (run.isascii() and (run.islower() or run.isupper())):
+        return True
+    if len(run) > 2:
+        return "".join(sorted(run.lower())) not in _IN_ORDER
+    return (
+        _SHORT_WORDS.fullmatch(run.lower()) is not None or letters["apart"] is not None or letters["before"] is not None
+    )
+
+
+def _read_box(content: str, reads: Reads, only: bool) -> list[Expression]:
     """As `_read`; but numbers are not picked out of LaTeX that cannot be parsed."""
     is_prose = not _COMMAND.search(_NAMES.sub("", content)) and not _UNFINISHED.search(content.strip(_DECORATION))
-    return _delimited(content) or (_read(content, only) if is_prose or is_expression(content) else [])
+    return _delimited(content) or (_read(content, reads, only) if is_prose or is_expression(content) else [])
 
 
-def _read(text: str, only: bool) -> list[Expression]:
+def _read(text: str, reads: Reads, only: bool) -> list[Expression]:
     """A text that is an expression; else the last number or fraction in it, with those linked to it."""
     text = text.strip(_DECORATION).removesuffix(".").strip(_DECORATION)
-    if is_expression(text):
-        return [_normal(text)]
+    has_commands = _COMMAND.search(text) is not None
+    if is_expression(text) and (has_commands or "\n" not in text):
+        whole = _normal(text)
+        if whole.number is not None or has_commands or reads(whole.latex):
+            return [whole]
     written = list(numerals(text))
     found: list[Expression | None] = []
     end = 0
@@ -138,14 +180,14 @@ def _read(text: str, only: bool) -> list[Expression]:
 def _once(expressions: Iterable[Expression]) -> list[Expression]:
     """Each value once; none where there are too many to be an answer."""
     by_value = {
-        expression.latex if expression.number is None else expression.number: expression for expression in expressions
+        expression.latex if expression.number is None else expression[1:]: expression for expression in expressions
     }
     return list(by_value.values()) if len(by_value) <= _MAX_ANSWERS else []
 
 
 def _normal(latex: str) -> Expression:
     latex = latex.strip()
-    number = parse_number(latex)
+    number = parse_number(without_unit(latex))
     return Expression(latex) if number is None else _number(number, "%" in latex)
 
 
@@ -162,4 +204,4 @@ def _plain(numeral: Numeral) -> Expression | None:
 
 def _number(value: Decimal, percent: bool) -> Expression:
     written = f"{value:f}" if abs(value.adjusted()) <= _MAX_DIGITS else ""
-    return Expression(rf"{written}\%") if percent else Expression(written, value)
+    return Expression(rf"{written}\%" if percent else written, value, percent)

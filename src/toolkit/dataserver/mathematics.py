@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from toolkit.dataserver.expressions import Expression
+from toolkit.dataserver.latex_numbers import with_fractions, without_unit
 from toolkit.dataserver.numbers import parse_number
 
 if TYPE_CHECKING:
@@ -23,18 +24,44 @@ _FRACTION = re.compile(
     r"|-?\s*(?P<left>[0-9]+)\s*/\s*(?P<right>[0-9]+)"
 )
 _ASSIGNED = re.compile(r"\s*[A-Za-z](?:_\{?\w\}?)?\s*=(?!.*=)\s*", re.DOTALL)
-_UNIT = re.compile(r"\\(?:text|mathrm|mbox)\s*\{[^{}]*\}|\\[,;:! ]")
+_SPACING = re.compile(r"(?<![0-9])\\[,;:! ]|\\[,;:! ](?![0-9])")
+_EITHER_SIGN = re.compile(r"\\(?:pm|mp)(?![A-Za-z])|[±∓]")
 
 
 @lru_cache(maxsize=4096)
-def parse(latex: str) -> "Parsed | None":
-    """SymPy's form of an expression, not worked out; None where it cannot be parsed."""
+def parse(latex: str, glued_unit: bool = False) -> "Parsed | None":
+    """SymPy's form of an expression, not worked out; None where it cannot be parsed.
+
+    `glued_unit`: one letter right after a number is its unit, as in `5m`.
+    """
+    latex = with_fractions(without_unit(latex, glued_unit))
     if not latex:
         return None
+    parsed = _parse(latex)
+    if parsed is None and _EITHER_SIGN.search(latex):
+        both = [each for each in map(_parse, _both_signs(latex)) if each is not None]
+        return set_of(both) if len(both) == 2 else None
+    return parsed
+
+
+def _both_signs(latex: str) -> tuple[str, str]:
+    signs = {"\\pm": "+-", "±": "+-", "\\mp": "-+", "∓": "-+"}
+    upper, lower = (_EITHER_SIGN.sub(lambda sign, line=line: signs[sign[0]][line], latex) for line in (0, 1))
+    return upper, lower
+
+
+def can_be_parsed(latex: str) -> bool:
+    """Whether an expression can be parsed."""
+    return parse(latex) is not None
+
+
+def _parse(latex: str) -> "Parsed | None":
     import math_verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that there is no timeout
-    boxed = (math_verify.LatexExtractionConfig(boxed_match_priority=0),)
+    # Its own list of units has single letters, and takes the h away from \\pi r^2 h.
+    normal = math_verify.LatexNormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True)
+    boxed = (math_verify.LatexExtractionConfig(boxed_match_priority=0, normalization_config=normal),)
     found = math_verify.parse(rf"\boxed{{{latex}}}", boxed, fallback_mode="no_fallback", parsing_timeout=None)  # type: ignore[arg-type]
     return found[0] if found else None
 
@@ -85,7 +112,7 @@ def is_as_simple(answers: list[Expression], given: "Parsed", gold: "Parsed") -> 
 
 def _is_written_out(answer: Expression) -> bool:
     """Whether it is a plain number or a fraction in lowest terms."""
-    latex = _UNIT.sub("", _ASSIGNED.sub("", answer.latex, count=1)).strip()
+    latex = _SPACING.sub("", without_unit(_ASSIGNED.sub("", answer.latex, count=1))).strip()
     if answer.number is not None or parse_number(latex) is not None:
         return True
     fraction = _FRACTION.fullmatch(latex)

@@ -62,6 +62,10 @@ _BOUNDS = "neq?|leq?|geq?|lt|gt|ll|gg|not"
 _FUNCTIONS = r"mod|modulo|log|ln|exp|sin|cos|tan|sqrt|times|plus|multiplied\ by|divided\ by"
 # What may stand between a sign and its number: spaces, LaTeX's too, brackets, Markdown and a currency.
 _BETWEEN = rf"(?:[\s~({{\[*_{_CURRENCY}]|\\[,;:!\ {_CURRENCY}]|\\[A-Za-z]{{1,12}})"
+# What multiplies the number before it. A small k is a thousand; a large one may be kelvin.
+MULTIPLES = r"(?:(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore)s?|bn|mn|tn|(?-i:k))\b"
+MULTIPLE_AFTER = re.compile(rf"(?:[\s*_$}})\]~]|\\[,;:!\ ]){{0,8}}\b{MULTIPLES}|\s?[‰‱]", re.IGNORECASE)
+"""Matches where what stands before is a number of millions, say, and not the number itself."""
 _LOOK_BACK = 40  # characters
 _LOOK_BACK_FOR_MARKS = 8
 # A pattern that ends in \Z is tried at every place before it, so the many that can only be short look at few places.
@@ -88,9 +92,11 @@ _MARK_BEFORE = re.compile(
 )
 _PART_AFTER = re.compile(
     rf"""
-    \s?(?:\^|√|\\(?:[dt]?frac|sqrt|{_OPERATORS})(?![A-Za-z]))
+    \s?(?:\^(?!\s?\{{?\s?\\circ)|√|\\(?:[dt]?frac|sqrt|{_OPERATORS})(?![A-Za-z]))
   | !
-  | [\s*_$\-]{{1,4}}(?:(?:hundred|thousand|million|billion|trillion|dozen)s?|squared|cubed|factorial)\b
+  | [\s*_$\-]{{1,4}}(?:{MULTIPLES}|(?:squared|cubed|factorial)\b)
+  | \s?[‰‱]
+  | (?:\s|~|\\[,;:!\ ]){{0,4}}\\(?:text|textrm|mathrm|mbox)\s?\{{(?:\s|\\[,;:!\ ]){{0,4}}{MULTIPLES}
   | [\s*_$]{{1,4}}and[ ](?:a|one)[ -](?:half|third|quarter|fourth|fifth)\b
     """,
     re.VERBOSE | re.IGNORECASE,

@@ -15,8 +15,8 @@ class NumberExact(TextGrader):
     """1 if the last number of the answer equals the gold's, else 0.
 
     Numbers are compared as exact decimals, so that 1,234 and 1234.0 are the same. Where the last thing written in
-    digits is no plain number but a fraction, a sum, `15km` or `7 million`, the score is 0: it is not known what was
-    meant. Nor is it after a minus that stands apart, as in `- 7`. One guess counts: candidates in a list earn
+    digits is no plain number but a fraction, a sum, `15km`, `7 million` or `1.000,50`, the score is 0: it is not known
+    what was meant. Nor is it after a minus that stands apart, as in `- 7`. One guess counts: candidates in a list earn
     everything where the right one is last; `max_numbers: 1` refuses lists.
     """
 
@@ -60,9 +60,16 @@ class NumberExact(TextGrader):
         Example("6 x 7", 0.0, gold="7"),
         Example("7!", 0.0, gold="7", note="a factorial, even where it is only joy"),
         Example("7 million", 0.0, gold="7"),
+        Example(r"\boxed{7\text{ million}}", 0.0, gold="7"),
+        Example("7 lakh", 0.0, gold="7"),
+        Example("72‰", 0.0, gold="72"),
+        Example("18^2", 0.0, gold="18", note="nor a power"),
+        Example(r"18^\circ", 1.0, gold="18", note="but degrees are a unit"),
         Example("<7", 0.0, gold="7", note="nor is a bound"),
         Example("1/7", 0.0, gold="7", note="nor is a fraction: see math_verify"),
         Example("7.1.2", 0.0, gold="7.1", note="nor a version"),
+        Example("1.000,50", 0.0, gold="1000.5", note="commas part thousands, and only they do"),
+        Example("1 234", 0.0, gold="1234"),
         Example("172", 0.0, gold="72"),
         Example("x72", 0.0, gold="72", note="nor digits in a word"),
         Example("７２", 0.0, gold="72", note="nor digits of other scripts"),
