@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from toolkit.dataserver.visible import visible
 from toolkit.errors import DataError
 
 
@@ -13,7 +14,7 @@ class Element:
     name: str
     attributes: frozenset[str]
     is_empty: bool
-    """No attributes, no elements, and no text but white space."""
+    """No attributes, no elements, and no text that can be seen."""
 
 
 @dataclass
@@ -40,8 +41,17 @@ class Outline:
 
     def data(self, text: str) -> None:
         """Text within the element that began last and has not ended."""
-        if not text.isspace():
+        if visible(text):
             self._fill()
+
+    def comment(self, text: str) -> None:
+        """A comment, which is nothing inside of an element, and text around it elsewhere."""
+        if not self.depth:
+            raise DataError("a comment or an instruction stands beside the element")
+
+    def pi(self, target: str, data: str | None = None) -> None:
+        """A processing instruction."""
+        self.comment(target)
 
     def _fill(self) -> None:
         if self.root is not None:
@@ -55,7 +65,7 @@ def outline(text: str) -> Outline:
 
     Raises:
         DataError: it is not well-formed, or it has a document type, which could define entities that expand without
-            bound or name files.
+            bound or name files; or a comment stands before or after the element.
     """
     from defusedxml import DefusedXmlException
     from defusedxml.ElementTree import DefusedXMLParser, ParseError

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Example, Score, TextGrader
+from toolkit.dataserver.visible import plain
 from toolkit.errors import DataError
 
 Wanted = Annotated[str, Field(min_length=1, pattern=r"\S")]
@@ -15,7 +16,9 @@ Wanted = Annotated[str, Field(min_length=1, pattern=r"\S")]
 class Contains(TextGrader):
     """1 if the answer holds enough of the wanted texts and none of the forbidden ones; else 0.
 
-    It pays for whatever else the answer says, so a list of everything earns it too: no check of correctness.
+    It pays for whatever else the answer says, so a list of everything earns it too: no check of correctness. Texts are
+    compared after Unicode normalisation (NFKC) and without characters that cannot be seen. Letters of other scripts
+    that look alike are other letters, so what is forbidden can be written with them.
     """
 
     type: Literal["contains"] = "contains"
@@ -52,6 +55,14 @@ class Contains(TextGrader):
         Example("paris", 0.0, gold="Paris", params={"ignore_case": False}),
         Example("Fine.", 1.0, params={"texts": [], "forbidden": ["sorry"]}, note="only forbidding"),
         Example(" ", 0.0, params={"texts": [], "forbidden": ["sorry"]}, note="an empty answer earns nothing"),
+        Example("\u200b", 0.0, params={"texts": [], "forbidden": ["sorry"]}, note="nor one that cannot be seen"),
+        Example(
+            "I am so\u200brry", 0.0, params={"texts": [], "forbidden": ["sorry"]}, note="which hides no word either"
+        ),
+        Example(
+            "I am ｓｏｒｒｙ", 0.0, params={"texts": [], "forbidden": ["sorry"]}, note="full-width letters are the same"
+        ),
+        Example("I am sоrry", 1.0, params={"texts": [], "forbidden": ["sorry"]}, note="a Cyrillic о is another letter"),
         Example("", 0.0, gold="Paris"),
     )
 
@@ -70,9 +81,9 @@ class Contains(TextGrader):
 
     def score_text(self, text: str, item: GradeInput) -> Score | float:
         """The share of what is enough, or 1 or 0."""
+        text = self._folded(text)
         if not text.strip():
             return Score(0.0, "empty")
-        text = self._folded(text)
         for unwanted in self.forbidden:
             if self._holds(text, unwanted):
                 return Score(0.0, f"holds {unwanted!r}")
@@ -96,7 +107,7 @@ class Contains(TextGrader):
         return enough
 
     def _folded(self, text: str) -> str:
-        return text.casefold() if self.ignore_case else text
+        return plain(text).casefold() if self.ignore_case else plain(text)
 
     def _holds(self, text: str, wanted: str) -> bool:
         wanted = self._folded(wanted)

@@ -10,6 +10,7 @@ from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Example, Score, TextGrader
 from toolkit.dataserver.graders.ifeval_checks import CHECKS
 from toolkit.dataserver.languages import load_languages
+from toolkit.dataserver.visible import without_invisible
 from toolkit.errors import DataError
 
 
@@ -54,6 +55,9 @@ class IfEval(TextGrader):
         Example("Five words are too many", 0.0, record=_SHORT),
         Example("* one\n* two", 1.0, record=_row(("detectable_format:number_bullet_lists", {"num_bullets": 2}))),
         Example("", 0.0, record=_SHORT, note="an empty answer follows nothing"),
+        Example("\u200b", 0.0, record=_SHORT, note="nor does one that cannot be seen"),
+        Example("I am so\u200brry", 0.0, record=_row(("keywords:forbidden_words", {"forbidden_words": ["sorry"]}))),
+        Example("I am ｓｏｒｒｙ", 0.0, record=_row(("keywords:forbidden_words", {"forbidden_words": ["sorry"]}))),
     )
 
     def load(self) -> None:
@@ -67,6 +71,7 @@ class IfEval(TextGrader):
 
     def score_text(self, text: str, item: GradeInput) -> Score | float:
         """The share of instructions that are followed, or 1 where all are and else 0."""
+        text = without_invisible(text)
         if not text.strip():
             return Score(0.0, "empty")
         instructions = self._instructions(item.record)
@@ -82,9 +87,16 @@ class IfEval(TextGrader):
         if not (isinstance(arguments, list) and len(arguments) == count and all(map(_is_object, arguments))):
             raise DataError(f"the column {self.arguments_column!r} must hold a list of {count} objects, one per id")
         return [
-            _Instruction(name, {key: value for key, value in (given or {}).items() if value is not None})
+            _Instruction(name, {key: _seen(value) for key, value in (given or {}).items() if value is not None})
             for name, given in zip(names, arguments, strict=True)
         ]
+
+
+def _seen(argument: Any) -> Any:
+    """As the text is looked at: without characters that leave no mark."""
+    if isinstance(argument, list):
+        return [_seen(item) for item in argument]
+    return without_invisible(argument) if isinstance(argument, str) else argument
 
 
 def _is_object(arguments: object) -> bool:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, validate_call
 
 from toolkit.dataserver.fences import unfenced
 from toolkit.dataserver.languages import LANGUAGES, guess_language
+from toolkit.dataserver.visible import plain
 
 Check = Callable[..., bool]
 Relation = Literal["less than", "at least"]
@@ -37,18 +38,19 @@ def _is_known(language: str) -> str:
 
 def existence(text: str, keywords: Annotated[list[Text], Field(min_length=1)]) -> bool:
     """Every keyword occurs, also inside of words."""
-    return all(keyword.lower() in text.lower() for keyword in keywords)
+    text = plain(text).lower()
+    return all(plain(keyword).lower() in text for keyword in keywords)
 
 
 def frequency(text: str, keyword: Text, frequency: Count, relation: Relation) -> bool:
     """The keyword occurs so often, also inside of words."""
-    return _compare(text.lower().count(keyword.lower()), frequency, relation)
+    return _compare(plain(text).lower().count(plain(keyword).lower()), frequency, relation)
 
 
 def forbidden_words(text: str, forbidden_words: Annotated[list[Text], Field(min_length=1)]) -> bool:
     """None of the words occurs."""
-    words = "|".join(re.escape(word) for word in forbidden_words)
-    return re.search(rf"(?<!\w)(?:{words})(?!\w)", text, re.IGNORECASE) is None
+    words = "|".join(re.escape(plain(word)) for word in forbidden_words)
+    return re.search(rf"(?<!\w)(?:{words})(?!\w)", plain(text), re.IGNORECASE) is None
 
 
 def letter_frequency(

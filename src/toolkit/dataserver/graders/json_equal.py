@@ -17,7 +17,8 @@ class JsonEqual(JsonGrader):
     """1 if the answer is JSON (read as `json_valid` reads it) whose value equals the gold's; else 0.
 
     The gold is a value, or text that is JSON. The order of an object's keys never counts; 1 equals 1.0, true does
-    not equal 1, and texts are equal only character by character.
+    not equal 1, and texts are equal only character by character. A number with a point or an exponent is read as a
+    double, as by most programs: beyond 16 digits two of them may be equal that are written differently.
     """
 
     type: Literal["json_equal"] = "json_equal"
@@ -46,6 +47,8 @@ class JsonEqual(JsonGrader):
         Example('{"a": 3.14}', 1.0, gold={"a": 3.1416}, params={"relative_tolerance": 0.001}),
         Example('"Paris"', 1.0, gold='"Paris"'),
         Example('{"a": 1} {"a": 2}', 0.0, gold={"a": 1}, note="several candidates"),
+        Example("9007199254740993", 0.0, gold=9007199254740992, note="whole numbers are exact"),
+        Example("9007199254740993.0", 1.0, gold=9007199254740992, note="with a point they are read as doubles"),
         Example("", 0.0, gold={"a": 1}),
     )
 

@@ -5,19 +5,23 @@ from typing import ClassVar, Literal
 
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Example, Score, TextGrader
+from toolkit.dataserver.visible import without_invisible
 
 _TOKEN = re.compile(
     r"\\(?P<edge>begin|end)\s*\{(?P<name>[A-Za-z]+\*?)\}|(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|\$\$?|[{}]", re.DOTALL
 )
 _CLOSING = {"$": "$", "$$": "$$", r"\(": r"\)", r"\[": r"\]"}
-_NOTHING = re.compile(r"(?:\\(?:boxed|fbox|[,;:! ])|[\s{}$])*")
+_SPACES = "boxed|fbox|q?quad|thinspace|medspace|thickspace|enspace|text[a-z]*|math[a-z]*|mbox|displaystyle|textstyle"
+_NOTHING = re.compile(
+    rf"(?:\\(?:{_SPACES})(?![A-Za-z])|\\[,;:!> \\]|\\(?:[hv]?phantom|[hv]space\*?)\s*\{{[^{{}}]*\}}|[\s{{}}$~&])*"
+)
 
 
 class LatexOnly(TextGrader):
     r"""1 if the answer is exactly one LaTeX expression, else 0. Whether it is right is not asked.
 
     An expression is `$…$`, `$$…$$`, `\(…\)`, `\[…\]`, `\boxed{…}`, `\fbox{…}` or `\begin{…}…\end{…}`, with something
-    inside. White space around it is free.
+    to be seen inside. White space around it is free.
     """
 
     type: Literal["latex_only"] = "latex_only"
@@ -42,6 +46,11 @@ class LatexOnly(TextGrader):
         Example("$$", 0.0, note="empty"),
         Example("$ $", 0.0),
         Example(r"\boxed{}", 0.0),
+        Example("$~$", 0.0, note="space is empty, however it is written"),
+        Example(r"$\quad\hspace{1em}$", 0.0),
+        Example(r"$\text{}$", 0.0),
+        Example(r"\boxed{\phantom{72}}", 0.0),
+        Example("$\u200b$", 0.0),
         Example(r"\boxed{72", 0.0, note="not closed"),
         Example(r"$5\$", 0.0, note="an escaped dollar does not close"),
         Example("$72$$", 0.0),
@@ -53,7 +62,7 @@ class LatexOnly(TextGrader):
         inside = _inside(text.strip())
         if inside is None:
             return Score(0.0, "not one LaTeX expression")
-        return Score(0.0, "the expression is empty") if _NOTHING.fullmatch(inside) else 1.0
+        return Score(0.0, "the expression is empty") if _NOTHING.fullmatch(without_invisible(inside)) else 1.0
 
 
 def _inside(text: str) -> str | None:

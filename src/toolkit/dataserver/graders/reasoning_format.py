@@ -1,22 +1,16 @@
 """reasoning_format: the reasoning stands between its tags, and an answer follows."""
 
-import re
 from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
 from toolkit.dataserver.completions import GradeInput, ReasoningTags, split_completion
 from toolkit.dataserver.graders.base import Abstain, Example, Grader, Score
+from toolkit.dataserver.visible import visible
 
 _TAGS = ReasoningTags()
 _IN_PROMPT = ReasoningTags(opened_in_prompt=True)
 _STRICT = {"graded": False}
-
-# Control and format characters, fillers, blanks and variation selectors.
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
-    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
-)
 
 
 class ReasoningFormat(Grader):
@@ -61,6 +55,7 @@ class ReasoningFormat(Grader):
         Example("<think> </think>\nc", 0.25, tags=_TAGS, note="no reasoning"),
         Example("<think>\u200b</think>\nc", 0.25, tags=_TAGS, note="nor is what cannot be seen"),
         Example("<think>a + b</think>\n\u2060", 0.25, tags=_TAGS),
+        Example("<think>\U0001d159</think>\nc", 0.25, tags=_TAGS),
         Example("<think>hm</think>\nc", 0.25, tags=_TAGS, params={"min_reasoning_chars": 20}),
         Example("<think>a + b", 0.25, tags=_TAGS, note="never closed"),
         Example("a + b</think>\nc", 0.125, tags=_TAGS, note="never opened, so there is no answer to pay for"),
@@ -100,21 +95,17 @@ class _Form(NamedTuple):
 
     @property
     def has_answer(self) -> bool:
-        return bool(self.answer and _visible(self.answer))
+        return bool(self.answer and visible(self.answer))
 
     @property
     def is_right(self) -> bool:
         return self.opened_at_start and self.closed and self.is_filled and not self.tags_too_many
 
 
-def _visible(text: str) -> str:
-    return _INVISIBLE.sub("", text).strip()
-
-
 def _read(text: str, tags: ReasoningTags, min_reasoning_chars: int) -> _Form:
     opens, closes = text.count(tags.open), text.count(tags.close)
     reasoning, answer = split_completion(text, tags)
-    bare = _visible((reasoning or "").replace(tags.open, "").replace(tags.close, ""))
+    bare = visible((reasoning or "").replace(tags.open, "").replace(tags.close, ""))
     by_prompt = tags.opened_in_prompt and closes > 0
     return _Form(
         opened=by_prompt or opens > 0,

@@ -8,17 +8,19 @@ from pydantic import Field
 
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Example, Part, Score, TextGrader
+from toolkit.dataserver.visible import plain
 
-# A run without white space is cut, so that it cannot hide a loop in one endless word.
-_WORD = re.compile(r"\w{1,20}|[^\w\s]{1,20}")
+# A run without white space is cut, so that it cannot hide a loop in one endless word. The group is empty for signs.
+_WORD = re.compile(r"(\w{1,20})|[^\w\s]{1,20}")
 
 
 class Repetition(TextGrader):
     """1 minus the share of runs of `n` words that stood in the text before; 0 for a text without words.
 
-    A word is a run of up to 20 letters and digits, or of up to 20 other signs; case does not count. With w words
-    there are w − n + 1 runs, which overlap; the score is how many different ones there are, divided by that. A
-    text of fewer than `n` words repeats nothing.
+    A word is a run of up to 20 letters and digits, or of up to 20 other signs; case does not count, nor do characters
+    that cannot be seen, nor which the other signs are, so that signs that vary hide no loop. With w words there are
+    w − n + 1 runs, which overlap; the score is how many different ones there are, divided by that. A text of fewer
+    than `n` words repeats nothing.
     """
 
     type: Literal["repetition"] = "repetition"
@@ -35,6 +37,8 @@ class Repetition(TextGrader):
         Example("so so so so so", 0.25, params={"n": 2}, note="four runs, one different"),
         Example("so So SO so so", 0.25, params={"n": 2}),
         Example("ha" * 1000, 1 / 97, note="no white space: 100 words of 20 letters, all alike"),
+        Example("so good .! so good ..! so good ...!", 0.375, params={"n": 2}, note="eight runs, three different"),
+        Example("so good so g\u200bood so good", 0.4, params={"n": 2}, note="what cannot be seen makes no other word"),
         Example("Yes.", 1.0, note="too short to repeat anything"),
         Example("", 0.0),
         Example(" \n", 0.0),
@@ -42,15 +46,15 @@ class Repetition(TextGrader):
 
     def score_text(self, text: str, item: GradeInput) -> Score | float:
         """In [0, 1]."""
-        words = _numbered(_WORD.findall(text.casefold()))
+        words = _WORD.findall(plain(text).casefold())
         if not words:
             return Score(0.0, "no words")
         if len(words) < self.n:
             return 1.0
-        runs = words
+        numbers = runs = _numbered(words)
         for length in range(1, self.n):
             # A run is the number of the run that is one word shorter, and its last word: memory stays linear.
-            runs = _numbered(zip(runs, words[length:], strict=False))
+            runs = _numbered(zip(runs, numbers[length:], strict=False))
         different = max(runs) + 1
         return Score(different / len(runs), f"{different} of {len(runs)} runs are different")
 

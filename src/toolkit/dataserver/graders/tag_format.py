@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Example, Grader, Score
+from toolkit.dataserver.visible import visible
 
 _RIGHT = "<start_working_out>6 × 7<end_working_out><SOLUTION>42</SOLUTION>"
 _APPROXIMATE = {"mode": "approximate"}
@@ -15,9 +16,9 @@ _IN_PROMPT = {"opened_in_prompt": True}
 class TagFormat(Grader):
     """Whether a completion is reasoning between two tags and then a solution between two others.
 
-    `exact` is 1 for the whole form, with text inside of both pairs, each tag once, and nothing but white space
-    elsewhere; else 0. `approximate` is the share of the tags that stand there exactly once, in whatever order; a
-    text of nothing but tags earns 0.
+    `exact` is 1 for the whole form, with text that can be seen inside of both pairs, each tag once, and nothing but
+    white space elsewhere; else 0. `approximate` is the share of the tags that stand there exactly once, in whatever
+    order; a text of nothing but tags earns 0.
 
     Both are rewards in points, rescaled. 3 points for the exact form are 3 × `exact`. Half a point for each of t
     tags that stands there once, and −1 for each other one, are 1.5 × t × `approximate` − t: from −3 to 1.5 for the
@@ -54,6 +55,7 @@ class TagFormat(Grader):
         Example("<start_working_out>6 × 7<end_working_out>So<SOLUTION>42</SOLUTION>", 0.0, note="text between"),
         Example("<start_working_out> <end_working_out><SOLUTION>42</SOLUTION>", 0.0, note="no reasoning"),
         Example("<start_working_out>6 × 7<end_working_out><SOLUTION></SOLUTION>", 0.0, note="no solution"),
+        Example("<start_working_out>6 × 7<end_working_out><SOLUTION>\u200b</SOLUTION>", 0.0, note="none to be seen"),
         Example(_RIGHT + _RIGHT, 0.0, note="everything twice"),
         Example("6 × 7<end_working_out><SOLUTION>42</SOLUTION>", 1.0, params=_IN_PROMPT),
         Example(_RIGHT, 0.0, params=_IN_PROMPT, note="opened once more"),
@@ -63,6 +65,7 @@ class TagFormat(Grader):
         Example("<SOLUTION>42</SOLUTION>", 2 / 3, params={**_APPROXIMATE, **_IN_PROMPT}, note="0 points: −1 + ½ + ½"),
         Example("42", 0.0, params={**_APPROXIMATE, **_IN_PROMPT}, note="−3 points"),
         Example("<start_working_out><end_working_out><SOLUTION></SOLUTION>", 0.0, params=_APPROXIMATE),
+        Example("\u200b<SOLUTION>\u2060</SOLUTION>", 0.0, params=_APPROXIMATE),
         Example("", 0.0),
     )
 
@@ -94,10 +97,10 @@ class TagFormat(Grader):
         between, _, rest = rest.partition(self.solution_open)
         solution, closed, after = rest.partition(self.solution_close)
         filled, empty = (reasoning, solution, closed), (before, between, after)
-        return all(part.strip() for part in filled) and not any(part.strip() for part in empty)
+        return all(map(visible, filled)) and not any(part.strip() for part in empty)
 
 
 def _without(text: str, tags: tuple[str, ...]) -> str:
     for tag in tags:
         text = text.replace(tag, "")
-    return text.strip()
+    return visible(text)

@@ -40,7 +40,8 @@ _BOMB = '<!DOCTYPE a [<!ENTITY x "ha"><!ENTITY y "&x;&x;">]><answer>&y;</answer>
 class XmlSchema(FencedTextGrader):
     """1 if all of the answer is one XML element of the wanted shape; else 0, or a part of it.
 
-    Document types and entities of one's own are refused, so nothing expands and nothing is fetched.
+    Document types and entities of one's own are refused, so nothing expands and nothing is fetched. Before the element
+    an XML declaration may stand, and nothing else; comments stand inside it.
     """
 
     type: Literal["xml_schema"] = "xml_schema"
@@ -69,7 +70,16 @@ class XmlSchema(FencedTextGrader):
         Example("<answer> </answer>", 0.0, params={"inline": {"root": "answer"}}),
         Example("<answer/>", 1.0, params={"inline": {"root": "answer", "allow_empty": True}}),
         Example("<answer>4", 0.0, params={"inline": {"root": "answer"}}),
+        Example("<answer>\u200b</answer>", 0.0, params={"inline": {"root": "answer"}}, note="none to be seen"),
+        Example("<answer>&#8203;</answer>", 0.0, params={"inline": {"root": "answer"}}),
         Example("It is <answer>4</answer>", 0.0, params={"inline": {"root": "answer"}}, note="text around it"),
+        Example("<!-- It is --><answer>4</answer>", 0.0, params={"inline": {"root": "answer"}}, note="or a comment"),
+        Example("<?It is?><answer>4</answer>", 0.0, params={"inline": {"root": "answer"}}),
+        Example("<answer>4</answer><!-- sure -->", 0.0, params={"inline": {"root": "answer"}}),
+        Example(
+            "<answer>4<!-- sure --></answer>", 1.0, params={"inline": {"root": "answer"}}, note="inside it is its own"
+        ),
+        Example('<?xml version="1.0"?><answer>4</answer>', 1.0, params={"inline": {"root": "answer"}}),
         Example("<answer>4</answer><answer>5</answer>", 0.0, params={"inline": {"root": "answer"}}),
         Example(_BOMB, 0.0, params={"inline": {"root": "answer"}}, note="entities that expand"),
         Example("<answer>" * 100_000, 0.0, params={"inline": {"root": "answer"}}, note="nesting does no harm"),
