@@ -1,6 +1,7 @@
 """choice: the answer names the right one of several choices."""
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -11,6 +12,7 @@ from toolkit.dataserver.graders.base import Example, Score, TextGrader
 from toolkit.errors import DataError
 
 _DENIED = "\u00ac"  # stands for a letter that is denied, so that what is around it does not close up
+_BE = r"(?:is|are|(?:must|should|would|has[ \t]to)[ \t]be)"
 
 
 class Choice(TextGrader):
@@ -21,12 +23,13 @@ class Choice(TextGrader):
 
     1. in `\\boxed{…}`;
     2. after the word "answer": `Answer: B`, `the answer is (B)`, `answers A and B`;
-    3. marked as a letter: alone on a line (`B`, `B.`), at the start of a line before its text (`B) Rome`), in
+    3. said to be right, or chosen: `the correct option is B`, `B is correct`, `I choose B`, `it must be B`;
+    4. marked as a letter: alone on a line (`B`, `B.`), at the start of a line before its text (`B) Rome`), in
        brackets (`(B)`), in bold (`**B**`), or after "option" or "choice".
 
     Several different letters in the places that decide choose nothing, so a text never chooses more than one. A
     letter elsewhere in a sentence, as in `A dog`, is no choice; nor is one that is denied right before or after it,
-    as in `not B`, `B is wrong` and `B, no`. A denial in other words is not understood.
+    as in `not B`, `B is wrong`, `A, B and D are wrong` and `B? No`. A denial in other words is not understood.
     """
 
     type: Literal["choice"] = "choice"
@@ -49,6 +52,12 @@ class Choice(TextGrader):
         Example("\\boxed{\\text{B}}", 1.0, gold="B"),
         Example("B) Rome, because A is in France", 1.0, gold="B"),
         Example("Not (A), and not (C). The answer is B.", 1.0, gold="B", note="what the answer is said to be decides"),
+        Example("The correct option is B.", 1.0, gold="B"),
+        Example("I choose B.", 1.0, gold="B"),
+        Example("B is correct", 1.0, gold="B"),
+        Example("The answer is B; A, C and D are wrong.", 1.0, gold="B"),
+        Example("The answer is A? No, it is C", 0.0, gold="A", note="taken back"),
+        Example("The answer is A? No, it is C", 1.0, gold="C"),
         Example("(B) is wrong", 0.0, gold="B", note="a letter that is denied"),
         Example("The answer cannot be (B)", 0.0, gold="B"),
         Example("Answer: B, no, A", 0.0, gold="B"),
@@ -109,6 +118,7 @@ class _Places(NamedTuple):
     denied: re.Pattern[str]
     boxed: re.Pattern[str]
     after_answer: re.Pattern[str]
+    said: re.Pattern[str]
     marked: re.Pattern[str]
 
 
@@ -121,8 +131,9 @@ def _places(labels: tuple[str, ...], ignore_case: bool) -> _Places:
     # What may stand between two letters that are both the answer; one before an ordinary word begins a sentence.
     joint = r"[ \t,;/|&+.()*\[\]]{0,5}(?:(?:or|and)[ \t(*\[]{1,5})?"
     another = rf"{joint}{label}(?![ \t]+(?!or\b|and\b)[a-z])"
-    is_ = r"(?:\s{1,5}(?i:is|are))?[\s:]{0,5}(?i:option|choice|letter)?[\s:=*_`\"'(\[$]{0,10}"
-    after_answer = rf"(?i:\banswers?){is_}({label}(?:{another})*)"
+    some = rf"({label}(?:{another})*)"
+    is_ = rf"(?:\s{{1,5}}(?i:{_BE}))?[\s:]{{0,5}}(?i:option|choice|letter)?[\s:=*_`\"'(\[$]{{0,10}}"
+    after_answer = rf"(?i:\banswers?){is_}{some}"
     marked = (
         rf"^[ \t>*_`#$(\[\"'-]{{0,10}}({label})(?:[ \t\r*_`$)\].:,;\"'!-]*$|[).:](?=[\s*]))",
         rf"[(\[]({label})[)\]]",
@@ -130,8 +141,28 @@ def _places(labels: tuple[str, ...], ignore_case: bool) -> _Places:
         rf"\b(?i:option|choice)[ \t]{{1,5}}[(*\[]{{0,3}}({label})",
     )
     flags = re.MULTILINE | (re.IGNORECASE if ignore_case else re.NOFLAG)
-    patterns = (label, _denied(label), boxed, after_answer, "|".join(marked))
+    patterns = (label, _denied(label), boxed, after_answer, "|".join(_said(label, some, is_)), "|".join(marked))
     return _Places(*(re.compile(pattern, flags) for pattern in patterns))
+
+
+def _said(label: str, some: str, is_: str) -> Iterator[str]:
+    """Letters that are said to be right, or chosen."""
+    right = r"(?:correct|right|best)"
+    noun = r"(?:option|choice|letter|answer|one)"
+    yield rf"\b(?i:(?:{right}|final|my)[ \t]{{1,5}}{noun}){is_}{some}"
+    chosen = r"(?:choose|chose|pick(?:ed)?|select(?:ed)?|(?:go|went|going)[ \t]{1,5}(?:with|for))"
+    yield rf"\b(?i:(?:I|we)(?:['’](?:d|ll|m)|[ \t]{{1,5}}(?:will|would|am))?[ \t]{{1,5}}{chosen}){is_}{some}"
+    yield rf"\b(?i:it(?:['’]s|[ \t]{{1,5}}{_BE})){is_}{some}(?!\?)"
+    yield rf"{_DENIED}[,;]?[ \t]{{1,5}}(?i:but|rather)[ \t]{{1,5}}[(*\[]{{0,3}}({label})"
+    is_right = rf"[ \t]{{1,5}}(?i:{_BE}[ \t]{{1,5}}(?:the[ \t]{{1,5}})?{right})(?![\w-]|\?)"
+    yield rf"({_several(label)})[)*\]_`\"'$]{{0,4}}{is_right}"
+
+
+def _several(label: str) -> str:
+    """One or a few, as in `A, C and D`."""
+    return (
+        rf"{label}(?:(?:,[ \t]{{0,5}}(?:(?:and|or)[ \t]{{1,5}})?|[ \t]{{1,5}}(?:and|or|&)[ \t]{{1,5}}){label}){{0,9}}"
+    )
 
 
 def _denied(label: str) -> str:
@@ -140,13 +171,13 @@ def _denied(label: str) -> str:
     no = r"(?:not|cannot|never|neither|nor|\w{1,6}n['’]t)[ \t]{1,5}(?:be[ \t]{1,5})?"
     before = rf"\b(?i:{no}{noun})[(*\[_`\"']{{0,4}}"
     is_not = r"(?:is|are|was|can|could)(?:[ \t]{1,5}(?:not|never|wrong|incorrect|false)|not|n['’]t)"
-    after = rf"[)*\]}}_`\"'$]{{0,4}}(?i:[ \t]{{1,5}}{is_not}|[,.;]?[ \t]{{1,5}}(?:no|wait)[,.;:!])"
-    return rf"{before}{label}|{label}{after}"
+    after = rf"[)*\]}}_`\"'$]{{0,4}}(?i:[ \t]{{1,5}}{is_not}|[,.;:?!…]{{0,3}}\s{{1,5}}(?:no|nope|wait)[,.;:!])"
+    return rf"{before}{label}|{_several(label)}{after}"
 
 
 def _written(text: str, places: _Places) -> set[str]:
     """The letters in the first kind of place that holds any."""
-    for place in (places.boxed, places.after_answer, places.marked):
+    for place in (places.boxed, places.after_answer, places.said, places.marked):
         found = (next(group for group in match.groups() if group is not None) for match in place.finditer(text))
         letters = {letter for piece in found for letter in places.label.findall(piece)}
         if letters:
