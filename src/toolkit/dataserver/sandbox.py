@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
+from toolkit.dataserver.sandbox_time import PATIENCE, StarvedError, TimeOverError, wait_for
 from toolkit.errors import ConfigError
 
 Kind = Literal["bubblewrap", "rlimits"]
@@ -38,7 +39,7 @@ class Limits:
     """How much one run may use."""
 
     seconds: float
-    """By the clock, and of the processor."""
+    """Of its own: what it waits for a processor does not count."""
     memory_mb: int = 512
     """Address space, in MiB."""
     output_bytes: int = 2**20
@@ -48,8 +49,8 @@ class Limits:
 class Run(NamedTuple):
     """What a run came to."""
 
-    status: Literal["ok", "failed", "timeout"]
-    """ok: it ended by itself, with exit code 0."""
+    status: Literal["ok", "failed", "timeout", "starved"]
+    """ok: it ended by itself, with exit code 0; starved: the machine did not let it have its time."""
     output: str
     detail: str
 
@@ -77,9 +78,11 @@ def run_program(program: str, stdin: str, limits: Limits, kind: Kind) -> Run:
             start_new_session=True,
         )
         try:
-            code = process.wait(limits.seconds)
-        except subprocess.TimeoutExpired:
-            return Run("timeout", "", f"ran longer than {limits.seconds:g} s")
+            code = wait_for(process, limits.seconds)
+        except TimeOverError as error:
+            return Run("timeout", "", str(error))
+        except StarvedError as error:
+            return Run("starved", "", str(error))
         finally:
             _end(process)
         return _result(code, _text(output, limits.output_bytes), _text(errors, 10_000))
@@ -124,7 +127,7 @@ def _command(program: str, limits: Limits, kind: Kind) -> list[str]:
     return [
         *(_bubblewrap(interpreter) if kind == "bubblewrap" else ()),
         *(interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _LAUNCHER.read_text(encoding="utf-8")),
-        str(math.ceil(limits.seconds) + 1),
+        str(math.ceil(PATIENCE * limits.seconds) + 1),
         str(_NOBODY) if os.geteuid() == 0 else "",
         " ".join(f"{name}={number}" for name, number in numbers.items()),
         program,

@@ -31,6 +31,10 @@ class CodeStdio(TextGrader):
     space at the end of lines do not count, nor does more than one space between words. It sees one input at a time
     and never an output that is wanted.
 
+    Time is the program's own: what it computes and sleeps, and not what it waits for because the machine is busy. One
+    that has not had its time after ten times as long is an error, and no score. `limits.grader_seconds` goes by the
+    clock, and what it ends is an error too: give it more than the tests need where other work shares the processors.
+
     Runs what a model wrote, so the config must say `allow_code_execution: true`; needs Linux or macOS. With bubblewrap
     the program has no network and sees no file but the interpreter and the system's libraries, and no other process:
     what is left to attack is the kernel. Under `rlimits`, which `auto` falls back to, limits stop loops and floods and
@@ -48,8 +52,8 @@ class CodeStdio(TextGrader):
     """Whether the score is the share of tests that pass; a program that prints known outputs then earns some of it."""
 
     seconds: float = Field(default=1.0, gt=0, le=60)
-    """Time for one test. All tests of a row must fit into `limits.grader_seconds` together, which is checked at the
-    start."""
+    """Time for one test: what the program computes and sleeps, and not what it waits for a busy processor. All tests of
+    a row must fit into `limits.grader_seconds` together, which is checked at the start."""
 
     memory_mb: int = Field(default=512, ge=64)
     """Address space of the program at most, in MiB."""
@@ -105,6 +109,8 @@ class CodeStdio(TextGrader):
         """Why a test does not pass; the words never tell what was wanted."""
         limits = Limits(self.seconds, self.memory_mb, self.output_kb * 1024)
         run = run_program(program, test.given, limits, find_sandbox(self.sandbox))
+        if run.status == "starved":
+            raise TimeoutError(run.detail)  # an error of this completion, which says nothing about the program
         if run.status != "ok":
             return run.detail
         return None if _normal(run.output) == _normal(test.wanted) else "wrong output"

@@ -88,6 +88,7 @@ class MathVerify(TextGrader):
         Example("50", 1.0, gold=r"50\%"),
         Example(r"$\sqrt{8}$", 1.0, gold=r"2\sqrt{2}"),
         Example("2", 0.0, gold=r"2\sqrt{2}"),
+        Example(r"$e^{i\pi}$", 0.0, gold="-1", note="i is a letter like any other"),
         Example(r"$2x + x^2 + 1$", 1.0, gold="(x+1)^2"),
         Example(r"\boxed{2, 1}", 1.0, gold=r"\{1, 2\}"),
         Example("$[1, 2)$", 0.0, gold="$(1, 2)$", note="half open is not open"),
@@ -131,6 +132,10 @@ class MathVerify(TextGrader):
         Example(r"\boxed{x = \frac{1}{2}}", 1.0, gold="0.5", params={"require_simplified": True}),
         Example(r"\boxed{x + 6 + 1}", 0.0, gold="x + 7", params={"require_simplified": True}),
         Example(r"\boxed{7 + x}", 1.0, gold="x + 7", params={"require_simplified": True}),
+        Example(
+            r"$\sqrt{8}$", 1.0, gold=r"2\sqrt{2}", params={"require_simplified": True}, note="no longer than the gold"
+        ),
+        Example(r"$2\sqrt{2}$", 0.0, gold=r"\sqrt{8}", params={"require_simplified": True}),
         Example(r"$9^{9^{9^9}}$", 0.0, gold="9", note="too large to read"),
         Example(r"\boxed{(1+x)^{9999}}", 0.0, gold="72", note="too much to work out"),
         Example(r"$(1+x)^{9999}$", 1.0, gold="(1+x)^{9999}"),
