@@ -56,6 +56,29 @@ def test_a_repeating_decimal_is_a_fraction(latex: str, fraction: str):
     [
         *("48 24", r"48\ 24", "48~24", "48(24)", "(48)(24)", r"48\left(24\right)", "{48}{24}", r"48\{24\}"),
         *(r"48\frac{24}{1}", r"\frac{48}{1}24", r"48\binom{24}1", r"48\max(24)", "x + 1 2", "((48))(24)"),
+        *(
+            r"\{48\}\{24\}",
+            r"\frac{48 24}{1}",
+            r"\sqrt{48 24}",
+            r"1\times{48}{24}",
+            r"\lfloor{48}24\rfloor",
+            r"\sqrt{1}{48}{24}",
+            r"\pi^0{48}{24}",
+            r"\lbrace 48\rbrace\lbrace 24\rbrace",
+            r"\lbrack 48\rbrack 24",
+            r"\sqrt{(48)24}",
+            r"\frac{48(24)}{1}",
+            r"\frac{\frac{48}{1}24}{1}",
+            r"\sqrt[3]{48\frac{24}{1}}",
+            r"48\quad _1\quad 24",
+            r"48\phantom{24}",
+            "48|^{1}24",
+            r"48\\!24",
+            r"\{48\} 24",
+            r"48^\circ 24'",
+            r"48^{\circ}24",
+            "48'24",
+        ),
     ],
 )
 def test_numbers_with_only_space_or_brackets_between_them_are_side_by_side(latex: str):
@@ -68,6 +91,7 @@ def test_numbers_with_only_space_or_brackets_between_them_are_side_by_side(latex
         *("72", r"48\cdot 24", "48+24", "1, 2", "(1, 2)", r"1\,234", r"2\frac{1}{2}", r"2\ \frac12", r"\frac12"),
         *(r"\log_2 8", "x_1 2", "10^{3}5", "2(x+1)", "2(3+4)", "3x 4y", r"\sqrt[3]{8}", r"\binom{5}{2}", "f(3)"),
         *(r"\begin{pmatrix}1 & 2\\3 & 4\end{pmatrix}", r"3\sqrt{2}", r"\frac{\sqrt{3}}{2}", "110_2", r"90^\circ"),
+        *(r"\sqrt {4} 5", r"\frac {1} {2}", r"\sqrt [3] {8}"),
     ],
 )
 def test_other_numbers_are_not(latex: str):

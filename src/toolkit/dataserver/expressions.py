@@ -118,6 +118,8 @@ def is_expression(text: str) -> bool:
         depth += step
         deepest = max(deepest, depth)
         braces += step if bracket.group() in "{}" else 0
+        if braces < 0:
+            return False
     return deepest <= _MAX_DEPTH and braces == 0
 
 

@@ -1,6 +1,7 @@
 """LaTeX that the parser of Math-Verify would misread: units, repeating decimals, numbers that stand side by side."""
 
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 
 _SPACE = r"(?:\s|~|\\[,;:!>\ ]|\\(?:q?quad|thinspace|medspace|thickspace|enspace)(?![A-Za-z]))"
@@ -20,12 +21,22 @@ _GLUED_UNIT = re.compile(rf"({_AMOUNT}){_SPACE}*[msghlLNJWVAKCF]{_POWER}\s*")
 _REPEATING = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar|dot)\s*(?:\{([0-9]+)\}|([0-9]))(?![0-9])")
 
 _THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|,\\!|\\,)(?=[0-9]{3}(?![0-9]))")
-_DRESSING = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle)(?![A-Za-z])")
+_DRESSING = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|[hv]?phantom)(?![A-Za-z])")
 _BLANK = re.compile(
-    rf"{_SPACE}|\\[hv]?phantom\s*\{{[^{{}}]*\}}|\\(?:hspace|hskip|kern)\*?\s*(?:\{{[^{{}}]*\}}|-?[0-9.]+\s*[a-z]{{2}})"
-    rf"|{_TEXT}\{{\s*\}}|\{{\s*\}}"
+    rf"{_SPACE}|\\(?:hspace|hskip|kern)\*?\s*(?:\{{[^{{}}]*\}}|-?[0-9.]+\s*[a-z]{{2}})"
+    rf"|{_TEXT}\{{\s*\}}|\{{\s*\}}|\^\s*(?:\\circ(?![A-Za-z])|\{{\s*\\circ\s*\}})|['\"]"
 )
-_SCRIPT = re.compile(r"[_^]\s*(?:\{[^{}]*\}|\\[A-Za-z]+|[^\s{}])")
+_ARGUMENT = r"\s*(?:\{[^{}]*\}|\\[A-Za-z]+|[^\s{}])"
+_SCRIPTS = (
+    (re.compile(rf"\|(?:\s*[_^]{_ARGUMENT})+"), " "),
+    (re.compile(rf"\^{_ARGUMENT}"), "'"),
+    (re.compile(rf"_{_ARGUMENT}"), " "),
+)
+_OPERATOR = re.compile(
+    r"\\(?:times|cdot|ast|div|pm|mp|l[et]q?|g[et]q?|neq?|approx|equiv|sim|in|to|[lr]?[vV]ert|[lr](?:floor|ceil))(?![A-Za-z])"
+)
+_NAMED_BRACKET = re.compile(r"\\([lr])(?:brace|brack|paren|angle)(?![A-Za-z])")
+_BEFORE_ARGUMENT = re.compile(r"(?<=[}A-Za-z])\s+(?=[{\[])")
 _TWO = r"\\(?:[dtc]?frac|[dt]?binom)\s*"
 _SHORT_ARGUMENTS = (
     (re.compile(rf"({_TWO})([0-9])"), r"\1{\2}"),
@@ -34,12 +45,13 @@ _SHORT_ARGUMENTS = (
 )
 _MIXED = re.compile(r"(?<![0-9.])[0-9]+\s*\\[dtc]?frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}")
 _LITERAL = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+")
-# In what follows \0 stands for a number and \1 for any other value.
+# In what follows \0 stands for a number and \1 for any other value. What holds others comes last, when they are simple.
 _REDUCTIONS = (
     (re.compile(rf"{_TWO}\{{\s*\0\s*\}}\s*\{{\s*\0\s*\}}|\\(?:max|min|gcd|lcm)\s*\(\s*\0(?:\s*,\s*\0)*\s*\)"), "\0"),
-    (re.compile(r"\\[A-Za-z]+\s*(?:\[[^\][]*\]\s*)?\{[^{}]*\}(?:\s*\{[^{}]*\})*"), "\1"),
-    (re.compile(r"(?<![}\]A-Za-z'])\\?[({\[]\s*\0\s*\\?[)}\]]"), "\0"),
+    (re.compile(r"(?<![}\]A-Za-z])(?:\{|(?<!')[(\[])\s*\0\s*[)}\]]|\\\{\s*\0\s*\\\}"), "\0"),
+    (re.compile(rf"(?:{_TWO}\{{[^{{}}]*\}}|\\[A-Za-z]+\s*(?:\[[^\][]*\]\s*)?)\{{[^{{}}]*\}}"), "\1"),
 )
+_SIDE_BY_SIDE = re.compile(r"\0\s*\0")
 
 
 def without_unit(latex: str, glued: bool = False) -> str:
@@ -62,22 +74,23 @@ def has_numbers_side_by_side(latex: str) -> bool:
 
     A whole number before a proper fraction is one mixed number.
     """
-    text = _BLANK.sub(" ", _DRESSING.sub("", _THOUSANDS.sub("", latex.replace(r"\\", ";"))))
-    text = _until_stable(text, ((_SCRIPT, "'"),))
+    text = _BLANK.sub(" ", _DRESSING.sub("", _THOUSANDS.sub("", latex.replace(r"\\!", " ").replace(r"\\", ";"))))
+    text = _NAMED_BRACKET.sub(lambda found: "(" if found[1] == "l" else ")", text)
+    *_, text = _steps(_BEFORE_ARGUMENT.sub("", _OPERATOR.sub("*", text)), _SCRIPTS)
     for short, braced in _SHORT_ARGUMENTS:
         text = short.sub(braced, text)
     text = _MIXED.sub(lambda found: "\0" if int(found[1]) < int(found[2]) else found[0], text)
-    text = _until_stable(_LITERAL.sub("\0", text), _REDUCTIONS)
-    return re.search(r"\0\s*\0", text) is not None
+    return any(_SIDE_BY_SIDE.search(step) for step in _steps(_LITERAL.sub("\0", text), _REDUCTIONS))
 
 
-def _until_stable(text: str, replacements: tuple[tuple[re.Pattern[str], str], ...]) -> str:
-    before = ""
-    while text != before:
-        before = text
-        for pattern, replacement in replacements:
-            text = pattern.sub(replacement, text)
-    return text
+def _steps(text: str, replacements: tuple[tuple[re.Pattern[str], str], ...]) -> Iterator[str]:
+    """The text before and after each replacement, always the first that changes it, until none does."""
+    changed: str | None = text
+    while changed is not None:
+        text = changed
+        yield text
+        results = (pattern.sub(replacement, text) for pattern, replacement in replacements)
+        changed = next((result for result in results if result != text), None)
 
 
 def _fraction(decimal: re.Match[str]) -> str:

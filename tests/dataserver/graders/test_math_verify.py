@@ -124,6 +124,13 @@ FORMS += (
     r"%s%s\max(%s)",
     r"\frac{%s}{1}%s%s",
     "[%s]%s[%s]",
+    r"\frac{%s%s%s}{1}",
+    r"\{%s\}%s\{%s\}",
+    r"\sqrt{%s%s%s}^2",
+    r"\frac{(%s)%s(%s)}{1}",
+    r"\frac{%s%s(%s)}{1}",
+    r"\frac{%s%s\frac{%s}{1}}{1}",
+    r"\sqrt{\frac{%s}{1}%s\frac{%s}{1}}^2",
 )
 
 
