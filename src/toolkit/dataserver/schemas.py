@@ -125,7 +125,8 @@ class SampleRequest(_Request):
     batch_size: int = Field(ge=1, le=_LARGEST)
     offset: int = Field(default=0, ge=0, le=_LARGEST)
     split: Split = "train"
-    """For validation the slots are the held-out rows in a fixed order, the same at every iteration."""
+    """For validation the slots are the held-out rows in a fixed order, the same at every iteration, of which any first
+    few are of all data sets in proportion."""
 
     config_id: str | None = None
     """If given, a server with another config answers 409."""
