@@ -1,11 +1,13 @@
 """What runs the code of others has no secrets in its environment."""
 
 import json
+import os
 from collections.abc import Iterator
 
 import pytest
 from canaries import SECRETS, leaks
 
+from dataserver.sandboxes import SANDBOXES
 from dataserver.serving import Server, a_config, serving
 
 # Says what it finds by what it prints, which the test of the row compares. It holds no mark itself.
@@ -22,7 +24,7 @@ print("secrets" if "can" + "ary-" in seen else "nothing")
 """
 
 
-@pytest.fixture(scope="module", params=["auto", "rlimits"])
+@pytest.fixture(scope="module", params=SANDBOXES)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("children") / "config"
     config = a_config(
@@ -39,12 +41,14 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield server
 
 
-def test_the_program_of_a_completion_finds_no_secret(server: Server) -> None:
+def test_the_program_of_a_completion_finds_no_secret_in_bubblewrap_or_where_root_started_it(server: Server) -> None:
     (sample,) = server.sample(0, 1).samples
     completion = f"```python\n{PROGRAM}```"
     item = {"item_id": "a", "sample_id": sample.sample_id, "completion": completion}
 
     (result,) = server.grade([item], "a").results
 
-    assert (result.status, result.reward) == ("ok", 1.0), result
+    # Under limits alone the program of a normal user has that user's rights, and the docs say so.
+    is_apart = server.client.get("/meta").json()["sandboxes"]["code"] == "bubblewrap" or os.geteuid() == 0
+    assert (result.status, result.reward) == ("ok", float(is_apart)), result
     assert leaks({"log": server.log.read_bytes()}) == []

@@ -41,11 +41,14 @@ class Loaded:
         """Read the data of a config.
 
         Raises:
-            DataError, ConfigError: data or config are wrong; all faults in one message.
+            DataError, ConfigError: data or config are wrong, all faults in one message, or a grader cannot work here.
         """
         datasets = load_datasets(config, report)
         sides = split_rows(config, datasets)
         graders = graders_in_use(config)
+        for name, grader in graders.items():
+            if notice := grader.notice():
+                report(f"graders.{name}: {notice}")
         identity = config_id(config, datasets, graders)
         return cls(
             config=config,

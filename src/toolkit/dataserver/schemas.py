@@ -103,6 +103,9 @@ class Meta(_Response):
     graders: dict[str, str]
     """Name of each grader and its type."""
 
+    sandboxes: dict[str, str] = {}
+    """Of each grader that runs programs which a model wrote: what they run in, bubblewrap or rlimits (limits alone)."""
+
     limits: Limits
 
 

@@ -104,6 +104,14 @@ class Grader(StrictModel):
             ConfigError: it cannot be loaded.
         """
 
+    def notice(self) -> str:
+        """What a person should know before anything is graded; nothing unless it is out of the ordinary.
+
+        Raises:
+            ConfigError: what the grader needs is not on this machine.
+        """
+        return ""
+
     def identity(self) -> str:
         """What decides the scores besides the parameters: versions of libraries, the hash of a user's code."""
         return " ".join(f"{package}=={version(package)}" for package in self.libraries)
