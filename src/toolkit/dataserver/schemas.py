@@ -6,7 +6,7 @@ errors in requests and are passed over in responses, so that a newer server can 
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 PROTOCOL_VERSION = "1.0"
 
@@ -188,7 +188,8 @@ class GradeRequest(_Request):
     request_id: Identifier
     """Repeating a request under its id changes nothing; another request needs another id."""
 
-    items: list[GradeItem] = Field(min_length=1)
+    # Of a million wrong ones the first says enough.
+    items: Annotated[list[GradeItem], FailFast()] = Field(min_length=1)
     config_id: str | None = None
     run_id: str = Field(default="", max_length=200)
 

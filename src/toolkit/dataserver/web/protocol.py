@@ -78,6 +78,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deadline = None
 
     def _end(self) -> None:
+        if self._is_in_head and not self._head_bytes:
+            # To one who asks nothing nothing is answered: it would be taken for the answer to what comes next.
+            self.transport.close()
+            return
         message = f"the request was not there within {self.seconds_to_ask:g} s (limits.receive_seconds)"
         self._refuse(HTTPStatus.REQUEST_TIMEOUT, "too_slow", message)
 
@@ -92,6 +96,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 "Content-Type: application/json",
                 f"Content-Length: {len(content)}",
                 "Connection: close",
+                *(["Retry-After: 2"] if status == HTTPStatus.SERVICE_UNAVAILABLE else []),
             ]
             self.transport.write("\r\n".join([*lines, "", ""]).encode() + content)
         self.transport.close()
