@@ -1,8 +1,9 @@
-"""What runs the code of others has no secrets in its environment."""
+"""What runs the code of others has no secrets in its environment, as it is now and as it was at its start."""
 
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from canaries import SECRETS, leaks
@@ -52,3 +53,31 @@ def test_the_program_of_a_completion_finds_no_secret_in_bubblewrap_or_where_root
     is_apart = server.client.get("/meta").json()["sandboxes"]["code"] == "bubblewrap" or os.geteuid() == 0
     assert (result.status, result.reward) == ("ok", float(is_apart)), result
     assert leaks({"log": server.log.read_bytes()}) == []
+
+
+LOOKS = """
+import os
+def score(item):
+    seen = str(dict(os.environ))
+    for process in ("self", os.getppid()):
+        seen += open(f"/proc/{process}/environ").read()
+    return float("can" + "ary-dataserver" not in seen and "can" + "ary-postgres" not in seen)
+"""
+
+
+def test_a_grading_process_has_none_of_the_secrets_that_the_config_names(tmp_path: Path) -> None:
+    config = a_config(
+        tmp_path / "config",
+        graders={"looks": {"type": "python", "path": "looks.py:score"}},
+        datasets={"sums": {"path": "sums.jsonl", "columns": {"prompt": "question"}, "graders": {"looks": 1}}},
+        stages=[{"name": "one", "until_step": 4, "mix": {"sums": 1}}],
+        listen={"token_env": "DATASERVER_TOKEN"},
+    )
+    config.with_name("looks.py").write_text(LOOKS)
+    with serving(config, token=SECRETS["DATASERVER_TOKEN"], environment=SECRETS) as server:
+        (sample,) = server.sample(0, 1).samples
+        item = {"item_id": "a", "sample_id": sample.sample_id, "completion": "x"}
+
+        (result,) = server.grade([item], "a").results
+
+    assert (result.status, result.reward) == ("ok", 1.0), result

@@ -11,7 +11,7 @@ from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.config.datasets import FileDataset
 from toolkit.dataserver.graders.base import Grader
 from toolkit.dataserver.plans import graders_of
-from toolkit.dataserver.pool import GradingPool
+from toolkit.dataserver.pools import GradingPools
 from toolkit.dataserver.rows import Rows, json_digest
 from toolkit.dataserver.samples import Samples
 from toolkit.dataserver.workers import RowCheck
@@ -28,7 +28,7 @@ async def check_golds(
     datasets: Mapping[str, Rows],
     samples: Samples,
     graders: Mapping[str, Grader],
-    pool: GradingPool,
+    pool: GradingPools,
     progress: Progress,
 ) -> None:
     """Check what has not been found good before, with the same content and the same graders.
@@ -62,7 +62,7 @@ def overrides_check(grader: Grader) -> bool:
 
 
 async def _check(
-    name: str, rows: Rows, samples: Samples, graders: tuple[str, ...], pool: GradingPool, progress: Progress
+    name: str, rows: Rows, samples: Samples, graders: tuple[str, ...], pool: GradingPools, progress: Progress
 ) -> list[str]:
     faults: list[str] = []
     checks = _row_checks(name, rows, samples, graders)

@@ -47,7 +47,8 @@ class LimitsConfig(StrictModel):
     """How much one request may hold, and how long a grader may take."""
 
     grader_seconds: float = Field(default=2.0, gt=0)
-    """Deadline of all CPU graders together on one completion; its worker is killed soon after."""
+    """Deadline of all built-in graders together on one completion, and of all graders of your own together; a worker
+    that takes longer is killed soon after."""
 
     grade_seconds: float = Field(default=30.0, gt=0)
     """A response to `/grade` comes within this time; what is not graded by then abstains."""
@@ -81,7 +82,7 @@ class LimitsConfig(StrictModel):
     """Memory for rewards that were given already, in MiB."""
 
     workers: int | None = Field(default=None, ge=1)
-    """Processes that grade; null is one per processor."""
+    """Processes that grade, and as many again for graders of your own; null is one per processor."""
 
     worker_memory_mb: float = Field(default=2048.0, ge=256)
     """Address space of one worker at most, in MiB."""

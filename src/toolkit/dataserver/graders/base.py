@@ -83,6 +83,9 @@ class Grader(StrictModel):
     needs_code_execution: ClassVar[bool] = False
     """Whether it runs code that a model wrote."""
 
+    is_users_code: ClassVar[bool] = False
+    """Whether it runs what the user wrote, which gets processes of its own: it could change any other grader there."""
+
     libraries: ClassVar[tuple[str, ...]] = ()
     """Packages whose version decides the scores."""
 
