@@ -77,9 +77,18 @@ def test_a_second_request_on_a_connection_has_no_longer_head_either(server: Serv
     assert received(connected(server, sent)).count(b"HTTP/1.1 ") <= 2
 
 
-def test_a_head_that_goes_on_for_ever_is_read_no_further(server: Server):
+@pytest.mark.parametrize(
+    "begin",
+    [
+        HEAD + b"X: ",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\nX: ",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\nX: ",
+    ],
+    ids=["header", "trailer", "trailer of GET"],
+)
+def test_a_header_that_goes_on_for_ever_is_read_no_further(server: Server, begin: bytes):
     sent, part = 0, b"a" * 64 * KIB
-    with connected(server, HEAD + b"X: ") as connection, suppress(ConnectionError):
+    with connected(server, begin) as connection, suppress(ConnectionError):
         while sent < 256 * 2**20:
             connection.sendall(part)
             sent += len(part)

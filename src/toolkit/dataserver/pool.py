@@ -106,7 +106,9 @@ class GradingPool:
                 await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
             place = self._progress.take()
             try:
-                answers = await self._run(workers.grade, ([tasks[number] for number in left], place), None, place)
+                # The last completion may begin just before the time for one is over.
+                seconds = self._setup.seconds * min(len(left), 2) + 2 * _GRACE_SECONDS
+                answers = await self._run(workers.grade, ([tasks[number] for number in left], place), seconds, place)
             except WorkerDiedError as error:
                 mark = self._progress.at(place)
                 guilty = left[0] if len(left) == 1 else left[mark.completion] if mark is not None else None
@@ -124,9 +126,9 @@ class GradingPool:
             left = left[len(answers) :]
 
     async def _run(
-        self, function: Callable[..., T], arguments: tuple[Any, ...], seconds: float | None, place: int | None = None
+        self, function: Callable[..., T], arguments: tuple[Any, ...], seconds: float, place: int | None = None
     ) -> T:
-        """What a worker answers, within these seconds or as long as it goes on from one completion to the next."""
+        """What a worker answers within these seconds, and without staying at one completion of its place too long."""
         for _ in range(3):
             pool = self._pool
             try:

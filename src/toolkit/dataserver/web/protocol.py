@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from toolkit.dataserver.schemas import Problem
 
-# Of the first line and all headers of a request, as in most servers.
+# Of the first line and all headers of a request, as in most servers, and of whatever else is no content.
 _MOST_HEAD_BYTES = 16 * 2**10
 
 
@@ -22,8 +22,8 @@ class BoundedProtocol(HttpToolsProtocol):
     seconds_to_ask: ClassVar[float]
     """Within this time a request has arrived, from the moment that its connection was made or its first byte came."""
 
-    _is_in_head = True
-    _head_bytes = 0
+    _has_begun = False
+    _bytes_without_content = 0
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -42,29 +42,34 @@ class BoundedProtocol(HttpToolsProtocol):
         """Read on, a piece at a time, so that a head is noticed as soon as it is too long."""
         rest = memoryview(data)
         while rest and not self.transport.is_closing():
-            piece, rest = rest[: _MOST_HEAD_BYTES - self._head_bytes], rest[_MOST_HEAD_BYTES - self._head_bytes :]
-            if self._is_in_head:
-                self._head_bytes += len(piece)
+            room = _MOST_HEAD_BYTES - self._bytes_without_content
+            piece, rest = rest[:room], rest[room:]
+            self._bytes_without_content += len(piece)
             super().data_received(piece)  # type: ignore[arg-type]
-            if self._head_bytes >= _MOST_HEAD_BYTES:
+            if self._bytes_without_content >= _MOST_HEAD_BYTES:
                 message = f"the headers of a request have {_MOST_HEAD_BYTES // 2**10} KiB at most"
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", message)
 
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
-        self._is_in_head = True
+        self._has_begun = True
         self._set_deadline()
 
     def on_headers_complete(self) -> None:
         """Its head is over."""
-        self._is_in_head = False
-        self._head_bytes = 0
+        self._bytes_without_content = 0
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Some of its content; trailers may follow it."""
+        self._bytes_without_content = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """It is there."""
-        self._is_in_head = True
+        self._has_begun = False
+        self._bytes_without_content = 0
         self._unset_deadline()
         super().on_message_complete()
 
@@ -78,7 +83,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deadline = None
 
     def _end(self) -> None:
-        if self._is_in_head and not self._head_bytes:
+        if not self._has_begun:
             # To one who asks nothing nothing is answered: it would be taken for the answer to what comes next.
             self.transport.close()
             return
