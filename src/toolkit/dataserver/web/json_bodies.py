@@ -61,7 +61,7 @@ class _CheckedRequest(Request):
             Refusal, RequestValidationError: it is none.
         """
         body = await self.body()
-        if not is_json(self):
+        if not _is_json(self):
             raise Refusal("bad_request", "send the body as JSON, with the header Content-Type: application/json")
         if len(body) < _LARGE_BYTES:
             self._checked = _parsed(body, model)
@@ -73,7 +73,7 @@ class _CheckedRequest(Request):
         return self._checked
 
 
-def is_json(request: Request) -> bool:
+def _is_json(request: Request) -> bool:
     """Whether the body calls itself JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
