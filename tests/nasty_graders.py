@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import signal
 import sys
 import time
 from typing import Literal
@@ -25,6 +26,10 @@ class Obedient(Grader):
 
     def score(self, item: GradeInput) -> Score | float:
         order = item.completion
+        if order.startswith("note "):
+            _, path, order = order.split(" ", 2)
+            with open(path, "a") as file:
+                file.write(f"{order}\n")
         if order in _ORDERS:
             return _ORDERS[order]()
         if order == "raise":
@@ -49,6 +54,11 @@ def _loop_in_c() -> float:
     # Blocks every signal handler of Python, as arithmetic on giant integers does.
     ctypes.PyDLL(None).sleep(60)
     return 1.0
+
+
+def _stop_the_timer() -> float:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return _loop()
 
 
 def _fork() -> float:
@@ -86,6 +96,9 @@ _ORDERS = {
     "loop": _loop,
     "loop and swallow": _loop_and_swallow,
     "loop in C": _loop_in_c,
+    "stop the timer": _stop_the_timer,
+    "sum for ever": lambda: float(sum(range(10**13))),
+    "exit hard with 0": lambda: os._exit(0),
     "giant number": lambda: float(len(str(9**9**9))),
     "fork": _fork,
     "print": _print,

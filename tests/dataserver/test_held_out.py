@@ -65,3 +65,21 @@ def test_the_system_message_of_a_data_set_decides_nothing_about_what_is_held_out
         monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / f"cache {number}"))
         held_out.append(asked(*served(tmp_path, 0.1, system=system), "validation", 10))
     assert held_out[0] == held_out[1] == held_out[2]
+
+
+def test_the_first_held_out_prompts_are_of_all_data_sets_in_proportion(tmp_path: Path) -> None:
+    # 20 of 40 rows and 5 of 10 are held out: of every 5 that are asked, 4 are of `a` and 1 of `b`.
+    for name, count in (("a", 40), ("b", 10)):
+        write_rows(tmp_path / f"{name}.jsonl", questions(name, count))
+    one, samples = served(tmp_path, 0.5)
+    names = [text.split()[0] for text in asked(one, samples, "validation", 25)]
+    assert [names[start : start + 5].count("b") for start in range(0, 25, 5)] == [1, 1, 1, 1, 1]
+
+
+def test_held_out_prompts_are_asked_in_the_order_of_the_hash_that_chose_them(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_rows(tmp_path / f"{name}.jsonl", questions(name, 40))
+    few, many = (asked(*served(tmp_path, fraction), "validation", 8) for fraction in (0.1, 0.5))
+    # The hash chooses 4 rows of each data set first, and goes on from there where more are held out.
+    assert few == many
+    assert sorted(few, key=lambda text: int(text.split()[1])) != few

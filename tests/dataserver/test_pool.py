@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -52,9 +53,12 @@ def test_judgements_come_back_for_their_own_completions(pool: GradingPool) -> No
         ("loop and swallow", "error", "timeout"),
         ("loop in C", "error", "timeout"),
         ("giant number", "error", "timeout"),
+        ("stop the timer", "error", "timeout"),
+        ("sum for ever", "error", "timeout"),
         ("fill memory", "error", "out of memory"),
         ("exit", "error", "SystemExit: 3"),
         ("exit hard", "error", "the grading process ended (exit code 3)"),
+        ("exit hard with 0", "error", "the grading process ended (exit code 0)"),
         ("recurse", "error", "nested too deep"),
         ("nan", "error", "ValueError: the grader answered 'nan', which is no number from 0 to 1"),
         ("infinity", "error", "ValueError: the grader answered 'inf', which is no number from 0 to 1"),
@@ -84,6 +88,23 @@ def test_many_that_hang_hold_up_the_others_by_their_own_time_only(pool: GradingP
     assert [judgement.status for judgement in judgements] == ["ok", *["error"] * 8, "ok"]
     # Eight completions of 0.4 s on two workers, twice that if the machine is busy.
     assert time.monotonic() - begin < 2 * 8 * SECONDS
+
+
+@pytest.mark.parametrize("order", ["loop in C", "stop the timer", "exit hard", "exit hard with 0"])
+def test_what_ends_its_process_is_asked_once_and_holds_up_the_others_no_longer_than_that(
+    pool: GradingPool, tmp_path: Path, order: str
+) -> None:
+    # Twenty completions on two processes travel in chunks of five; the eighth is asked beside four others.
+    completions = [f"note {tmp_path}/{number} fine" for number in range(20)]
+    completions[7] = f"note {tmp_path}/7 {order}"
+    begin = time.monotonic()
+
+    judgements = judge(pool, completions)
+
+    assert [number for number, judgement in enumerate(judgements) if judgement.status != "ok"] == [7]
+    assert (tmp_path / "7").read_text().splitlines() == [order]
+    # Its own 0.4 s, half a second of grace, and the start of a process; generous, as the machine may be busy.
+    assert time.monotonic() - begin < 5
 
 
 def test_a_row_that_cannot_be_graded_is_named(pool: GradingPool) -> None:

@@ -1,8 +1,11 @@
 """Who may ask, and what nobody is told."""
 
 import base64
+import hashlib
 import json
 import os
+import re
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -90,6 +93,47 @@ def test_the_token_opens_everything(server: Server, authorization: str) -> None:
     told = {path: ask(server, path, authorization.encode()).status_code for path in PROTECTED}
 
     assert told == {"/meta": 200, "/metrics": 200, "/openapi.json": 200, "/sample": 422, "/grade": 422, "/nothing": 404}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("Host", ["localhost", "evil.example"]),
+        ("Host", ["evil.example", "localhost"]),
+        ("Authorization", [f"Bearer {TOKEN}", "Bearer wrong"]),
+        ("Authorization", ["Bearer wrong", f"Bearer {TOKEN}"]),
+        ("Content-Type", ["text/plain", "application/json"]),
+        ("Content-Encoding", ["gzip", "identity"]),
+    ],
+)
+def test_a_header_that_somebody_else_may_read_otherwise_is_refused(
+    server: Server, local_server: Server, name: str, values: list[str]
+) -> None:
+    for each in (server, local_server):
+        lines = [f"{name}: {value}" for value in values]
+        lines += [] if name == "Host" else ["Host: localhost"]
+        lines += [] if name == "Authorization" else [f"Authorization: Bearer {TOKEN}"]
+        with socket.create_connection(("127.0.0.3", each.port), timeout=30) as connection:
+            connection.sendall("\r\n".join(["GET /meta HTTP/1.1", *lines, "Connection: close", "", ""]).encode())
+            answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+
+        assert answer.startswith("HTTP/1.1 422")
+        assert f"{name.lower()} twice" in json.loads(answer.partition("\r\n\r\n")[2])["message"]
+
+
+def test_no_answer_is_taken_for_another_kind_of_content(server: Server) -> None:
+    for path in (*ASKED_BY_ALL, *PROTECTED, "/ui"):
+        assert ask(server, path, f"Bearer {TOKEN}".encode()).headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_page_runs_its_own_script_and_no_other(server: Server) -> None:
+    page = server.client.get("/ui")
+    (script,) = re.findall("<script>(.*?)</script>", page.text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+    (allowed,) = [each for each in page.headers["Content-Security-Policy"].split("; ") if each.startswith("script-src")]
+    assert allowed == f"script-src 'sha256-{digest}'"
+    assert "frame-ancestors 'none'" in page.headers["Content-Security-Policy"]
 
 
 def test_a_load_balancer_needs_no_token_and_learns_little(server: Server) -> None:

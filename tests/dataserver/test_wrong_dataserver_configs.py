@@ -133,6 +133,12 @@ WRONG_KEYS = {
         "limits: {grader_seconds: 60}\n",
         "run.yaml:22: limits: grader_seconds 60 leaves no time for an answer within grade_seconds 30; raise the latter",
     ),
+    "less room for all requests than for one": (
+        "",
+        "limits: {body_mb: 300}\n",
+        "run.yaml:22: limits: bodies_mb 256, for all requests together, is less than body_mb 300, for one; raise the "
+        "former",
+    ),
 }
 
 WRONG_GRADING = {

@@ -119,7 +119,7 @@ def held_out_rows(contents: Iterable[int], fraction: float, seed: int, name: str
             f"{name}: nothing can be held out of {len(each)} rows that all say the same; "
             "give validation a data set of its own"
         )
-    order = _by_rank(different, seed)
+    order = by_rank(different, seed)
     counts = counts[order]
     chosen = _fitting(counts, max(1, round(fraction * len(each))))
     if not len(chosen):
@@ -145,8 +145,8 @@ def _fitting(counts: npt.NDArray[np.int64], target: int) -> npt.NDArray[np.int64
     return np.concatenate(chosen)
 
 
-def _by_rank(contents: Contents, seed: int) -> npt.NDArray[np.int64]:
-    """The places of the contents in the order of their ranks: 128-bit hashes of (seed, content)."""
+def by_rank(contents: Contents, seed: int) -> npt.NDArray[np.int64]:
+    """The places of the contents in the order in which they are held out, by 128-bit hashes of (seed, content)."""
     keyed = hashlib.blake2b(key=str(seed).encode(), digest_size=16)
     ranks = np.empty((len(contents), 2), dtype=np.uint64)
     for start in range(0, len(contents), _STRETCH):

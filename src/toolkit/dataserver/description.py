@@ -5,6 +5,7 @@ from importlib.metadata import version
 
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.graders.base import Grader
+from toolkit.dataserver.graders.code_stdio import CodeStdio
 from toolkit.dataserver.plans import stage_plan
 from toolkit.dataserver.rows import Rows
 from toolkit.dataserver.sampling import Sides
@@ -40,6 +41,7 @@ def describe(
             for name, rows in datasets.items()
         ],
         graders={name: grader.type_name for name, grader in graders.items()},
+        sandboxes={name: grader.sandbox for name, grader in graders.items() if isinstance(grader, CodeStdio)},
         limits=Limits(
             max_batch_size=config.limits.batch_size,
             max_items=config.limits.items,

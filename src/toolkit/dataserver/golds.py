@@ -13,7 +13,7 @@ from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.config.datasets import FileDataset
 from toolkit.dataserver.graders.base import Grader
 from toolkit.dataserver.plans import graders_of
-from toolkit.dataserver.pool import GradingPool
+from toolkit.dataserver.pools import GradingPools
 from toolkit.dataserver.rows import Rows, json_digest
 from toolkit.dataserver.samples import Samples
 from toolkit.dataserver.workers import RowCheck, RowFault
@@ -30,7 +30,7 @@ async def check_golds(
     datasets: Mapping[str, Rows],
     samples: Samples,
     graders: Mapping[str, Grader],
-    pool: GradingPool,
+    pool: GradingPools,
     progress: Progress,
 ) -> None:
     """Check what has not been found good before, with the same content and the same graders.
@@ -90,7 +90,7 @@ class _Checks:
                 yield RowFault(check.row, name, f"{reason}, and limits.grader_seconds is {self.seconds:g}")
 
 
-async def _check(checks: _Checks, pool: GradingPool, progress: Progress) -> list[str]:
+async def _check(checks: _Checks, pool: GradingPools, progress: Progress) -> list[str]:
     faults: list[str] = []
     left, done = iter(checks), 0
     # A few tasks ahead of the workers: enough to keep them busy, without all rows in memory.

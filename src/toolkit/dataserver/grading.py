@@ -13,7 +13,7 @@ from cachetools import LRUCache, TTLCache
 from toolkit.dataserver.completions import ReasoningTags
 from toolkit.dataserver.graders.base import Grader, checked_score
 from toolkit.dataserver.graders.remote import Failure, Outcome, RemoteGrader
-from toolkit.dataserver.pool import GradingPool
+from toolkit.dataserver.pools import GradingPools
 from toolkit.dataserver.rewards import GradingPlan, Judgement, Reward, total_reward
 from toolkit.dataserver.workers import Task, grade_input, shown
 
@@ -91,7 +91,7 @@ class GradeBook:
         self,
         graders: Mapping[str, Grader],
         tags: Mapping[str, ReasoningTags | None],
-        pool: GradingPool,
+        pool: GradingPools,
         client: "httpx.AsyncClient | None",
         cache_bytes: int,
         failure_seconds: float = 60.0,

@@ -13,6 +13,7 @@ from toolkit.dataserver.identity import config_id
 from toolkit.dataserver.loading import Report, load_datasets
 from toolkit.dataserver.plans import graders_in_use
 from toolkit.dataserver.pool import GradingPool
+from toolkit.dataserver.pools import GradingPools
 from toolkit.dataserver.rows import Rows
 from toolkit.dataserver.samples import Samples
 from toolkit.dataserver.sampling import Sampler, Sides, split_rows
@@ -41,11 +42,14 @@ class Loaded:
         """Read the data of a config.
 
         Raises:
-            DataError, ConfigError: data or config are wrong; all faults in one message.
+            DataError, ConfigError: data or config are wrong, all faults in one message, or a grader cannot work here.
         """
         datasets = load_datasets(config, report)
         sides = split_rows(config, datasets)
         graders = graders_in_use(config)
+        for name, grader in graders.items():
+            if notice := grader.notice():
+                report(f"graders.{name}: {notice}")
         identity = config_id(config, datasets, graders)
         return cls(
             config=config,
@@ -57,19 +61,24 @@ class Loaded:
             meta=describe(config, identity, datasets, sides, graders),
         )
 
-    def new_pool(self) -> GradingPool:
-        """Grading processes for these graders."""
-        limits = self.config.limits
+    def new_pool(self) -> GradingPools:
+        """Grading processes for these graders: the user's own run apart from those that come with the package."""
         local = {name: grader for name, grader in self.graders.items() if not isinstance(grader, RemoteGrader)}
+        preload = tuple(dict.fromkeys(module for grader in local.values() for module in grader.preload))
+        own = {name: grader for name, grader in local.items() if grader.is_users_code}
+        others = {name: grader for name, grader in local.items() if not grader.is_users_code}
+        return GradingPools([self._pool(graders, preload) for graders in (others, own) if graders])
+
+    def _pool(self, graders: Mapping[str, Grader], preload: tuple[str, ...]) -> GradingPool:
+        limits = self.config.limits
         setup = Setup(
-            graders=local,
+            graders=graders,
             tags={name: dataset.reasoning for name, dataset in self.config.datasets.items()},
             seconds=limits.grader_seconds,
             memory_bytes=int(limits.worker_memory_mb * 2**20),
             hidden=self._secrets(),
         )
-        preload = dict.fromkeys(module for grader in local.values() for module in grader.preload)
-        return GradingPool(limits.worker_count, setup, limits.worker_tasks, tuple(preload))
+        return GradingPool(limits.worker_count, setup, limits.worker_tasks, preload)
 
     def _secrets(self) -> frozenset[str]:
         """The variables that hold what the config has the server know; a grader of the user's own has no use for it."""
@@ -86,8 +95,8 @@ class Loaded:
         """Whether a grader has something to load, which takes time or may fail."""
         return any(type(grader).load is not Grader.load for grader in self.graders.values())
 
-    async def load_graders(self, pool: GradingPool) -> None:
-        """Load all graders, those that run in the processes of the pool there.
+    async def load_graders(self, pool: GradingPools) -> None:
+        """Load all graders, those that run in processes there.
 
         Raises:
             ConfigError: some cannot be loaded; all in one message.
@@ -102,7 +111,7 @@ class Loaded:
         if problems:
             raise ConfigError("\n".join(problems))
 
-    def new_book(self, pool: GradingPool, client: "httpx.AsyncClient | None") -> GradeBook:
+    def new_book(self, pool: GradingPools, client: "httpx.AsyncClient | None") -> GradeBook:
         """A grade book for these graders; `client` is for those that ask other services, if any does."""
         tags = {name: dataset.reasoning for name, dataset in self.config.datasets.items()}
         return GradeBook(self.graders, tags, pool, client, int(self.config.limits.cache_mb * 2**20))

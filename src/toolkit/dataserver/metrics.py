@@ -56,6 +56,14 @@ class Metrics:
         """Report a number that something else keeps."""
         Gauge(f"dataserver_{name}", description, registry=self._registry).set_function(read)
 
+    def sandboxes(self, sandboxes: Mapping[str, str]) -> None:
+        """Tell in what each grader runs the programs that a model wrote."""
+        told = Gauge(
+            "dataserver_sandbox", "What a grader's programs run in", ["grader", "sandbox"], registry=self._registry
+        )
+        for grader, sandbox in sandboxes.items():
+            told.labels(grader, sandbox).set(1)
+
     def exposition(self) -> bytes:
         """Everything, in Prometheus' text format."""
         return generate_latest(self._registry)

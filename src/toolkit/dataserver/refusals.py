@@ -9,6 +9,7 @@ Code = Literal[
     "config_mismatch",
     "request_id_reused",
     "too_large",
+    "too_slow",
     "overloaded",
     "not_found",
     "not_ready",

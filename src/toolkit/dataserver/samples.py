@@ -38,7 +38,7 @@ class Samples:
     def __init__(self, config: DataserverConfig, datasets: Mapping[str, Rows], sides: Mapping[str, Sides]) -> None:
         self._config = config
         self._datasets = datasets
-        self._sides = sides
+        self._held_out = {name: np.sort(side.validation) for name, side in sides.items()}
         # The completions of a group, and of the ranks of a trainer, name the same few rows.
         self._targets = lru_cache(maxsize=4096)(self._target)
 
@@ -93,7 +93,7 @@ class Samples:
         return parse_prompt(row.record, prompt_columns(columns), config.system)
 
     def _is_held_out(self, dataset: str, index: int) -> bool:
-        held_out = self._sides[dataset].validation
+        held_out = self._held_out[dataset]
         place = int(np.searchsorted(held_out, index))
         return place < len(held_out) and int(held_out[place]) == index
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toolkit.core.curriculum.curriculum import Curriculum
-from toolkit.core.splits import held_out_rows
+from toolkit.core.splits import by_rank, held_out_rows
 from toolkit.dataserver.config.dataserver import DataserverConfig
 from toolkit.dataserver.rows import Indices, Rows
 from toolkit.dataserver.schemas import Split
@@ -19,7 +19,7 @@ _LAST_ITERATION = 2**40
 
 @dataclass(frozen=True)
 class Sides:
-    """The rows of a data set that training draws from, and those held out; each in rising order."""
+    """The rows of a data set that training draws from, in rising order, and those held out, as they are asked."""
 
     train: Indices | range
     validation: Indices
@@ -48,7 +48,10 @@ def split_rows(config: DataserverConfig, datasets: Mapping[str, Rows]) -> dict[s
             sides[name] = Sides(range(len(rows)), np.arange(0))
             continue
         try:
-            sides[name] = Sides(*held_out_rows(rows.contents(), fraction, config.seed, name))
+            contents = rows.contents()
+            train, held_out = held_out_rows(contents, fraction, config.seed, name)
+            # Where some are asked and not all, these are no stretch of the file, which may be in some order.
+            sides[name] = Sides(train, held_out[by_rank(contents[held_out], config.seed)])
         except DataError:
             problems.append(
                 f"datasets.{name}.validation_fraction: the {len(rows)} rows all ask the same, so none can be held out; "
@@ -57,6 +60,17 @@ def split_rows(config: DataserverConfig, datasets: Mapping[str, Rows]) -> dict[s
     if problems:
         raise DataError("\n".join(problems))
     return sides
+
+
+def _in_proportion(rows: Mapping[str, Indices]) -> list[tuple[str, int]]:
+    """The rows of each data set in their order, mixed so that any first few are of each in proportion to its size."""
+    # Row i of n stands at (i + 1/2) / n of the way; where two meet, the data set goes first that is named first.
+    placed = [
+        ((2 * i + 1) / (2 * len(each)), number, name, index)
+        for number, (name, each) in enumerate(rows.items())
+        for i, index in enumerate(each.tolist())
+    ]
+    return [(name, index) for _, _, name, index in sorted(placed)]
 
 
 class Sampler:
@@ -74,7 +88,7 @@ class Sampler:
         self._planned = Curriculum(stages, sizes, config.prompts_per_iteration, config.seed)
         stages[-1] = dataclasses.replace(stages[-1], until_step=max(_LAST_ITERATION, stages[-1].until_step))
         self._curriculum = Curriculum(stages, sizes, config.prompts_per_iteration, config.seed)
-        self._validation = [(name, int(index)) for name, side in sides.items() for index in side.validation]
+        self._validation = _in_proportion({name: side.validation for name, side in sides.items()})
 
     @property
     def validation_size(self) -> int:

@@ -6,10 +6,14 @@ It is handed to a bare interpreter as text, so it uses the standard library alon
 import os
 import sys
 
+# Of prctl(2) in Linux.
+_SIGNAL_WHEN_PARENT_ENDS, _NO_NEW_RIGHTS, _FILTER_CALLS = 1, 38, 22
+_BY_STEPS = 2
+
 
 def main() -> None:
-    """Arguments: seconds until an alarm, user id or nothing, limits as `NAME=number`, the program."""
-    seconds, user, limits, program = sys.argv[1:]
+    """Arguments: seconds until an alarm, user id or nothing, limits as `NAME=number`, filter in hex, the program."""
+    seconds, user, limits, call_filter, program = sys.argv[1:]
     if user:
         _become(int(user))
     # Not above: packages that are imported by now are looked for where the new user may not go.
@@ -21,9 +25,13 @@ def main() -> None:
         number = getattr(resource, name)
         hard = resource.getrlimit(number)[1]
         lowered = int(value) if hard == resource.RLIM_INFINITY else min(int(value), hard)
-        resource.setrlimit(number, (lowered, lowered))
+        # Where both are reached at once the program is killed, which looks as if somebody had done it.
+        is_time = number == resource.RLIMIT_CPU and lowered != hard
+        resource.setrlimit(number, (lowered, lowered + is_time))
     # Whoever started this may be gone before the time is over.
     signal.alarm(int(seconds))
+    if call_filter:
+        _refuse_calls(bytes.fromhex(call_filter), signal.SIGKILL)
     _run(program)
 
 
@@ -37,6 +45,25 @@ def _become(user: int) -> None:
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
+
+
+def _refuse_calls(steps: bytes, signal_number: int) -> None:
+    """Have the kernel refuse calls from here on, and send a signal should the process end that started this one."""
+    import ctypes
+
+    class Program(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.c_char_p)]
+
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+    program = Program(len(steps) // 8, steps)
+    for option, value, pointer in (
+        (_SIGNAL_WHEN_PARENT_ENDS, signal_number, 0),
+        (_NO_NEW_RIGHTS, 1, 0),
+        (_FILTER_CALLS, _BY_STEPS, ctypes.addressof(program)),
+    ):
+        if prctl(option, value, pointer, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), f"prctl {option} fails")
 
 
 def _run(program: str) -> None:

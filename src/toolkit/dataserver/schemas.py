@@ -6,7 +6,7 @@ errors in requests and are passed over in responses, so that a newer server can 
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 PROTOCOL_VERSION = "1.0"
 
@@ -103,6 +103,9 @@ class Meta(_Response):
     graders: dict[str, str]
     """Name of each grader and its type."""
 
+    sandboxes: dict[str, str] = {}
+    """Of each grader that runs programs which a model wrote: what they run in, bubblewrap or rlimits (limits alone)."""
+
     limits: Limits
 
 
@@ -125,7 +128,8 @@ class SampleRequest(_Request):
     batch_size: int = Field(ge=1, le=_LARGEST)
     offset: int = Field(default=0, ge=0, le=_LARGEST)
     split: Split = "train"
-    """For validation the slots are the held-out rows in a fixed order, the same at every iteration."""
+    """For validation the slots are the held-out rows in a fixed order, the same at every iteration, of which any first
+    few are of all data sets in proportion."""
 
     config_id: str | None = None
     """If given, a server with another config answers 409."""
@@ -184,7 +188,8 @@ class GradeRequest(_Request):
     request_id: Identifier
     """Repeating a request under its id changes nothing; another request needs another id."""
 
-    items: list[GradeItem] = Field(min_length=1)
+    # Of a million wrong ones the first says enough.
+    items: Annotated[list[GradeItem], FailFast()] = Field(min_length=1)
     config_id: str | None = None
     run_id: str = Field(default="", max_length=200)
 

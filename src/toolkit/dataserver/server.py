@@ -43,6 +43,7 @@ class DataServer:
         self._watch()
 
     def _watch(self) -> None:
+        self.metrics.sandboxes(self.meta.sandboxes)
         if (journal := self.journal) is not None:
             for name in ("written", "dropped", "queued"):
                 read = partial(_read_journal, journal, name)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from toolkit.dataserver.completions import GradeInput, ReasoningTags, split_completion
 from toolkit.dataserver.graders.base import Abstain, Grader, checked_score
+from toolkit.dataserver.progress import Marks, set_mark
 from toolkit.dataserver.rewards import Judgement
 from toolkit.errors import ToolkitError
 
@@ -92,18 +93,20 @@ class _TimedOut(BaseException):
 
 
 _setup: Setup
+_marks: Marks
 
 
-def start_worker(setup: Setup) -> None:
-    """Prepare this process; called once by the pool."""
-    global _setup
-    _setup = setup
+def start_worker(setup: Setup, marks: Marks) -> None:
+    """Prepare this process; called once by the pool. `marks`: where it tells what it is at."""
+    global _setup, _marks
+    _setup, _marks = setup, marks
     for name in setup.hidden:
         os.environ.pop(name, None)
     resource.setrlimit(resource.RLIMIT_AS, (setup.memory_bytes, setup.memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the whole group; the server ends us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the pool's own handler would wait for code in C
     signal.signal(signal.SIGALRM, _on_alarm)
     os.register_at_fork(after_in_child=lambda: os._exit(1))
     _end_with_server()
@@ -144,13 +147,18 @@ def check_rows(rows: Sequence[RowCheck]) -> list[RowFault]:
     return faults
 
 
-def grade(tasks: Sequence[Task]) -> list[dict[str, Judgement]]:
-    """Score completions, at least one, until the time for one of them is over; the rest is left for another call."""
+def grade(tasks: Sequence[Task], place: int) -> list[dict[str, Judgement]]:
+    """Score completions, at least one, until the time for one of them is over; the rest is left for another call.
+
+    Args:
+        place: where it is told which of them is being scored.
+    """
     begin = time.monotonic()
     done: list[dict[str, Judgement]] = []
-    for task in tasks:
+    for number, task in enumerate(tasks):
         if done and time.monotonic() - begin > _setup.seconds:
             break
+        set_mark(_marks, place, os.getpid(), number)
         done.append(_grade_one(task))
     return done
 

@@ -1,7 +1,11 @@
 """What is settled with the dataserver before anything heavy is loaded."""
 
+import logging
+
 from toolkit.dataserver.schemas import Meta
 from toolkit.rl.client import DataserverClient
+
+logger = logging.getLogger(__name__)
 
 
 def handshake(client: DataserverClient, *, config_id: str | None = None, wait_seconds: float = 300.0) -> Meta:
@@ -17,4 +21,11 @@ def handshake(client: DataserverClient, *, config_id: str | None = None, wait_se
     """
     if config_id is not None:
         client.expect(config_id)
-    return client.connect(wait_seconds)
+    meta = client.connect(wait_seconds)
+    exposed = [name for name, sandbox in meta.sandboxes.items() if sandbox == "rlimits"]
+    if exposed:
+        logger.warning(
+            "the dataserver's graders %s run the programs of completions under limits alone (sandbox: rlimits)",
+            ", ".join(exposed),
+        )
+    return meta

@@ -6,6 +6,7 @@ from typing import Any
 import psutil
 import pytest
 
+from dataserver.sandboxes import SANDBOXES
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Score
 from toolkit.dataserver.graders.code_stdio import CodeStdio, last_program
@@ -23,7 +24,8 @@ def fenced(program: str, mark: str = "python") -> str:
 
 
 def grade(answer: str, tests: Any = SUMS, **params: Any) -> Score:
-    given = CodeStdio(**{"seconds": 10.0, **params}).score(GradeInput(answer, answer, record={"tests": tests}))
+    grader = CodeStdio(**{"seconds": 10.0, "sandbox": SANDBOXES[0], **params})
+    given = grader.score(GradeInput(answer, answer, record={"tests": tests}))
     return given if isinstance(given, Score) else Score(given)
 
 
@@ -92,7 +94,7 @@ def test_white_space_counts_only_where_it_parts_words_and_lines(printed: str, wa
         (f"{ADD}\n1 / 0", "ZeroDivisionError: division by zero"),
         ("while True: print(3)", "File too large"),
         ("import os\nwhile True: os.fork()", "BlockingIOError: [Errno 11] Resource temporarily unavailable"),
-        ("import os\nos.kill(0, 9)", "exit code"),
+        ("import os\nos.kill(0, 9)", "PermissionError"),
         ("import toolkit", "ModuleNotFoundError: No module named 'toolkit'"),
         ("class Same(str):\n    __eq__ = lambda *_: True\nprint(Same('x'))", "wrong output"),
         ("print('\\n'.join(map(str, range(-9, 9))))", "wrong output"),
@@ -137,7 +139,7 @@ def test_a_row_without_tests_is_refused(tests: Any) -> None:
 
 
 def test_tests_can_stand_in_another_column() -> None:
-    grader = CodeStdio(column="cases")
+    grader = CodeStdio(column="cases", sandbox=SANDBOXES[0])
     item = GradeInput(fenced(ADD), fenced(ADD), record={"cases": SUMS})
     grader.check_row(item)
 
@@ -149,7 +151,7 @@ def test_an_answer_that_never_comes_gets_nothing() -> None:
 
 
 def test_in_a_grading_process_the_deadline_ends_the_program_too() -> None:
-    grader = CodeStdio(seconds=30.0)
+    grader = CodeStdio(seconds=30.0, sandbox=SANDBOXES[0])
     pool = GradingPool(1, Setup({"code": grader}, {"data": None}, seconds=1.0, memory_bytes=2**31), tasks_per_worker=10)
     found: dict[int, Judgement] = {}
     programs = [ADD, "import time\ntime.sleep(20)", "while True: pass", ADD]

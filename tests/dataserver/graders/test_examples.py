@@ -2,6 +2,7 @@
 
 import pytest
 
+from dataserver.sandboxes import runnable
 from toolkit.dataserver.graders.base import Abstain, Example, Grader, Score
 from toolkit.dataserver.graders.catalogue import built_in_graders
 from toolkit.dataserver.graders.python import PythonGrader
@@ -19,7 +20,7 @@ LINES = [
 
 def answer(grader: type[Grader], example: Example) -> float | None:
     item = example.grade_input()
-    built = grader.model_validate({**example.params})
+    built = grader.model_validate({**runnable(grader), **example.params})
     try:
         given = built.score(item)
     except Abstain:

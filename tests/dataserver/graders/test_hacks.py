@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataserver.sandboxes import runnable
 from toolkit.dataserver.completions import ReasoningTags
 from toolkit.dataserver.graders.base import Abstain, Example, Grader, Score
 from toolkit.dataserver.graders.catalogue import built_in_graders
@@ -122,7 +123,7 @@ EXCEPTIONS = EARNS | {"math_verify: the question"}
 
 
 def build(name: str, line: Example, **params: object) -> Grader:
-    return OFFLINE[name].model_validate({**line.params, **params})
+    return OFFLINE[name].model_validate({**runnable(OFFLINE[name]), **line.params, **params})
 
 
 def score(grader: Grader, line: Example) -> float:

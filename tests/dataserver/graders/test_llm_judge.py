@@ -116,6 +116,13 @@ def test_golds_that_are_no_text_are_shown_as_json(judge: Judge, url: str) -> Non
     [
         *(None, "", " \n", ":", ".", ",", "**", "…", "​"),
         *("Solution", "solution:", "**Solution:**", "SOLUTION", "Thought process:", "Respuesta", "解", "かいせつ"),
+        *(
+            r"\boxed{}",
+            r"$ \boxed{ } $",
+            "<answer></answer>",
+            "<answer>\n</answer>.",
+            "<SOLUTION>The answer is:</SOLUTION>",
+        ),
         *("Let's solve this problem step by step.", "Let’s think step by step:", "The answer is:", "Final answer"),
     ],
 )
@@ -154,7 +161,22 @@ def test_an_answer_cannot_end_its_quotation(judge: Judge, url: str) -> None:
     assert quoted[2] == attack, "all of it stands inside the marks"
 
 
-@pytest.mark.parametrize("turn", ["<|im_end|>", "<|im_start|>assistant", "<｜end▁of▁sentence｜>", "</s>", "[/INST]"])
+@pytest.mark.parametrize("answer", ["<br>", "array[0]", "[A]", "a <b and c> d", "vector<int>", r"\boxed{72}", "[1, 2]"])
+def test_an_answer_that_means_no_turn_is_shown_as_it_is(judge: Judge, url: str, answer: str) -> None:
+    grade(url, item(answer))
+
+    assert f"\n{answer}\n" in judge.requests[0]["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        *("<|im_end|>", "<|im_start|>assistant", "<｜end▁of▁sentence｜>", "</s>", "[/INST]", "<<SYS>>", "<</SYS>>"),
+        *("<|turn>model", "<turn|>", "<start_of_turn>", "<end_of_utterance>", "<bos>", "<eos>", "<pad>", "<unused99>"),
+        *("[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CALLS]", "[IMG]", "<image>", "<image_soft_token>", "</think>"),
+        *("<tool_call>", "<｜tool▁calls▁begin｜>", "<EOS>"),
+    ],
+)
 def test_an_answer_cannot_end_its_turn(judge: Judge, url: str, turn: str) -> None:
     grade(url, item(f"Rome{turn}right"))
 

@@ -47,7 +47,8 @@ class LimitsConfig(StrictModel):
     """How much one request may hold, and how long a grader may take."""
 
     grader_seconds: float = Field(default=2.0, gt=0)
-    """Deadline of all CPU graders together on one completion; its worker is killed soon after."""
+    """Deadline of all built-in graders together on one completion, and of all graders of your own together; a worker
+    that takes longer is killed soon after."""
 
     grade_seconds: float = Field(default=30.0, gt=0)
     """A response to `/grade` comes within this time; what is not graded by then abstains."""
@@ -64,6 +65,16 @@ class LimitsConfig(StrictModel):
     body_mb: float = Field(default=64.0, gt=0)
     """Size of a request's body at most, in MiB, before and after decompression."""
 
+    bodies_mb: float = Field(default=256.0, gt=0)
+    """Size of the bodies of all requests together that are being received or answered, in MiB, unpacked; beyond it
+    requests are answered with 429."""
+
+    receive_seconds: float = Field(default=60.0, gt=0)
+    """A request has arrived within this time, or its connection is closed."""
+
+    connections: int = Field(default=1000, ge=1)
+    """Connections that are open at a time; one more is answered with 503 and closed."""
+
     completion_chars: int = Field(default=1_000_000, ge=1)
     """Length of a completion at most; a longer one gets the status error."""
 
@@ -71,7 +82,7 @@ class LimitsConfig(StrictModel):
     """Memory for rewards that were given already, in MiB."""
 
     workers: int | None = Field(default=None, ge=1)
-    """Processes that grade; null is one per processor."""
+    """Processes that grade, and as many again for graders of your own; null is one per processor."""
 
     worker_memory_mb: float = Field(default=2048.0, ge=256)
     """Address space of one worker at most, in MiB."""
@@ -90,6 +101,15 @@ class LimitsConfig(StrictModel):
     def body_bytes(self) -> int:
         """`body_mb` in bytes."""
         return int(self.body_mb * 2**20)
+
+    @model_validator(mode="after")
+    def _a_body_fits(self) -> "LimitsConfig":
+        if self.bodies_mb < self.body_mb:
+            raise ValueError(
+                f"bodies_mb {self.bodies_mb:g}, for all requests together, is less than body_mb {self.body_mb:g}, for "
+                "one; raise the former"
+            )
+        return self
 
     @model_validator(mode="after")
     def _a_grader_fits_into_a_request(self) -> "LimitsConfig":

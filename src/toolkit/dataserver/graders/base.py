@@ -83,6 +83,9 @@ class Grader(StrictModel):
     needs_code_execution: ClassVar[bool] = False
     """Whether it runs code that a model wrote."""
 
+    is_users_code: ClassVar[bool] = False
+    """Whether it runs what the user wrote, which gets processes of its own: it could change any other grader there."""
+
     libraries: ClassVar[tuple[str, ...]] = ()
     """Packages whose version decides the scores."""
 
@@ -103,6 +106,14 @@ class Grader(StrictModel):
         Raises:
             ConfigError: it cannot be loaded.
         """
+
+    def notice(self) -> str:
+        """What a person should know before anything is graded; nothing unless it is out of the ordinary.
+
+        Raises:
+            ConfigError: what the grader needs is not on this machine.
+        """
+        return ""
 
     def identity(self) -> str:
         """What decides the scores besides the parameters: versions of libraries, the hash of a user's code."""

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from toolkit.dataserver.completions import GradeInput
 from toolkit.dataserver.graders.base import Example, Score, TextGrader
-from toolkit.dataserver.sandbox import Limits, find_sandbox, run_program
+from toolkit.dataserver.sandbox import Kind, Limits, require_sandbox, run_program
 from toolkit.errors import DataError
 
 _FENCE = re.compile(r" {0,3}```([^`]*)")
@@ -35,12 +35,17 @@ class CodeStdio(TextGrader):
     that has not had its time after ten times as long is an error, and no score. `limits.grader_seconds` goes by the
     clock, and what it ends is an error too: give it more than the tests need where other work shares the processors.
 
-    Runs what a model wrote, so the config must say `allow_code_execution: true`; needs Linux or macOS. With bubblewrap
+    Runs what a model wrote, so the config must say `allow_code_execution: true`; needs Linux or macOS. In `bubblewrap`
     the program has no network and sees no file but the interpreter and the system's libraries, and no other process:
-    what is left to attack is the kernel. Under `rlimits`, which `auto` falls back to, limits stop loops and floods and
-    nothing else: the program can use the network, read every file that its user can read (the golds too), and write
-    where its user can write. That user is `nobody` where the server runs as root; otherwise it is the server's own,
-    and then the program can end the server. Run the programs of models that you do not trust on a machine of its own.
+    what is left to attack is the kernel. Where it does not work the server does not start. `sandbox: rlimits` does
+    without it, and the server warns of it: limits stop loops and floods, and no signal from the program reaches anybody
+    (on Linux, x86-64 or ARM), but it can use the network, read every file that its user can read (the golds too), and
+    write where its user can write. That user is one of its own where the server runs as root; otherwise it is the
+    server's, and then the program can change the memory of the server. Run the programs of models that you do not trust
+    on a machine of its own.
+
+    A program that somebody else ends, as the system does where memory runs out, is run once more; where it is ended
+    again, that is an error and no score.
     """
 
     type: Literal["code_stdio"] = "code_stdio"
@@ -61,10 +66,9 @@ class CodeStdio(TextGrader):
     output_kb: int = Field(default=1024, ge=1)
     """What it may print on one test, in KiB."""
 
-    sandbox: Literal["auto", "bubblewrap", "rlimits"] = "auto"
+    sandbox: Kind = "bubblewrap"
     """What the program runs in. `bubblewrap` (program `bwrap`) shuts it off from network, files and other processes;
-    `rlimits` only limits what it uses up, and is no protection against a hostile program; `auto` takes bubblewrap
-    where it works."""
+    `rlimits` only limits what it uses up, and is no protection against a hostile program."""
 
     needs_code_execution: ClassVar[bool] = True
     is_correctness: ClassVar[bool] = True
@@ -78,7 +82,17 @@ class CodeStdio(TextGrader):
 
     def load(self) -> None:
         """Try the sandbox; ConfigError where it does not work."""
-        find_sandbox(self.sandbox)
+        require_sandbox(self.sandbox)
+
+    def notice(self) -> str:
+        """In what the programs run; ConfigError where that does not work."""
+        require_sandbox(self.sandbox)
+        if self.sandbox == "bubblewrap":
+            return "programs that a model wrote run in bubblewrap"
+        return (
+            "warning: programs that a model wrote run under limits alone (sandbox: rlimits), with the network and with "
+            "all files that their user can read"
+        )
 
     def check_row(self, item: GradeInput) -> None:
         """Raise DataError unless the row has tests, at least one of which wants some output."""
@@ -108,9 +122,12 @@ class CodeStdio(TextGrader):
     def _fault(self, program: str, test: StdioTest) -> str | None:
         """Why a test does not pass; the words never tell what was wanted."""
         limits = Limits(self.seconds, self.memory_mb, self.output_kb * 1024)
-        run = run_program(program, test.given, limits, find_sandbox(self.sandbox))
+        run = run_program(program, test.given, limits, self.sandbox)
+        # Both are errors of this completion, which say nothing about the program.
         if run.status == "starved":
-            raise TimeoutError(run.detail)  # an error of this completion, which says nothing about the program
+            raise TimeoutError(run.detail)
+        if run.status == "killed":
+            raise RuntimeError(f"the program was {run.detail}")
         if run.status != "ok":
             return run.detail
         return None if _normal(run.output) == _normal(test.wanted) else "wrong output"

@@ -44,8 +44,15 @@ _MASTER_KEYS = {
     "解",
 }
 
-# What chat templates write between turns; some servers read it even inside a message.
-_TURN = re.compile(r"<[|｜][^<>]{0,60}[|｜]>|</?s>|\[/?INST\]|<(?:start|end)_of_turn>")
+# What chat templates write between turns, and before pictures and calls; some servers read it even inside a message.
+_TURN = re.compile(
+    r"<[|｜][^<>]{0,60}>|<[^<>]{0,60}[|｜]>|<</?SYS>>|\[/?[A-Z][A-Z_]{2,30}\]"
+    r"|(?i:</?(?:s|bos|eos|pad|unk|cls|sep|mask|image|audio|video|think|tool_call|tool_response|unused\d{1,5}"
+    r"|(?:start|end)_of_\w{1,30}|\w{1,30}_token)>)"
+)
+# An answer may dress up what it does not say.
+_NOTHING = re.compile(r"\\boxed\{\s*\}|\$")
+_WRAPPED = re.compile(r"<([A-Za-z]\w*)>(.*)</\1>[\s.]*", re.DOTALL)
 
 _THOUGHT_END = "</think>"
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*)\n?```", re.DOTALL)
@@ -53,7 +60,9 @@ _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*)\n?```", re.DOTALL)
 
 def is_empty_answer(answer: str) -> bool:
     """Whether nothing is answered: no text, punctuation alone, or words that only announce a solution."""
-    said = _trimmed(unicodedata.normalize("NFKC", answer).casefold().replace("’", "'"))
+    wrapped = _WRAPPED.fullmatch(answer.strip())
+    bare = _NOTHING.sub("", wrapped[2] if wrapped else answer)
+    said = _trimmed(unicodedata.normalize("NFKC", bare).casefold().replace("’", "'"))
     return not said or said in _MASTER_KEYS
 
 

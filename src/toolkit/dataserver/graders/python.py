@@ -3,7 +3,7 @@
 import hashlib
 import os
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
@@ -26,6 +26,8 @@ class PythonGrader(Grader):
 
     # An instance is validated again, under the names of its fields, where it becomes part of a larger config.
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+    is_users_code: ClassVar[bool] = True
 
     type: Literal["python"] = "python"
 

@@ -1,4 +1,4 @@
-"""Who may ask: the bearer token, and the log line, id and count of each request."""
+"""Who may ask: the bearer token, headers of one meaning, and the log line, id and count of each request."""
 
 import base64
 import binascii
@@ -24,6 +24,25 @@ _OPEN_TO_ALL = ("/healthz", "/readyz")
 _NOT_ANSWERED = 499
 
 _USABLE_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
+
+
+# A proxy that reads the other one of two would let somebody in under a name or token that this server never sees.
+_ONCE = (b"host", b"authorization", b"content-type", b"content-encoding", b"content-length", b"transfer-encoding")
+
+
+class ClearHeaders:
+    """Answers 422 where a header comes twice that means something only once."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        names = [name for name, _ in scope["headers"]] if scope["type"] == "http" else []
+        if len(set(names)) < len(names) and (twice := [name for name in _ONCE if names.count(name) > 1]):
+            refusal = Refusal("bad_request", f"the request has the header {twice[0].decode()} twice")
+            await refusal_response(refusal, ends_connection=True)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
 
 
 class TokenCheck:
@@ -76,7 +95,8 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], (b"x-request-id", request_id.encode())]}
+                added = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
+                message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
         try:

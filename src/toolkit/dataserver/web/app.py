@@ -1,6 +1,5 @@
 """The routes. What they do is done by the service; here is only what belongs to HTTP."""
 
-from collections.abc import Callable, Coroutine
 from importlib.metadata import version
 from typing import Any
 
@@ -14,14 +13,16 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import Lifespan
 
+from toolkit.dataserver.config.serving import LimitsConfig
 from toolkit.dataserver.metrics import Metrics
 from toolkit.dataserver.refusals import Refusal
 from toolkit.dataserver.schemas import GradeRequest, GradeResponse, Meta, Problem, SampleRequest, SampleResponse
 from toolkit.dataserver.server import DataServer
 from toolkit.dataserver.web import dashboard
-from toolkit.dataserver.web.access import RequestLog, TokenCheck
+from toolkit.dataserver.web.access import ClearHeaders, RequestLog, TokenCheck
 from toolkit.dataserver.web.answers import refusal_response
-from toolkit.dataserver.web.bodies import BodyLimit, LenientRequest
+from toolkit.dataserver.web.bodies import BodyLimit
+from toolkit.dataserver.web.json_bodies import JsonRoute
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "The token is missing or wrong"},
@@ -36,19 +37,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 _SHOWN_FIELDS = 20
 
 
-class LenientRoute(APIRoute):
-    """A route whose requests may hold half surrogate pairs."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def lenient(request: Request) -> Response:
-            return await handle(LenientRequest(request.scope, request.receive))
-
-        return lenient
-
-
-router = APIRouter(route_class=LenientRoute)
+router = APIRouter(route_class=JsonRoute)
 
 
 def _server(request: Request) -> DataServer:
@@ -101,7 +90,7 @@ async def metrics(request: Request) -> Response:
 
 
 def create_app(
-    lifespan: Lifespan[FastAPI], metrics: Metrics, *, max_body_bytes: int, token: str | None, hosts: list[str] | None
+    lifespan: Lifespan[FastAPI], metrics: Metrics, *, limits: LimitsConfig, token: str | None, hosts: list[str] | None
 ) -> FastAPI:
     """The app; `lifespan` puts the running `DataServer` into `app.state.server`.
 
@@ -111,12 +100,13 @@ def create_app(
             None takes any.
     """
     paths = [route.path for route in (*router.routes, *dashboard.router.routes) if isinstance(route, APIRoute)]
-    middleware = [Middleware(RequestLog, metrics=metrics, paths=paths)]
+    middleware = [Middleware(RequestLog, metrics=metrics, paths=paths), Middleware(ClearHeaders)]
     if hosts is not None:
         middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=hosts))
     if token is not None:
         middleware.append(Middleware(TokenCheck, token=token))
-    middleware.append(Middleware(BodyLimit, max_bytes=max_body_bytes))
+    together = int(limits.bodies_mb * 2**20)
+    middleware.append(Middleware(BodyLimit, max_bytes=limits.body_bytes, max_bytes_together=together))
     app = FastAPI(
         title="toolkit-rl-dataserver",
         version=version("posttrain-toolkit"),
@@ -144,14 +134,7 @@ async def _malformed(request: Request, error: Exception) -> Response:
     first = error.errors()[:_SHOWN_FIELDS]
     problems = {(".".join(map(str, problem["loc"][1:])) or "body")[:200]: problem["msg"] for problem in first}
     lines = [f"{field}: {message}" for field, message in problems.items()]
-    if not _is_json(request):
-        lines = ["send the body as JSON, with the header Content-Type: application/json"]
     return refusal_response(Refusal("bad_request", "; ".join(lines)), list(problems))
-
-
-def _is_json(request: Request) -> bool:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return request.method != "POST" or kind == "application/json" or kind.endswith("+json")
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -25,6 +25,7 @@ from toolkit.dataserver.metrics import Metrics
 from toolkit.dataserver.server import DataServer
 from toolkit.dataserver.web.app import create_app
 from toolkit.dataserver.web.logs import set_up_logs
+from toolkit.dataserver.web.protocol import bounded_protocol
 from toolkit.dataserver.workers import spare_garbage_collector
 from toolkit.errors import ConfigError
 
@@ -73,13 +74,20 @@ def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> Non
     app = create_app(
         lifespan,
         metrics,
-        max_body_bytes=config.limits.body_bytes,
+        limits=config.limits,
         token=token,
         hosts=["localhost", "127.0.0.1", "[::1]", _host(config.listen)] if config.listen.is_loopback else None,
     )
     grace = math.ceil(config.limits.grade_seconds) + _GRACE_SECONDS
     web_server = uvicorn.Server(
-        uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=grace, lifespan="on")
+        uvicorn.Config(
+            app,
+            http=bounded_protocol(config.limits.connections, config.limits.receive_seconds),
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=grace,
+            lifespan="on",
+        )
     )
 
     def stop() -> None:

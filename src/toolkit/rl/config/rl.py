@@ -70,7 +70,8 @@ class EvaluationConfig(SamplingConfig):
     """Evaluate once before the first step too, to see what training changes."""
 
     prompts: int | None = Field(default=None, ge=1)
-    """How many of the held-out rows are asked; all of them unless given."""
+    """How many of the held-out rows are asked, of the data sets in proportion to what each holds out; all of them
+    unless given."""
 
     samples: int = Field(default=1, ge=1)
     """Completions of each prompt; more than one wants a temperature above 0."""

@@ -1,0 +1,26 @@
+"""Which sandboxes work on this machine."""
+
+from contextlib import suppress
+from typing import Any
+
+from toolkit.dataserver.graders.base import Grader
+from toolkit.dataserver.sandbox import Kind, require_sandbox
+from toolkit.errors import ConfigError
+
+
+def _working() -> list[Kind]:
+    working: list[Kind] = []
+    for kind in ("bubblewrap", "rlimits"):
+        with suppress(ConfigError):
+            require_sandbox(kind)
+            working.append(kind)
+    return working
+
+
+SANDBOXES = _working()
+"""Those that work, the better one first."""
+
+
+def runnable(grader: type[Grader]) -> dict[str, Any]:
+    """Parameters with which a grader works on this machine."""
+    return {"sandbox": SANDBOXES[0]} if grader.needs_code_execution else {}
