@@ -29,7 +29,7 @@ audit: $(VENV)/.dev-ready  ## known vulnerabilities of what is pinned (asks the 
 	$(VENV)/audit/bin/pip-audit --strict --requirement constraints-cpu.txt --no-deps --disable-pip
 	$(BIN)/python docs/licences.py --check
 
-bench: $(VENV)/.dev-ready  ## measure everything against what one would use instead; about 45 minutes on two cores
+bench: $(VENV)/.dev-ready  ## measure everything against what one would use instead; about an hour and a half on two cores
 	$(BIN)/python benchmarks/run.py
 
 docs: $(VENV)/.dev-ready  ## write docs/config-reference.md and the pictures anew

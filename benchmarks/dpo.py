@@ -1,13 +1,15 @@
 """Pairs per second of DPO, against TRL's own DPOTrainer, each in a process of its own and on the same pairs.
 
-python benchmarks/dpo.py [ACCEPTED REJECTED] [--steps N] [--pairs N] [--length N] [--output FILE]
+python benchmarks/dpo.py [ACCEPTED REJECTED] [--steps N] [--pairs N] [--length N] [--times N] [--output FILE]
 
 The two files hold conversations, line by line with the better and the worse answer; without them pairs are made up.
 All train the same LoRA adapter on the same tokens in the same order, so that in float32 their losses must agree step
-by step; in bfloat16 the sum over a long answer is uncertain by half a nat, which shows. TRL runs tuned (bfloat16
-weights, autocast, no gradient checkpointing), tuned with its reference computed beforehand, and in float32
+by step; in bfloat16 the sum over a long answer is uncertain by half a nat, which shows. The toolkit compiles its layers
+and cuts a step into the passes that pad least. TRL runs tuned (bfloat16 weights, autocast, no gradient checkpointing),
+tuned with its reference computed beforehand, with all pairs of a step at once and two by two, and in float32
 (`bf16=False`) with gradient checkpointing, which is its default, and a live reference. The float32 runs are there for
-their losses: the speed of each is that of its third step alone. Prints a Markdown table.
+their losses: the speed of each is that of its third step alone. The other runs take turns. Prints a Markdown table,
+with the median of the rounds, the lowest and the highest.
 """
 
 import argparse
@@ -31,7 +33,8 @@ def main() -> None:
     parser = measuring.benchmark_parser(__doc__)
     parser.add_argument("accepted", type=Path, nargs="?", help="JSONL with the better answers")
     parser.add_argument("rejected", type=Path, nargs="?", help="JSONL with the worse ones, line by line")
-    parser.add_argument("--steps", type=int, default=7, help="optimizer steps, of which the first two are left out")
+    measuring.rounds_option(parser)
+    parser.add_argument("--steps", type=int, default=5, help="optimizer steps, of which the first two are left out")
     parser.add_argument("--pairs", type=int, default=4, help="pairs in one optimizer step")
     parser.add_argument("--length", type=int, default=1024, help="longest conversation in tokens; others are dropped")
     options = parser.parse_args()
@@ -42,7 +45,8 @@ def main() -> None:
     if options.run:
         measuring.tell(RUNS[options.run](options))
         return
-    numbers = measuring.in_processes(CHECKED if options.short else RUNS)
+    measured = [] if options.short else [run for run in RUNS if run not in CHECKED]
+    numbers = measuring.in_rounds(measured, CHECKED, times=options.times)
     measuring.publish(numbers, markdown(numbers), options.output)
 
 
@@ -126,8 +130,13 @@ def train_with_toolkit(options: argparse.Namespace, reference: str, dtype: str =
         return numbers_of(options, trainer, seconds, before / len(data.datasets["pairs"]))
 
 
-def train_with_trl(options: argparse.Namespace, weights: str, precomputed: bool = False) -> dict[str, Any]:
-    """TRL's numbers, on the toolkit's tokens in the toolkit's order: its own preparation is left out."""
+def train_with_trl(
+    options: argparse.Namespace, weights: str, precomputed: bool = False, at_once: int | None = None
+) -> dict[str, Any]:
+    """TRL's numbers, on the toolkit's tokens in the toolkit's order: its own preparation is left out.
+
+    `at_once`: pairs that go through the model together; None takes all of a step.
+    """
     from datasets import Dataset
     from trl import DPOTrainer
 
@@ -143,7 +152,7 @@ def train_with_trl(options: argparse.Namespace, weights: str, precomputed: bool 
         began = time.perf_counter()
         trainer = PreparedDPOTrainer(
             model=model,
-            args=trl_arguments(options, name, tuned=weights == "bfloat16", precomputed=precomputed),
+            args=trl_arguments(options, name, weights == "bfloat16", precomputed, at_once or options.pairs),
             processing_class=tokenizer,
             train_dataset=Dataset.from_list(rows),
         )
@@ -169,7 +178,7 @@ def last(trained: Any) -> int:
     return int(trained.nonzero()[0][-1]) + 1
 
 
-def trl_arguments(options: argparse.Namespace, output: str, *, tuned: bool, precomputed: bool) -> Any:
+def trl_arguments(options: argparse.Namespace, output: str, tuned: bool, precomputed: bool, at_once: int) -> Any:
     """The same step as the toolkit's."""
     from trl import DPOConfig
 
@@ -181,8 +190,8 @@ def trl_arguments(options: argparse.Namespace, output: str, *, tuned: bool, prec
         loss_type=["sigmoid"],
         beta=0.1,
         max_length=None,
-        per_device_train_batch_size=options.pairs,
-        gradient_accumulation_steps=1,
+        per_device_train_batch_size=at_once,
+        gradient_accumulation_steps=options.pairs // at_once,
         train_sampling_strategy="sequential",
         remove_unused_columns=False,
     )
@@ -203,6 +212,7 @@ RUNS = {
     "toolkit, cached": partial(train_with_toolkit, reference="cached"),
     "toolkit, live": partial(train_with_toolkit, reference="live"),
     "TRL, tuned, precomputed": partial(train_with_trl, weights="bfloat16", precomputed=True),
+    "TRL, tuned, precomputed, 2 at once": partial(train_with_trl, weights="bfloat16", precomputed=True, at_once=2),
     "TRL, tuned": partial(train_with_trl, weights="bfloat16"),
     "toolkit, float32, cached": partial(train_with_toolkit, reference="cached", dtype="float32"),
     "TRL, float32": partial(train_with_trl, weights="float32"),
@@ -211,12 +221,12 @@ CHECKED = ("toolkit, float32, cached", "TRL, float32")
 """The runs whose losses must agree."""
 
 
-def markdown(numbers: dict[str, dict[str, Any]]) -> str:
+def markdown(numbers: dict[str, Any]) -> str:
     """A row for each run."""
     rows = []
-    for run, found in numbers.items():
-        speeds = [f"{found[name]:.2f}" for name in list(found)[:3]]
-        rows.append([run, *speeds, " ".join(f"{loss:.4f}" for loss in found["losses"])])
+    for run, rounds in measuring.by_run(numbers).items():
+        speeds = [measuring.spread([each[name] for each in rounds], 2) for name in list(rounds[0])[:3]]
+        rows.append([run, *speeds, " ".join(f"{loss:.4f}" for loss in rounds[0]["losses"])])
     head = ["DPO", "pairs/s", "reference beforehand, s/pair", "pairs/s over one epoch", "loss of each step"]
     return measuring.markdown_table(head, rows)
 

@@ -1,11 +1,12 @@
 """Seconds per optimizer step of GRPO, against TRL's own GRPOTrainer, each in a process of its own.
 
-python benchmarks/grpo.py [--steps N] [--completions N] [--tokens N] [--output FILE]
+python benchmarks/grpo.py [--steps N] [--completions N] [--tokens N] [--times N] [--output FILE]
 
-The same model with a LoRA adapter, prompts, lengths and batch. TRL runs tuned (bfloat16 weights, autocast, no gradient
-checkpointing), and in float32 (`bf16=False`) with gradient checkpointing, which is its default: that is neither TRL as
-it comes, which would take autocast, nor TRL without extras. Its own vLLM mode cannot bring weights over on a CPU. Each
-samples completions of its own, so no losses are compared. Prints a Markdown table.
+The same model with a LoRA adapter, prompts, lengths and batch. The toolkit compiles the layers that it trains, and
+generates by vLLM, which is compiled too, or by transformers. TRL runs tuned (bfloat16 weights, autocast, no gradient
+checkpointing), and generates by transformers: its own vLLM mode cannot bring weights over on a CPU. Like with like is
+the toolkit with transformers beside TRL. Each samples completions of its own, so no losses are compared. The runs take
+turns. Prints a Markdown table, with the median of the rounds, the lowest and the highest.
 """
 
 import argparse
@@ -27,18 +28,19 @@ RATE = 1e-5
 def main() -> None:
     """Measure each, print and write."""
     parser = measuring.benchmark_parser(__doc__)
-    parser.add_argument("--steps", type=int, default=4, help="optimizer steps, of which the first is left out")
+    measuring.rounds_option(parser)
+    parser.add_argument("--steps", type=int, default=3, help="optimizer steps, of which the first is left out")
     parser.add_argument("--completions", type=int, default=32, help="completions in one optimizer step")
     parser.add_argument("--tokens", type=int, default=96, help="longest completion")
     options = parser.parse_args()
     if options.short:
-        options.steps, options.completions, options.tokens = 2, 16, 8
+        options.steps, options.completions, options.tokens, options.times = 2, 16, 8, 1
     if options.steps < 2:
         parser.error("--steps: at least 2, of which the first is left out")
     if options.run:
         measuring.tell(RUNS[options.run](options))
         return
-    numbers = measuring.in_processes(RUNS)
+    numbers = measuring.in_rounds(RUNS, times=options.times)
     measuring.publish(numbers, markdown(numbers), options.output)
 
 
@@ -97,7 +99,7 @@ def data_config(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def train_with_trl(options: argparse.Namespace, weights: str) -> dict[str, float]:
+def train_with_trl(options: argparse.Namespace) -> dict[str, float]:
     """As a user of TRL would: a script around GRPOTrainer, with the reward computed in it."""
     from trl import GRPOTrainer
 
@@ -108,24 +110,23 @@ def train_with_trl(options: argparse.Namespace, weights: str) -> dict[str, float
         return [len(set(ids)) / len(ids) for ids in completion_ids]
 
     with tempfile.TemporaryDirectory() as output:
-        trainer = GRPOTrainer(reward_funcs=reward, **trl_parts(options, weights, output))
+        trainer = GRPOTrainer(reward_funcs=reward, **trl_parts(options, output))
         seconds = measuring.seconds_of_steps(trainer)
         trainer.train()
     return {"all": statistics.median(seconds[1:]), "tokens": statistics.fmean(lengths)}
 
 
-def trl_parts(options: argparse.Namespace, weights: str, output: str) -> dict[str, Any]:
+def trl_parts(options: argparse.Namespace, output: str) -> dict[str, Any]:
     """What GRPOTrainer is made of: the same step as the toolkit's."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig
 
     model = measuring.model_folder(options.model)
-    tuned = weights == "bfloat16"
     arguments = GRPOConfig(
         **measuring.trl_arguments(output, options.steps, RATE),
-        bf16=tuned,
-        gradient_checkpointing=not tuned,
+        bf16=True,
+        gradient_checkpointing=False,
         loss_type="dr_grpo",
         scale_rewards="none",
         num_generations=GENERATIONS,
@@ -134,7 +135,7 @@ def trl_parts(options: argparse.Namespace, weights: str, output: str) -> dict[st
         gradient_accumulation_steps=options.completions // MICRO_BATCH,
     )
     return {
-        "model": AutoModelForCausalLM.from_pretrained(model, dtype=weights),
+        "model": AutoModelForCausalLM.from_pretrained(model, dtype="bfloat16"),
         "args": arguments,
         "train_dataset": Dataset.from_dict({"prompt": [[{"role": "user", "content": each}] for each in prompts()]}),
         "processing_class": AutoTokenizer.from_pretrained(model),
@@ -145,19 +146,21 @@ def trl_parts(options: argparse.Namespace, weights: str, output: str) -> dict[st
 RUNS = {
     "toolkit, vLLM": partial(train_with_toolkit, engine="vllm"),
     "toolkit, transformers": partial(train_with_toolkit, engine="hf"),
-    "TRL, tuned": partial(train_with_trl, weights="bfloat16"),
-    "TRL, float32": partial(train_with_trl, weights="float32"),
+    "TRL, tuned, transformers": train_with_trl,
 }
 
 
-def markdown(numbers: dict[str, dict[str, float]]) -> str:
+def markdown(numbers: dict[str, Any]) -> str:
     """Seconds per step, where they go, and how many times those of the toolkit."""
     parts = ("generate", "grade", "learn", "sync")
-    rows = []
-    for run, found in numbers.items():
-        ratio = found["all"] / numbers["toolkit, vLLM"]["all"]
-        cells = [f"{found[part]:.1f}" if part in found else "" for part in parts]
-        rows.append([run, f"{found['all']:.1f}", f"{ratio:.2f}", *cells, f"{found['tokens']:.0f}"])
+    found, rows = measuring.by_run(numbers), []
+    fastest = statistics.median(each["all"] for each in found["toolkit, vLLM"])
+    for run, rounds in found.items():
+        seconds = [each["all"] for each in rounds]
+        medians = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+        cells = [f"{medians[part]:.1f}" if part in medians else "" for part in parts]
+        ratio = f"{medians['all'] / fastest:.2f}"
+        rows.append([run, measuring.spread(seconds, 1), ratio, *cells, f"{medians['tokens']:.0f}"])
     return measuring.markdown_table(["GRPO", "s per step", "×", *parts, "tokens"], rows)
 
 

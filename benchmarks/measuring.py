@@ -27,9 +27,44 @@ def benchmark_parser(docstring: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def rounds_option(parser: argparse.ArgumentParser) -> None:
+    """`--times`, for benchmarks whose runs take turns."""
+    parser.add_argument("--times", type=int, default=3, help="rounds, of which the medians count")
+
+
 def in_processes(runs: Iterable[str], *more: str) -> dict[str, Any]:
     """The numbers of each run, one after the other in a process of its own."""
     return {run: in_a_process(run, *more) for run in runs}
+
+
+def in_rounds(measured: Iterable[str], checked: Iterable[str] = (), *, times: int) -> dict[str, Any]:
+    """The numbers of the runs that are `measured`, in turns: each round has every run once, so that a busy minute of
+    the machine falls on all of them. Those that are `checked` for their results run once.
+    """
+    names = list(measured)
+    return {"once": in_processes(checked), "rounds": [in_processes(names) for _ in range(times)]}
+
+
+def whole_rounds(numbers: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each round with what ran once; a part without rounds is one."""
+    if "rounds" not in numbers:
+        return [numbers]
+    return [numbers["once"] | each for each in numbers["rounds"] or [{}]]
+
+
+def by_run(numbers: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What each run of `in_rounds` found, round by round."""
+    found = {run: [figures] for run, figures in numbers["once"].items()}
+    for each in numbers["rounds"]:
+        for run, figures in each.items():
+            found.setdefault(run, []).append(figures)
+    return found
+
+
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """The median of several values, and the lowest and the highest of them."""
+    low, middle, high = (f"{value:.{digits}f}" for value in (min(values), statistics.median(values), max(values)))
+    return middle if len(values) == 1 else f"{middle} ({low}-{high})"
 
 
 def in_a_process(run: str, *more: str) -> Any:
@@ -143,6 +178,22 @@ def seconds_of_steps(trainer: Any) -> list[float]:
 
     trainer.add_callback(Clock())
     return seconds
+
+
+def stop_after(trainer: Any, seconds: float) -> None:
+    """End the training with the optimizer step in which the time is over."""
+    from transformers import TrainerCallback
+
+    class Limit(TrainerCallback):
+        began = 0.0
+
+        def on_train_begin(self, *arguments: Any, **keywords: Any) -> None:
+            self.began = time.perf_counter()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
+            control.should_training_stop |= time.perf_counter() - self.began > seconds
+
+    trainer.add_callback(Limit())
 
 
 def losses_of(trainer: Any) -> list[float]:

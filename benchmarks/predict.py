@@ -1,17 +1,20 @@
-"""Tokens per second of toolkit-predict, against transformers' `generate` as people write it.
+"""Tokens per second of toolkit-predict, against transformers' `generate`.
 
-python benchmarks/predict.py [--prompts N] [--tokens N] [--output FILE]
+python benchmarks/predict.py [--prompts N] [--tokens N] [--times N] [--output FILE]
 
-The same prompts of uneven length, in bfloat16, without sampling. `generate` takes batches of 8 in the order of the
-file, padded on the left. Only tokens that belong to an answer count. The seconds are those of generating; those of the
-whole command, with everything that is imported and loaded, stand beside them. In bfloat16 two batches of different
-shape can differ in a token where two are almost equally likely, and from there on: how many answers are equal is shown.
-Prints a Markdown table.
+The same prompts of uneven length, in bfloat16, without sampling. `generate` is called as people write it, for batches
+of 8 in the order of the file, and tuned: for batches of 32 of like length, the longest first. Both are padded on the
+left. The toolkit takes 16 at once by transformers, and vLLM what it likes; no model is compiled. Only tokens that
+belong to an answer count. The seconds are those of generating; those of the whole command, with everything that is
+imported and loaded, stand beside them. In bfloat16 two batches of different shape can differ in a token where two are
+almost equally likely, and from there on: how many answers are equal is shown. The runs take turns. Prints a Markdown
+table, with the median of the rounds, the lowest and the highest.
 """
 
 import argparse
 import json
 import re
+import statistics
 import subprocess
 import tempfile
 import time
@@ -22,27 +25,28 @@ from typing import Any
 import conversations
 import measuring
 
-BATCH = 8
 SPEED = re.compile(r"([\d,]+) tokens in ([\d.]+) s")
 
 
 def main() -> None:
     """Measure each, compare, print and write."""
     parser = measuring.benchmark_parser(__doc__)
+    measuring.rounds_option(parser)
     parser.add_argument("--prompts", type=int, default=64, help="prompts that are answered")
     parser.add_argument("--tokens", type=int, default=128, help="longest answer")
     parser.add_argument("--dtype", default="bfloat16", help="what all compute in")
     options = parser.parse_args()
     if options.short:
-        options.prompts, options.tokens, options.dtype = 12, 8, "float32"
+        options.prompts, options.tokens, options.dtype, options.times = 12, 8, "float32", 1
     if options.run:
         measuring.tell(RUNS[options.run](options))
         return
-    numbers = measuring.in_processes(RUNS)
-    plain = numbers["generate"]["answers"]
-    for found in numbers.values():
-        answers = found.pop("answers")
-        found["equal_answers"] = sum(map(str.__eq__, answers, plain)) / len(plain)
+    numbers = measuring.in_rounds(RUNS, times=options.times)
+    for found in numbers["rounds"]:
+        plain = found["generate, 8 at once"]["answers"]
+        for figures in found.values():
+            answers = figures.pop("answers")
+            figures["equal_answers"] = sum(map(str.__eq__, answers, plain)) / len(plain)
     measuring.publish(numbers, markdown(numbers), options.output)
 
 
@@ -70,8 +74,8 @@ def answer_with_toolkit(options: argparse.Namespace, engine: str) -> dict[str, A
     return numbers_of(answers, int(said[1].replace(",", "")), float(said[2]), whole)
 
 
-def answer_with_generate(options: argparse.Namespace) -> dict[str, Any]:
-    """A loop over batches."""
+def answer_with_generate(options: argparse.Namespace, at_once: int, by_length: bool) -> dict[str, Any]:
+    """A loop over batches of `at_once` prompts, in the order of the file or from the longest to the shortest."""
     began = time.perf_counter()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -79,12 +83,14 @@ def answer_with_generate(options: argparse.Namespace) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=options.dtype)
     chats = [[{"role": "user", "content": prompt}] for prompt in conversations.prompts(options.prompts)]
-    answers: list[str] = []
+    order = sorted(range(len(chats)), key=lambda row: -len(chats[row][0]["content"]) if by_length else row)
+    answers = [""] * len(chats)
     tokens = 0
     loaded = time.perf_counter()
-    for first in range(0, len(chats), BATCH):
+    for first in range(0, len(chats), at_once):
+        batch = order[first : first + at_once]
         inputs = tokenizer.apply_chat_template(
-            chats[first : first + BATCH],
+            [chats[row] for row in batch],
             add_generation_prompt=True,
             padding=True,
             return_tensors="pt",
@@ -92,7 +98,8 @@ def answer_with_generate(options: argparse.Namespace) -> dict[str, Any]:
         )
         output = model.generate(**inputs, max_new_tokens=options.tokens, do_sample=False)
         new = output[:, inputs["input_ids"].shape[1] :]
-        answers += tokenizer.batch_decode(new, skip_special_tokens=True)
+        for row, answer in zip(batch, tokenizer.batch_decode(new, skip_special_tokens=True), strict=True):
+            answers[row] = answer
         tokens += sum(map(partial(length_of_answer, end=tokenizer.eos_token_id), new.tolist()))
     ended = time.perf_counter()
     return numbers_of(answers, tokens, ended - loaded, ended - began)
@@ -114,7 +121,8 @@ def numbers_of(answers: list[str], tokens: int, seconds: float, whole: float) ->
 
 
 RUNS = {
-    "generate": answer_with_generate,
+    "generate, 8 at once": partial(answer_with_generate, at_once=8, by_length=False),
+    "generate, 32 at once, by length": partial(answer_with_generate, at_once=32, by_length=True),
     "toolkit, hf": partial(answer_with_toolkit, engine="hf"),
     "toolkit, vLLM": partial(answer_with_toolkit, engine="vllm"),
 }
@@ -122,19 +130,21 @@ RUNS = {
 
 def markdown(numbers: dict[str, Any]) -> str:
     """A row for each run."""
-    slowest = numbers["generate"]["tokens_per_second"]
-    rows = [
-        [
-            run,
-            f"{found['tokens_per_second']:.0f}",
-            f"{found['tokens_per_second'] / slowest:.2f}",
-            found["tokens"],
-            f"{found['whole_seconds']:.0f}",
-            f"{found['equal_answers']:.0%}",
-        ]
-        for run, found in numbers.items()
-    ]
-    head = ["predict", "tokens/s", "×", "tokens", "s of the whole command", "answers equal to generate's"]
+    found, rows = measuring.by_run(numbers), []
+    plain = statistics.median(each["tokens_per_second"] for each in found["generate, 8 at once"])
+    for run, rounds in found.items():
+        speeds = [each["tokens_per_second"] for each in rounds]
+        rows.append(
+            [
+                run,
+                measuring.spread(speeds),
+                f"{statistics.median(speeds) / plain:.2f}",
+                rounds[0]["tokens"],
+                measuring.spread([each["whole_seconds"] for each in rounds]),
+                f"{rounds[0]['equal_answers']:.0%}",
+            ]
+        )
+    head = ["predict", "tokens/s", "×", "tokens", "s of the whole command", "answers equal to those of 8 at once"]
     return measuring.markdown_table(head, rows)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -17,10 +18,15 @@ COLOURS = {True: "tab:blue", False: "tab:orange"}
 
 @dataclass(frozen=True)
 class Finding:
-    """A target and what was measured; None where its part failed."""
+    """A target and what was measured, in each round; nothing where its part failed."""
 
     target: Target
-    value: float | None
+    rounds: tuple[float, ...]
+
+    @property
+    def value(self) -> float | None:
+        """The median of the rounds."""
+        return statistics.median(self.rounds) if self.rounds else None
 
     @property
     def met(self) -> bool:
@@ -34,12 +40,23 @@ def findings_table(findings: Sequence[Finding]) -> str:
         [
             f"{finding.target.part}: {finding.target.what}",
             bound(finding.target),
-            "failed" if finding.value is None else written(finding.value, finding.target.unit),
+            measured(finding),
             "met" if finding.met else "**missed**",
         ]
         for finding in findings
     ]
     return markdown_table(["", "target", "measured", ""], rows)
+
+
+def measured(finding: Finding) -> str:
+    """The median of the rounds, and where there are several the lowest and the highest."""
+    unit = finding.target.unit
+    if finding.value is None:
+        return "failed"
+    if len(finding.rounds) == 1:
+        return written(finding.value, unit)
+    low, high = (written(value, "") for value in (min(finding.rounds), max(finding.rounds)))
+    return f"{written(finding.value, unit)} ({low}-{high})"
 
 
 def bound(target: Target) -> str:
@@ -91,8 +108,8 @@ def plot(findings: Sequence[Finding], path: Path) -> None:
     from matplotlib import ticker
     from matplotlib.figure import Figure
 
-    measured = [(finding, finding.value) for finding in reversed(findings) if finding.value is not None]
-    shown = [(finding, value) for finding, value in measured if not finding.target.about_results]
+    found = [(finding, finding.value) for finding in reversed(findings) if finding.value is not None]
+    shown = [(finding, value) for finding, value in found if not finding.target.about_results]
     reached = [finding.target.times_reached(value) for finding, value in shown]
     picture = Figure(figsize=(9, 1 + 0.34 * len(shown)), layout="constrained")
     axes = picture.subplots()

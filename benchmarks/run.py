@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from measuring import MODEL
+from measuring import MODEL, whole_rounds
 from report import Finding, describe_machine, findings_table, plot
-from targets import TARGETS
+from targets import TARGETS, Target
 
 HERE = Path(__file__).parent
 PARTS = ("start", "predict", "merge", "sft", "dpo", "grpo", "dataserver")
@@ -81,16 +81,29 @@ def read_numbers(part: str, folder: Path) -> dict[str, Any]:
 def judge(parts: Sequence[str], numbers: dict[str, Any], *, short: bool) -> list[Finding]:
     """Every target of these parts; a short run has figures only for those about results."""
     wanted = [target for target in TARGETS if target.part in parts and (target.about_results or not short)]
-    return [
-        Finding(target, target.measured(numbers[target.part]) if target.part in numbers else None) for target in wanted
-    ]
+    return [Finding(target, figures(target, numbers.get(target.part))) for target in wanted]
+
+
+def figures(target: Target, numbers: dict[str, Any] | None) -> tuple[float, ...]:
+    """Of each round; results are compared once."""
+    if numbers is None:
+        return ()
+    rounds = whole_rounds(numbers)
+    return tuple(target.measured(each) for each in (rounds[:1] if target.about_results else rounds))
 
 
 def as_json(finding: Finding) -> dict[str, Any]:
     """For results.json."""
     target = finding.target
     bound = {"at_most": target.bound} if target.at_least is None else {"at_least": target.bound}
-    return {"part": target.part, "what": target.what, **bound, "measured": finding.value, "met": finding.met}
+    return {
+        "part": target.part,
+        "what": target.what,
+        **bound,
+        "measured": finding.value,
+        "met": finding.met,
+        "rounds": finding.rounds,
+    }
 
 
 def page(table: str, tables: dict[str, str | None], machine: dict[str, Any]) -> str:

@@ -1,17 +1,20 @@
 """Tokens per second of SFT, against TRL's own SFTTrainer, each in a process of its own and on the same rows.
 
-python benchmarks/sft.py [--steps N] [--rows N] [--data FILE] [--output FILE]
+python benchmarks/sft.py [--steps N] [--rows N] [--times N] [--data FILE] [--output FILE]
 
 All train the same LoRA adapter from the same start on the same tokens in the same order, so that in float32 their
-losses must agree step by step. TRL runs as it comes on a CPU (float32 weights, autocast, gradient checkpointing, its
-own batch size), and tuned (bfloat16 weights, autocast, no checkpointing) with the rows of a step at once or in
-micro-batches of 4. It is given the toolkit's tokens, so its own preparation of the data is left out. A row's tokens
-count once, its padding not at all. Prints a Markdown table.
+losses must agree step by step. The toolkit compiles its layers and takes 8 rows at once. TRL runs as it comes on a CPU
+(float32 weights, autocast, gradient checkpointing, its own batch size), and tuned (bfloat16 weights, autocast, no
+checkpointing) with the rows of a step at once and in micro-batches of 8 and 4; and at 8 with `torch_compile` too, once
+and for five minutes at most, since it compiles anew for most widths of a batch. It is given the toolkit's tokens, so
+its own preparation of the data is left out. A row's tokens count once, its padding not at all. The runs take turns.
+Prints a Markdown table, with the median of the rounds, the lowest and the highest.
 """
 
 import argparse
+import statistics
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,10 @@ LOSS_STEPS = 3
 """Optimizer steps of the float32 runs, which are there for their losses."""
 
 
+LONGEST_COMPILED = 300.0
+"""Seconds after which the run with `torch_compile` ends, with the steps that it has."""
+
+
 @dataclass(frozen=True)
 class TrlWay:
     """How TRL trains: dtype of the frozen weights, and rows that go through the model at once; None takes all."""
@@ -32,12 +39,17 @@ class TrlWay:
     autocast: bool
     checkpointing: bool
     at_once: int | None
+    compiled: bool = False
+
+
+TUNED = TrlWay("bfloat16", autocast=True, checkpointing=False, at_once=None)
 
 
 def main() -> None:
     """Measure each, print and write."""
     parser = measuring.benchmark_parser(__doc__)
-    parser.add_argument("--steps", type=int, default=8, help="optimizer steps, of which the first two are left out")
+    measuring.rounds_option(parser)
+    parser.add_argument("--steps", type=int, default=5, help="optimizer steps, of which the first two are left out")
     parser.add_argument("--rows", type=int, default=16, help="rows in one optimizer step")
     parser.add_argument("--data", type=Path, default=None, help="JSONL with messages, in place of generated rows")
     options = parser.parse_args()
@@ -46,8 +58,9 @@ def main() -> None:
     if options.run:
         measuring.tell(RUNS[options.run](options))
         return
-    runs = [run for run in RUNS if "float32" in run or not options.short]
-    numbers = measuring.in_processes(runs)
+    checked = [run for run in RUNS if "float32" in run or ("compiled" in run and not options.short)]
+    measured = [] if options.short else [run for run in RUNS if run not in checked]
+    numbers = measuring.in_rounds(measured, checked, times=options.times)
     measuring.publish(numbers, markdown(numbers), options.output)
 
 
@@ -108,10 +121,12 @@ def train_with_trl(options: argparse.Namespace, way: TrlWay) -> dict[str, Any]:
             train_dataset=Dataset.from_list(rows),
         )
         seconds = measuring.seconds_of_steps(trainer)
+        if way.compiled:
+            measuring.stop_after(trainer, LONGEST_COMPILED)
         trainer.train()
     lengths = [len(row["input_ids"]) for row in rows]
     tokens = [sum(lengths[first : first + options.rows]) for first in range(0, len(lengths), options.rows)]
-    speeds = [count / taken for count, taken in zip(tokens, seconds, strict=True)]
+    speeds = [count / taken for count, taken in zip(tokens, seconds, strict=not way.compiled)]
     return {
         "tokens_per_second": measuring.median_after_warm_up(speeds),
         "losses": measuring.losses_of(trainer),
@@ -143,6 +158,7 @@ def trl_arguments(options: argparse.Namespace, way: TrlWay, output: str) -> Any:
         **measuring.trl_arguments(output, steps_of(options), RATE),
         bf16=way.autocast,
         gradient_checkpointing=way.checkpointing,
+        torch_compile=way.compiled,
         per_device_train_batch_size=at_once,
         gradient_accumulation_steps=options.rows // at_once,
         train_sampling_strategy="sequential",
@@ -153,10 +169,10 @@ def trl_arguments(options: argparse.Namespace, way: TrlWay, output: str) -> Any:
 
 RUNS = {
     "toolkit": partial(train_with_toolkit, dtype="auto"),
-    "TRL, tuned": partial(train_with_trl, way=TrlWay("bfloat16", autocast=True, checkpointing=False, at_once=None)),
-    "TRL, tuned, 4 at once": partial(
-        train_with_trl, way=TrlWay("bfloat16", autocast=True, checkpointing=False, at_once=4)
-    ),
+    "TRL, tuned, all at once": partial(train_with_trl, way=TUNED),
+    "TRL, tuned, 8 at once": partial(train_with_trl, way=replace(TUNED, at_once=8)),
+    "TRL, tuned, 4 at once": partial(train_with_trl, way=replace(TUNED, at_once=4)),
+    "TRL, tuned, 8 at once, compiled": partial(train_with_trl, way=replace(TUNED, at_once=8, compiled=True)),
     "TRL, default": partial(train_with_trl, way=TrlWay("float32", autocast=True, checkpointing=True, at_once=8)),
     "toolkit, float32": partial(train_with_toolkit, dtype="float32"),
     "TRL, float32": partial(train_with_trl, way=TrlWay("float32", autocast=False, checkpointing=False, at_once=None)),
@@ -165,13 +181,15 @@ RUNS = {
 
 def markdown(numbers: dict[str, Any]) -> str:
     """A row for each run; a loss is compared with the toolkit's of the same precision."""
-    rows = []
-    for run, found in numbers.items():
-        ours = numbers["toolkit, float32" if "float32" in run else "toolkit"]
-        difference = measuring.biggest_difference(found["losses"], ours["losses"])
-        ratio = ours["tokens_per_second"] / found["tokens_per_second"]
-        losses = " ".join(f"{loss:.4f}" for loss in found["losses"])
-        rows.append([run, f"{found['tokens_per_second']:.0f}", f"{ratio:.2f}", f"{difference:.1e}", losses])
+    found, rows = measuring.by_run(numbers), []
+    for run, rounds in found.items():
+        ours = found["toolkit, float32" if "float32" in run else "toolkit"]
+        steps = min(len(rounds[0]["losses"]), len(ours[0]["losses"]))
+        difference = measuring.biggest_difference(rounds[0]["losses"][:steps], ours[0]["losses"][:steps])
+        speeds, our_speeds = ([each["tokens_per_second"] for each in side] for side in (rounds, ours))
+        ratio = statistics.median(our_speeds) / statistics.median(speeds)
+        losses = " ".join(f"{loss:.4f}" for loss in rounds[0]["losses"])
+        rows.append([run, measuring.spread(speeds), f"{ratio:.2f}", f"{difference:.1e}", losses])
     head = ["SFT", "tokens/s", "toolkit, times as fast", "biggest difference of the losses", "loss of each step"]
     return measuring.markdown_table(head, rows)
 

@@ -83,7 +83,7 @@ def show_practice(console: Console) -> None:
         "answers that are right",
         f"{reward['before']:.1%}",
         f"{reward['after']:.1%}",
-        f"{reward['mean']:+.1%} ± {reward['margin']:.1%}",
+        f"{reward['mean']:+.1%} ({reward['low']:+.1%} to {reward['high']:+.1%})",
     )
     console.print()
     console.print(table)

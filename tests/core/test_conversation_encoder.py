@@ -87,7 +87,9 @@ def test_a_tokenizer_without_a_template_cannot_be_asked_for_its_own(tiny_model):
 
 def test_a_template_needs_a_token_that_ends_a_turn(tokenizer):
     tokenizer.eos_token = None
-    with pytest.raises(ModelError, match="names no end token"):
+    assert conversation_encoder(ChatConfig(template="tokenizer"), tokenizer).end_ids == {2}
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+    with pytest.raises(ModelError, match="names an end token"):
         conversation_encoder(ChatConfig(template="tokenizer"), tokenizer)
 
 
@@ -112,11 +114,36 @@ def test_a_template_with_another_end_token_stops_at_that_one(tiny_model):
     tokenizer.eos_token = "<|endoftext|>"
     tokenizer.chat_template = TEMPLATE.replace("<|im_end|>", "<|endoftext|>")
     encoder = conversation_encoder(ChatConfig(template="tokenizer"), tokenizer)
-    # The model's own end token, and ChatML's, which a model may have learnt besides.
-    assert tokenizer.convert_ids_to_tokens(sorted(encoder.end_ids)) == ["<|endoftext|>", "<|im_end|>"]
+    assert tokenizer.convert_ids_to_tokens(sorted(encoder.end_ids)) == ["<|endoftext|>"]
     row = encoder.rows([talk("z", "Q")])[0]
     trained = [id_ for id_, flag in zip(row.ids, row.trained, strict=True) if flag]
     assert tokenizer.decode(trained) == "Q<|endoftext|>"
+
+
+# A turn ends with a token of its own, which is not the tokenizer's eos, and there is no system turn.
+TURNS = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn here') }}{% endif %}"
+    "{% for m in messages %}{{ '<turn>' + m.role + '\n' + m.content + '</turn>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<turn>assistant\n' }}{% endif %}"
+)
+
+
+def test_the_end_of_a_turn_is_asked_of_the_template(tokenizer):
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>", "</turn>"]})
+    tokenizer.chat_template = TURNS
+    encoder = conversation_encoder(ChatConfig(template="tokenizer"), tokenizer)
+    # The tokenizer's own end token may still be said by a model that learnt it.
+    assert tokenizer.convert_ids_to_tokens(sorted(encoder.end_ids)) == ["<|im_end|>", "</turn>"]
+    assert tokenizer.convert_ids_to_tokens(sorted(encoder.start_ids)) == ["<turn>"]
+    row = encoder.rows([talk("z", "Q")])[0]
+    trained = [id_ for id_, flag in zip(row.ids, row.trained, strict=True) if flag]
+    assert tokenizer.decode(trained) == "Q</turn>"
+
+
+def test_a_turn_of_chatml_begins_with_its_control_token(tokenizer):
+    for template in ("chatml", "tokenizer"):
+        encoder = conversation_encoder(ChatConfig(template=template), tokenizer)
+        assert tokenizer.convert_ids_to_tokens(sorted(encoder.start_ids)) == ["<|im_start|>"]
 
 
 def test_the_packaged_models_own_template_gives_rows_too(smollm2_folder):

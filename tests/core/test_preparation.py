@@ -21,8 +21,9 @@ THREE = [row(2, 3), row(10, 4), row(1, 20)]
 
 
 def counted(data: TokenizedDataset) -> dict[str, object]:
-    """The ledger's numbers that are not 0."""
-    return {key: value for key, value in data.ledger.as_dict().items() if value and key != "name"}
+    """The ledger's numbers that are not 0; and weights other than 1."""
+    found = data.ledger.as_dict().items()
+    return {key: value for key, value in found if value and value != [1.0, 1.0] and key != "name"}
 
 
 def test_rows_that_fit_are_counted_in_the_ledger(prepare):
@@ -183,3 +184,16 @@ def test_the_weight_column_is_the_factor_on_the_rows_loss(prepare):
 def test_the_weight_column_can_have_another_name(prepare):
     columns = ColumnsConfig(weight="importance")
     assert prepare([row(1, 1, importance=0.5, weight=7)], columns=columns).weights.tolist() == [0.5]
+
+
+def test_rows_that_do_not_all_weigh_1_are_told_with_their_column_at_every_start(prepare):
+    rows = [row(2, 3, weight=0.2), row(10, 4), row(1, 20, weight=3)]
+    for _ in range(2):  # the second time from the cache
+        lines: list[str] = []
+        assert prepare(rows, lines=lines).ledger.weights == pytest.approx([0.2, 3.0])
+        assert lines[-1] == "d: weights 0.2-3 from column weight"
+    # None of them is told where the rows weigh the same, or where the column is passed over.
+    for same, columns in ((THREE, None), (rows, ColumnsConfig(weight=None))):
+        lines = []
+        prepare(same, lines=lines, columns=columns)
+        assert not any("weights" in line for line in lines)

@@ -77,6 +77,8 @@ def at_once(path: Path, chat: ChatConfig, tokenizer) -> tuple[list[TokenRow], li
     ledger.tokens = sum(len(each.ids) for each in rows)
     ledger.trained_tokens = sum(sum(each.trained) for each in rows)
     ledger.longest = max((len(each.ids) for each in rows), default=0)
+    weights = [weight for _, weight, _ in described]
+    ledger.weights = [min(weights), max(weights)] if weights else []
     return rows, described, ledger
 
 

@@ -86,8 +86,9 @@ def texts(side: TokenizedDataset, index: int, tokenizer: Any) -> tuple[str, str]
 
 
 def counted(data: PreferenceDataset) -> dict[str, Any]:
-    """The ledger's numbers that are not 0."""
-    return {key: value for key, value in data.ledger.as_dict().items() if value and key != "name"}
+    """The ledger's numbers that are not 0; and weights other than 1."""
+    found = data.ledger.as_dict().items()
+    return {key: value for key, value in found if value and value != [1.0, 1.0] and key != "name"}
 
 
 def test_both_sides_begin_with_the_prompt_and_the_answer_with_its_end_token_is_trained(prepare, tokenizer):
@@ -414,6 +415,7 @@ def test_labelled_answers_are_rows_of_their_own_good_ones_first(prepare, tmp_pat
         "longest": 14,
         "answers": 3,
         "answers_with_end": 3,
+        "weights": [1.0, 3.0],
     }
     assert data.contents[1] == data.contents[2]
 
@@ -433,3 +435,11 @@ def test_pairs_become_two_labelled_rows_each(prepare):
     assert both.completions.lengths().tolist() == [15, 24, 18, 16, 21, 31]
     assert np.array_equal(both.completions.row(4)[0], pairs.rejected.row(1)[0])
     assert both.contents.tolist() == [*pairs.contents, *pairs.contents]
+
+
+def test_pairs_that_do_not_all_weigh_1_are_told_with_their_column(prepare, tmp_path: Path) -> None:
+    lines: list[str] = []
+    config = PairsDataset(path=str(tmp_path / "rows.jsonl"), columns=PairColumnsConfig(weight="importance"))
+    rows = [{"prompt": "z", "chosen": "Q", "rejected": "Q" * n, "importance": n / 4} for n in (2, 12)]
+    prepare(rows, config=config, lines=lines)
+    assert lines[-1] == "datasets.d: weights 0.5-3 from column importance"

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 from dpo.dpo_runs import PAIRS, TRAINING, build, training_rows, write_rows, write_run
 from running import metrics
+from toolkit.core.chatml import render, text
 from toolkit.core.config.load import load_config
+from toolkit.core.messages import parse_conversation
 from toolkit.core.runs.metrics import read_metrics
 from toolkit.dpo.config.dpo import DPOConfig
 from toolkit.dpo.report import preference_results
@@ -63,6 +66,16 @@ def test_a_run_leaves_its_numbers_plots_and_adapter(
     assert "Held-out rows, first evaluation against last" in said
     assert "accuracy: chosen above rejected 0.500" in said
     assert "step 3: validation loss" in said
+
+
+def test_an_adapter_and_its_checkpoints_have_the_template_of_training(tiny_model: Path, tmp_path: Path) -> None:
+    chat = {"max_length": 256, "default_system": "Be brief."}
+    started(write_run(tmp_path, tiny_model, chat=chat))
+    run = tmp_path / "runs" / "run"
+    messages = [{"role": "user", "content": "Say one"}, {"role": "assistant", "content": "one"}]
+    expected = text(render(parse_conversation(messages), default_system="Be brief."))
+    for folder in (run, run / "checkpoint-3"):
+        assert AutoTokenizer.from_pretrained(folder).apply_chat_template(messages, tokenize=False) == expected
 
 
 def test_before_and_after_are_the_first_and_the_last_evaluation() -> None:

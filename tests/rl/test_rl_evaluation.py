@@ -1,22 +1,25 @@
 """Held-out rewards: what is asked, what is averaged, how two evaluations are compared, and which one is the best."""
 
 import json
-import math
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from rl.rl_runs import WriteRun, folder_of, lines, train_here
 from rl.rl_trainers import WrittenServer
 from running import metrics
+from toolkit.core.intervals import mean_interval
 from toolkit.errors import RunError
 from toolkit.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
 from toolkit.inference.seeds import derive_seed
 from toolkit.rl.config.rl import EvaluationConfig
 from toolkit.rl.evaluation import Evaluator, discard_evaluations, evaluation_file, paired_difference
 from toolkit.rl.prompts import Prompt
+from toolkit.rl.report import change_table
 
 
 class Engine:
@@ -146,26 +149,36 @@ def test_a_difference_is_between_the_means_of_each_prompt(tmp_path: Path) -> Non
     found = paired_difference(before, after)
     other = paired_difference(before, after, "it")
 
-    # Means: p ¼ → ¾, q 1 → ½, r ½ → 1. Rises ½, −½, ½: mean 1/6, s² = (1/9 + 4/9 + 1/9)/2 = 1/3.
+    # Means: p ¼ → ¾, q 1 → ½, r ½ → 1. Rises ½, −½, ½: mean 1/6.
     assert found is not None
     assert (found.before, found.after) == (pytest.approx(7 / 12), pytest.approx(3 / 4))
     assert found.mean == pytest.approx(1 / 6)
-    assert found.margin == pytest.approx(1.96 * math.sqrt(1 / 3) / math.sqrt(3))
+    assert (found.low, found.high) == mean_interval([0.5, -0.5, 0.5])
     assert found.prompts == 3
     # The grader's score is 1 less the reward.
     assert other is not None
-    assert (other.mean, other.margin) == (pytest.approx(-1 / 6), pytest.approx(found.margin))
+    assert (other.mean, other.low, other.high) == pytest.approx((-1 / 6, -found.high, -found.low))
 
 
-def test_a_difference_of_one_prompt_is_known_to_no_precision_and_of_none_not_at_all(tmp_path: Path) -> None:
+def test_a_difference_of_one_prompt_may_be_any_and_of_none_is_none(tmp_path: Path) -> None:
     before = kept(tmp_path / "a", {"p": [0.0], "q": [None]})
     after = kept(tmp_path / "b", {"p": [1.0], "q": [1.0]})
     found = paired_difference(before, after)
 
     assert found is not None
-    assert (found.mean, found.margin, found.prompts) == (1.0, math.inf, 1)
+    assert (found.mean, found.low, found.high, found.prompts) == (1.0, -1.0, 1.0, 1)
     assert paired_difference(before, kept(tmp_path / "c", {"q": [1.0]})) is None
     assert paired_difference(before, after, "no such grader") is None
+
+
+@pytest.mark.parametrize(("prompts", "said"), [(29, True), (30, False)])
+def test_a_comparison_of_few_prompts_says_that_they_are_few(prompts: int, said: bool) -> None:
+    change: dict[str, float] = {"before": 0.25, "after": 0.5, "mean": 0.25, "low": 0.125, "high": 0.375}
+    console = Console(width=100, file=StringIO())
+    console.print(change_table({"reward": {**change, "prompts": prompts}}))
+    text = console.file.getvalue()  # pyright: ignore
+    assert "+0.250  (+0.125 to +0.375)" in text
+    assert ("prompts tell little" in text) is said
 
 
 def test_evaluations_of_later_steps_are_discarded(tmp_path: Path) -> None:

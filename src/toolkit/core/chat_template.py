@@ -7,8 +7,15 @@ that come as JSON text are written as they are.
 
 import json
 from importlib.resources import files
+from typing import Any
 
 from toolkit.core.config.chat import ChatConfig
+
+
+def use_trained_template(tokenizer: Any, chat: ChatConfig) -> None:
+    """Have a tokenizer's files say what was trained; where that is its own template, it stays."""
+    if chat.template == "chatml":
+        tokenizer.chat_template = chatml_template(chat)
 
 
 def chatml_template(chat: ChatConfig) -> str:

@@ -1,15 +1,16 @@
 """Conversations to token ids, by the template that the config chose: the one way from messages to a model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from toolkit.core.chatml import IM_END, render, render_prompt, with_default_system
+from toolkit.core.chatml import IM_END, IM_START, render, render_prompt, with_default_system
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.faults import clipped
 from toolkit.core.hf_encoder import HfTextEncoder
 from toolkit.core.masks import TokenRow, encode_rows
 from toolkit.core.messages import Conversation
-from toolkit.core.template_masks import template_messages, template_row
+from toolkit.core.template_masks import Apply, template_messages, template_row
+from toolkit.core.turn_tokens import template_turns
 from toolkit.errors import DataError, ModelError
 
 # A template is a program: it may divide by nothing, call itself, or ask for more than the sandbox or the machine has.
@@ -29,6 +30,9 @@ class ConversationEncoder(Protocol):
 
     end_ids: frozenset[int]
     """The ids that end an assistant turn: trained in an answer, and where generation stops."""
+
+    start_ids: frozenset[int]
+    """The ids that begin a turn of anyone, which no answer has: where one is generated, the answer is over too."""
 
     def rows(self, conversations: Sequence[Conversation]) -> list[TokenRow]:
         """Whole conversations with their loss masks."""
@@ -55,6 +59,7 @@ class ChatMLEncoder:
         self._chat = chat
         self._encoder = HfTextEncoder(tokenizer)
         self.end_ids = frozenset({self._encoder.control_id(IM_END)})
+        self.start_ids = frozenset({self._encoder.control_id(IM_START)})
 
     def rows(self, conversations: Sequence[Conversation]) -> list[TokenRow]:
         """Whole conversations with their loss masks."""
@@ -88,19 +93,24 @@ class TemplateEncoder:
     def __init__(self, chat: ChatConfig, tokenizer: Any) -> None:
         if not tokenizer.chat_template:
             raise ModelError("chat.template: this tokenizer has no chat template; set chat.template: chatml")
-        if tokenizer.eos_token_id is None:
-            raise ModelError("chat.template: this tokenizer names no end token; set chat.template: chatml")
         self._chat = chat
         self._tokenizer = tokenizer
-        ends = {tokenizer.eos_token_id, tokenizer.get_vocab().get(IM_END)}
-        self.end_ids = frozenset(token_id for token_id in ends if token_id is not None)
+        control = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+        turns = template_turns(self._apply(), control.__contains__)
+        self.end_ids = turns.ends | ({tokenizer.eos_token_id} - {None})
+        self.start_ids = turns.starts - self.end_ids
+        if not self.end_ids:
+            raise ModelError(
+                "chat.template: neither this tokenizer nor its chat template names an end token; set chat.template: "
+                "chatml"
+            )
 
     def rows(self, conversations: Sequence[Conversation]) -> list[TokenRow]:
         """Whole conversations with their loss masks; DataError where the template cannot be masked."""
         return [
             template_row(
                 conversation,
-                self._apply(conversation),
+                self._apply(conversation.tools),
                 end_ids=self.end_ids,
                 default_system=self._chat.default_system,
                 train_on=self._chat.train_on,
@@ -111,22 +121,20 @@ class TemplateEncoder:
     def prompts(self, conversations: Sequence[Conversation]) -> list[list[int]]:
         """Conversations with the template's generation prompt."""
         return [
-            self._apply(conversation)(
+            self._apply(conversation.tools)(
                 template_messages(with_default_system(conversation, self._chat.default_system)), True
             )
             for conversation in conversations
         ]
 
-    def _apply(self, conversation: Conversation) -> Callable[[list[dict[str, Any]], bool], list[int]]:
+    def _apply(self, tools: tuple[dict, ...] = ()) -> Apply:
         from jinja2 import TemplateError  # comes with the tokenizer's library, and not with the base install
-
-        tools = list(conversation.tools) or None
 
         def apply(messages: list[dict[str, Any]], add_generation_prompt: bool) -> list[int]:
             try:
                 return self._tokenizer.apply_chat_template(
                     messages,
-                    tools=tools,
+                    tools=list(tools) or None,
                     add_generation_prompt=add_generation_prompt,
                     tokenize=True,
                     return_dict=False,

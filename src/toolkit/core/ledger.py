@@ -1,5 +1,6 @@
 """What became of every row of a data set on its way to the model."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ class Ledger:
     """Counts for one data set; filled while it is tokenised, fixed afterwards.
 
     `answers` counts trained assistant turns of the rows that were kept, before truncation;
-    `answers_with_end` those that still have their end token.
+    `answers_with_end` those that still have their end token. `weights` are the lowest and the highest of the rows that
+    were kept.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Ledger:
     longest: int = 0
     answers: int = 0
     answers_with_end: int = 0
+    weights: list[float] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
     @property
@@ -61,6 +64,19 @@ class Ledger:
         """Count answers that were kept: those that have their end token, and those that a cut took it from."""
         self.answers += kept + lost
         self.answers_with_end += kept
+
+    def count_weights(self, weights: "npt.NDArray[np.floating]") -> None:
+        """Look at the weights of rows that were kept, of shape [rows]."""
+        if len(weights):
+            found = [*self.weights, float(weights.min()), float(weights.max())]
+            self.weights = [min(found), max(found)]
+
+    def weights_told(self, columns: Iterable[str | None]) -> str | None:
+        """The weights and the columns they come from; None where all rows weigh 1."""
+        if not self.weights or self.weights == [1.0, 1.0]:
+            return None
+        low, high = self.weights
+        return f"weights {low:g}-{high:g} from column {', '.join(sorted(set(filter(None, columns))))}"
 
     def require_something_to_learn(self, min_end_tokens_kept: float) -> None:
         """Raise DataError where training on this data set would teach nothing, or teach never to stop."""

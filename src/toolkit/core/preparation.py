@@ -61,6 +61,8 @@ def prepare_dataset(
         dataset = tokenized.load(folder, name)
         assert dataset is not None
     dataset.ledger.require_something_to_learn(chat.min_end_tokens_kept)
+    if told := dataset.ledger.weights_told([config.columns.weight]):
+        report(f"{name}: {told}")
     return dataset
 
 
@@ -136,6 +138,7 @@ def _encoded(batch: list[Record], chat: ChatConfig, encoder: ConversationEncoder
     arrays = TokenArrays.from_rows(rows, described)
     ledger.rows += len(arrays)
     ledger.count_tokens(arrays.lengths, arrays.trained_counts)
+    ledger.count_weights(arrays.weights)
     ledger.count_ends(arrays.trained_of(encoder.end_ids), lost_ends)
     return arrays
 

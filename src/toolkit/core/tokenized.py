@@ -26,7 +26,7 @@ from toolkit.core.step_plan import RowSizes
 from toolkit.core.token_arrays import PickedValues, TokenArrays
 
 # Raise it when the same inputs come to give other arrays, so that older caches are not read.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 _EMPTY = TokenArrays.from_rows([], [])
 _DTYPES = {field.name: getattr(_EMPTY, field.name).dtype for field in fields(TokenArrays)}

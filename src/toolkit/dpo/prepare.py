@@ -75,6 +75,9 @@ def prepare_preferences(
     require_enough_kept(chosen.ledger, policies.max_dropped_share)
     if config.n_samples is not None and chosen.ledger.rows < config.n_samples:
         report(f"{key_of(name)}: n_samples is {config.n_samples:,}, and {chosen.ledger.rows:,} come out")
+    sections = config.sources().values() if isinstance(config, TwoFilesDataset) else [config]
+    if told := chosen.ledger.weights_told(section.columns.weight for section in sections):
+        report(f"{key_of(name)}: {told}")
     if config.labelled:
         return LabelledDataset.from_sides(chosen, rejected, name, chosen.ledger, digest)
     return PairedDataset(name, chosen, rejected, chosen.ledger, digest)
@@ -169,6 +172,7 @@ def _encoded(
     chosen, rejected = (TokenArrays.from_rows(side.rows, side.records) for side in sides)
     for side in (chosen, rejected):
         ledger.count_tokens(side.lengths, side.trained_counts)
+        ledger.count_weights(side.weights)
         ledger.count_ends(side.trained_of(encoder.end_ids), 0)
     ledger.count_ends(0, lost_ends)
     ledger.rows += kept  # what an optimizer step counts: pairs, or labelled answers

@@ -17,7 +17,7 @@ class StopReason(StrEnum):
     """Why a completion ended."""
 
     END = "end"
-    """The model ended its turn: the last token is one of the end ids."""
+    """The model ended its turn, or began another one: the last token is one of the end ids."""
     LENGTH = "length"
     """It reached `max_new_tokens`."""
     STOP = "stop"

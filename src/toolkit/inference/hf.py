@@ -24,7 +24,7 @@ class HfEngine:
     Args:
         model: a causal language model in evaluation mode, with or without an adapter.
         tokenizer: decodes for stop strings, and names the padding token.
-        end_ids: ids that end a turn.
+        end_ids: ids that end a completion, as `toolkit.inference.load.end_ids` finds them.
         batch_size: completions that are generated at once.
     """
 

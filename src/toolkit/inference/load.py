@@ -81,9 +81,9 @@ def vllm_engine(model: ModelConfig, adapter: Path | None, chat: ChatConfig, max_
 
 
 def end_ids(loaded: LoadedModel, encoder: ConversationEncoder) -> frozenset[int]:
-    """The tokens that end a completion: of a turn, and those that the model and its tokenizer name."""
+    """The tokens that end a completion: that end or begin a turn, and those that the model and its tokenizer name."""
     named = (loaded.tokenizer.eos_token_id, loaded.model.generation_config.eos_token_id)
-    return encoder.end_ids.union(*map(_as_ids, named))
+    return encoder.end_ids.union(encoder.start_ids, *map(_as_ids, named))
 
 
 def _positions(model: ModelConfig) -> int | None:

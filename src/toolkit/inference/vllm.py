@@ -26,7 +26,7 @@ class VllmEngine:
     Args:
         folder: of a model, its tokenizer and its safetensors weights. The sampling defaults that it may hold are
             not used.
-        end_ids: ids that end a turn.
+        end_ids: ids that end a completion, as `toolkit.inference.load.end_ids` finds them.
 
     Raises:
         ConfigError: vLLM is not installed, or has no room for adapters of the wanted rank.

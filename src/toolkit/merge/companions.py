@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from toolkit.core.chat_template import chatml_template
+from toolkit.core.chat_template import use_trained_template
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.conversation_encoder import conversation_encoder
 
@@ -48,8 +48,7 @@ def write_generation_config(base: Path, output: Path, tokenizer: Any, chat: Chat
 
 def write_tokenizer(base: Path, output: Path, tokenizer: Any, chat: ChatConfig) -> None:
     """The tokenizer with all added tokens; its chat template is the one that was trained."""
-    if chat.template == "chatml":
-        tokenizer.chat_template = chatml_template(chat)
+    use_trained_template(tokenizer, chat)
     tokenizer.save_pretrained(output)
     for pattern in _CARRIED_OVER:
         for file in base.glob(pattern):

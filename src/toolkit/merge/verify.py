@@ -10,10 +10,11 @@ import torch
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.config.model import ModelConfig
 from toolkit.core.conversation_encoder import conversation_encoder
+from toolkit.core.hf_encoder import HfTextEncoder
 from toolkit.core.messages import Conversation, Message
 from toolkit.core.models.base import LoadedModel
 from toolkit.core.models.hf import HfBackend
-from toolkit.errors import RunError
+from toolkit.errors import DataError, RunError
 
 _PROBES = (
     Conversation((Message("user", "Name three primary colours."), Message("assistant", "Red, yellow and blue."))),
@@ -94,13 +95,25 @@ def verify_merge(
 def _logits(config: ModelConfig, adapter: Path | None, chat: ChatConfig) -> tuple[list[list[int]], list[torch.Tensor]]:
     """The probes' token ids, and for each its logits, shape [tokens, vocabulary]; the model is freed."""
     loaded = HfBackend().load_for_inference(config, adapter, chatml=chat.template == "chatml")
-    rows = [row.ids for row in conversation_encoder(chat, loaded.tokenizer).rows(_PROBES)]
+    rows = _probe_ids(chat, loaded.tokenizer)
     logits = [_forward(loaded, row) for row in rows]
     del loaded
     gc.collect()  # a model's modules refer to each other in circles
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return rows, logits
+
+
+def _probe_ids(chat: ChatConfig, tokenizer: Any) -> list[list[int]]:
+    """The probes by the template; as plain text where it refuses one, as many refuse a system message."""
+    encoder, plain = conversation_encoder(chat, tokenizer), HfTextEncoder(tokenizer)
+    rows = []
+    for probe in _PROBES:
+        try:
+            rows += encoder.prompts([probe])
+        except DataError:
+            rows += plain.encode(["\n".join(message.content for message in probe.messages)])
+    return rows
 
 
 @torch.no_grad()

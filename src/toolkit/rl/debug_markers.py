@@ -35,7 +35,8 @@ def asked_markers(groups: Sequence[Group]) -> list[str]:
 
 def marker_faults(groups: Sequence[Group], tokenizer: Any, encoder: ConversationEncoder) -> list[str]:
     """What keeps a marker of the task from the model, or from the graders; a sentence for each."""
-    ends = {decode(tokenizer, [token]) for token in {*encoder.end_ids, tokenizer.eos_token_id} if token is not None}
+    borders = {*encoder.end_ids, *encoder.start_ids, tokenizer.eos_token_id} - {None}
+    ends = {decode(tokenizer, [token]) for token in borders}
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     shown = [decode(tokenizer, group.prompt.ids) for group in groups]
     faults, unwritten = [], []

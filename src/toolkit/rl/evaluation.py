@@ -1,7 +1,6 @@
 """Held-out rewards during training, each evaluation kept, so that two of them can be compared prompt by prompt."""
 
 import json
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.core.files import atomic_write_text
+from toolkit.core.intervals import mean_interval
 from toolkit.core.runs.processes import is_main_process, process_count, process_rank
 from toolkit.core.training.ranks import any_rank
 from toolkit.errors import RunError, ServerError
@@ -24,9 +24,6 @@ from toolkit.rl.transcript import GradedCompletion
 
 EVALUATIONS = "evaluations"
 """The folder in a run's directory."""
-
-# 95 % of a normal distribution lie within so many standard deviations of its mean.
-_Z = 1.96
 
 
 class Evaluator:
@@ -120,32 +117,33 @@ def discard_evaluations(folder: Path, after_step: int) -> None:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference between two evaluations of the same prompts, with its 95 % interval ± `margin`."""
+    """A mean difference between two evaluations of the same prompts, with its 95 % interval from `low` to `high`."""
 
     before: float
     after: float
     mean: float
-    margin: float
+    low: float
+    high: float
     prompts: int
 
 
 def paired_difference(before: Path, after: Path, key: str = "reward") -> Difference | None:
     """How much the mean reward (or the score of the grader `key`) rose; None where no prompt was judged in both.
 
-    The difference of each prompt's own means is what varies, so that hard and easy prompts do not blur it: its mean
-    ± 1.96 · s / √n, with s the standard deviation over the n prompts.
+    The difference of each prompt's own means is what varies, so that hard and easy prompts do not blur it.
     """
     one, other = _by_prompt(before, key), _by_prompt(after, key)
     common = [name for name in one if name in other]
     if not common:
         return None
     rises = [other[name] - one[name] for name in common]
-    margin = _Z * statistics.stdev(rises) / math.sqrt(len(rises)) if len(rises) > 1 else math.inf
+    low, high = mean_interval(rises)
     return Difference(
         before=statistics.fmean(one[name] for name in common),
         after=statistics.fmean(other[name] for name in common),
         mean=statistics.fmean(rises),
-        margin=margin,
+        low=low,
+        high=high,
         prompts=len(common),
     )
 

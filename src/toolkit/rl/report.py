@@ -13,6 +13,8 @@ from toolkit.core.runs.progress import console
 from toolkit.rl.config.rl import RLConfig
 from toolkit.rl.evaluation import EVALUATIONS, Difference, evaluation_file, paired_difference
 
+_FEW = 30  # prompts, below which chance decides much of a difference
+
 
 def finish(run: RunDirectory, config: RLConfig, max_steps: int) -> dict[str, Any]:
     """Export the last or the best checkpoint, draw the plots, print the table, and write and return `result.json`."""
@@ -61,10 +63,12 @@ def change_table(changes: dict[str, dict[str, float]]) -> Table:
         box=box.SIMPLE_HEAD,
         padding=(0, 1),
         pad_edge=False,
+        caption=f"{prompts} prompts tell little: ask {_FEW} or more (evaluation.prompts)" if prompts < _FEW else None,
+        caption_justify="left",
     )
     for column in ("", "before", "after", "difference, 95 % interval"):
         table.add_column(column, justify="right" if column else "left")
     for name, change in changes.items():
-        difference = f"{change['mean']:+.3f} ± {change['margin']:.3f}"
+        difference = f"{change['mean']:+.3f}  ({change['low']:+.3f} to {change['high']:+.3f})"
         table.add_row(name, f"{change['before']:.3f}", f"{change['after']:.3f}", difference)
     return table

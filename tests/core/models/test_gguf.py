@@ -1,7 +1,9 @@
 """A `.gguf` file as an ordinary model folder, made once."""
 
+import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from toolkit.core.conversation_encoder import conversation_encoder
 from toolkit.core.messages import Conversation, Message
 from toolkit.core.models.gguf import converted_folder
 from toolkit.core.models.hf import HfBackend
+from toolkit.core.models.location import locate_model
 from toolkit.errors import ModelError
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz", "ab", "cd", "<begin>", "<end>", "<pad>", "<unknown>"]
@@ -26,8 +29,11 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "models"
 
 
-def write_gguf(path: Path, seed: int = 0, without: str = "") -> Path:
-    """A Llama of one layer with 32 tokens, in float32; `without` is the name of a tensor to leave out."""
+def write_gguf(path: Path, seed: int = 0, without: str = "", tokens: list[str] = LETTERS) -> Path:
+    """A Llama of one layer with 32 tokens, in float32; `without` is the name of a tensor to leave out.
+
+    Tokens that begin with "▁" are SentencePiece's, all others a byte-level vocabulary.
+    """
     writer = GGUFWriter(str(path), "llama")
     writer.add_context_length(64)
     writer.add_embedding_length(32)
@@ -36,10 +42,12 @@ def write_gguf(path: Path, seed: int = 0, without: str = "") -> Path:
     writer.add_head_count(4)
     writer.add_head_count_kv(4)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(len(LETTERS))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(LETTERS)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("llama" if tokens[0] == "▁" else "gpt2")
+    writer.add_token_list(tokens)
     writer.add_token_merges(["a b", "c d"])
+    writer.add_token_scores([0.0] * len(tokens))
+    writer.add_unk_token_id(31)
     writer.add_bos_token_id(28)
     writer.add_eos_token_id(29)
     writer.add_pad_token_id(30)
@@ -78,6 +86,28 @@ def test_the_special_tokens_are_those_that_the_file_names(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(converted_folder(write_gguf(tmp_path / "small.gguf")))
     assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token) == ("<begin>", "<end>", "<pad>")
     assert tokenizer("abca", add_special_tokens=False)["input_ids"] == [26, 2, 0]
+
+
+def tokenizer_files(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """tokenizer.json and tokenizer_config.json."""
+    names = ("tokenizer.json", "tokenizer_config.json")
+    whole, settings = (json.loads((folder / name).read_text(encoding="utf-8")) for name in names)
+    return whole, settings
+
+
+def test_the_tokenizer_of_a_byte_level_file_is_written_as_one(tmp_path):
+    whole, settings = tokenizer_files(converted_folder(write_gguf(tmp_path / "small.gguf")))
+    assert whole["model"]["byte_fallback"] is False
+    assert whole["decoder"]["type"] == "ByteLevel"
+    assert settings["clean_up_tokenization_spaces"] is False
+
+
+def test_the_tokenizer_of_a_sentencepiece_file_keeps_its_fallback_to_bytes(tmp_path):
+    pieces = ["▁", *LETTERS[:23], "<0xC3>", "<0xA9>", *LETTERS[-6:]]
+    folder = converted_folder(write_gguf(tmp_path / "small.gguf", tokens=pieces))
+    assert tokenizer_files(folder)[0]["model"]["byte_fallback"] is True
+    # é is the bytes C3 and A9, tokens 24 and 25.
+    assert AutoTokenizer.from_pretrained(folder)("é", add_special_tokens=False)["input_ids"][-2:] == [24, 25]
 
 
 def test_a_file_is_converted_once(tmp_path, cache, caplog):
@@ -152,6 +182,22 @@ def test_a_file_that_lacks_a_tensor_is_not_completed_with_random_numbers(tmp_pat
     with pytest.raises(ModelError, match=r"lacks 1 of its weights, such as model\.layers\.0\.mlp\.up_proj\.weight"):
         converted_folder(file)
     assert list(cache.iterdir()) == []
+
+
+def test_the_packaged_models_ids_are_those_that_transformers_reads_from_the_file(smollm2_folder):
+    file = Path(locate_model("smollm2-135m-instruct").path)
+    read: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    mended: Any = AutoTokenizer.from_pretrained(smollm2_folder)
+    whole, settings = tokenizer_files(smollm2_folder)
+    assert (whole["model"]["byte_fallback"], settings["clean_up_tokenization_spaces"]) == (False, False)
+    # Each of the first 12,288 characters, among them control characters that the vocabulary cannot spell.
+    texts = [f"a {chr(letter)}b" for letter in range(0x3000)]
+    texts += ["<|im_start|>user\nIs n't it  x , y ?<|im_end|>\n", "def f(x):\n\treturn 1234567", "▁円の面積 😀\r\n"]
+    ids = mended(texts)["input_ids"]
+    assert ids == read(texts)["input_ids"]
+    assert [mended.decode(each) for each in ids] == [
+        read.decode(each, clean_up_tokenization_spaces=False) for each in ids
+    ]
 
 
 def test_the_packaged_model_knows_the_capital_of_france(smollm2_folder):

@@ -99,3 +99,21 @@ def test_a_mask_is_obeyed():
     changed, _ = recomputed_attention(torch.nn.Module(), *inputs, mask, scaling=0.3)
     torch.testing.assert_close(changed[:, 1:], output[:, 1:])
     assert not torch.allclose(changed[:, 0], output[:, 0])
+
+
+@pytest.mark.parametrize(("device", "is_ours"), [("cpu", True), ("meta", False)])
+def test_a_compiler_is_given_the_attention_of_cpus_on_a_cpu_alone(device, is_ours):
+    graphs = []
+
+    def keep(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    module = torch.nn.Module()
+    module.num_key_value_groups = 1
+    inputs = [torch.zeros(1, 2, 4, 8, device=device, requires_grad=True) for _ in range(3)]
+    torch._dynamo.reset()
+    torch.compile(recomputed_attention, backend=keep, fullgraph=True)(module, *inputs, None, scaling=0.3)
+    (graph,) = graphs
+    called = {str(node.target) for each in graph.modules() for node in each.graph.nodes}
+    assert any("_flash_attention_for_cpu" in name for name in called) is is_ours

@@ -16,10 +16,13 @@ from toolkit.errors import ModelError
 
 logger = logging.getLogger(__name__)
 
+# Raised when the same file is to be converted otherwise, so that no older folder is taken.
+_FORMAT = 2
+
 
 def converted_folder(gguf_file: Path) -> Path:
     """The safetensors folder of `gguf_file`, converted now if it is not in the cache yet."""
-    folder = cache_dir() / "models" / f"{gguf_file.stem}-{content_digest(gguf_file)[:16]}"
+    folder = cache_dir() / "models" / f"{gguf_file.stem}-{content_digest(gguf_file)[:16]}-{_FORMAT}"
     if not folder.is_dir():
         logger.info("converting %s once into %s", gguf_file.name, folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -65,5 +68,21 @@ def _convert(gguf_file: Path, target: Path) -> None:
         token_id = getattr(model.config, f"{role}_token_id", None)
         if isinstance(token_id, int):
             setattr(tokenizer, f"{role}_token", tokenizer.convert_ids_to_tokens(token_id))
+    _correct_byte_level(tokenizer)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+def _correct_byte_level(tokenizer: Any) -> None:
+    """Write a byte-level tokenizer as one: transformers gives that of every Llama what only SentencePiece's have.
+
+    Its ids stay. But a program that goes by `byte_fallback` would take its tokens for SentencePiece's pieces, and
+    cleaning up would take blanks out of what was said.
+    """
+    from tokenizers import decoders, pre_tokenizers
+
+    backend = tokenizer.backend_tokenizer
+    if isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
+        backend.model.byte_fallback = False
+        backend.decoder = decoders.ByteLevel()
+        tokenizer.clean_up_tokenization_spaces = False

@@ -54,7 +54,8 @@ def recomputed_attention(
     prefix_rows = others.pop("prefix_rows", None)
     if prefix_rows is not None:
         key, value = (_with_prefixes(part, prefix_rows) for part in (key, value))
-    if torch.compiler.is_compiling() and scaling is not None and not dropout and 1 < query.shape[2] <= _LONGEST:
+    is_traced = torch.compiler.is_compiling() and query.device.type == "cpu"
+    if is_traced and scaling is not None and not dropout and 1 < query.shape[2] <= _LONGEST:
         is_causal = others.get("is_causal")
         is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         is_understood = attention_mask is not None or (is_causal and query.shape[2] == key.shape[2])

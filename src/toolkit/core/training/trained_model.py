@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from toolkit.core.chat_template import use_trained_template
 from toolkit.core.config.chat import ChatConfig
 from toolkit.core.config.lora import LoraConfig
 from toolkit.core.config.model import ModelConfig
@@ -59,5 +60,6 @@ def trained_model(
             rows_at_once=training.micro_batch_size,
         )
         loaded = backend.load_for_training(config.model, config.lora, settings=settings)
+        use_trained_template(loaded.tokenizer, config.chat)  # every checkpoint has it beside its weights
         sizes.watch(loaded.model)
         yield loaded

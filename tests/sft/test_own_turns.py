@@ -1,0 +1,71 @@
+"""A model whose turns end with a token of its own, and which knows no system message: trained, merged and asked."""
+
+import json
+
+import pytest
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, set_seed
+
+from toolkit.core.config.load import load_config
+from toolkit.merge.run import merge
+from toolkit.predict.config import load_predict_config
+from toolkit.predict.job import PredictJob
+from toolkit.predict.run import predict
+from toolkit.predict.weights import choose_weights
+from toolkit.sft.config import SFTConfig
+from toolkit.sft.train import train
+
+TEMPLATE = (
+    "{{ bos_token }}"
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}"
+    "{{ '<turn>' + ('model' if m.role == 'assistant' else m.role) + '\\n' + m.content | trim + '</turn>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<turn>model\\n' }}{% endif %}"
+)
+
+
+@pytest.fixture
+def base(tiny_model, tmp_path):
+    """A tiny random model with such a template; its eos ends texts, and its generation config names only that."""
+    folder = tmp_path / "base"
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.add_special_tokens(
+        {"bos_token": "<bos>", "eos_token": "<eos>", "additional_special_tokens": ["<turn>", "</turn>"]}
+    )
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    shape = {"vocab_size": len(tokenizer), "bos_token_id": tokenizer.bos_token_id}
+    config = LlamaConfig.from_pretrained(tiny_model, eos_token_id=tokenizer.eos_token_id, **shape)
+    set_seed(0)
+    LlamaForCausalLM(config).float().save_pretrained(folder)
+    return folder
+
+
+def test_turns_are_trained_and_generated_with_the_templates_own_end(write_config, base, tmp_path):
+    rows = [{"prompt": f"How many is {number}?", "completion": "one two"} for number in range(12)]
+    config = write_config(
+        model={"name": str(base), "dtype": "float32"},
+        lora={"r": 8, "modules_to_save": ["embed_tokens", "lm_head"]},
+        chat={"max_length": 64, "template": "tokenizer"},
+        datasets={"a": {"path": "a.jsonl"}},
+        stages=[{"name": "one", "until_step": 40, "mix": {"a": 1}}],
+        generation={"max_new_tokens": 12},
+    )
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train(load_config(config, SFTConfig), "run")
+    (ledger,) = json.loads((tmp_path / "runs" / "run" / "ledger.json").read_text())
+    assert (ledger["answers"], ledger["answers_with_end"]) == (12, 12)
+
+    verified = merge(config).verification
+    assert verified is not None
+    assert verified.top1_agreement == 1.0
+
+    asked, output = tmp_path / "asked.jsonl", tmp_path / "answers.jsonl"
+    asked.write_text(json.dumps({"prompt": "How many is 3?"}) + "\n")
+    for weights in ("adapter", "merged"):
+        job = PredictJob(
+            choose_weights(config, weights), load_predict_config(config).generation, asked, output, overwrite=True
+        )
+        predict(job)
+        answer = json.loads(output.read_text())
+        assert (answer["messages"][-1]["content"], answer["stop_reason"]) == ("one two", "end")
