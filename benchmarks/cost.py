@@ -5,7 +5,7 @@ python benchmarks/cost.py [--short] [--only WORD] [--steps N] [--output FILE]
 Every case is trained in a process of its own, as `toolkit-sft` does it, on rows of one length; a second process says
 before what the dry run of the same config would say. The shapes are the packaged model, and a wider one with weights
 made up, of 8 layers of 1,024. Seconds are the median of the optimizer steps after the first two; memory is the peak
-of the process, to which the constants of memory in `toolkit.core.training.estimate` are fitted. Prints a Markdown
+of the process, to which the constants of memory in `posttrain.train.estimate` are fitted. Prints a Markdown
 table.
 """
 
@@ -94,8 +94,8 @@ def measure(words: str, folder: str, steps: int) -> dict[str, Any]:
 
 def config(options: argparse.Namespace, case: Case, folder: Path) -> Any:
     """Of a run on rows of the case's length, give or take a few tokens."""
-    from toolkit.core.config.load import load_config
-    from toolkit.sft.config import SFTConfig
+    from posttrain.config.load import load_config
+    from posttrain.sft.config import SFTConfig
 
     # Half of a row is its prompt, and a dozen tokens are ChatML's.
     texts = [" ".join(WORDS[(row + at) % 10] for at in range(case.tokens // 2 - 8)) for row in range(case.rows)]
@@ -119,9 +119,9 @@ def config(options: argparse.Namespace, case: Case, folder: Path) -> Any:
 
 def estimated(options: argparse.Namespace, case: Case) -> dict[str, Any]:
     """What the dry run computes."""
-    from toolkit.core.models.load import choose_backend
-    from toolkit.sft.data import prepare_data
-    from toolkit.sft.plan import estimated as estimate_of
+    from posttrain.models.load import choose_backend
+    from posttrain.sft.data import prepare_data
+    from posttrain.sft.plan import estimated as estimate_of
 
     with tempfile.TemporaryDirectory() as name:
         settings = config(options, case, Path(name))
@@ -134,8 +134,8 @@ def estimated(options: argparse.Namespace, case: Case) -> dict[str, Any]:
 
 def trained(options: argparse.Namespace, case: Case) -> dict[str, Any]:
     """What `toolkit-sft` takes, by its metrics and by Linux's count of its memory."""
-    from toolkit.core.runs.metrics import read_metrics
-    from toolkit.sft.train import train
+    from posttrain.runs.metrics import read_metrics
+    from posttrain.sft.train import train
 
     with tempfile.TemporaryDirectory() as name:
         train(config(options, case, Path(name)), "run")

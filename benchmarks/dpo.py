@@ -57,8 +57,8 @@ def steps_of(options: argparse.Namespace) -> int:
 
 def config(options: argparse.Namespace, folder: Path, reference: str, dtype: str) -> Any:
     """The toolkit's config, written to a file and read from there; the data are as many pairs as are trained."""
-    from toolkit.core.config.load import load_config
-    from toolkit.dpo.config.dpo import DPOConfig
+    from posttrain.config.load import load_config
+    from posttrain.dpo.config.dpo import DPOConfig
 
     accepted, rejected = files(options, folder)
     written = {
@@ -92,8 +92,8 @@ def files(options: argparse.Namespace, folder: Path) -> tuple[Path, Path]:
 
 def prepared(settings: Any) -> tuple[Any, Any]:
     """Data and tokenizer of the toolkit."""
-    from toolkit.core.models.load import choose_backend
-    from toolkit.dpo.data import prepare_data
+    from posttrain.models.load import choose_backend
+    from posttrain.dpo.data import prepare_data
 
     tokenizer = choose_backend(settings.model).load_tokenizer(settings.model, chatml=True)
     return prepare_data(settings, tokenizer, lambda line: None), tokenizer
@@ -101,11 +101,11 @@ def prepared(settings: Any) -> tuple[Any, Any]:
 
 def train_with_toolkit(options: argparse.Namespace, reference: str, dtype: str = "auto") -> dict[str, Any]:
     """The toolkit's numbers; the reference's cache starts empty."""
-    from toolkit.core.models.base import TrainingSettings
-    from toolkit.core.models.load import choose_backend
-    from toolkit.core.runs.counters import RunCounters
-    from toolkit.core.runs.directory import RunDirectory
-    from toolkit.dpo.build import build_trainer
+    from posttrain.models.backend import TrainingSettings
+    from posttrain.models.load import choose_backend
+    from posttrain.runs.counters import RunCounters
+    from posttrain.runs.directory import RunDirectory
+    from posttrain.dpo.build import build_trainer
 
     with tempfile.TemporaryDirectory() as name:
         settings = config(options, Path(name), reference, dtype)

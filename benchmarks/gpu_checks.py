@@ -15,10 +15,10 @@ _GIB = 2**30
 
 def dtype_and_attention(options: argparse.Namespace) -> Found:
     """What `auto` came to on this device."""
-    from toolkit.core.config.lora import LoraConfig
-    from toolkit.core.config.model import ModelConfig
-    from toolkit.core.models.base import TrainingSettings
-    from toolkit.core.models.hf import HfBackend
+    from posttrain.config.sections.lora import LoraConfig
+    from posttrain.config.sections.model import ModelConfig
+    from posttrain.models.backend import TrainingSettings
+    from posttrain.models.hf import HfBackend
 
     settings = TrainingSettings(chatml=True, max_length=options.length, gradient_checkpointing=False, seed=0)
     loaded = HfBackend().load_for_training(ModelConfig(name=str(options.model)), LoraConfig(), settings=settings)
@@ -34,10 +34,10 @@ def dtype_and_attention(options: argparse.Namespace) -> Found:
 
 def out_of_memory(options: argparse.Namespace) -> Found:
     """A run that does not fit, on little memory: whether one message says so, and what it says first."""
-    from toolkit.core.config.load import load_config
-    from toolkit.errors import RunError
-    from toolkit.sft.config import SFTConfig
-    from toolkit.sft.train import train
+    from posttrain.config.load import load_config
+    from posttrain.errors import RunError
+    from posttrain.sft.config import SFTConfig
+    from posttrain.sft.train import train
 
     model = write_model(options.folder / "model", "tiny")
     # Eager attention wants 2 heads × 16,000² × 2 bytes, that is 1 GiB, for each of 16 rows at once.
@@ -84,7 +84,7 @@ def _little_memory() -> Iterator[None]:
 
 def adapter_and_weights_agree(options: argparse.Namespace) -> Found:
     """Greedy answers by vLLM with the adapter on top, and with the weights that it is folded into."""
-    from toolkit.rl.weight_sync import AdapterAlone, MergedWeights
+    from posttrain.rl.rollout.weight_sync import AdapterAlone, MergedWeights
 
     loaded = _with_a_random_adapter(options)
     one = _answers(options, AdapterAlone(loaded.model, options.model, options.folder / "adapter"))
@@ -103,7 +103,7 @@ def asleep(options: argparse.Namespace) -> Found:
     """What vLLM gives back of the device while it sleeps, and whether it answers as before when it wakes up."""
     import torch
 
-    from toolkit.rl.weight_sync import MergedWeights
+    from posttrain.rl.rollout.weight_sync import MergedWeights
 
     loaded = _with_a_random_adapter(options)
     engine = _engine(options, MergedWeights(loaded, options.folder / "weights"), sleeps=True)
@@ -124,10 +124,10 @@ def _with_a_random_adapter(options: argparse.Namespace) -> Any:
     """The model with an adapter that changes what it says: a new one, whose B is 0, would not."""
     import torch
 
-    from toolkit.core.config.lora import LoraConfig
-    from toolkit.core.config.model import ModelConfig
-    from toolkit.core.models.base import TrainingSettings
-    from toolkit.core.models.hf import HfBackend
+    from posttrain.config.sections.lora import LoraConfig
+    from posttrain.config.sections.model import ModelConfig
+    from posttrain.models.backend import TrainingSettings
+    from posttrain.models.hf import HfBackend
 
     settings = TrainingSettings(chatml=True, max_length=options.length, gradient_checkpointing=False, seed=0)
     loaded = HfBackend().load_for_training(ModelConfig(name=str(options.model)), LoraConfig(), settings=settings)
@@ -141,9 +141,9 @@ def _with_a_random_adapter(options: argparse.Namespace) -> Any:
 def _engine(options: argparse.Namespace, sync: Any, *, sleeps: bool = False) -> Any:
     from transformers import AutoTokenizer
 
-    from toolkit.core.models.devices import compute_dtype, training_device
-    from toolkit.inference.vllm_load import VllmOptions
-    from toolkit.rl.vllm_engine import VllmRolloutEngine
+    from posttrain.models.devices import compute_dtype, training_device
+    from posttrain.inference.vllm_load import VllmOptions
+    from posttrain.rl.rollout.vllm import VllmRolloutEngine
 
     end = AutoTokenizer.from_pretrained(options.model).eos_token_id
     dtype = str(compute_dtype("auto", training_device())).removeprefix("torch.")
@@ -161,7 +161,7 @@ def _answers(options: argparse.Namespace, sync: Any) -> Any:
 
 
 def _ask(engine: Any) -> Any:
-    from toolkit.inference.engine import GenerationRequest, Sampling
+    from posttrain.inference.engine import GenerationRequest, Sampling
 
     requests = [GenerationRequest(tuple(range(20 + number, 60 + number))) for number in range(16)]
     return engine.complete(requests, Sampling(max_new_tokens=32, logprobs=True))

@@ -83,7 +83,7 @@ def _tokenizer_of(folder: Path) -> Any:
 def _packaged_tokenizer() -> Any:
     from transformers import AutoTokenizer
 
-    from toolkit.core.models.location import locate_model
+    from posttrain.models.location import locate_model
 
     file = Path(locate_model("smollm2-135m-instruct").path)
     tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)

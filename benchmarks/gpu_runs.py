@@ -88,23 +88,23 @@ def prompts(options: argparse.Namespace) -> list[str]:
 
 def with_toolkit(options: argparse.Namespace, kind: str, **changes: Any) -> Numbers:
     """A run as the command does it, in this process; the numbers are those of its metrics.jsonl."""
-    from toolkit.core.config.load import load_config
+    from posttrain.config.load import load_config
 
     path = options.folder / f"{kind}.yaml"
     path.write_text(json.dumps(config(options, kind, **changes)))
     if kind == "sft":
-        from toolkit.sft.config import SFTConfig
-        from toolkit.sft.train import train
+        from posttrain.sft.config import SFTConfig
+        from posttrain.sft.train import train
 
         result = train(load_config(path, SFTConfig), kind)
     elif kind == "dpo":
-        from toolkit.dpo.config.dpo import DPOConfig
-        from toolkit.dpo.train import train
+        from posttrain.dpo.config.dpo import DPOConfig
+        from posttrain.dpo.train import train
 
         result = train(load_config(path, DPOConfig), kind)
     else:
-        from toolkit.rl.config.rl import RLConfig
-        from toolkit.rl.train import train
+        from posttrain.rl.config.rl import RLConfig
+        from posttrain.rl.train import train
 
         result = train(load_config(path, RLConfig), kind)
     lines = [json.loads(line) for line in Path(result["directory"], "metrics.jsonl").read_text().splitlines()]

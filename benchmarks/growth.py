@@ -79,10 +79,10 @@ def start(options: argparse.Namespace, *, validation: dict[str, float] | None) -
     """Seconds and MiB of one start, and microseconds of a draw."""
     config, tokenizer = config_and_tokenizer(options, validation)
     if options.pairs:
-        from toolkit.dpo.data import prepare_data
+        from posttrain.dpo.data import prepare_data
     else:
-        from toolkit.sft.data import prepare_data
-    from toolkit.core.step_plan import StepPlanner
+        from posttrain.sft.data import prepare_data
+    from posttrain.data.step_plan import StepPlanner
 
     floor = reset_peak()
     began = time.perf_counter()
@@ -118,11 +118,11 @@ def microseconds_of_a_draw(curriculum: Any) -> float:
 
 def make_up(options: argparse.Namespace) -> dict[str, Any]:
     """The cache that a cold start would leave, but with random tokens."""
-    from toolkit.core import tokenized
-    from toolkit.core.ledger import Ledger
-    from toolkit.core.preparation import tokenized_folder
-    from toolkit.core.sources import open_source
-    from toolkit.core.token_arrays import TokenArrays
+    from posttrain.data import tokenized
+    from posttrain.data.ledger import Ledger
+    from posttrain.data.preparation import tokenized_folder
+    from posttrain.data.sources import open_source
+    from posttrain.data.token_arrays import TokenArrays
 
     if options.pairs:
         raise SystemExit("--largest is for rows, not for pairs")
@@ -157,13 +157,13 @@ RUNS = {
 
 def config_and_tokenizer(options: argparse.Namespace, validation: dict[str, float] | None) -> tuple[Any, Any]:
     """Of a run that goes through the data once."""
-    from toolkit.core.config.load import load_config
-    from toolkit.core.models.load import choose_backend
+    from posttrain.config.load import load_config
+    from posttrain.models.load import choose_backend
 
     if options.pairs:
-        from toolkit.dpo.config.dpo import DPOConfig as Config
+        from posttrain.dpo.config.dpo import DPOConfig as Config
     else:
-        from toolkit.sft.config import SFTConfig as Config
+        from posttrain.sft.config import SFTConfig as Config
     config = {
         "model": {"name": options.model},
         "datasets": {"rows": {"path": str(options.folder / "data.jsonl")}},

@@ -51,7 +51,7 @@ def prompts() -> list[str]:
 
 def train_with_toolkit(options: argparse.Namespace, engine: str) -> dict[str, float]:
     """Medians of what metrics.jsonl says of the steps after the first."""
-    from toolkit.core.runs.metrics import read_metrics
+    from posttrain.runs.metrics import read_metrics
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

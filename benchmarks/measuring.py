@@ -117,8 +117,8 @@ def write_config(path: Path, config: dict[str, Any]) -> Path:
 
 def model_folder(name: str) -> str:
     """The folder of a model that plain transformers can load."""
-    from toolkit.core.config.model import ModelConfig
-    from toolkit.core.models.loading import model_files
+    from posttrain.config.sections.model import ModelConfig
+    from posttrain.models.loading import model_files
 
     return model_files(ModelConfig(name=name))
 

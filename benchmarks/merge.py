@@ -90,9 +90,9 @@ def file_size(options: argparse.Namespace) -> str:
 
 def merge_with_toolkit(options: argparse.Namespace) -> dict[str, float]:
     """As `toolkit-merge --no-verify` does it."""
-    from toolkit.core.config.chat import ChatConfig
-    from toolkit.core.config.model import ModelConfig
-    from toolkit.merge.merge import merge_adapter
+    from posttrain.config.sections.chat import ChatConfig
+    from posttrain.config.sections.model import ModelConfig
+    from posttrain.merge.merge import merge_adapter
 
     base = ModelConfig(name=str(options.folder / "base"), backend="hf")
     output = options.folder / "toolkit"

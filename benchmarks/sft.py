@@ -71,8 +71,8 @@ def steps_of(options: argparse.Namespace) -> int:
 
 def config(options: argparse.Namespace, folder: Path, dtype: str) -> Any:
     """The toolkit's config, written to a file and read from there."""
-    from toolkit.core.config.load import load_config
-    from toolkit.sft.config import SFTConfig
+    from posttrain.config.load import load_config
+    from posttrain.sft.config import SFTConfig
 
     rows = conversations.problems(options.steps * options.rows, short=options.short)
     data = options.data or measuring.write_rows(folder / "rows.jsonl", rows)
@@ -94,8 +94,8 @@ def config(options: argparse.Namespace, folder: Path, dtype: str) -> Any:
 
 def train_with_toolkit(options: argparse.Namespace, dtype: str) -> dict[str, Any]:
     """As `toolkit-sft` does it; the numbers are those of its metrics.jsonl."""
-    from toolkit.core.runs.metrics import read_metrics
-    from toolkit.sft.train import train
+    from posttrain.runs.metrics import read_metrics
+    from posttrain.sft.train import train
 
     with tempfile.TemporaryDirectory() as name:
         train(config(options, Path(name), dtype), "run")
@@ -135,8 +135,8 @@ def train_with_trl(options: argparse.Namespace, way: TrlWay) -> dict[str, Any]:
 
 def tokenised_rows(settings: Any) -> tuple[list[dict[str, list[int]]], Any]:
     """The toolkit's rows in the toolkit's order, as TRL's collator takes them; and the tokenizer."""
-    from toolkit.core.models.load import choose_backend
-    from toolkit.sft.data import prepare_data
+    from posttrain.models.load import choose_backend
+    from posttrain.sft.data import prepare_data
 
     tokenizer = choose_backend(settings.model).load_tokenizer(settings.model, chatml=True)
     data = prepare_data(settings, tokenizer, lambda line: None)

@@ -7,7 +7,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from toolkit.core.curriculum.curriculum import Curriculum, Stage
+from posttrain.data.curriculum.curriculum import Curriculum, Stage
 
 STAGES = [
     Stage("warm-up", 20, {"easy": 1}),

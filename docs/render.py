@@ -6,13 +6,13 @@ python docs/render.py
 import sys
 from pathlib import Path
 
-from toolkit.core.config.reference import render_reference
-from toolkit.core.config.schema import json_schema
-from toolkit.dataserver.config.dataserver import DataserverConfig
-from toolkit.dataserver.graders.reference import render_catalogue
-from toolkit.dpo.config.dpo import DPOConfig
-from toolkit.rl.config.rl import RLConfig
-from toolkit.sft.config import SFTConfig
+from posttrain.config.reference import render_reference
+from posttrain.config.schema import json_schema
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.graders.reference import render_catalogue
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.rl.config.rl import RLConfig
+from posttrain.sft.config import SFTConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 

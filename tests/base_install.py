@@ -6,7 +6,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-import toolkit
+import posttrain
 
 
 def base_python(folder: Path) -> Path:
@@ -14,7 +14,7 @@ def base_python(folder: Path) -> Path:
     venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
     (site_packages,) = folder.glob("lib/python*/site-packages")
     own = distribution("posttrain-toolkit")
-    _link(Path(toolkit.__path__[0]), site_packages)
+    _link(Path(posttrain.__path__[0]), site_packages)
     for package in [own, *_needed_by(own)]:
         for name in {file.parts[0] for file in package.files or [] if file.parts[0] not in ("..", "__pycache__")}:
             _link(Path(str(package.locate_file(name))), site_packages)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # The console keeps the width that COLUMNS says when it is made, so it is made where nothing says one.
 os.environ.pop("COLUMNS", None)
-import toolkit.core.runs.progress  # noqa: F401
+import posttrain.base.console  # noqa: F401
 
 # The hub's library reads it when it is imported, which other conftest files may do before any hook or fixture runs.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -56,8 +56,8 @@ def postgres() -> Iterator["PostgresServer"]:
 @pytest.fixture(scope="session")
 def smollm2_folder(users_cache: str | None) -> Path:
     """The packaged model as a folder, in the user's own cache: converting it takes 20 seconds."""
-    from toolkit.core.models.gguf import converted_folder
-    from toolkit.core.models.location import locate_model
+    from posttrain.models.gguf import converted_folder
+    from posttrain.models.location import locate_model
 
     with pytest.MonkeyPatch.context() as environment:
         if users_cache is None:

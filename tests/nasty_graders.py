@@ -8,9 +8,9 @@ import sys
 import time
 from typing import Literal
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.base import Abstain, Grader, Score
-from toolkit.errors import DataError
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Abstain, Grader, Score
+from posttrain.errors import DataError
 
 
 class Obedient(Grader):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from toolkit.core.runs.metrics import TIMING_KEYS
+from posttrain.runs.metrics import TIMING_KEYS
 
 BIN = Path(sys.executable).parent
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from running import BIN
-from toolkit.core.config.load import load_config
-from toolkit.dataserver.config.dataserver import DataserverConfig
+from posttrain.config.load import load_config
+from posttrain.dataserver.config.dataserver import DataserverConfig
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "dataserver.md").read_text(encoding="utf-8")

@@ -7,10 +7,10 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from toolkit.cli import rl_dataserver, sft
-from toolkit.core.config.reference import undocumented_fields
-from toolkit.dataserver.config.dataserver import DataserverConfig
-from toolkit.sft.config import SFTConfig
+from posttrain.cli import rl_dataserver, sft
+from posttrain.config.reference import undocumented_fields
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.sft.config import SFTConfig
 
 ROOT = Path(__file__).parent.parent
 

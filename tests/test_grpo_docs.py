@@ -11,8 +11,8 @@ import yaml
 
 from running import BIN
 from test_dataserver_docs import blocks
-from toolkit.rl.algorithms import PRESETS
-from toolkit.rl.clock import Clock
+from posttrain.rl.presets import PRESETS
+from posttrain.rl.clock import Clock
 
 PAGE = (Path(__file__).parent.parent / "docs" / "grpo.md").read_text(encoding="utf-8")
 COMMANDS = [

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from toolkit.core.config.load import load_config, read_raw
-from toolkit.core.config.schema import schema_of, sections
-from toolkit.core.models.location import PACKAGED
-from toolkit.dataserver.config.dataserver import DataserverConfig
-from toolkit.dataserver.plan import show_plan as show_dataserver_plan
-from toolkit.dpo.config.dpo import DPOConfig
-from toolkit.dpo.plan import show_plan as show_dpo_plan
-from toolkit.predict.config import PredictConfig
-from toolkit.rl.config.rl import RLConfig
-from toolkit.rl.plan import show_plan as show_rl_plan
-from toolkit.sft.config import SFTConfig
-from toolkit.sft.plan import show_plan
+from posttrain.config.load import load_config, read_raw
+from posttrain.config.schema import schema_of, sections
+from posttrain.models.location import PACKAGED
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.plan import show_plan as show_dataserver_plan
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.plan import show_plan as show_dpo_plan
+from posttrain.predict.config import PredictConfig
+from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.plan import show_plan as show_rl_plan
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.plan import show_plan
 
 ROOT = Path(__file__).parent.parent
 SFT_TEMPLATE = ROOT / "sft_config_template.yaml"

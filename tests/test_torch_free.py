@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import toolkit
+import posttrain
 from base_install import base_python
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = Path(toolkit.__path__[0])
+PACKAGE = Path(posttrain.__path__[0])
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 
 TRAINING = ["torch", "transformers", "trl", "peft", "accelerate", "datasets", "unsloth", "vllm"]
@@ -180,9 +180,9 @@ def test_what_else_is_not_in_the_base_install_is_told_with_how_to_get_it(
 
 def test_an_optimizer_whose_package_is_not_there_is_refused_by_name(base: Path):
     code = """
-from toolkit.cli.checks import require_optimizer
-from toolkit.core.config.training import TrainingConfig
-from toolkit.errors import ConfigError
+from posttrain.cli.checks import require_optimizer
+from posttrain.core.config.training import TrainingConfig
+from posttrain.errors import ConfigError
 require_optimizer(TrainingConfig(optimizer="adamw"))
 try:
     require_optimizer(TrainingConfig(optimizer="adamw_8bit"))

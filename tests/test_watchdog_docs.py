@@ -5,14 +5,14 @@ from pathlib import Path
 
 from rl.rl_runs import write_run
 from runs.small_sft import write_sft_run
-from toolkit.core.config.load import load_config
-from toolkit.core.config.training import TrainingConfig
-from toolkit.core.training.training_watchdogs import training_watchdogs
-from toolkit.core.training.watchdogs import Watchdog
-from toolkit.rl.config.rl import RLConfig
-from toolkit.rl.watchdogs import rl_watchdogs
-from toolkit.sft.config import SFTConfig
-from toolkit.sft.watchdogs import sft_watchdogs
+from posttrain.config.load import load_config
+from posttrain.config.sections.training import TrainingConfig
+from posttrain.train.training_watchdogs import training_watchdogs
+from posttrain.train.watchdogs import Watchdog
+from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.watchdogs import rl_watchdogs
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.watchdogs import sft_watchdogs
 
 PAGE = Path(__file__).parents[1] / "docs" / "watchdogs.md"
 

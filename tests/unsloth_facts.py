@@ -31,8 +31,8 @@ def facts(backend: str, model: Path, folder: Path, **environment: str) -> dict[s
 
 
 def _facts(backend: str, model: Path, folder: Path) -> dict[str, Any]:
-    from toolkit.core.config.model import ModelConfig
-    from toolkit.core.models.load import choose_backend
+    from posttrain.config.sections.model import ModelConfig
+    from posttrain.models.load import choose_backend
 
     config = ModelConfig(name=str(model), backend=backend, dtype="float32")  # pyright: ignore[reportArgumentType]
     chosen = choose_backend(config)  # before the helpers below import what it rewrites
@@ -55,13 +55,13 @@ def _facts(backend: str, model: Path, folder: Path) -> dict[str, Any]:
 def _sft_trainer(config: Any, folder: Path) -> Any:
     import yaml
 
-    from toolkit.core.config.load import load_config
-    from toolkit.core.models.load import choose_backend
-    from toolkit.core.runs.counters import RunCounters
-    from toolkit.core.runs.directory import RunDirectory
-    from toolkit.sft.build import build_trainer
-    from toolkit.sft.config import SFTConfig
-    from toolkit.sft.data import prepare_data
+    from posttrain.config.load import load_config
+    from posttrain.models.load import choose_backend
+    from posttrain.runs.counters import RunCounters
+    from posttrain.runs.directory import RunDirectory
+    from posttrain.sft.build import build_trainer
+    from posttrain.sft.config import SFTConfig
+    from posttrain.sft.data import prepare_data
 
     folder.mkdir()
     (folder / "a.jsonl").write_text('{"prompt": "Say one", "completion": "one"}\n' * 4)
@@ -137,8 +137,8 @@ def _refusals(backend: Any, config: Any, folder: Path) -> dict[str, str]:
 
 
 def _refusal(backend: Any, config: Any, targets: Any = "all-linear", **changes: Any) -> str:
-    from toolkit.core.config.lora import LoraConfig
-    from toolkit.errors import ModelError
+    from posttrain.config.sections.lora import LoraConfig
+    from posttrain.errors import ModelError
 
     try:
         changed = config.model_copy(update=changes)
@@ -149,7 +149,7 @@ def _refusal(backend: Any, config: Any, targets: Any = "all-linear", **changes: 
 
 
 def _settings() -> Any:
-    from toolkit.core.models.base import TrainingSettings
+    from posttrain.models.backend import TrainingSettings
 
     return TrainingSettings(chatml=True, max_length=256, gradient_checkpointing=False, seed=0)
 

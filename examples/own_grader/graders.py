@@ -1,7 +1,7 @@
 """Two graders of one's own: a function, and a class with parameters."""
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.base import Abstain, Score
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Abstain, Score
 
 
 def names_the_city(item: GradeInput) -> Score:

@@ -42,9 +42,9 @@ def test_every_part_is_a_row_and_one_that_fails_says_why(found):
     ]
     refused = numbers["parts"]["SFT: toolkit, hf, 4-bit"]
     assert refused["error"] == (
-        "toolkit.errors.ModelError: model.quantization: 4bit needs a CUDA device; set it to none"
+        "posttrain.errors.ModelError: model.quantization: 4bit needs a CUDA device; set it to none"
     )
-    assert "failed: toolkit.errors.ModelError" in rows[1]
+    assert "failed: posttrain.errors.ModelError" in rows[1]
 
 
 def test_a_measured_part_has_its_rate_its_memory_and_its_losses(found):

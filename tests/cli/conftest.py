@@ -8,7 +8,7 @@ import pytest
 from refusals import contents, the_one_error
 from typer.testing import CliRunner
 
-from toolkit.cli.sft import main
+from posttrain.cli.sft import main
 
 RIGHT = """\
 model: {name: tiny, backend: hf}

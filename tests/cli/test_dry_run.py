@@ -6,7 +6,7 @@ import pytest
 from refusals import contents
 from typer.testing import CliRunner
 
-from toolkit.cli.sft import main
+from posttrain.cli.sft import main
 
 WIDE = {"COLUMNS": "160"}
 

@@ -20,7 +20,7 @@ from dataserver.offline.offline_cases import (
 )
 from dataserver.serving import a_config, gold_of, serving, until
 from running import BIN
-from toolkit.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.config import JournalConfig
 
 TEXTS = ("1 0", "0 1", "0.5 0.5", "1 abstain")
 OTHER_WEIGHTS = ("--set", "datasets.sums.graders={one: 3, two: 1}", "--set", "datasets.sums.on_missing_score=zero")

@@ -10,7 +10,7 @@ from refusals import contents, the_one_error
 from typer.testing import CliRunner
 
 from running import BIN
-from toolkit.cli.sft import main
+from posttrain.cli.sft import main
 
 Refusal = Callable[..., str]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from toolkit.cli.sft import main
+from posttrain.cli.sft import main
 
 Refusal = Callable[..., str]
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.dataserver.config.dataserver import DataserverConfig
-from toolkit.dataserver.config.datasets import FileDataset
-from toolkit.dataserver.loading import load_file
-from toolkit.dataserver.row_files import FileRows
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.config.datasets import FileDataset
+from posttrain.dataserver.data.loading import load_file
+from posttrain.dataserver.data.row_files import FileRows
 
 Section = Mapping[str, Any]
 

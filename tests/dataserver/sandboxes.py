@@ -3,9 +3,9 @@
 from contextlib import suppress
 from typing import Any
 
-from toolkit.dataserver.graders.base import Grader
-from toolkit.dataserver.sandbox import Kind, require_sandbox
-from toolkit.errors import ConfigError
+from posttrain.dataserver.graders.base import Grader
+from posttrain.dataserver.grading.sandbox import Kind, require_sandbox
+from posttrain.errors import ConfigError
 
 
 def _working() -> list[Kind]:

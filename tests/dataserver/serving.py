@@ -18,7 +18,7 @@ import psutil
 import yaml
 
 from running import BIN
-from toolkit.dataserver.schemas import GradeResponse, Sample, SampleResponse
+from posttrain.dataserver.schemas import GradeResponse, Sample, SampleResponse
 
 _START_SECONDS = 60.0
 
@@ -33,7 +33,7 @@ import sys
 import time
 from pathlib import Path
 
-from toolkit.dataserver.graders.base import Abstain, Score
+from posttrain.dataserver.graders.base import Abstain, Score
 
 FOLDER = Path(__file__).parent
 

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from toolkit.core.config.dump import to_yaml
-from toolkit.core.config.load import load_config
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.config.dataserver import DataserverConfig, RLStageConfig, strided_stages
-from toolkit.dataserver.config.datasets import FileDataset, ReasoningGymDataset
-from toolkit.dataserver.config.names import GraderCheck, find_grader
-from toolkit.dataserver.graders.base import Grader
-from toolkit.dataserver.graders.contains import Contains
-from toolkit.dataserver.graders.string_exact import StringExact
+from posttrain.config.dump import to_yaml
+from posttrain.config.load import load_config
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.config.dataserver import DataserverConfig, RLStageConfig, strided_stages
+from posttrain.dataserver.config.datasets import FileDataset, ReasoningGymDataset
+from posttrain.dataserver.config.names import GraderCheck, find_grader
+from posttrain.dataserver.graders.base import Grader
+from posttrain.dataserver.graders.contains import Contains
+from posttrain.dataserver.graders.string_exact import StringExact
 
 ROOT = Path("/data")
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from dataserver_cases import make_config, questions, write_rows
 
-from toolkit.dataserver.loading import load_datasets
-from toolkit.dataserver.samples import Samples
-from toolkit.dataserver.sampling import Sampler, split_rows
-from toolkit.errors import ConfigError
+from posttrain.dataserver.data.loading import load_datasets
+from posttrain.dataserver.data.samples import Samples
+from posttrain.dataserver.data.sampling import Sampler, split_rows
+from posttrain.errors import ConfigError
 
 
 def served(folder: Path, fraction: float | None, seed: int = 0, **section: Any) -> tuple[Sampler, Samples]:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from dataserver_cases import make_config, questions, write_rows
 
-from toolkit.core.config.load import load_config
-from toolkit.dataserver.config.dataserver import DataserverConfig
-from toolkit.dataserver.identity import config_id
-from toolkit.dataserver.loading import load_datasets
-from toolkit.dataserver.plans import graders_in_use, own_plan
+from posttrain.config.load import load_config
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.identity import config_id
+from posttrain.dataserver.data.loading import load_datasets
+from posttrain.dataserver.grading.grading_plans import graders_in_use, own_plan
 
 GRADERS = {"cap": {"type": "completion_length_cap", "max_tokens": 9}}
 

@@ -11,10 +11,10 @@ from dataserver_cases import questions, write_rows
 from typer.testing import CliRunner
 
 from cli.refusals import contents
-from toolkit.cli.rl_dataserver import main
-from toolkit.core.config.load import load_config
-from toolkit.dataserver.config.dataserver import DataserverConfig
-from toolkit.dataserver.loaded import Loaded
+from posttrain.cli.rl_dataserver import main
+from posttrain.config.load import load_config
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.runtime import Loaded
 
 CONFIG = """\
 datasets:
@@ -121,7 +121,7 @@ def watch(event, arguments):
     if event == "open" and isinstance(arguments[1], str) and set("wax+") & set(arguments[1]):
         events.append(f"{arguments[1]} {arguments[0]}")
 sys.addaudithook(watch)
-from toolkit.cli.rl_dataserver import main
+from posttrain.cli.rl_dataserver import main
 import psutil
 sys.argv = ["toolkit-rl-dataserver", "run.yaml", "--dry-run", "--set", f"listen.port={sys.argv[1]}"]
 try:

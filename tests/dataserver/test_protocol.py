@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from dataserver.serving import Server, a_config, gold_of, serving
-from toolkit.dataserver.schemas import Meta, Sample
+from posttrain.dataserver.schemas import Meta, Sample
 
 EARLY, LATE, PAST = 3, 4, 6
 """The last iteration of the first stage, the first of the last one, and the first after it."""

@@ -18,10 +18,10 @@ import pytest
 
 from dataserver.serving import Server, a_config, serving
 from running import BIN
-from toolkit.core.config.load import load_config
-from toolkit.dataserver.config.dataserver import DataserverConfig
-from toolkit.dataserver.config.serving import ListenConfig
-from toolkit.errors import ConfigError
+from posttrain.config.load import load_config
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.config.serving import ListenConfig
+from posttrain.errors import ConfigError
 
 TOKEN = "canary-8d1f-token-päss"
 ASKED_BY_ALL = ["/healthz", "/readyz"]

@@ -8,17 +8,17 @@ from typing import Any, TypeVar
 import pytest
 
 from dataserver.serving import a_config, gold_of
-from toolkit.core.config.load import load_config
-from toolkit.dataserver.config.dataserver import DataserverConfig
-from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.database import open_database
-from toolkit.dataserver.journal.reader import JournalReader, RowFilter
-from toolkit.dataserver.loaded import Loaded
-from toolkit.dataserver.metrics import Metrics
-from toolkit.dataserver.refusals import Refusal
-from toolkit.dataserver.schemas import GradeItem, GradeRequest, Sample, SampleRequest
-from toolkit.dataserver.server import DataServer
-from toolkit.errors import ConfigError
+from posttrain.config.load import load_config
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.reader import JournalReader, RowFilter
+from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.metrics import Metrics
+from posttrain.dataserver.refusals import Refusal
+from posttrain.dataserver.schemas import GradeItem, GradeRequest, Sample, SampleRequest
+from posttrain.dataserver.server import DataServer
+from posttrain.errors import ConfigError
 
 T = TypeVar("T")
 CHEAP = {"orders": {"type": "regex", "pattern": "right"}}

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
 from dataserver.serving import Server, a_config, gold_of, good, serving
-from toolkit.dataserver.metrics import Metrics
-from toolkit.dataserver.web.access import RequestLog
-from toolkit.dataserver.web.logs import JsonLines
+from posttrain.dataserver.metrics import Metrics
+from posttrain.dataserver.web.access import RequestLog
+from posttrain.dataserver.web.logs import JsonLines
 
 JSON = {"Content-Type": "application/json"}
 

@@ -9,7 +9,7 @@ from dataserver_cases import questions, write_rows
 from typer.testing import CliRunner
 
 from cli.refusals import contents, the_one_error
-from toolkit.cli.rl_dataserver import main
+from posttrain.cli.rl_dataserver import main
 
 RIGHT = """\
 datasets:

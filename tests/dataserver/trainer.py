@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from dataserver.serving import gold_of, good
-from toolkit.dataserver.schemas import Sample
+from posttrain.dataserver.schemas import Sample
 
 _PATIENCE_SECONDS = 60.0
 

@@ -11,13 +11,13 @@ from typing import Any
 import yaml
 
 from running import BIN
-from toolkit.core.config.load import load_config
-from toolkit.core.models.base import LoadedModel, TrainingSettings
-from toolkit.core.models.load import choose_backend
-from toolkit.core.runs.counters import RunCounters
-from toolkit.core.runs.directory import RunDirectory
-from toolkit.dpo.config.dpo import DPOConfig
-from toolkit.dpo.data import PreferenceData, prepare_data
+from posttrain.config.load import load_config
+from posttrain.models.backend import LoadedModel, TrainingSettings
+from posttrain.models.load import choose_backend
+from posttrain.runs.counters import RunCounters
+from posttrain.runs.directory import RunDirectory
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.data import PreferenceData, prepare_data
 
 # Four pairs of uneven lengths, each of a prompt of its own.
 PAIRS = [
@@ -83,7 +83,7 @@ def build(
     path: Path, *overrides: str, folder: str = "run", change: Callable[[PreferenceData], PreferenceData] | None = None
 ) -> Built:
     """Everything up to the first step of the run of a config, in this process; `change` makes other data of its own."""
-    from toolkit.dpo.build import build_trainer
+    from posttrain.dpo.build import build_trainer
 
     config = load_config(path, DPOConfig, list(overrides))
     data, loaded = load(config)

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
-from toolkit.core.config.load import load_config
-from toolkit.core.config.reference import undocumented_fields
-from toolkit.core.runs.trained import load_trained_run
-from toolkit.dpo.config.data import LabelledAnswers, PairsDataset, TwoFilesDataset
-from toolkit.dpo.config.dpo import DPOConfig
-from toolkit.errors import ConfigError
+from posttrain.config.load import load_config
+from posttrain.config.reference import undocumented_fields
+from posttrain.runs.trained_run import load_trained_run
+from posttrain.dpo.config.data import LabelledAnswers, PairsDataset, TwoFilesDataset
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.errors import ConfigError
 
 STAGES = [{"name": "all", "until_step": 4, "mix": {"pairs": 1}}]
 

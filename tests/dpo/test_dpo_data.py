@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from toolkit.core.config.load import load_config
-from toolkit.dpo.config.dpo import DPOConfig
-from toolkit.dpo.data import PreferenceData, prepare_data
-from toolkit.dpo.datasets import LabelledDataset, PairedDataset
-from toolkit.errors import ConfigError, DataError
+from posttrain.config.load import load_config
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.data import PreferenceData, prepare_data
+from posttrain.dpo.datasets import LabelledDataset, PairedDataset
+from posttrain.errors import ConfigError, DataError
 
 
 @pytest.fixture(scope="module")

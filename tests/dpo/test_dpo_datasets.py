@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from toolkit.core import tokenized
-from toolkit.core.ledger import Ledger
-from toolkit.core.masks import TokenRow
-from toolkit.core.tokenized import TokenizedDataset
-from toolkit.dpo.datasets import LabelledDataset, PairedDataset, concatenate
+from posttrain.data import tokenized
+from posttrain.data.ledger import Ledger
+from posttrain.conversation.masks import TokenRow
+from posttrain.data.tokenized import TokenizedDataset
+from posttrain.dpo.datasets import LabelledDataset, PairedDataset, concatenate
 
 
 def side(name: str, *answers: list[int], prompt: int = 1, start: int = 0) -> TokenizedDataset:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from toolkit.core.config.load import load_config, read_raw
-from toolkit.core.config.schema import json_schema, schema_of, sections
-from toolkit.core.models.location import PACKAGED
-from toolkit.dpo.config.dpo import DPOConfig
-from toolkit.dpo.plan import show_plan
-from toolkit.predict.config import PredictConfig
+from posttrain.config.load import load_config, read_raw
+from posttrain.config.schema import json_schema, schema_of, sections
+from posttrain.models.location import PACKAGED
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.plan import show_plan
+from posttrain.predict.config import PredictConfig
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "preferences"

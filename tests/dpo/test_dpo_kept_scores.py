@@ -9,9 +9,9 @@ import torch
 
 from dpo.dpo_runs import TRAINING, Built, build, run, training_rows, write_run
 from running import metrics
-from toolkit.core.cache import cache_dir
-from toolkit.dpo import scores
-from toolkit.dpo.scores import AskedModel
+from posttrain.base.cache import cache_dir
+from posttrain.dpo import scores
+from posttrain.dpo.scores import AskedModel
 
 ROWS = [{"prompt": f"{number}?", "chosen": "one " * (number % 5 + 1), "rejected": "two"} for number in range(40)]
 

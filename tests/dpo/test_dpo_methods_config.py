@@ -6,13 +6,13 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from toolkit.core.config.dump import to_yaml
-from toolkit.core.config.load import load_config
-from toolkit.dpo.config.dpo import DPOConfig
-from toolkit.dpo.config.methods import AnyMethod
-from toolkit.dpo.config.mixtures import MixtureMethod, SFTPart
-from toolkit.dpo.config.reference import CachedReference, LiveReference, SeparateReference
-from toolkit.errors import ConfigError
+from posttrain.config.dump import to_yaml
+from posttrain.config.load import load_config
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.config.methods import AnyMethod
+from posttrain.dpo.config.mixtures import MixtureMethod, SFTPart
+from posttrain.dpo.config.reference import CachedReference, LiveReference, SeparateReference
+from posttrain.errors import ConfigError
 
 METHODS = get_args(get_args(AnyMethod)[0])
 TYPES = {get_args(each.model_fields["type"].annotation)[0]: each for each in METHODS}

@@ -11,7 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from base_install import base_python
-from toolkit.cli.dpo import main
+from posttrain.cli.dpo import main
 
 CONFIG = """\
 model: {name: tiny, backend: hf}
@@ -147,7 +147,7 @@ def test_a_dry_run_refuses_what_the_run_would(overrides: list[str], message: str
 
 def test_the_base_install_plans_a_run_and_loads_nothing_heavy(folder: Path, tmp_path_factory: pytest.TempPathFactory):
     python = base_python(tmp_path_factory.mktemp("base"))
-    code = "from toolkit.cli.dpo import main; main()"
+    code = "from posttrain.cli.dpo import main; main()"
     finished = subprocess.run(
         [python, "-I", "-c", code, "run.yaml", "--dry-run"], capture_output=True, text=True, check=False, cwd=folder
     )

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.core.messages import Conversation, Message
-from toolkit.core.records import EmptyAnswerError
-from toolkit.dpo.config.data import LabelledColumnsConfig, PairColumnsConfig
-from toolkit.dpo.preferences import IdenticalAnswersError, Preference, make_pair, parse_labelled, parse_pair
-from toolkit.errors import DataError
+from posttrain.conversation.messages import Conversation, Message
+from posttrain.data.records import EmptyAnswerError
+from posttrain.dpo.config.data import LabelledColumnsConfig, PairColumnsConfig
+from posttrain.dpo.preferences import IdenticalAnswersError, Preference, make_pair, parse_labelled, parse_pair
+from posttrain.errors import DataError
 
 
 def user(text: str) -> dict[str, Any]:

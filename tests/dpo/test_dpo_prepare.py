@@ -12,22 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolkit.core.chat_template import chatml_template
-from toolkit.core.config.chat import ChatConfig
-from toolkit.core.config.data import DatasetConfig
-from toolkit.core.preparation import prepare_dataset
-from toolkit.core.splits import held_out_rows
-from toolkit.core.tokenized import TokenizedDataset
-from toolkit.dpo.config.data import (
-    AnyPreferences,
-    LabelledAnswers,
-    PairColumnsConfig,
-    PairsDataset,
-    TwoFilesDataset,
-)
-from toolkit.dpo.datasets import LabelledDataset, PairedDataset, PreferenceDataset
-from toolkit.dpo.prepare import Policies, prepare_preferences
-from toolkit.errors import DataError
+from posttrain.conversation.chat_template import chatml_template
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.sections.datasets import DatasetConfig
+from posttrain.data.preparation import prepare_dataset
+from posttrain.data.splits import held_out_rows
+from posttrain.data.tokenized import TokenizedDataset
+from posttrain.dpo.config.data import AnyPreferences, LabelledAnswers, PairColumnsConfig, PairsDataset, TwoFilesDataset
+from posttrain.dpo.datasets import LabelledDataset, PairedDataset, PreferenceDataset
+from posttrain.dpo.prepare import Policies, prepare_preferences
+from posttrain.errors import DataError
 
 Rows = list[dict[str, Any]]
 
@@ -165,8 +159,8 @@ def test_each_side_is_id_for_id_what_sft_renders_for_the_same_conversation(
 
 
 def test_what_comes_before_the_answer_is_what_a_model_is_given_to_answer(prepare, tokenizer):
-    from toolkit.core.conversation_encoder import conversation_encoder
-    from toolkit.core.messages import parse_conversation
+    from posttrain.conversation.encoder import conversation_encoder
+    from posttrain.conversation.messages import parse_conversation
 
     data = prepare([{"prompt": HISTORY, "chosen": "Three.", "rejected": "Four.", "tools": TOOLS}])
     prompt = conversation_encoder(ChatConfig(), tokenizer).prompts([parse_conversation(HISTORY, TOOLS)])[0]

@@ -15,14 +15,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 
 from dpo.dpo_runs import TRAINING, Built, build, training_rows, write_run
 from running import metrics
-from toolkit.core.cache import cache_dir
-from toolkit.core.config.load import load_config
-from toolkit.core.runs.sharding import require_whole_model
-from toolkit.dpo.config.dpo import DPOConfig
-from toolkit.dpo.frozen import without_dropout
-from toolkit.dpo.plan import show_plan
-from toolkit.dpo.train import train
-from toolkit.errors import ConfigError, ModelError
+from posttrain.base.cache import cache_dir
+from posttrain.config.load import load_config
+from posttrain.train.sharding import require_whole_model
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.frozen import without_dropout
+from posttrain.dpo.plan import show_plan
+from posttrain.dpo.train import train
+from posttrain.errors import ConfigError, ModelError
 
 KTO = {"type": "kto"}
 

@@ -9,11 +9,11 @@ from safetensors.torch import load_file, save_file
 
 from dpo.dpo_runs import COMMAND, HELD_OUT, TRAINING, build, run, write_rows, write_run
 from running import kill_after, metrics
-from toolkit.core.cache import cache_dir
-from toolkit.core.config.load import load_config
-from toolkit.dpo.config.dpo import DPOConfig
-from toolkit.dpo.train import train
-from toolkit.errors import ConfigError
+from posttrain.base.cache import cache_dir
+from posttrain.config.load import load_config
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.train import train
+from posttrain.errors import ConfigError
 
 STAGES = [{"name": "one", "until_step": 4, "mix": {"a": 1}}, {"name": "two", "until_step": 8, "mix": {"a": 1}}]
 SECTIONS: dict[str, Any] = {

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dpo.dpo_runs import COMMAND, write_run
 from running import metrics
-from toolkit.runs.diff import compare
-from toolkit.runs.folders import read_run
+from posttrain.inspect.diff import compare
+from posttrain.inspect.folders import read_run
 
 
 def test_the_same_command_twice_gives_the_same_numbers(tmp_path: Path, tiny_model: Path):

@@ -13,12 +13,12 @@ import yaml
 
 from dpo.dpo_runs import write_run
 from running import BIN
-from toolkit.core.config.load import load_config
-from toolkit.core.config.model import ModelConfig
-from toolkit.core.config.several_models import model_labels
-from toolkit.dpo.config.dpo import DPOConfig
-from toolkit.dpo.several import comparison
-from toolkit.errors import ConfigError
+from posttrain.config.load import load_config
+from posttrain.config.sections.model import ModelConfig
+from posttrain.config.sections.several_models import model_labels
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.several import comparison
+from posttrain.errors import ConfigError
 
 
 def call(command: str, *arguments: object, expect: int = 0) -> str:

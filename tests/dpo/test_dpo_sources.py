@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from toolkit.core.config.data import ColumnsConfig, DatasetConfig
-from toolkit.dpo.config.data import LabelledAnswers, PairColumnsConfig, PairsDataset, TwoFilesDataset
-from toolkit.dpo.preferences import Preference
-from toolkit.dpo.sources import PreferenceRecords, PreferenceSource, open_preferences
-from toolkit.errors import DataError
+from posttrain.config.sections.datasets import ColumnsConfig, DatasetConfig
+from posttrain.dpo.config.data import LabelledAnswers, PairColumnsConfig, PairsDataset, TwoFilesDataset
+from posttrain.dpo.preferences import Preference
+from posttrain.dpo.sources import PreferenceRecords, PreferenceSource, open_preferences
+from posttrain.errors import DataError
 
 Rows = list[dict[str, Any]]
 

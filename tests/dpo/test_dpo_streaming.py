@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from toolkit.core import preparation
-from toolkit.core.config.chat import ChatConfig
-from toolkit.core.tokenized import TokenizedDataset
-from toolkit.dpo import refused
-from toolkit.dpo.config.data import LabelledAnswers, PairsDataset
-from toolkit.dpo.datasets import LabelledDataset, PairedDataset
-from toolkit.dpo.prepare import Policies, prepare_preferences
-from toolkit.dpo.refused import Refused
-from toolkit.errors import DataError
+from posttrain.data import preparation
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.data.tokenized import TokenizedDataset
+from posttrain.dpo import refused
+from posttrain.dpo.config.data import LabelledAnswers, PairsDataset
+from posttrain.dpo.datasets import LabelledDataset, PairedDataset
+from posttrain.dpo.prepare import Policies, prepare_preferences
+from posttrain.dpo.refused import Refused
+from posttrain.errors import DataError
 
 
 @pytest.fixture
@@ -132,9 +132,9 @@ def test_of_very_many_records_the_lines_of_the_first_are_listed(monkeypatch: pyt
 PEAK = """
 import json, sys, tracemalloc
 from transformers import AutoTokenizer
-from toolkit.core.config.chat import ChatConfig
-from toolkit.dpo.config.data import PairsDataset
-from toolkit.dpo.prepare import Policies, prepare_preferences
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.dpo.config.data import PairsDataset
+from posttrain.dpo.prepare import Policies, prepare_preferences
 
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 policies = Policies(ChatConfig(), "error", "drop", seed=0)

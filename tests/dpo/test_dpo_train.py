@@ -12,18 +12,18 @@ from transformers import AutoTokenizer
 
 from dpo.dpo_runs import PAIRS, TRAINING, build, training_rows, write_rows, write_run
 from running import metrics
-from toolkit.core.chatml import render, text
-from toolkit.core.config.load import load_config
-from toolkit.core.messages import parse_conversation
-from toolkit.core.runs.metrics import read_metrics
-from toolkit.dpo.config.dpo import DPOConfig
-from toolkit.dpo.report import preference_results
-from toolkit.dpo.train import train
-from toolkit.errors import RunError
-from toolkit.merge.run import merge
-from toolkit.predict.job import PredictJob
-from toolkit.predict.run import predict
-from toolkit.predict.weights import choose_weights
+from posttrain.conversation.chatml import render, text
+from posttrain.config.load import load_config
+from posttrain.conversation.messages import parse_conversation
+from posttrain.runs.metrics import read_metrics
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.report import preference_results
+from posttrain.dpo.train import train
+from posttrain.errors import RunError
+from posttrain.merge.run import merge
+from posttrain.predict.job import PredictJob
+from posttrain.predict.run import predict
+from posttrain.predict.weights import choose_weights
 
 HELD_OUT = {"dataset": {"path": "held_out.jsonl"}, "every": 2}
 

@@ -8,10 +8,10 @@ import torch
 
 from dpo.dpo_runs import HELD_OUT, PAIRS, TRAINING, Built, build, training_rows, write_rows, write_run
 from running import metrics
-from toolkit.core.runs.metrics import read_metrics
-from toolkit.core.training import frozen_head, labelled_head
-from toolkit.dpo.datasets import PairedDataset
-from toolkit.dpo.measures import share_above, summary
+from posttrain.runs.metrics import read_metrics
+from posttrain.models.kernels import frozen_head, labelled_head
+from posttrain.dpo.datasets import PairedDataset
+from posttrain.dpo.measures import share_above, summary
 
 METHODS: list[dict[str, Any]] = [
     {"type": "dpo"},

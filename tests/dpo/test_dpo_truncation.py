@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.core.masks import TokenRow
-from toolkit.dpo.truncation import Fate, truncate_answers
-from toolkit.errors import DataError
+from posttrain.conversation.masks import TokenRow
+from posttrain.dpo.truncation import Fate, truncate_answers
+from posttrain.errors import DataError
 
 PROMPT = [1, 2, 3, 4]
 

@@ -10,7 +10,7 @@ import torch
 
 from dpo.dpo_runs import PAIRS, TRAINING, build, training_rows, write_rows, write_run
 from running import metrics
-from toolkit.errors import RunError
+from posttrain.errors import RunError
 
 
 def warnings(run: Path) -> dict[str, list[int]]:

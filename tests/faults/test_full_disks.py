@@ -14,8 +14,8 @@ from faults.kills import THOROUGH, contents, moments, require_same_runs
 from faults.merging import Merge
 from faults.predicting import Prediction
 from faults.trainings import LeftAlone, Trial
-from toolkit.core.runs.checkpoints import complete_checkpoints
-from toolkit.core.runs.directory import RunDirectory
+from posttrain.runs.checkpoints import complete_checkpoints
+from posttrain.runs.directory import RunDirectory
 
 Alone = Callable[[str], LeftAlone]
 _BYTES = 64 * 2**20

@@ -13,8 +13,8 @@ from faults.kills import THOROUGH, moments, require_same_runs
 from faults.trainings import LeftAlone, Trial
 from rl.rl_runs import training_rows
 from running import metrics
-from toolkit.core.runs.checkpoints import complete_checkpoints
-from toolkit.core.runs.directory import RunDirectory
+from posttrain.runs.checkpoints import complete_checkpoints
+from posttrain.runs.directory import RunDirectory
 
 Alone = Callable[[str], LeftAlone]
 

@@ -9,8 +9,8 @@ import torch
 from gpu.cuda_runs import HAS_VLLM, start, write_sft
 from rl.rl_runs import folder_of, run, training_rows, write_run
 from running import metrics
-from toolkit.core.runs.checkpoints import complete_checkpoints
-from toolkit.core.runs.directory import RunDirectory
+from posttrain.runs.checkpoints import complete_checkpoints
+from posttrain.runs.directory import RunDirectory
 
 pytestmark = pytest.mark.gpu
 
@@ -72,11 +72,11 @@ if HAS_VLLM:
     def test_vllm_leaves_its_memory_to_others_while_it_sleeps(tmp_path: Path, gpu_model: Path) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from toolkit.core.models.base import LoadedModel
-        from toolkit.inference.engine import GenerationRequest, Sampling
-        from toolkit.inference.vllm_load import VllmOptions
-        from toolkit.rl.vllm_engine import VllmRolloutEngine
-        from toolkit.rl.weight_sync import MergedWeights
+        from posttrain.models.backend import LoadedModel
+        from posttrain.inference.engine import GenerationRequest, Sampling
+        from posttrain.inference.vllm_load import VllmOptions
+        from posttrain.rl.rollout.vllm import VllmRolloutEngine
+        from posttrain.rl.rollout.weight_sync import MergedWeights
 
         device = torch.device("cuda")
         model = AutoModelForCausalLM.from_pretrained(gpu_model, dtype=torch.bfloat16).to(device)

@@ -26,7 +26,7 @@ PRECISION = 0.05
 
 
 def test_auto_computes_in_the_16_bits_that_the_device_multiplies_fast(gpu_model: Path) -> None:
-    from toolkit.core.models.devices import compute_dtype
+    from posttrain.models.devices import compute_dtype
 
     major, _ = torch.cuda.get_device_capability()
     assert compute_dtype("auto", torch.device("cuda")) is (torch.bfloat16 if major >= 8 else torch.float16)
@@ -86,10 +86,10 @@ if HAS_BITSANDBYTES:
         assert few_bits == pytest.approx(losses("toolkit-sft", whole), abs=0.3)
 
     def test_the_adapter_of_a_quantised_base_is_float32_and_the_base_has_few_bits(gpu_model: Path) -> None:
-        from toolkit.core.config.lora import LoraConfig
-        from toolkit.core.config.model import ModelConfig
-        from toolkit.core.models.base import TrainingSettings
-        from toolkit.core.models.hf import HfBackend
+        from posttrain.config.sections.lora import LoraConfig
+        from posttrain.config.sections.model import ModelConfig
+        from posttrain.models.backend import TrainingSettings
+        from posttrain.models.hf import HfBackend
 
         settings = TrainingSettings(chatml=True, max_length=64, gradient_checkpointing=False, seed=0)
         for kind, stored in (("4bit", torch.uint8), ("8bit", torch.int8)):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from toolkit.errors import ConfigError, DataError
+from posttrain.errors import ConfigError, DataError
 
 # What steers a terminal or breaks a line, what turns the direction of writing, and halves of characters.
 STEERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -6,9 +6,9 @@ import resource
 import sys
 import time
 
-from toolkit.core.records import Columns
-from toolkit.core.sources import read_records
-from toolkit.errors import DataError
+from posttrain.data.records import Columns
+from posttrain.data.sources import read_records
+from posttrain.errors import DataError
 
 
 def peak() -> int:

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from cli.refusals import the_one_error
 from hostile.hostile_values import refusal_of, require_readable
 from running import BIN
-from toolkit.core.config.load import load_config
-from toolkit.sft.config import SFTConfig
+from posttrain.config.load import load_config
+from posttrain.sft.config import SFTConfig
 
 # The commands that read a config, with what else they must be given.
 COMMANDS: dict[str, list[str]] = {
@@ -33,7 +33,7 @@ COMMANDS: dict[str, list[str]] = {
 
 def refused(command: str, config: str) -> str:
     """The message with which a command refuses a config."""
-    app: typer.Typer = import_module(f"toolkit.cli.{command}").main
+    app: typer.Typer = import_module(f"posttrain.cli.{command}").main
     result = CliRunner().invoke(app, [config, *COMMANDS[command]])
     assert result.exit_code == 2, result.output
     message = the_one_error(result.stderr, result.stdout)

@@ -14,13 +14,13 @@ from pydantic import BaseModel
 
 from hostile.hostile_values import NUMBERS, plain_values, profiles, refusal_of, texts, tried
 from test_shipped_configs import ROOT, SHIPPED, TEMPLATES, class_of
-from toolkit.core.config.load import load_config, read_raw
-from toolkit.core.runs.trained import load_trained_run
-from toolkit.dataserver.config.dataserver import DataserverConfig
-from toolkit.dpo.config.dpo import DPOConfig
-from toolkit.predict.config import load_predict_config
-from toolkit.rl.config.rl import RLConfig
-from toolkit.sft.config import SFTConfig
+from posttrain.config.load import load_config, read_raw
+from posttrain.runs.trained_run import load_trained_run
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.predict.config import load_predict_config
+from posttrain.rl.config.rl import RLConfig
+from posttrain.sft.config import SFTConfig
 
 LOADERS: dict[str, Callable[[Path], object]] = {
     "toolkit-sft": functools.partial(load_config, model=SFTConfig),

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from hostile.hostile_values import refusal_of, require_readable
-from toolkit.core.jsonl import MAX_ARRAY_BYTES, MAX_LINE_BYTES
-from toolkit.core.records import Columns
-from toolkit.core.sources import read_records
+from posttrain.data.json_lines import MAX_ARRAY_BYTES, MAX_LINE_BYTES
+from posttrain.data.records import Columns
+from posttrain.data.sources import read_records
 
 PROGRAM = Path(__file__).with_name("read_file.py")
 MIB = 2**20

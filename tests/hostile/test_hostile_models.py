@@ -14,13 +14,13 @@ import yaml
 from hostile.hostile_models import model_with_code
 from hostile.hostile_values import require_readable
 from running import BIN
-from toolkit.core.config.chat import ChatConfig
-from toolkit.core.config.model import ModelConfig
-from toolkit.core.conversation_encoder import conversation_encoder
-from toolkit.core.messages import Conversation, Message
-from toolkit.core.models.hf import HfBackend
-from toolkit.core.models.load import choose_backend
-from toolkit.errors import DataError, ModelError
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.sections.model import ModelConfig
+from posttrain.conversation.encoder import conversation_encoder
+from posttrain.conversation.messages import Conversation, Message
+from posttrain.models.hf import HfBackend
+from posttrain.models.load import choose_backend
+from posttrain.errors import DataError, ModelError
 
 ROW = {"prompt": "What is 1 + 1?", "completion": "2"}
 ALOUD = "model.trust_remote_code: Python code that {name} brings along runs with your rights\n"
@@ -102,8 +102,8 @@ def test_code_that_is_trusted_is_run_once_it_was_told(folder: Path, tiny_model: 
     canary = model_with_code(tiny_model, folder / "model", of_its_own_kind=True)
     config = ModelConfig(name=str(folder / "model"), backend="hf", trust_remote_code=True)
     script = f"""
-from toolkit.core.config.model import ModelConfig
-from toolkit.core.models.load import choose_backend
+from posttrain.config.sections.model import ModelConfig
+from posttrain.models.load import choose_backend
 
 config = ModelConfig.model_validate_json({config.model_dump_json()!r})
 for _ in range(2):

@@ -27,18 +27,18 @@ from hostile.hostile_values import (
     texts,
     tried,
 )
-from toolkit.core.config.data import ColumnsConfig
-from toolkit.core.config.load import load_config
-from toolkit.core.records import Columns
-from toolkit.core.sources import read_records
-from toolkit.dataserver.config.dataserver import DataserverConfig
-from toolkit.dataserver.config.datasets import FileDataset
-from toolkit.dataserver.loaded import Loaded
-from toolkit.dataserver.loading import load_file
-from toolkit.dataserver.offline.completions import CompletionFile
-from toolkit.dpo.config.data import LabelledAnswers, PairsDataset, TwoFilesDataset
-from toolkit.dpo.sources import open_preferences
-from toolkit.predict.inputs import read_inputs
+from posttrain.config.sections.datasets import ColumnsConfig
+from posttrain.config.load import load_config
+from posttrain.data.records import Columns
+from posttrain.data.sources import read_records
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.config.datasets import FileDataset
+from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.data.loading import load_file
+from posttrain.dataserver.offline.completions import CompletionFile
+from posttrain.dpo.config.data import LabelledAnswers, PairsDataset, TwoFilesDataset
+from posttrain.dpo.sources import open_preferences
+from posttrain.predict.inputs import read_inputs
 
 
 class Read(NamedTuple):

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from hostile.hostile_server import Answer, HostileServer, forever, hostile_server, replying, saying, silence
 from hostile.hostile_values import ODD_JSON, json_values, profiles, require_readable, texts, tried
-from toolkit.dataserver.schemas import GradeItem
-from toolkit.errors import ConfigError, ServerError
-from toolkit.rl import client_transport
-from toolkit.rl.client import DataserverClient
+from posttrain.dataserver.schemas import GradeItem
+from posttrain.errors import ConfigError, ServerError
+from posttrain.rl.client import transport
+from posttrain.rl.client.client import DataserverClient
 
 MIB = 2**20
 META: dict[str, Any] = {
@@ -275,7 +275,7 @@ def test_a_server_that_takes_a_request_drop_by_drop_is_left_in_time(server: Host
 def test_an_answer_without_an_end_is_cut_off_by_a_limit(
     server: HostileServer, path: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(client_transport, "MAX_ANSWER_BYTES", 4 * MIB)
+    monkeypatch.setattr(transport, "MAX_ANSWER_BYTES", 4 * MIB)
     flood = forever(OK + b"\r\n", b" " * 65536)
     tracemalloc.start()
     try:

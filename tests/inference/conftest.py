@@ -8,9 +8,9 @@ import torch
 from loaded_model import Loaded
 
 from sharp_model import write_sharp_model
-from toolkit.core.config.model import ModelConfig
-from toolkit.core.models.hf import HfBackend
-from toolkit.inference.engine import GenerationRequest
+from posttrain.config.sections.model import ModelConfig
+from posttrain.models.hf import HfBackend
+from posttrain.inference.engine import GenerationRequest
 
 
 @pytest.fixture(autouse=True)

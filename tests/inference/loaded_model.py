@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.inference.engine import Completion, GenerationRequest, Sampling
-from toolkit.inference.hf import HfEngine
+from posttrain.inference.engine import Completion, GenerationRequest, Sampling
+from posttrain.inference.hf import HfEngine
 
 END = frozenset({2})
 """`<|im_end|>`, which the tokenizer calls its eos; 0 is its padding."""

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.inference.batching import plan_batches
-from toolkit.inference.engine import GenerationRequest
-from toolkit.inference.seeds import derive_seed
+from posttrain.inference.batching import plan_batches
+from posttrain.inference.engine import GenerationRequest
+from posttrain.inference.seeds import derive_seed
 
 
 def request(length: int, *seeds: int) -> GenerationRequest:

@@ -5,7 +5,7 @@ import torch
 from loaded_model import Loaded
 from transformers import AutoModelForCausalLM, GPT2Config, MambaConfig, MistralConfig
 
-from toolkit.inference.engine import Sampling
+from posttrain.inference.engine import Sampling
 
 SIZES = {"vocab_size": 384, "hidden_size": 32, "num_hidden_layers": 2, "initializer_range": 0.4}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from loaded_model import Loaded
 
-from toolkit.inference.engine import Completion, GenerationRequest, Sampling
+from posttrain.inference.engine import Completion, GenerationRequest, Sampling
 
 
 @torch.inference_mode()

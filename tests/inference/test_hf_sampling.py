@@ -9,8 +9,8 @@ from loaded_model import END, Loaded
 from transformers import GenerationConfig
 
 from sharp_model import write_adapter
-from toolkit.inference.engine import GenerationRequest, Sampling
-from toolkit.inference.hf import HfEngine
+from posttrain.inference.engine import GenerationRequest, Sampling
+from posttrain.inference.hf import HfEngine
 
 
 def ids_of(completions):

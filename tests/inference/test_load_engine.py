@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from sharp_model import write_adapter
-from toolkit.core.config.chat import ChatConfig
-from toolkit.core.config.model import ModelConfig
-from toolkit.core.messages import Conversation, Message
-from toolkit.errors import ModelError
-from toolkit.inference.engine import GenerationRequest, Sampling, StopReason
-from toolkit.inference.load import load_engine, load_text
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.sections.model import ModelConfig
+from posttrain.conversation.messages import Conversation, Message
+from posttrain.errors import ModelError
+from posttrain.inference.engine import GenerationRequest, Sampling, StopReason
+from posttrain.inference.load import load_engine, load_text
 
 
 def config_of(folder: Path, dtype: str = "float32") -> ModelConfig:

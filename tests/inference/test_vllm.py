@@ -12,13 +12,13 @@ import pytest
 import torch
 from loaded_model import NEVER, Loaded
 
-from toolkit.core.config.model import ModelConfig
-from toolkit.core.models.hf import HfBackend
-from toolkit.errors import ConfigError, ModelError
-from toolkit.inference.engine import Completion, GenerationRequest, Sampling, StopReason
-from toolkit.inference.text import decode
-from toolkit.inference.vllm import VllmEngine
-from toolkit.inference.vllm_load import VllmOptions
+from posttrain.config.sections.model import ModelConfig
+from posttrain.models.hf import HfBackend
+from posttrain.errors import ConfigError, ModelError
+from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason
+from posttrain.inference.text import decode
+from posttrain.inference.vllm import VllmEngine
+from posttrain.inference.vllm_load import VllmOptions
 from vllm_model import write_vllm_model
 
 ENDING = GenerationRequest((200, 201, 202, 203))

@@ -10,8 +10,8 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from toolkit.errors import ModelError
-from toolkit.inference.vllm_weights import write_merged_weights
+from posttrain.errors import ModelError
+from posttrain.inference.vllm_weights import write_merged_weights
 
 IDS = torch.arange(3, 63).reshape(2, 30)
 

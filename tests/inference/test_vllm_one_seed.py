@@ -7,9 +7,9 @@ import pytest
 import torch
 from loaded_model import NEVER, Loaded
 
-from toolkit.inference.engine import Completion, GenerationRequest, Key, Sampling
-from toolkit.inference.vllm import VllmEngine
-from toolkit.inference.vllm_load import VllmOptions
+from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
+from posttrain.inference.vllm import VllmEngine
+from posttrain.inference.vllm_load import VllmOptions
 from vllm_model import write_vllm_model
 
 SAMPLED = Sampling(20, temperature=1.0, logprobs=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loaded_model import Loaded
 
-from toolkit.inference.engine import GenerationRequest, Sampling
+from posttrain.inference.engine import GenerationRequest, Sampling
 from vllm_model import write_vllm_model
 
 TORCHRUN = Path(sys.executable).with_name("torchrun")

@@ -9,11 +9,11 @@ import torch
 from loaded_model import Loaded
 from peft import LoraConfig, get_peft_model
 
-from toolkit.inference.engine import Completion, GenerationRequest, Sampling, StopReason
-from toolkit.inference.text import completion_text
-from toolkit.inference.vllm import VllmEngine
-from toolkit.inference.vllm_load import VllmOptions
-from toolkit.inference.vllm_weights import write_merged_weights
+from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason
+from posttrain.inference.text import completion_text
+from posttrain.inference.vllm import VllmEngine
+from posttrain.inference.vllm_load import VllmOptions
+from posttrain.inference.vllm_weights import write_merged_weights
 
 END = frozenset({2})
 QUESTIONS = ("What is the capital of France?", "Count from one to ten.", "What is 7 plus 8?", "Name a fruit.")

@@ -12,11 +12,11 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from sharp_model import write_adapter
-from toolkit.errors import ModelError
-from toolkit.inference.engine import GenerationRequest, Sampling
-from toolkit.inference.vllm import VllmEngine
-from toolkit.inference.vllm_load import VllmOptions
-from toolkit.inference.vllm_weights import write_merged_weights
+from posttrain.errors import ModelError
+from posttrain.inference.engine import GenerationRequest, Sampling
+from posttrain.inference.vllm import VllmEngine
+from posttrain.inference.vllm_load import VllmOptions
+from posttrain.inference.vllm_weights import write_merged_weights
 from vllm_model import write_vllm_model
 
 # vLLM keeps what it computed of each 128 tokens of a prompt: stale memories would show.

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from loaded_model import NEVER
 
-from toolkit.inference.engine import GenerationRequest, Sampling
-from toolkit.inference.vllm import VllmEngine
-from toolkit.inference.vllm_load import VllmOptions
+from posttrain.inference.engine import GenerationRequest, Sampling
+from posttrain.inference.vllm import VllmEngine
+from posttrain.inference.vllm_load import VllmOptions
 
 
 def main(model: Path, folder: Path) -> None:

@@ -22,10 +22,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from toolkit.core.config.chat import ChatConfig
-from toolkit.core.config.model import ModelConfig
-from toolkit.core.models.hf import HfBackend
-from toolkit.merge.merge import MergeReport, merge_adapter
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.sections.model import ModelConfig
+from posttrain.models.hf import HfBackend
+from posttrain.merge.merge import MergeReport, merge_adapter
 
 # 256 bytes, the special tokens and a few merges; the model has four rows more, as many models do.
 VOCABULARY = 280

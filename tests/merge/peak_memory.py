@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from toolkit.core.config.chat import ChatConfig
-from toolkit.core.config.model import ModelConfig
-from toolkit.merge.merge import merge_adapter
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.sections.model import ModelConfig
+from posttrain.merge.merge import merge_adapter
 
 
 def memory(key: str) -> int:

@@ -7,9 +7,9 @@ import torch
 from merge_cases import json_of, make_base, make_case, merge_case
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from toolkit.core.chatml import render, text
-from toolkit.core.config.chat import ChatConfig
-from toolkit.core.messages import parse_conversation
+from posttrain.conversation.chatml import render, text
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.conversation.messages import parse_conversation
 
 MESSAGES = [{"role": "user", "content": "the question"}, {"role": "assistant", "content": "the answer"}]
 

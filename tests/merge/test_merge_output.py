@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.errors import ConfigError
-from toolkit.merge.output import check_output, new_folder
+from posttrain.errors import ConfigError
+from posttrain.merge.output import check_output, new_folder
 
 
 @pytest.fixture

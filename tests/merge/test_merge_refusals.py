@@ -9,8 +9,8 @@ import torch
 from merge_cases import Case, make_base, make_case, merge_case
 from safetensors.torch import load_file, save_file
 
-from toolkit.core.config.model import ModelConfig
-from toolkit.errors import ConfigError, ModelError
+from posttrain.config.sections.model import ModelConfig
+from posttrain.errors import ConfigError, ModelError
 
 Tensors = dict[str, torch.Tensor]
 Q_PROJ = "base_model.model.model.layers.0.self_attn.q_proj"

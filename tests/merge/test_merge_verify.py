@@ -7,8 +7,8 @@ import torch
 from merge_cases import Case, make_base, make_case, merge_case
 from safetensors.torch import load_file, save_file
 
-from toolkit.errors import RunError
-from toolkit.merge.verify import Verification, verify_merge
+from posttrain.errors import RunError
+from posttrain.merge.verify import Verification, verify_merge
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 import yaml
 from merge_cases import weights
 
-from toolkit.merge.run import merge
+from posttrain.merge.run import merge
 
 SCRIPT = Path(__file__).with_name("unsloth_merging.py")
 

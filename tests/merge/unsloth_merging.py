@@ -6,7 +6,7 @@ Run as a script: `unsloth_merging.py CONFIG RUN_NAME OUTPUT`; the config names t
 import sys
 from pathlib import Path
 
-from toolkit.cli.sft import main as train
+from posttrain.cli.sft import main as train
 
 
 def _main(config: Path, name: str, output: Path) -> None:

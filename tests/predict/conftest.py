@@ -12,7 +12,7 @@ from predict_cases import Task
 from typer.testing import CliRunner, Result
 
 from sharp_model import write_adapter, write_sharp_model
-from toolkit.cli.predict import main
+from posttrain.cli.predict import main
 
 
 @pytest.fixture(autouse=True)

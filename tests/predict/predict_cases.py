@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from toolkit.core.jsonl import json_line
-from toolkit.core.runs.recorded_files import record_files
-from toolkit.predict.config import load_predict_config
-from toolkit.predict.job import PredictJob, prepare
-from toolkit.predict.weights import Weights, choose_weights
+from posttrain.data.json_lines import json_line
+from posttrain.runs.recorded_files import record_files
+from posttrain.predict.config import load_predict_config
+from posttrain.predict.job import PredictJob, prepare
+from posttrain.predict.weights import Weights, choose_weights
 
 QUESTIONS = [
     {"prompt": "What is the capital of France?"},

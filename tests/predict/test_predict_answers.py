@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from predict_cases import QUESTIONS, Task
 
-from toolkit.core.messages import Message
-from toolkit.core.records import Columns
-from toolkit.core.sources import read_records
+from posttrain.conversation.messages import Message
+from posttrain.data.records import Columns
+from posttrain.data.sources import read_records
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from toolkit.core.runs.checkpoints import publish
-from toolkit.core.runs.directory import RunDirectory
-from toolkit.core.runs.lost_ranks import lost_a_rank, ranks_explained
-from toolkit.errors import RunError, ServerError
+from posttrain.runs.checkpoints import publish
+from posttrain.runs.directory import RunDirectory
+from posttrain.runs.lost_ranks import lost_a_rank, ranks_explained
+from posttrain.errors import RunError, ServerError
 
 # Two steps together; then the victim is killed while the other one waits for it in the third.
 TOGETHER = """
@@ -25,8 +25,8 @@ from pathlib import Path
 import torch
 from torch import distributed, nn
 
-from toolkit.core.runs.directory import RunDirectory
-from toolkit.core.runs.lost_ranks import ranks_explained
+from posttrain.runs.directory import RunDirectory
+from posttrain.runs.lost_ranks import ranks_explained
 
 what, folder, victim = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 rank = int(os.environ["RANK"])
@@ -78,7 +78,7 @@ def test_a_process_that_lost_another_one_says_so_and_what_to_do(what: str, victi
     survivor = together(what, tmp_path, victim)
     assert survivor.returncode == 1
     assert survivor.stderr.splitlines()[-1].endswith(
-        "toolkit.errors.RunError: another of this run's 2 processes ended: it was killed, or says why itself; no "
+        "posttrain.errors.RunError: another of this run's 2 processes ended: it was killed, or says why itself; no "
         "checkpoint had been written, so --resume, with 2 processes again, begins anew"
     )
 

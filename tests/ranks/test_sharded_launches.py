@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 from dpo.dpo_runs import write_run as write_dpo
 from ranks.rank_runs import write_sft
 from rl.rl_runs import write_run as write_rl
-from toolkit.cli import dpo, rl_train, sft
-from toolkit.core.config.load import load_config
-from toolkit.core.runs.sharding import launched_as, require_whole_model
-from toolkit.errors import ConfigError
-from toolkit.sft.config import SFTConfig
-from toolkit.sft.train import train
+from posttrain.cli import dpo, rl_train, sft
+from posttrain.config.load import load_config
+from posttrain.train.sharding import launched_as, require_whole_model
+from posttrain.errors import ConfigError
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.train import train
 
 FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 ZERO_3 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}

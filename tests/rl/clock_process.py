@@ -20,8 +20,8 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from toolkit.core.runs.processes import process_count
-from toolkit.rl.clock import Clock
+from posttrain.base.processes import process_count
+from posttrain.rl.clock import Clock
 
 VOCABULARY = ["<pad>", "<eos>", "<unk>", *(str(number) for number in range(61))]
 

@@ -187,9 +187,9 @@ def train_here(config: Path, overrides: tuple[str, ...] = (), *, resume: bool = 
     """The same run in this process, on one thread, as the others have it; returns its result."""
     import torch
 
-    from toolkit.core.config.load import load_config
-    from toolkit.rl.config.rl import RLConfig
-    from toolkit.rl.train import train
+    from posttrain.config.load import load_config
+    from posttrain.rl.config.rl import RLConfig
+    from posttrain.rl.train import train
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

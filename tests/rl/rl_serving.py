@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from dataserver.serving import gold_of
-from toolkit.dataserver.schemas import GradeItem, Sample
+from posttrain.dataserver.schemas import GradeItem, Sample
 
 
 def items_for(samples: list[Sample], *tries: str) -> list[GradeItem]:

@@ -7,27 +7,16 @@ from typing import Any
 
 import torch
 
-from toolkit.core.config.load import load_config
-from toolkit.core.conversation_encoder import conversation_encoder
-from toolkit.core.models.base import LoadedModel, TrainingSettings
-from toolkit.core.models.load import choose_backend
-from toolkit.core.runs.counters import RunCounters
-from toolkit.core.runs.directory import RunDirectory
-from toolkit.dataserver.schemas import (
-    Component,
-    DatasetMeta,
-    GradeItem,
-    GradeResult,
-    Limits,
-    Meta,
-    Sample,
-    Split,
-    StageMeta,
-    WireMessage,
-)
-from toolkit.rl.clock import Clock
-from toolkit.rl.config.rl import RLConfig
-from toolkit.rl.curriculum import clock_of
+from posttrain.config.load import load_config
+from posttrain.conversation.encoder import conversation_encoder
+from posttrain.models.backend import LoadedModel, TrainingSettings
+from posttrain.models.load import choose_backend
+from posttrain.runs.counters import RunCounters
+from posttrain.runs.directory import RunDirectory
+from posttrain.dataserver.schemas import Component, DatasetMeta, GradeItem, GradeResult, Limits, Meta, Sample, Split, StageMeta, WireMessage
+from posttrain.rl.clock import Clock
+from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.curriculum import clock_of
 
 Rewards = Sequence[float | None]
 # Trainers can be used until the tests end.
@@ -94,8 +83,8 @@ def a_trainer(config: Path, server: WrittenServer, *overrides: str) -> Any:
     exact = ("model.dtype=float32", "lora.dropout=0", *overrides)
     settings = load_config(config, RLConfig, list(exact))
     loaded = load(settings)
-    from toolkit.rl.build import open_trainer
-    from toolkit.rl.run_plan import RunPlan
+    from posttrain.rl.build import open_trainer
+    from posttrain.rl.run_plan import RunPlan
 
     clock = clock_of(settings)
     run = RunDirectory(config.parent / "runs" / config.stem)

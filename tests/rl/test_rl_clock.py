@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataserver.dataserver_cases import make_config
-from toolkit.dataserver.sampling import Sampler, Sides
-from toolkit.errors import ConfigError
-from toolkit.rl.clock import Clock, Place, require_within_curriculum
+from posttrain.dataserver.data.sampling import Sampler, Sides
+from posttrain.errors import ConfigError
+from posttrain.rl.clock import Clock, Place, require_within_curriculum
 
 
 def clock(P: int, G: int, GA: int, SPG: int, mu: int = 1, W: int = 1) -> Clock:

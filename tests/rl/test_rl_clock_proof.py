@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from running import BIN
-from toolkit.errors import ConfigError
-from toolkit.rl.clock import Clock
+from posttrain.errors import ConfigError
+from posttrain.rl.clock import Clock
 
 SCRIPT = Path(__file__).with_name("clock_process.py")
 
@@ -87,7 +87,7 @@ WORKED = {
     Case(2, 4, 1, 1, 1, 2, True, True): [0, 1, 2, 3],
     Case(3, 2, 2, 2, 1, 1, True, True): [0, 1, 2, 3],
 }
-"""The table in toolkit.rl.clock, and the steps in which TRL generates."""
+"""The table in posttrain.rl.clock, and the steps in which TRL generates."""
 
 LEVELS = ((1, 2, 3, 4), (2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3), (1, 2), (True, False), (True, False))
 POSSIBLE = [case for case in (Case(*values) for values in product(*LEVELS)) if case.fits]

@@ -7,11 +7,11 @@ import pytest
 
 from rl.rl_runs import WriteRun, train_here
 from rl.rl_trainers import a_meta
-from toolkit.core.config.load import load_config
-from toolkit.dataserver.schemas import DatasetMeta
-from toolkit.errors import ConfigError
-from toolkit.rl.config.rl import RLConfig
-from toolkit.rl.curriculum import clock_of, require_fit, stage_name
+from posttrain.config.load import load_config
+from posttrain.dataserver.schemas import DatasetMeta
+from posttrain.errors import ConfigError
+from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.curriculum import clock_of, require_fit, stage_name
 
 HELD_OUT = [DatasetMeta(name="a", rows=10, validation_rows=0, digest="")]
 

@@ -12,14 +12,14 @@ from rich.console import Console
 from rl.rl_runs import WriteRun, folder_of, lines, train_here
 from rl.rl_trainers import WrittenServer
 from running import metrics
-from toolkit.core.intervals import mean_interval
-from toolkit.errors import RunError
-from toolkit.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
-from toolkit.inference.seeds import derive_seed
-from toolkit.rl.config.rl import EvaluationConfig
-from toolkit.rl.evaluation import Evaluator, discard_evaluations, evaluation_file, paired_difference
-from toolkit.rl.prompts import Prompt
-from toolkit.rl.report import change_table
+from posttrain.base.intervals import mean_interval
+from posttrain.errors import RunError
+from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
+from posttrain.inference.seeds import derive_seed
+from posttrain.rl.config.rl import EvaluationConfig
+from posttrain.rl.evaluation import Evaluator, discard_evaluations, evaluation_file, paired_difference
+from posttrain.rl.rollout.prompts import Prompt
+from posttrain.rl.report import change_table
 
 
 class Engine:

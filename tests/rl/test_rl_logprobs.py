@@ -9,10 +9,10 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM
 from trl.trainer.utils import selective_log_softmax_and_entropy
 
-from toolkit.core.models.compiled_layers import compile_layers
-from toolkit.core.training.labelled_head import LabelledHead
-from toolkit.core.training.shared_prompts import SharedPrompts
-from toolkit.rl.logprobs import CompletionLogprobs
+from posttrain.models.kernels.compiled_layers import compile_layers
+from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.kernels.shared_prompts import SharedPrompts
+from posttrain.rl.logprobs import CompletionLogprobs
 
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13]]
 COMPLETIONS = [[20, 21], [22, 23, 24, 25], [26]]

@@ -15,7 +15,7 @@ from cli.refusals import contents
 from dataserver.serving import Server, serving
 from rl.rl_runs import WriteRun, write_run
 from sharp_model import write_adapter
-from toolkit.cli.rl_train import main
+from posttrain.cli.rl_train import main
 
 WIDE = {"COLUMNS": "160"}
 TOKEN = "a-long-and-random-token"
@@ -246,7 +246,7 @@ def test_the_plan_of_a_run_that_is_there_tells_what_a_start_would_do(left_alone:
 CALL = """
 import sys
 sys.argv[0] = "toolkit-rl-train"
-from toolkit.cli.rl_train import main
+from posttrain.cli.rl_train import main
 try:
     main()
 finally:

@@ -19,7 +19,7 @@ from rl.rl_runs import (
     train_here,
     wait_for_step,
 )
-from toolkit.errors import ConfigError, ServerError
+from posttrain.errors import ConfigError, ServerError
 
 
 def test_a_killed_run_goes_on_bit_for_bit(left_alone: Path, a_run: WriteRun) -> None:

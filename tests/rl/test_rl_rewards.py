@@ -8,13 +8,13 @@ from transformers import TrainerState
 
 from rl.rl_runs import write_run
 from rl.rl_trainers import Rewards, WrittenServer, a_trainer, first_generation
-from toolkit.dataserver.schemas import GradeResult
-from toolkit.errors import RunError
-from toolkit.rl.clock import Clock
-from toolkit.rl.prompts import Prompt
-from toolkit.rl.rewards import TotalReward, statistics
-from toolkit.rl.rollouts import Timer
-from toolkit.rl.transcript import GradedCompletion
+from posttrain.dataserver.schemas import GradeResult
+from posttrain.errors import RunError
+from posttrain.rl.clock import Clock
+from posttrain.rl.rollout.prompts import Prompt
+from posttrain.rl.rewards import TotalReward, statistics
+from posttrain.rl.rollout.rollouts import Timer
+from posttrain.rl.transcript import GradedCompletion
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rl.rl_runs import WriteRun, folder_of, require_same_runs, run
-from toolkit.runs.diff import compare
-from toolkit.runs.folders import read_run
+from posttrain.inspect.diff import compare
+from posttrain.inspect.folders import read_run
 
 
 def test_the_same_command_twice_gives_the_same_numbers(

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from rl.rl_runs import STEPS, WriteRun, folder_of, journal, lines, train_here, training_rows
 from running import metrics
-from toolkit.core.chatml import render, text
-from toolkit.core.curriculum.order_hash import OrderHash
-from toolkit.core.messages import parse_conversation
+from posttrain.conversation.chatml import render, text
+from posttrain.data.curriculum.order_hash import OrderHash
+from posttrain.conversation.messages import parse_conversation
 
 NUMBERS = {
     "loss",
@@ -174,8 +174,8 @@ def test_the_adapter_at_the_root_is_that_of_the_last_step_and_has_learnt(left_al
 
 
 def test_the_model_can_be_merged_and_asked(left_alone: Path, tmp_path: Path) -> None:
-    from toolkit.cli.merge import main as merge
-    from toolkit.cli.predict import main as predict
+    from posttrain.cli.merge import main as merge
+    from posttrain.cli.predict import main as predict
 
     prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     prompts.write_text('{"prompt": "Say 3 apples."}\n{"prompt": "Say 4 apples."}\n')

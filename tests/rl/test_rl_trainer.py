@@ -10,8 +10,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from trl import GRPOConfig
 
-from toolkit.rl.taught import has_dropout, taught_rows
-from toolkit.rl.trainer import CurriculumGRPOTrainer
+from posttrain.rl.taught import has_dropout, taught_rows
+from posttrain.rl.trainer import CurriculumGRPOTrainer
 
 PROMPTS, LENGTH = 6, 4
 
@@ -82,7 +82,7 @@ def test_loss_and_gradient_are_those_of_all_completions(
     batch = inputs([0.5, 0.0, -1.0, 0.0], masks=[[1, 1, 1, 0], [1] * 4, [1, 1, 0, 0], [1] * 4])
 
     found = loss_and_gradients(trainer, batch)
-    monkeypatch.setattr("toolkit.rl.trainer.taught_rows", lambda batch, beta: None)
+    monkeypatch.setattr("posttrain.rl.trainer.taught_rows", lambda batch, beta: None)
     wanted = loss_and_gradients(trainer, batch)
 
     assert found[0] == pytest.approx(wanted[0], abs=1e-6)

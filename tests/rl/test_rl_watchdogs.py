@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from rl.rl_runs import WriteRun, training_rows
 from rl.rl_trainers import WrittenServer, a_meta, load
 from running import metrics
-from toolkit.core.config.load import load_config
-from toolkit.core.conversation_encoder import conversation_encoder
-from toolkit.core.runs.counters import RunCounters
-from toolkit.core.runs.directory import RunDirectory
-from toolkit.core.training.watchdogs import Watch, Watchdog
-from toolkit.dataserver.schemas import GradeItem, GradeResult
-from toolkit.errors import RunError
-from toolkit.rl.config.rl import RLConfig
-from toolkit.rl.curriculum import clock_of
-from toolkit.rl.watchdogs import AllTruncated, EntropyCollapse, EqualRewards, NoAdvantage, PolicyLossSpike
+from posttrain.config.load import load_config
+from posttrain.conversation.encoder import conversation_encoder
+from posttrain.runs.counters import RunCounters
+from posttrain.runs.directory import RunDirectory
+from posttrain.train.watchdogs import Watch, Watchdog
+from posttrain.dataserver.schemas import GradeItem, GradeResult
+from posttrain.errors import RunError
+from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.curriculum import clock_of
+from posttrain.rl.watchdogs import AllTruncated, EntropyCollapse, EqualRewards, NoAdvantage, PolicyLossSpike
 
 # Two groups of four completions, in each of which one is better.
 SOME_BETTER = (1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
@@ -167,8 +167,8 @@ def trained(
     """Train in this process, after `change` to the trainer; the steps at which each watchdog warned."""
     settings = load_config(config, RLConfig, ["model.dtype=float32", "lora.dropout=0", *overrides])
     loaded = load(settings)
-    from toolkit.rl.build import open_trainer
-    from toolkit.rl.run_plan import RunPlan
+    from posttrain.rl.build import open_trainer
+    from posttrain.rl.run_plan import RunPlan
 
     clock, run = clock_of(settings), RunDirectory(config.parent / "runs" / config.stem)
     run.path.mkdir(parents=True)

@@ -13,18 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from toolkit.core.hidden_secrets import (
-    DiscreetFormatter,
-    hidden,
-    hide_variable,
-    known_secrets,
-    without_passwords,
-    without_secrets,
-)
-from toolkit.dataserver.config.serving import ListenConfig
-from toolkit.dataserver.graders.http import HttpGrader
-from toolkit.dataserver.graders.llm_judge import LlmJudge
-from toolkit.rl.config.rl import DataserverSection
+from posttrain.base.secrets import DiscreetFormatter, hidden, hide_variable, known_secrets, without_passwords, without_secrets
+from posttrain.dataserver.config.serving import ListenConfig
+from posttrain.dataserver.graders.http import HttpGrader
+from posttrain.dataserver.graders.llm_judge import LlmJudge
+from posttrain.rl.config.rl import DataserverSection
 
 TOKEN = SECRETS["JUDGE_AUTH"]
 

@@ -13,8 +13,8 @@ from dataserver.graders.services import free_port
 from dataserver.serving import a_config
 from rl.rl_runs import write_run
 from running import BIN
-from toolkit.errors import ServerError
-from toolkit.rl.client import DataserverClient
+from posttrain.errors import ServerError
+from posttrain.rl.client.client import DataserverClient
 
 TOKEN = SECRETS["DATASERVER_TOKEN"]
 

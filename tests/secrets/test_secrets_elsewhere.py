@@ -12,10 +12,10 @@ from secret_services import echoing_line, echoing_services
 from dataserver.serving import a_config, serving
 from rl.rl_runs import write_run
 from running import BIN
-from toolkit.core.config.load import load_config
-from toolkit.dataserver.config.dataserver import DataserverConfig
-from toolkit.errors import ConfigError
-from toolkit.rl.config.rl import RLConfig
+from posttrain.config.load import load_config
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.errors import ConfigError
+from posttrain.rl.config.rl import RLConfig
 
 TOKEN = SECRETS["JUDGE_AUTH"]
 MARK = TOKEN[:17]

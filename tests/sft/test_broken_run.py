@@ -2,10 +2,10 @@
 
 import pytest
 
-from toolkit.core.config.load import load_config
-from toolkit.errors import RunError
-from toolkit.sft.config import SFTConfig
-from toolkit.sft.train import train
+from posttrain.config.load import load_config
+from posttrain.errors import RunError
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.train import train
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_before_it_is_saved(write_config, tmp_path):

@@ -5,11 +5,11 @@ import shutil
 import pytest
 from transformers import AutoTokenizer
 
-from toolkit.core.chatml import render, text
-from toolkit.core.config.load import load_config
-from toolkit.core.messages import parse_conversation
-from toolkit.sft.config import SFTConfig
-from toolkit.sft.train import train
+from posttrain.conversation.chatml import render, text
+from posttrain.config.load import load_config
+from posttrain.conversation.messages import parse_conversation
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.train import train
 
 MESSAGES = [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "7"}]
 # ChatML, with a system message of the base's own where a conversation has none.

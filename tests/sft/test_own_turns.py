@@ -5,14 +5,14 @@ import json
 import pytest
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 
-from toolkit.core.config.load import load_config
-from toolkit.merge.run import merge
-from toolkit.predict.config import load_predict_config
-from toolkit.predict.job import PredictJob
-from toolkit.predict.run import predict
-from toolkit.predict.weights import choose_weights
-from toolkit.sft.config import SFTConfig
-from toolkit.sft.train import train
+from posttrain.config.load import load_config
+from posttrain.merge.run import merge
+from posttrain.predict.config import load_predict_config
+from posttrain.predict.job import PredictJob
+from posttrain.predict.run import predict
+from posttrain.predict.weights import choose_weights
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.train import train
 
 TEMPLATE = (
     "{{ bos_token }}"

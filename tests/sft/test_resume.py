@@ -8,10 +8,10 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from running import kill_after, metrics
-from toolkit.core.config.load import load_config
-from toolkit.errors import ConfigError
-from toolkit.sft.config import SFTConfig
-from toolkit.sft.train import train
+from posttrain.config.load import load_config
+from posttrain.errors import ConfigError
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.train import train
 
 
 def test_a_killed_run_goes_on_bit_for_bit(write_config, toolkit, tmp_path):
@@ -45,12 +45,12 @@ def test_two_processes_go_on_bit_for_bit(write_config, toolkit, tmp_path):
 
 
 def test_a_resumed_run_fetches_no_row_of_an_earlier_step(write_config, tmp_path):
-    from toolkit.core.models.base import TrainingSettings
-    from toolkit.core.models.load import choose_backend
-    from toolkit.core.runs.counters import RunCounters
-    from toolkit.core.runs.directory import RunDirectory
-    from toolkit.sft.build import build_trainer
-    from toolkit.sft.data import prepare_data
+    from posttrain.models.backend import TrainingSettings
+    from posttrain.models.load import choose_backend
+    from posttrain.runs.counters import RunCounters
+    from posttrain.runs.directory import RunDirectory
+    from posttrain.sft.build import build_trainer
+    from posttrain.sft.data import prepare_data
 
     config = load_config(write_config(), SFTConfig)
     train(config, "run")

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from running import BIN, metrics
-from toolkit.core.runs.checkpoints import complete_checkpoints
-from toolkit.core.runs.directory import RunDirectory
+from posttrain.runs.checkpoints import complete_checkpoints
+from posttrain.runs.directory import RunDirectory
 
 # GiB of address space. A run of short rows takes 2.3.
 LIMIT = 5

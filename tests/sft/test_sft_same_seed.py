@@ -6,9 +6,9 @@ from pathlib import Path
 import yaml
 
 from running import metrics
-from toolkit.core.runs.metrics import TIMING_KEYS
-from toolkit.runs.diff import compare
-from toolkit.runs.folders import read_run
+from posttrain.runs.metrics import TIMING_KEYS
+from posttrain.inspect.diff import compare
+from posttrain.inspect.folders import read_run
 
 
 def test_the_same_command_twice_gives_the_same_numbers(write_config, toolkit, tmp_path: Path):

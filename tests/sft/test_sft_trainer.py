@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from running import metrics
-from toolkit.core.config.load import load_config
-from toolkit.core.models.base import TrainingSettings
-from toolkit.core.models.load import choose_backend
-from toolkit.core.runs.counters import RunCounters
-from toolkit.core.runs.directory import RunDirectory
-from toolkit.sft.build import build_trainer
-from toolkit.sft.config import SFTConfig
-from toolkit.sft.data import prepare_data
-from toolkit.sft.train import train
+from posttrain.config.load import load_config
+from posttrain.models.backend import TrainingSettings
+from posttrain.models.load import choose_backend
+from posttrain.runs.counters import RunCounters
+from posttrain.runs.directory import RunDirectory
+from posttrain.sft.build import build_trainer
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.data import prepare_data
+from posttrain.sft.train import train
 
 UNEVEN = [
     {"prompt": "Say one", "completion": "one"},

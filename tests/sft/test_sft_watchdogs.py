@@ -9,18 +9,18 @@ import pytest
 import torch
 
 from running import metrics
-from toolkit.core.config.load import load_config
-from toolkit.core.models.base import TrainingSettings
-from toolkit.core.models.load import choose_backend
-from toolkit.core.runs.counters import RunCounters
-from toolkit.core.runs.directory import RunDirectory
-from toolkit.core.step_plan import StepPlanner
-from toolkit.errors import RunError
-from toolkit.sft.build import build_trainer
-from toolkit.sft.config import SFTConfig
-from toolkit.sft.data import prepare_data
-from toolkit.sft.train import train
-from toolkit.sft.watchdogs import EndTokenUnlearnt
+from posttrain.config.load import load_config
+from posttrain.models.backend import TrainingSettings
+from posttrain.models.load import choose_backend
+from posttrain.runs.counters import RunCounters
+from posttrain.runs.directory import RunDirectory
+from posttrain.data.step_plan import StepPlanner
+from posttrain.errors import RunError
+from posttrain.sft.build import build_trainer
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.data import prepare_data
+from posttrain.sft.train import train
+from posttrain.sft.watchdogs import EndTokenUnlearnt
 
 QUICK = {"rows_per_step": 4, "micro_batch_size": 2, "learning_rate": 1e-2, "schedule": "constant"}
 

@@ -1,8 +1,8 @@
 """Trackers get the numbers only where the config asks for it."""
 
-from toolkit.core.config.load import load_config
-from toolkit.sft.config import SFTConfig
-from toolkit.sft.train import train
+from posttrain.config.load import load_config
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.train import train
 
 
 def test_tensorboard_gets_the_losses_of_the_run_and_keeps_them_in_its_folder(write_config, tmp_path):

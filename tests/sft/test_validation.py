@@ -3,11 +3,11 @@
 import pytest
 
 from running import metrics
-from toolkit.core.config.load import load_config
-from toolkit.core.models.load import choose_backend
-from toolkit.sft.config import SFTConfig
-from toolkit.sft.data import prepare_data
-from toolkit.sft.train import train
+from posttrain.config.load import load_config
+from posttrain.models.load import choose_backend
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.data import prepare_data
+from posttrain.sft.train import train
 
 
 def evaluations(run):

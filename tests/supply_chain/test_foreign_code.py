@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from toolkit.core.config.chat import ChatConfig
-from toolkit.core.config.model import ModelConfig
-from toolkit.core.conversation_encoder import conversation_encoder
-from toolkit.core.messages import Conversation, Message
-from toolkit.core.models.hf import HfBackend
-from toolkit.errors import DataError, ModelError
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.sections.model import ModelConfig
+from posttrain.conversation.encoder import conversation_encoder
+from posttrain.conversation.messages import Conversation, Message
+from posttrain.models.hf import HfBackend
+from posttrain.errors import DataError, ModelError
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ from dataserver.serving import a_config
 from dpo.dpo_runs import write_run as write_dpo_run
 from running import BIN
 from runs.small_sft import write_sft_run
-from toolkit.core.array_files import mapped_array
-from toolkit.core.config.data import DatasetConfig
-from toolkit.core.config.load import load_config
-from toolkit.core.models.load import choose_backend
-from toolkit.core.sources import open_source
-from toolkit.errors import DataError
-from toolkit.sft.config import SFTConfig
-from toolkit.sft.data import SFTData, prepare_data
+from posttrain.data.array_files import mapped_array
+from posttrain.config.sections.datasets import DatasetConfig
+from posttrain.config.load import load_config
+from posttrain.models.load import choose_backend
+from posttrain.data.sources import open_source
+from posttrain.errors import DataError
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.data import SFTData, prepare_data
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from pickle_traps import KINDS, torch_pickle
 from cli.refusals import the_one_error
 from running import BIN
 from runs.small_sft import write_sft_run
-from toolkit.core.config.model import ModelConfig
-from toolkit.core.models.hf import HfBackend, with_adapter
-from toolkit.core.models.location import locate_model
-from toolkit.errors import ModelError
+from posttrain.config.sections.model import ModelConfig
+from posttrain.models.hf import HfBackend, with_adapter
+from posttrain.models.location import locate_model
+from posttrain.errors import ModelError
 
 ADVICE = "convert them, by the command in docs/security.md, or take a model that has safetensors"
 

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from dataserver.serving import a_config
 from running import BIN
-from toolkit.core.config.model import ModelConfig
-from toolkit.core.models.hf import HfBackend
-from toolkit.core.models.location import CONVERT
+from posttrain.config.sections.model import ModelConfig
+from posttrain.models.hf import HfBackend
+from posttrain.models.location import CONVERT
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")

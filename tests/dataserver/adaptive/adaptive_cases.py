@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from dataserver.dataserver_cases import make_config, questions, write_rows
-from toolkit.dataserver.adaptive.planned import RowKey, RowPlace
-from toolkit.dataserver.journal.plans import RowStatistics
-from toolkit.dataserver.loaded import Loaded
+from posttrain.dataserver.adaptive.planned import RowKey, RowPlace
+from posttrain.dataserver.journal.plans import RowStatistics
+from posttrain.dataserver.runtime import Loaded
 
 SLOTS = 8
 

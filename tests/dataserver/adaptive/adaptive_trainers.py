@@ -13,9 +13,9 @@ import yaml
 from sqlalchemy import select
 
 from dataserver.dataserver_cases import questions, write_rows
-from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.database import open_database
-from toolkit.dataserver.journal.tables import grades, plans
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.tables import grades, plans
 
 SLOTS = 8
 ADAPTIVE: Mapping[str, Any] = {

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.database import open_database
-from toolkit.dataserver.journal.writer import JournalWriter
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.writer import JournalWriter
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -8,12 +8,12 @@ from adaptive_cases import adaptive_config
 from pydantic import ValidationError
 
 from dataserver.dataserver_cases import make_config
-from toolkit.core.config.dump import to_yaml
-from toolkit.core.config.load import load_config
-from toolkit.dataserver.adaptive.planner import Planner
-from toolkit.dataserver.config.adaptive import AdaptiveConfig
-from toolkit.dataserver.config.dataserver import DataserverConfig
-from toolkit.dataserver.plan import show_plan
+from posttrain.config.dump import to_yaml
+from posttrain.config.load import load_config
+from posttrain.dataserver.adaptive.planner import Planner
+from posttrain.dataserver.config.adaptive import AdaptiveConfig
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.plan import show_plan
 
 EASY = {"dataset": "easy", "share": {0: 0.5, 200: 0.0}}
 STAGES = [{"name": "all", "until_step": 10, "mix": {"hard": 1}}]

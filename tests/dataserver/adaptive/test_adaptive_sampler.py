@@ -12,15 +12,15 @@ from adaptive_cases import SLOTS, adaptive_config
 from sqlalchemy import Engine, func, select
 
 from dataserver.journal.journal_rows import row
-from toolkit.dataserver.adaptive.planned import RowPlace
-from toolkit.dataserver.adaptive.sampler import AdaptiveSampler
-from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.database import open_database
-from toolkit.dataserver.journal.plans import Plan, PlanStore
-from toolkit.dataserver.journal.tables import plans
-from toolkit.dataserver.journal.writer import JournalWriter
-from toolkit.dataserver.loaded import Loaded
-from toolkit.errors import ConfigError, ServerError
+from posttrain.dataserver.adaptive.planned import RowPlace
+from posttrain.dataserver.adaptive.sampler import AdaptiveSampler
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.plans import Plan, PlanStore
+from posttrain.dataserver.journal.tables import plans
+from posttrain.dataserver.journal.writer import JournalWriter
+from posttrain.dataserver.runtime import Loaded
+from posttrain.errors import ConfigError, ServerError
 
 _requests = count()
 

@@ -11,8 +11,8 @@ from adaptive_trainers import SLOTS, Trainers, grade_request, kept_plans, kept_r
 
 from dataserver.postgres import PostgresServer
 from dataserver.serving import good, serving, until
-from toolkit.core.curriculum.curriculum import Curriculum, Stage
-from toolkit.dataserver.journal.config import JournalConfig
+from posttrain.data.curriculum.curriculum import Curriculum, Stage
+from posttrain.dataserver.journal.config import JournalConfig
 
 _ITERATIONS = 20
 

@@ -1,6 +1,6 @@
 """The hash that takes the place of a random generator."""
 
-from toolkit.dataserver.adaptive.chance import chance
+from posttrain.dataserver.adaptive.chance import chance
 
 
 def test_it_is_the_same_on_every_machine() -> None:

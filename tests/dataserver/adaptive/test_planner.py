@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from adaptive_cases import SLOTS, adaptive_config, all_rows, statistics
 
-from toolkit.dataserver.adaptive.planned import PlannedRow, Reason, RowPlace, Statistics
-from toolkit.dataserver.adaptive.planner import Planner
-from toolkit.dataserver.loaded import Loaded
+from posttrain.dataserver.adaptive.planned import PlannedRow, Reason, RowPlace, Statistics
+from posttrain.dataserver.adaptive.planner import Planner
+from posttrain.dataserver.runtime import Loaded
 
 SOLVED, UNSOLVED, HALF = (1.0, 8), (0.0, 8), (0.5, 8)
 

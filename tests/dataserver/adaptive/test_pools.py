@@ -4,9 +4,9 @@ from math import nextafter
 
 import pytest
 
-from toolkit.dataserver.adaptive.pools import pool_weight
-from toolkit.dataserver.config.adaptive import PoolsConfig
-from toolkit.dataserver.journal.plans import RowStatistics
+from posttrain.dataserver.adaptive.pools import pool_weight
+from posttrain.dataserver.config.adaptive import PoolsConfig
+from posttrain.dataserver.journal.plans import RowStatistics
 
 POOLS = PoolsConfig(solved_at=0.75, unsolved_at=0.25, min_grades=4, solved_weight=0.125, unsolved_weight=0.5)
 

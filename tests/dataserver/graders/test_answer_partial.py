@@ -3,9 +3,9 @@
 import pytest
 from pydantic import ValidationError
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.answer_partial import AnswerPartial
-from toolkit.errors import DataError
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.answer_partial import AnswerPartial
+from posttrain.errors import DataError
 
 
 def test_the_defaults_are_a_scale_from_minus_2_to_5():

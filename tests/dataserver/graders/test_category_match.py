@@ -1,9 +1,9 @@
 import pytest
 from pydantic import ValidationError
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.category_match import CategoryMatch
-from toolkit.errors import DataError
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.category_match import CategoryMatch
+from posttrain.errors import DataError
 
 
 def test_labels_are_told_apart_where_ones_sign_is_part_of_anothers() -> None:

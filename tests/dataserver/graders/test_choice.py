@@ -1,10 +1,10 @@
 import pytest
 from pydantic import ValidationError
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.base import Score
-from toolkit.dataserver.graders.choice import Choice
-from toolkit.errors import DataError
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Score
+from posttrain.dataserver.graders.choice import Choice
+from posttrain.errors import DataError
 
 
 def chosen(text: str, grader: Choice | None = None, labels: str = "ABCD") -> str:

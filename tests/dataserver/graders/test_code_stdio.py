@@ -7,13 +7,13 @@ import psutil
 import pytest
 
 from dataserver.sandboxes import SANDBOXES
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.base import Score
-from toolkit.dataserver.graders.code_stdio import CodeStdio, last_program
-from toolkit.dataserver.pool import GradingPool
-from toolkit.dataserver.rewards import Judgement
-from toolkit.dataserver.workers import Setup, Task
-from toolkit.errors import DataError
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Score
+from posttrain.dataserver.graders.code_stdio import CodeStdio, last_program
+from posttrain.dataserver.grading.pool import GradingPool
+from posttrain.dataserver.grading.rewards import Judgement
+from posttrain.dataserver.grading.worker import Setup, Task
+from posttrain.errors import DataError
 
 SUMS = [{"input": "1 2\n", "output": "3\n"}, {"input": "5 -7\n", "output": "-2\n"}]
 ADD = "print(sum(map(int, input().split())))"

@@ -1,8 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.completion_length_cap import CompletionLengthCap
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.completion_length_cap import CompletionLengthCap
 
 
 def test_a_cap_that_caps_nothing_is_refused() -> None:

@@ -1,10 +1,10 @@
 import pytest
 from pydantic import ValidationError
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.base import Score
-from toolkit.dataserver.graders.contains import Contains
-from toolkit.errors import DataError
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Score
+from posttrain.dataserver.graders.contains import Contains
+from posttrain.errors import DataError
 
 
 def score(grader: Contains, text: str, gold: object = None) -> float:

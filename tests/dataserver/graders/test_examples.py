@@ -3,10 +3,10 @@
 import pytest
 
 from dataserver.sandboxes import runnable
-from toolkit.dataserver.graders.base import Abstain, Example, Grader, Score
-from toolkit.dataserver.graders.catalogue import built_in_graders
-from toolkit.dataserver.graders.python import PythonGrader
-from toolkit.dataserver.graders.remote import RemoteGrader
+from posttrain.dataserver.graders.base import Abstain, Example, Grader, Score
+from posttrain.dataserver.graders.catalogue import built_in_graders
+from posttrain.dataserver.graders.python import PythonGrader
+from posttrain.dataserver.graders.remote import RemoteGrader
 
 GRADERS = built_in_graders()
 # What a service or a user's code answers cannot be said here.

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.base import Score
-from toolkit.dataserver.graders.ifeval import IfEval
-from toolkit.dataserver.graders.ifeval_checks import CHECKS
-from toolkit.errors import DataError
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Score
+from posttrain.dataserver.graders.ifeval import IfEval
+from posttrain.dataserver.graders.ifeval_checks import CHECKS
+from posttrain.errors import DataError
 
 AT_LEAST = {"relation": "at least"}
 BELOW = {"relation": "less than"}

@@ -3,10 +3,10 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.base import Score
-from toolkit.dataserver.graders.json_schema import JsonSchema
-from toolkit.errors import DataError
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Score
+from posttrain.dataserver.graders.json_schema import JsonSchema
+from posttrain.errors import DataError
 
 
 def test_errors_beyond_the_limit_cost_no_more() -> None:

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.base import Abstain, Score
-from toolkit.dataserver.graders.language import Language
-from toolkit.dataserver.languages import prose_of
-from toolkit.errors import DataError
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Abstain, Score
+from posttrain.dataserver.graders.language import Language
+from posttrain.dataserver.graders.text.languages import prose_of
+from posttrain.errors import DataError
 
 SENTENCES = {
     "ar": "القاهرة هي عاصمة جمهورية مصر العربية وأكبر مدنها من حيث عدد السكان.",

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.base import Score
-from toolkit.dataserver.graders.latex_only import LatexOnly
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Score
+from posttrain.dataserver.graders.latex_only import LatexOnly
 
 
 def score(answer: str) -> float:

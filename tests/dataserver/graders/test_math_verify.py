@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.extraction import AfterMarker
-from toolkit.dataserver.graders.base import Score
-from toolkit.dataserver.graders.math_verify import MathVerify
-from toolkit.errors import DataError
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.text.extraction import AfterMarker
+from posttrain.dataserver.graders.base import Score
+from posttrain.dataserver.graders.math_verify import MathVerify
+from posttrain.errors import DataError
 
 
 def score(answer: str, gold: object, **params: Any) -> float:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.base import Score
-from toolkit.dataserver.graders.number_match import NumberMatch
-from toolkit.errors import DataError
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Score
+from posttrain.dataserver.graders.number_match import NumberMatch
+from posttrain.errors import DataError
 
 
 def score(answer: str, gold: object, **params: object) -> float:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.base import Score
-from toolkit.dataserver.graders.number_only import NumberOnly
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Score
+from posttrain.dataserver.graders.number_only import NumberOnly
 
 
 @pytest.mark.parametrize(

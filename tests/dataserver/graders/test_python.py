@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from toolkit.core.config.load import load_config
-from toolkit.core.config.strict import StrictModel
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.base import Abstain, Score
-from toolkit.dataserver.graders.catalogue import AnyGrader
-from toolkit.dataserver.graders.python import PythonGrader
-from toolkit.errors import ConfigError, ToolkitError
+from posttrain.config.load import load_config
+from posttrain.config.strict import StrictModel
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Abstain, Score
+from posttrain.dataserver.graders.catalogue import AnyGrader
+from posttrain.dataserver.graders.python import PythonGrader
+from posttrain.errors import ConfigError, ToolkitError
 
 ITEM = GradeInput("abc", "abc", gold="abc", record={"weight": 0.25})
 
@@ -54,7 +54,7 @@ def test_a_function_gets_the_params(tmp_path: Path) -> None:
 
 def test_a_function_can_answer_a_score_with_words_or_abstain(tmp_path: Path) -> None:
     code = """
-from toolkit.dataserver.graders.base import Abstain, Score
+from posttrain.dataserver.graders.base import Abstain, Score
 
 def score(item):
     if item.gold is None:

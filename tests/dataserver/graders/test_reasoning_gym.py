@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.base import Score
-from toolkit.dataserver.graders.reasoning_gym import ReasoningGym
-from toolkit.dataserver.graders.reasoning_gym_answers import is_harmless
-from toolkit.dataserver.procedural import ProceduralItems
-from toolkit.errors import DataError
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Score
+from posttrain.dataserver.graders.reasoning_gym import ReasoningGym
+from posttrain.dataserver.graders.reasoning_gym_answers import is_harmless
+from posttrain.dataserver.data.procedural import ProceduralItems
+from posttrain.errors import DataError
 
 # Those whose scorers hand the answer to eval, or to a parser that does.
 EVALUATING = (
@@ -86,7 +86,7 @@ def test_an_answer_is_never_run(name: str, tmp_path: Path) -> None:
 
 
 def test_the_attacks_would_run_without_the_check(tmp_path: Path) -> None:
-    from toolkit.dataserver.procedural import from_json, make_dataset
+    from posttrain.dataserver.data.procedural import from_json, make_dataset
 
     mark = tmp_path / "ran"
     attack = f"__import__('os').mkdir({str(mark)!r})"

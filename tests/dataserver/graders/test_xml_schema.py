@@ -1,10 +1,10 @@
 import pytest
 from pydantic import ValidationError
 
-from toolkit.dataserver.completions import GradeInput
-from toolkit.dataserver.graders.base import Score
-from toolkit.dataserver.graders.xml_schema import XmlSchema, XmlShape
-from toolkit.errors import DataError
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Score
+from posttrain.dataserver.graders.xml_schema import XmlSchema, XmlShape
+from posttrain.errors import DataError
 
 
 def score(grader: XmlSchema, text: str) -> Score:

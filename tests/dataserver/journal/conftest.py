@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.database import open_database
-from toolkit.dataserver.journal.reader import JournalReader
-from toolkit.dataserver.journal.writer import JournalWriter
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.reader import JournalReader
+from posttrain.dataserver.journal.writer import JournalWriter
 
 
 @pytest.fixture

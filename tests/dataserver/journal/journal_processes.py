@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from journal_rows import row
 
-from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.database import open_database
-from toolkit.dataserver.journal.writer import JournalStats, JournalWriter
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.writer import JournalStats, JournalWriter
 
 Answer = TypeVar("Answer")
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from toolkit.dataserver.completions import completion_digest
-from toolkit.dataserver.journal.reader import JournalReader, RowFilter
-from toolkit.dataserver.journal.rows import JournalRow, StoredRow
-from toolkit.dataserver.schemas import Component
+from posttrain.dataserver.graders.text.completions import completion_digest
+from posttrain.dataserver.journal.reader import JournalReader, RowFilter
+from posttrain.dataserver.journal.rows import JournalRow, StoredRow
+from posttrain.dataserver.schemas import Component
 
 ROW = JournalRow(
     config_id="c1",

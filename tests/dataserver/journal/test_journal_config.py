@@ -6,10 +6,10 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from toolkit.core.config.load import load_config
-from toolkit.core.config.strict import StrictModel
-from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.errors import ConfigError
+from posttrain.config.load import load_config
+from posttrain.config.strict import StrictModel
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.errors import ConfigError
 
 
 class Server(StrictModel):

@@ -8,10 +8,10 @@ from journal_processes import race
 from sqlalchemy import Engine, func, inspect, select, update
 
 from dataserver.postgres import PostgresServer
-from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.database import open_database
-from toolkit.dataserver.journal.tables import schema_version
-from toolkit.errors import ConfigError, ServerError
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.tables import schema_version
+from posttrain.errors import ConfigError, ServerError
 
 
 def test_a_new_journal_has_all_tables_and_may_be_opened_again(engine: Engine, config: JournalConfig):

@@ -17,11 +17,11 @@ from journal_rows import everything, row
 from sqlalchemy import Engine, event
 
 from dataserver.postgres import postgres_server
-from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.database import open_database
-from toolkit.dataserver.journal.reader import JournalReader
-from toolkit.dataserver.journal.writer import JournalWriter
-from toolkit.errors import ServerError
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.reader import JournalReader
+from posttrain.dataserver.journal.writer import JournalWriter
+from posttrain.errors import ServerError
 
 PROGRAM = [sys.executable, journal_processes.__file__]
 Small = tuple[JournalWriter, Engine, JournalConfig]

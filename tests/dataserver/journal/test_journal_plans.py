@@ -5,10 +5,10 @@ from journal_processes import race
 from journal_rows import rewarded, row
 from sqlalchemy import Engine
 
-from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.database import open_database
-from toolkit.dataserver.journal.plans import Plan, PlanStore, RowStatistics
-from toolkit.dataserver.journal.writer import JournalWriter
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.plans import Plan, PlanStore, RowStatistics
+from posttrain.dataserver.journal.writer import JournalWriter
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import pytest
 from journal_rows import rewarded, row
 from sqlalchemy import Engine
 
-from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.reader import JournalReader, RowFilter
-from toolkit.dataserver.journal.writer import JournalWriter
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.reader import JournalReader, RowFilter
+from posttrain.dataserver.journal.writer import JournalWriter
 
 
 @pytest.fixture

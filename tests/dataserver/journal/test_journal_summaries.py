@@ -4,15 +4,9 @@ import pytest
 from journal_rows import rewarded, row
 from sqlalchemy import Engine
 
-from toolkit.dataserver.journal.summaries import (
-    GroupCell,
-    JournalSummaries,
-    RewardCell,
-    RunSummary,
-    ScoreCell,
-)
-from toolkit.dataserver.journal.writer import JournalWriter
-from toolkit.dataserver.schemas import Component
+from posttrain.dataserver.journal.summaries import GroupCell, JournalSummaries, RewardCell, RunSummary, ScoreCell
+from posttrain.dataserver.journal.writer import JournalWriter
+from posttrain.dataserver.schemas import Component
 
 
 @pytest.fixture

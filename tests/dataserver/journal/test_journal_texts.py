@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from journal_rows import everything, row
 from sqlalchemy import Engine
 
-from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.reader import JournalReader
-from toolkit.dataserver.journal.rows import StoredRow
-from toolkit.dataserver.journal.writer import JournalWriter
-from toolkit.dataserver.schemas import Component
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.reader import JournalReader
+from posttrain.dataserver.journal.rows import StoredRow
+from posttrain.dataserver.journal.writer import JournalWriter
+from posttrain.dataserver.schemas import Component
 
 
 def test_a_long_completion_keeps_its_head_and_tail_and_the_digest_of_all(engine: Engine):

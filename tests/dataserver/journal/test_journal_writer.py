@@ -9,10 +9,10 @@ import pytest
 from journal_rows import everything, rewarded, row
 from sqlalchemy import Engine
 
-from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.reader import JournalReader
-from toolkit.dataserver.journal.writer import JournalWriter
-from toolkit.dataserver.schemas import Component
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.reader import JournalReader
+from posttrain.dataserver.journal.writer import JournalWriter
+from posttrain.dataserver.schemas import Component
 
 
 def test_a_row_comes_back_as_it_was_added(writer: JournalWriter, reader: JournalReader):

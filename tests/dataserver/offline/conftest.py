@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from offline_cases import load, write_config
 
-from toolkit.dataserver.loaded import Loaded
+from posttrain.dataserver.runtime import Loaded
 
 
 @pytest.fixture

@@ -11,20 +11,20 @@ from typing import Any
 import yaml
 
 from running import BIN
-from toolkit.core.config.load import load_config
-from toolkit.dataserver.config.dataserver import DataserverConfig
-from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.database import open_database
-from toolkit.dataserver.journal.rows import JournalRow
-from toolkit.dataserver.journal.writer import JournalWriter
-from toolkit.dataserver.loaded import Loaded
+from posttrain.config.load import load_config
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.rows import JournalRow
+from posttrain.dataserver.journal.writer import JournalWriter
+from posttrain.dataserver.runtime import Loaded
 
 # Scores by the word at its place in the completion: a number, or what to do instead.
 _TOLD = """
 import os
 import time
 
-from toolkit.dataserver.graders.base import Abstain, Score
+from posttrain.dataserver.graders.base import Abstain, Score
 
 
 class Told:
@@ -123,8 +123,8 @@ def write_journal(config: JournalConfig, graded: Sequence[Mapping[str, Any]], ru
 
 
 def _journal_row(number: int, line: Mapping[str, Any], run_id: str) -> JournalRow:
-    from toolkit.dataserver.completions import completion_digest
-    from toolkit.dataserver.schemas import Component
+    from posttrain.dataserver.graders.text.completions import completion_digest
+    from posttrain.dataserver.schemas import Component
 
     same = ("iteration", "stage", "dataset", "sample_id", "prompt", "gold", "completion", "completion_tokens",
             "truncated", "status", "reason", "reward")  # fmt: skip

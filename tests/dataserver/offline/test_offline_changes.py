@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from offline_cases import table_rows
 
-from toolkit.dataserver.offline.changes import Changes, kind_of_change
-from toolkit.dataserver.offline.completion import Judged
-from toolkit.dataserver.offline.earlier import Earlier
-from toolkit.dataserver.rows import Row
-from toolkit.dataserver.samples import Target
-from toolkit.dataserver.schemas import Component, GradeResult
+from posttrain.dataserver.offline.changes import Changes, kind_of_change
+from posttrain.dataserver.offline.completion import Judged
+from posttrain.dataserver.offline.earlier import Earlier
+from posttrain.dataserver.data.rows import Row
+from posttrain.dataserver.data.samples import Target
+from posttrain.dataserver.schemas import Component, GradeResult
 
 
 def component(score: float | None, weight: float | None, detail: str = "") -> Component:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from offline_cases import load, write_lines
 
-from toolkit.dataserver.loaded import Loaded
-from toolkit.dataserver.offline.completion import Completion
-from toolkit.dataserver.offline.completions import CompletionFile
-from toolkit.errors import DataError
+from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.offline.completion import Completion
+from posttrain.dataserver.offline.completions import CompletionFile
+from posttrain.errors import DataError
 
 ROW = {"dataset": "sums", "line": 1}
 

@@ -10,12 +10,12 @@ from offline_cases import write_journal, write_lines
 from sqlalchemy import text
 
 from dataserver.postgres import PostgresServer
-from toolkit.dataserver.journal.config import JournalConfig
-from toolkit.dataserver.journal.database import open_database
-from toolkit.dataserver.journal.reader import RowFilter
-from toolkit.dataserver.offline.earlier import Earlier, earlier_completions
-from toolkit.dataserver.offline.journals import journal_to_read
-from toolkit.errors import ConfigError, ToolkitError
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.reader import RowFilter
+from posttrain.dataserver.offline.earlier import Earlier, earlier_completions
+from posttrain.dataserver.offline.journals import journal_to_read
+from posttrain.errors import ConfigError, ToolkitError
 
 EVERYTHING = RowFilter()
 

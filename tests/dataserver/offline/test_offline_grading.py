@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from offline_cases import load, write_config
 
-from toolkit.dataserver.loaded import Loaded
-from toolkit.dataserver.offline.completion import Completion, Judged, graded_line
-from toolkit.dataserver.offline.grading import grade_all
-from toolkit.errors import ConfigError, DataError
+from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.offline.completion import Completion, Judged, graded_line
+from posttrain.dataserver.offline.grading import grade_all
+from posttrain.errors import ConfigError, DataError
 
 
 def completion(loaded: Loaded, number: int, text: str, iteration: int = 0) -> Completion:

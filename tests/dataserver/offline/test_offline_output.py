@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from offline_cases import read_lines
 
-from toolkit.dataserver.loaded import Loaded
-from toolkit.dataserver.offline.output import check_output, output_lines
-from toolkit.errors import ConfigError
+from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.offline.output import check_output, output_lines
+from posttrain.errors import ConfigError
 
 
 def refusal(loaded: Loaded, output: Path, *inputs: Path, overwrite: bool = False) -> str:

@@ -1,7 +1,7 @@
 """Why scores are missing: the most common reasons, with the place of the first of each."""
 
-from toolkit.dataserver.offline.reasons import Reasons
-from toolkit.dataserver.schemas import Component, GradeResult
+from posttrain.dataserver.offline.reasons import Reasons
+from posttrain.dataserver.schemas import Component, GradeResult
 
 
 def missing(status: str, detail: str) -> Component:

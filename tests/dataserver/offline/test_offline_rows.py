@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from offline_cases import load, write_config, write_lines
 
-from toolkit.core.config.data import ColumnsConfig
-from toolkit.dataserver.loaded import Loaded
-from toolkit.dataserver.offline.rows import RowFinder
-from toolkit.errors import DataError
-from toolkit.inference.engine import Completion, StopReason
-from toolkit.predict.answers import answer_line
-from toolkit.predict.inputs import read_inputs
+from posttrain.config.sections.datasets import ColumnsConfig
+from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.offline.rows import RowFinder
+from posttrain.errors import DataError
+from posttrain.inference.engine import Completion, StopReason
+from posttrain.predict.answers import answer_line
+from posttrain.predict.inputs import read_inputs
 
 
 def found(loaded: Loaded, **line: Any) -> str:

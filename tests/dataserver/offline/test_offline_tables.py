@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from toolkit.dataserver.offline.tables import Mean, table_of, weight_text
+from posttrain.dataserver.offline.tables import Mean, table_of, weight_text
 
 
 def lines_of(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

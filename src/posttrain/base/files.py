@@ -1,0 +1,134 @@
+"""Files that are whole or not there: writing, renaming and naming them by their content."""
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from posttrain.config.keys import as_shown
+from posttrain.errors import DataError
+
+
+@contextmanager
+def atomic_writer(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to. It takes the name `path` when the block ends, and never if the block fails."""
+    # A link stays a link: the file that it points to is replaced.
+    target = Path(os.path.realpath(path))
+    aside = temporary_sibling(target)
+    try:
+        with aside.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, target)
+    finally:
+        aside.unlink(missing_ok=True)
+    _fsync_folder(target.parent)
+
+
+def atomic_write_bytes(path: Path, data: bytes) -> None:
+    """Write a file of which a reader, even after a power cut, sees the old content or all of the new."""
+    with atomic_writer(path) as file:
+        file.write(data)
+
+
+def atomic_write_text(path: Path, text: str) -> None:
+    """`atomic_write_bytes` of the text as UTF-8, line ends as they are."""
+    atomic_write_bytes(path, text.encode())
+
+
+def atomic_rename_dir(source: Path, target: Path) -> None:
+    """Rename a folder durably; OSError where `target` is a folder that holds anything."""
+    os.rename(source, target)
+    for parent in {source.parent, target.parent}:
+        _fsync_folder(parent)
+
+
+@contextmanager
+def atomic_folder(folder: Path, is_whole: Callable[[Path], bool]) -> Iterator[Path]:
+    """An empty folder to fill. It takes the name `folder` when the block ends, and never if the block fails.
+
+    A folder of that name stays if `is_whole` says so, as when another process was first, and is replaced if not.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = temporary_sibling(folder)
+    aside.mkdir()
+    try:
+        yield aside
+        fsync_tree(aside)
+        if folder.is_dir() and not is_whole(folder):
+            shutil.rmtree(folder)
+        atomic_rename_dir(aside, folder)
+    except OSError:
+        if not folder.is_dir() or not is_whole(folder):
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def temporary_sibling(path: Path) -> Path:
+    """A hidden name in the same folder that nothing has yet, for making what will be renamed to `path`."""
+    # Part of the name is enough for a person; all of it could pass the file system's limit.
+    return path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
+
+
+def fsync_tree(folder: Path) -> None:
+    """Flush every file and folder under `folder`, and `folder` itself, to disk."""
+    for parent, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            file = Path(parent, name)
+            # Opening a pipe would wait for its other end, and a link's target is not part of the tree.
+            if stat.S_ISREG(file.lstat().st_mode):
+                fsync_file(file)
+        _fsync_folder(Path(parent))
+
+
+def fsync_file(path: Path) -> None:
+    """Flush the file to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def content_digest(path: Path) -> str:
+    """BLAKE2b of the file's bytes, as 32 hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def require_file(path: Path) -> None:
+    """Raise DataError unless `path` is a regular file that can be read."""
+    name = as_shown(path)
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise DataError(f"{name} is a folder; name a file in it")
+        # A pipe or a device gives its bytes once, if it ends at all; data are read twice, to hash them first.
+        if not stat.S_ISREG(mode):
+            raise DataError(f"{name} is a pipe or a device, not a file; write the data to a file first")
+        path.open("rb").close()
+    except FileNotFoundError:
+        raise DataError(f"no such file: {name}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {name}: {error.strerror or error}") from None
+    except ValueError as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{str(path)!r} cannot be the name of a file: {error}") from None
+
+
+def _fsync_folder(folder: Path) -> None:
+    try:
+        fsync_file(folder)
+    except OSError as error:
+        # Some network file systems have no such thing for folders; there is nothing better to do on them.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise

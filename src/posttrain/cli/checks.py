@@ -1,0 +1,70 @@
+"""What can be told to be wrong about a run before anything heavy is imported."""
+
+import os
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+
+from posttrain.config.sections.datasets import DatasetConfig
+from posttrain.config.keys import as_shown, on_one_line
+from posttrain.config.sections.run import RunConfig, require_run_name
+from posttrain.config.sections.training import TrainingConfig
+from posttrain.base.files import require_file
+from posttrain.errors import ConfigError, DataError
+
+
+def choose_run_name(given: str | None, run: RunConfig, config: Path) -> str:
+    """The name after `--run-name`, else the config's own, else that of its file; ConfigError if it cannot be one."""
+    name = run.name or config.stem if given is None else given
+    try:
+        return require_run_name(name)
+    except ConfigError as error:
+        where = (
+            "--run-name" if given is not None else "the config file's name is the run's, unless --run-name gives one"
+        )
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def require_room_for_run(run: RunConfig) -> None:
+    """Raise ConfigError where no folder can be made in `run.output_dir`, or a tracker is not installed."""
+    there = next(folder for folder in (run.output_dir, *run.output_dir.absolute().parents) if folder.exists())
+    if not there.is_dir():
+        raise ConfigError(f"run.output_dir: {as_shown(there)} is a file, so no run can be kept in it; name a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"run.output_dir: {as_shown(there)} may not be written to; name another folder")
+    missing = [tracker for tracker in run.trackers if find_spec(tracker) is None]
+    if missing:
+        packages = " ".join(missing)
+        raise ConfigError(f"run.trackers: not installed here: {packages}; pip install {packages}, or take it out")
+
+
+def require_optimizer(training: TrainingConfig) -> None:
+    """Raise ConfigError where the optimizer's package is not installed."""
+    if training.optimizer == "adamw_8bit" and find_spec("bitsandbytes") is None:
+        raise ConfigError(
+            "training.optimizer: adamw_8bit needs bitsandbytes and a CUDA device: pip install bitsandbytes, or set it "
+            "to adamw"
+        )
+
+
+def require_data_files(sources: Mapping[str, DatasetConfig]) -> None:
+    """Raise one DataError for all files that are not there; `sources` are the data sets by their keys in the config."""
+    problems = []
+    for key, source in sources.items():
+        path = Path(source.path)
+        if not path.is_absolute():  # a hub's id: what is meant as a local path is absolute once a config is loaded
+            continue
+        try:
+            require_file(path)
+        except DataError as error:
+            problems.append(f"{key}.path: {error}{_did_you_mean(path)}")
+    if problems:
+        raise DataError("\n  ".join([f"{len(problems)} files cannot be read:"] * (len(problems) > 1) + problems))
+
+
+def _did_you_mean(path: Path) -> str:
+    if path.exists() or not path.parent.is_dir():
+        return ""
+    close = get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1)
+    return f"; did you mean {on_one_line(close[0])}?" if close else ""

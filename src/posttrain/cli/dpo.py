@@ -1,0 +1,51 @@
+"""toolkit-dpo: preference optimisation."""
+
+from typing import Annotated
+
+from posttrain.cli import doorway
+from posttrain.cli.checks import choose_run_name, require_data_files, require_optimizer, require_room_for_run
+from posttrain.config.load import load_config
+from posttrain.config.sections.several_models import run_of_model
+from posttrain.base.extras import require_extra
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.several import train_each
+
+main = doorway.command_app()
+
+
+@main.command()
+def dpo(
+    config: doorway.ConfigFile,
+    set_: doorway.Overrides = None,
+    run_name: doorway.RunName = None,
+    model_index: doorway.ModelIndex = None,
+    output_dir: doorway.OutputDir = None,
+    resume: doorway.Resume = False,
+    overwrite: doorway.Overwrite = False,
+    dry_run: doorway.DryRun = False,
+    debug: doorway.Debug = False,
+    schema: Annotated[bool, doorway.schema_option(DPOConfig)] = False,
+    version: doorway.Version = False,
+) -> None:
+    """Train a chat model to prefer one answer to another, in the stages of a curriculum."""
+    with doorway.clear_errors(debug):
+        settings = load_config(config, DPOConfig, [*(set_ or ()), *doorway.as_override(output_dir)])
+        name = choose_run_name(run_name, settings.run, config)
+        require_room_for_run(settings.run)
+        require_data_files(settings.data_sources())
+        if settings.models and model_index is None:
+            switches = {"--resume": resume, "--overwrite": overwrite, "--dry-run": dry_run, "--debug": debug}
+            arguments = [str(config), "--run-name", name, *(word for given in set_ or () for word in ("--set", given))]
+            arguments += ["--output-dir", str(output_dir)] if output_dir is not None else []
+            arguments += [switch for switch, given in switches.items() if given]
+            return train_each(settings, name, arguments, dry_run=dry_run)
+        name, settings = run_of_model(name, settings.models, model_index), settings.of_model(model_index)
+        if dry_run:
+            from posttrain.dpo.plan import show_plan
+
+            return show_plan(settings, name, resume=resume, overwrite=overwrite)
+        require_extra("train", "toolkit-dpo")
+        require_optimizer(settings.training)  # not in a dry run, whose machine may be another than the run's
+        from posttrain.dpo.train import train
+
+        train(settings, name, resume=resume, overwrite=overwrite)

@@ -1,0 +1,43 @@
+"""toolkit-predict: answer the prompts of a file or folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from posttrain.cli import doorway
+from posttrain.base.extras import require_extra
+from posttrain.predict.config import load_predict_config
+from posttrain.predict.job import PredictJob
+from posttrain.predict.plan import show_plan
+from posttrain.predict.run import predict as answer
+from posttrain.predict.weights import Weights, choose_weights
+
+main = doorway.command_app()
+_WEIGHTS = "merged, adapter, or base (the model before training); auto takes merged where it is there and up to date."
+
+
+@main.command()
+def predict(
+    config: doorway.ConfigFile,
+    input_: Annotated[Path, typer.Argument(metavar="INPUT", help="A file of prompts, or a folder of .jsonl files.")],
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="The .jsonl file (or folder) to write.")],
+    weights: Annotated[Weights, typer.Option(help=_WEIGHTS)] = "auto",
+    checkpoint: Annotated[str | None, typer.Option(metavar="STEP", help="A checkpoint's step, or latest.")] = None,
+    set_: doorway.Overrides = None,
+    run_name: doorway.RunName = None,
+    model_index: doorway.ModelIndex = None,
+    overwrite: doorway.Overwrite = False,
+    dry_run: doorway.DryRun = False,
+    debug: doorway.Debug = False,
+    version: doorway.Version = False,
+) -> None:
+    """Answer every prompt of INPUT. A killed run goes on where it was when it is started again."""
+    with doorway.clear_errors(debug):
+        given = load_predict_config(config, set_ or ())
+        if not dry_run:
+            require_extra("train", "toolkit-predict")
+        which = {"checkpoint": checkpoint, "run_name": run_name, "model_index": model_index}
+        chosen = choose_weights(config, weights, **which, overrides=set_ or ())
+        job = PredictJob(chosen, given.generation, input_, output, given.on_bad_record, overwrite)
+        show_plan(job) if dry_run else answer(job)

@@ -1,0 +1,40 @@
+"""toolkit-rl-train: reinforcement learning from graded completions."""
+
+from typing import Annotated
+
+from posttrain.cli import doorway
+from posttrain.cli.checks import choose_run_name, require_optimizer, require_room_for_run
+from posttrain.config.load import load_config
+from posttrain.base.extras import require_extra
+from posttrain.rl.config.rl import RLConfig
+
+main = doorway.command_app()
+
+
+@main.command()
+def rl_train(
+    config: doorway.ConfigFile,
+    set_: doorway.Overrides = None,
+    run_name: doorway.RunName = None,
+    resume: doorway.Resume = False,
+    overwrite: doorway.Overwrite = False,
+    dry_run: doorway.DryRun = False,
+    debug: doorway.Debug = False,
+    schema: Annotated[bool, doorway.schema_option(RLConfig)] = False,
+    version: doorway.Version = False,
+) -> None:
+    """Train by GRPO or a relative, with prompts and rewards from a dataserver."""
+    with doorway.clear_errors(debug):
+        settings = load_config(config, RLConfig, set_ or ())
+        name = choose_run_name(run_name, settings.run, config)
+        require_room_for_run(settings.run)
+        if dry_run:
+            from posttrain.rl.plan import show_plan
+
+            show_plan(settings, name, resume=resume, overwrite=overwrite)
+            return
+        require_extra("train", "toolkit-rl-train")
+        require_optimizer(settings.training)  # not in a dry run, whose machine may be another than the run's
+        from posttrain.rl.train import train
+
+        train(settings, name, resume=resume, overwrite=overwrite)

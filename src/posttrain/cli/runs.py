@@ -1,0 +1,67 @@
+"""toolkit-runs: compare, verify and list runs."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from posttrain.cli import doorway
+
+main = doorway.command_app()
+_JSON: Any = typer.Option("--json", help="Print one JSON object.", metavar="")
+_RUN = "The folder of a run."
+_DIR = "The folder that holds the runs."
+
+
+@main.callback(help="Compare runs, verify them, and list them.")
+def runs(version: doorway.Version = False) -> None:
+    """Only what all of them share."""
+
+
+@main.command()
+def diff(
+    one: Annotated[Path, typer.Argument(metavar="A", help=_RUN)],
+    other: Annotated[Path, typer.Argument(metavar="B", help=_RUN)],
+    json: Annotated[bool, _JSON] = False,
+    debug: doorway.Debug = False,
+) -> None:
+    """Name every difference of A and B; exit code 1 where there is one besides times."""
+    with doorway.clear_errors(debug):
+        from posttrain.inspect.diff import compare
+        from posttrain.inspect.folders import read_run
+        from posttrain.inspect.show import show_comparison, show_comparison_as_json
+
+        comparison = compare(read_run(one), read_run(other))
+        show = show_comparison_as_json if json else show_comparison
+        show(comparison, (str(one), str(other)))
+    raise typer.Exit(0 if comparison.is_same else 1)
+
+
+@main.command()
+def verify(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help=_RUN)],
+    debug: doorway.Debug = False,
+) -> None:
+    """Recompute the row order of RUN and measure its checkpoints; exit code 1 where something does not hold."""
+    with doorway.clear_errors(debug):
+        from posttrain.base.console import console
+        from posttrain.inspect.folders import read_run
+        from posttrain.inspect.show import show_findings
+        from posttrain.inspect.verify import verify as findings_of
+
+        findings = findings_of(read_run(run), console.print)
+        show_findings(findings)
+    raise typer.Exit(any(each.outcome == "fails" for each in findings))
+
+
+@main.command("list")
+def list_(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help=_DIR)] = Path("runs"),
+    debug: doorway.Debug = False,
+) -> None:
+    """List the runs below DIR: how far each is, and what it has come to."""
+    with doorway.clear_errors(debug):
+        from posttrain.inspect.listing import list_runs
+        from posttrain.inspect.show import show_runs
+
+        show_runs(list_runs(folder), str(folder))

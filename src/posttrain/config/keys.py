@@ -1,0 +1,150 @@
+"""Key paths as people type them, the places they come from, and values as a message may show them."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from posttrain.base.secrets import without_passwords
+from posttrain.errors import ConfigError
+
+KeyPath = tuple[str | int, ...]
+
+
+class Place(NamedTuple):
+    """Where a key was written: `config.yaml:12`, or the `--set` that gave it."""
+
+    order: int
+    """Problems are sorted by it: the line in the file; overrides come after all lines."""
+
+    label: str
+    """What a message starts with."""
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong, on one line, without its place."""
+
+    path: KeyPath
+    text: str
+
+
+def nearest_place(places: Mapping[KeyPath, Place], path: KeyPath) -> Place:
+    """The place of the key, or of the innermost section around it that was written down."""
+    while path and path not in places:
+        path = path[:-1]
+    return places[path]
+
+
+# How many problems an error shows, and how much of one; it counts them all.
+_SHOWN_PROBLEMS = 20
+_LONGEST_PROBLEM = 2000
+_LONGEST_FILE_NAME = 1000
+
+
+def one_error(path: Path, problems: Sequence[str], *, are_all: bool = True) -> ConfigError:
+    """The problems of one config as one error for a person; `are_all` says that there are no more of them."""
+    shown = [text if len(text) <= _LONGEST_PROBLEM else f"{text[:_LONGEST_PROBLEM]}…" for text in problems]
+    if len(shown) == 1:
+        return ConfigError(shown[0])
+    head = f"{as_shown(path)} has {'' if are_all else 'more than '}{len(shown)} problems:"
+    left = len(shown) - _SHOWN_PROBLEMS
+    more = [f"... and {left} more"] if left > 0 else []
+    return ConfigError("\n".join([head, *(f"  {line}" for line in [*shown[:_SHOWN_PROBLEMS], *more])]))
+
+
+def as_shown(path: Path) -> str:
+    """A file's name as a message shows it: on one line, and without what would steer a terminal."""
+    name = str(path)
+    if len(name) > _LONGEST_FILE_NAME:
+        name = f"{name[: _LONGEST_FILE_NAME // 2]}…{name[-_LONGEST_FILE_NAME // 2 :]}"
+    return on_one_line(name)
+
+
+def on_one_line(text: str) -> str:
+    """Write line breaks and other characters that a terminal cannot show as escapes."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+_BARE_KEY = re.compile(r'[^."=\s]+')
+_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|[^."=\s]+')
+
+
+def dotted(path: KeyPath) -> str:
+    """`stages.0.until_step`, which can be pasted into `--set`; a key with a dot in it is put in quotes."""
+    return ".".join(_as_typed(str(part)) for part in path)
+
+
+def _as_typed(key: str) -> str:
+    key = key if len(key) <= _LONGEST_KEY else f"{key[: _LONGEST_KEY - 1]}…"
+    if _BARE_KEY.fullmatch(key) and key.isprintable():
+        return key
+    return json.dumps(key, ensure_ascii=not key.isprintable())
+
+
+def read_dotted(text: str) -> tuple[tuple[str, ...], str] | None:
+    """Read a key path from the start of `text`: its parts, and what follows. None where there is no path."""
+    parts, position = [], 0
+    while match := _KEY.match(text, position):
+        part = match.group()
+        try:
+            parts.append(json.loads(part) if part.startswith('"') else part)
+        except ValueError:
+            return None
+        position = match.end()
+        if text[position : position + 1] != ".":
+            return tuple(parts), text[position:]
+        position += 1
+    return None
+
+
+_SECRET = re.compile(
+    r"(^|[_\-.])(authorization|token|password|passwd|passphrase|api[_-]?key|(access|private)[_-]?key|secret|secrets)$",
+    re.I,
+)
+_LONGEST = 60
+# A URL is no longer than that.
+_LONGEST_SEARCHED = 2000
+VERY_LARGE = "a very large number"
+_LONGEST_KEY = 100
+
+
+def is_secret(path: KeyPath) -> bool:
+    """Whether a key on the path is named like a secret: `hf_token`, `api_key`; `max_tokens` is not."""
+    return any(isinstance(part, str) and _SECRET.search(part) for part in path)
+
+
+def mentions_secret(text: str) -> bool:
+    """Whether a word in text that could not be read yet is named like a secret."""
+    return any(_SECRET.search(word) for word in re.findall(r"[\w.-]+", text))
+
+
+def shown(value: Any, path: KeyPath = ()) -> str:
+    """A value as a message shows it: as YAML spells it where it can, short, and never a secret."""
+    if is_secret(path):
+        return "***"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    try:
+        text = repr(_masked(value))
+    except ValueError:  # Python refuses to write out an integer of thousands of digits
+        return VERY_LARGE
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """Text of at most 60 characters, on one line, without the passwords in its URLs."""
+    # What is cut would no longer be known as a URL with a password.
+    text = on_one_line(without_passwords(text[:_LONGEST_SEARCHED])[: _LONGEST + 1])
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _masked(value: Any) -> Any:
+    """The value without its secrets, and without what comes after all that can be shown of it."""
+    if isinstance(value, dict):
+        items = islice(value.items(), _LONGEST)
+        return {_masked(key): "***" if is_secret((key,)) else _masked(item) for key, item in items}
+    if isinstance(value, list):
+        return [_masked(item) for item in value[:_LONGEST]]
+    return without_passwords(value[:_LONGEST_SEARCHED])[:_LONGEST] if isinstance(value, str) else value

@@ -1,0 +1,130 @@
+"""Data sets, their columns, the validation split, and the curriculum's stages."""
+
+from typing import Annotated, Generic, Literal, Self, TypeVar
+
+from pydantic import Field, field_validator, model_validator
+
+from posttrain.config.names import OneLine
+from posttrain.config.references import LocalOrNamed
+from posttrain.config.strict import StrictModel
+
+ColumnName = Annotated[str, Field(min_length=1)]
+D = TypeVar("D", bound=StrictModel)
+
+
+class DistinctColumns(StrictModel):
+    """Base of sections whose values are names of columns."""
+
+    @model_validator(mode="after")
+    def _each_name_once(self) -> Self:
+        names = [name for name in self.model_dump().values() if name is not None]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} cannot stand for two things at once; rename one of them")
+        return self
+
+
+class ColumnsConfig(DistinctColumns):
+    """What the columns of a data set are called; a column that is not there is passed over."""
+
+    messages: ColumnName = "messages"
+    """Whole conversations: a list of `{role, content}`."""
+
+    prompt: ColumnName = "prompt"
+    """The user's text (or a list of messages), where there is no messages column."""
+
+    completion: ColumnName = "completion"
+    """The answer that belongs to the prompt."""
+
+    system: ColumnName | None = None
+    """A system message of its own for each row."""
+
+    tools: ColumnName | None = "tools"
+    """Tool definitions for the conversation, as a list of JSON objects; null reads none."""
+
+    weight: ColumnName | None = "weight"
+    """A factor on the row's loss, above 0; rows without it count 1, and null passes the column over."""
+
+
+class DataFileConfig(StrictModel):
+    """Where rows are read from."""
+
+    path: LocalOrNamed
+    """A `.jsonl`, `.json`, `.csv` or `.tsv` file (also with `.gz`), a `.parquet` file, or a Hugging Face data set:
+    `owner/name` or `owner/name:subset`."""
+
+    split: str = "train"
+    """Split of a Hugging Face data set."""
+
+
+class DatasetConfig(DataFileConfig):
+    """One source of conversations."""
+
+    columns: ColumnsConfig = ColumnsConfig()
+    """Names of the columns."""
+
+
+class HeldOutConfig(StrictModel, Generic[D]):
+    """Held-out rows of any kind of data set, and when they are asked."""
+
+    dataset: D | None = None
+    """A data set of its own."""
+
+    fraction: float | None = Field(default=None, gt=0, lt=1)
+    """Or: this share of every training data set, split off by content and seed, the same in every run."""
+
+    every: int = Field(default=50, ge=1)
+    """Optimizer steps between two evaluations."""
+
+    at_start: bool = True
+    """Measure once before the first step too, to see what training changes."""
+
+    patience: int | None = Field(default=None, ge=1)
+    """Stop after so many evaluations in a row without a better loss; null never stops early."""
+
+    min_improvement: float = Field(default=0.0, ge=0)
+    """How much lower the loss must be to count as better for `patience`."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.dataset is None) == (self.fraction is None):
+            raise ValueError("give one of `dataset` (a file of its own) and `fraction` (a share of the data)")
+        return self
+
+    @model_validator(mode="after")
+    def _improvement_is_read(self) -> Self:
+        if self.min_improvement and self.patience is None:
+            raise ValueError("min_improvement only says when patience runs out; give patience too, or leave it out")
+        return self
+
+
+class ValidationConfig(HeldOutConfig[DatasetConfig]):
+    """Held-out rows on which the loss is measured during training."""
+
+
+class StageConfig(StrictModel):
+    """One stage of the curriculum."""
+
+    name: OneLine = Field(min_length=1)
+    """Shown in the log, the progress bar and the plots."""
+
+    until_step: int = Field(ge=1)
+    """The optimizer step at which the stage ends, counted from the start of the run."""
+
+    mix: dict[str, Annotated[float, Field(ge=0)]] = Field(min_length=1)
+    """Data set names and their weights: each gets that share of the stage's rows."""
+
+    @field_validator("mix")
+    @classmethod
+    def _something_is_drawn(cls, mix: dict[str, float]) -> dict[str, float]:
+        return require_something_drawn(mix)
+
+
+def require_something_drawn(mix: dict[str, float]) -> dict[str, float]:
+    """A stage's weights as they are; ValueError where nothing could be drawn by them."""
+    if not any(mix.values()):
+        raise ValueError("all weights are 0, so there is nothing to draw; raise one of them")
+    return mix
+
+
+OnBadRecord = Literal["error", "skip"]

@@ -1,0 +1,57 @@
+"""Where a run is kept, how often it is saved, and who is told."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from posttrain.config.keys import shown
+from posttrain.config.names import one_line
+from posttrain.config.strict import ConfigPath, StrictModel
+from posttrain.errors import ConfigError
+
+# A file system takes 255 at most, and temporary neighbours have longer names.
+_LONGEST_NAME = 200
+
+Tracker = Literal["tensorboard", "wandb", "trackio"]
+
+
+class RunConfig(StrictModel):
+    """The run directory is `<output_dir>/<name>`."""
+
+    output_dir: ConfigPath = Path("runs")
+    """Folder that holds the runs."""
+
+    name: str | None = None
+    """Name of the run; the config file's name without its ending unless given."""
+
+    save_every: int = Field(default=100, ge=1)
+    """Optimizer steps between two checkpoints; one is always written at the end."""
+
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """How many of the newest checkpoints stay; the best one stays besides."""
+
+    export: Literal["last", "best"] = "last"
+    """Which weights the run directory ends up with: the last step's, or the best (validation loss, held-out reward)."""
+
+    trackers: tuple[Tracker, ...] = ()
+    """Where metrics are sent besides `metrics.jsonl`; nowhere unless asked."""
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_a_folders(cls, name: str | None) -> str | None:
+        return name if name is None else require_run_name(name)
+
+
+def require_run_name(name: str) -> str:
+    """The name as it is; ConfigError unless it can be that of one folder."""
+    if not name.strip() or name in (".", "..") or "\0" in name or Path(name).name != name:
+        raise ConfigError(f"a run's name is that of one folder, without a slash, so not {shown(name)}")
+    try:
+        one_line(name)
+    except ValueError as error:
+        raise ConfigError(f"a run's name is that of one folder: {error}") from None
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        raise ConfigError(f"a run's name is that of one folder, of at most {_LONGEST_NAME} bytes: not {shown(name)}")
+    return name

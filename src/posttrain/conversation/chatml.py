@@ -1,0 +1,192 @@
+"""ChatML: a conversation as a list of segments, each with its kind and whether it is trained.
+
+One turn is `<|im_start|>role\\ncontent<|im_end|>\\n`, cut into five segments: control `<|im_start|>`, header
+`role\\n`, content, control `<|im_end|>`, header `\\n`. Segments rather than text, because text cannot tell a
+control token from the same characters typed by a user, and because a prompt that ends at a segment border is
+tokenised exactly as it is in training, whatever the answer starts with.
+
+Trained is the content of assistant turns and their `<|im_end|>`. Never a header, nor the newline after
+`<|im_end|>`: generation stops before it.
+
+Tools, tool calls, tool results and reasoning are written as in the Qwen chat templates, byte for byte: tools
+in the system turn (which is made where there is none, and then holds nothing else), a call as a `<tool_call>`
+block in the assistant's content, neighbouring results together in one user turn. JSON is always valid JSON.
+`reasoning` "" is written as an empty block, None as no block, whereas Qwen3's template adds an empty block to
+a last turn without reasoning. Text inside `content` is never searched for such a block.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import groupby
+from typing import Literal
+
+from posttrain.conversation.messages import Conversation, Message, Role, ToolCall
+from posttrain.errors import ConfigError
+
+IM_START = "<|im_start|>"
+IM_END = "<|im_end|>"
+
+TrainOn = Literal["last", "all"]
+ReasoningHistory = Literal["keep", "drop"]
+
+_TOOLS_BEFORE = """# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>"""
+
+_TOOLS_AFTER = """
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> \
+XML tags:
+<tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call>"""
+
+
+class Kind(StrEnum):
+    """What a segment is, which decides how it is tokenised."""
+
+    CONTROL = "control"
+    """One control token, by its id."""
+    HEADER = "header"
+    """Text that the format itself puts there."""
+    CONTENT = "content"
+    """Text of the conversation: no control token can come out of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of a turn; `role` is the message's own, so it is "tool" where the header says user."""
+
+    text: str
+    kind: Kind
+    role: Role
+    trained: bool = False
+
+
+def render(
+    conversation: Conversation,
+    *,
+    default_system: str | None = None,
+    train_on: TrainOn = "all",
+    reasoning_history: ReasoningHistory = "keep",
+) -> list[Segment]:
+    """The whole conversation. `default_system` is added only where there is no system message.
+
+    `reasoning_history="drop"` leaves out the reasoning of assistant turns before the last user message.
+    ConfigError where that would take the reasoning out of a turn that is trained: the model would learn to
+    answer without it.
+    """
+    conversation = with_default_system(conversation, default_system)
+    trained = trained_turns(conversation.messages, train_on)
+    first_kept = _first_with_reasoning(conversation.messages, reasoning_history)
+    for index in trained:
+        if index < first_kept and conversation.messages[index].reasoning is not None:
+            raise ConfigError(
+                "reasoning_history: drop would train an earlier assistant turn without its reasoning; "
+                "set it to keep, or train only turns after the last user message"
+            )
+    return _segments(conversation, trained, first_kept)
+
+
+def render_prompt(
+    conversation: Conversation,
+    *,
+    default_system: str | None = None,
+    reasoning_history: ReasoningHistory = "keep",
+) -> list[Segment]:
+    """All messages of the conversation, then the start of the assistant's next turn; nothing is trained.
+
+    For a conversation without its last assistant message these segments are, but for `trained`, the first
+    ones of the whole conversation: what is asked of a model is what it was trained to continue.
+    """
+    conversation = with_default_system(conversation, default_system)
+    first_kept = _first_with_reasoning(conversation.messages, reasoning_history)
+    segments = _segments(conversation, frozenset(), first_kept)
+    return [*segments, *_turn("assistant", "")[:2]]
+
+
+def text(segments: Iterable[Segment]) -> str:
+    """The whole as text: for people and for comparisons. Models are given ids."""
+    return "".join(segment.text for segment in segments)
+
+
+def with_default_system(conversation: Conversation, default_system: str | None) -> Conversation:
+    """The same conversation, opened by `default_system` if one is given and it has no system message."""
+    messages = conversation.messages
+    if default_system is None or (messages and messages[0].role == "system"):
+        return conversation
+    return replace(conversation, messages=(Message("system", default_system), *messages))
+
+
+def trained_turns(messages: tuple[Message, ...], train_on: TrainOn) -> frozenset[int]:
+    """Indices of the assistant messages that are trained: all or the last, less those with `train` false."""
+    turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
+    chosen = turns[-1:] if train_on == "last" else turns
+    return frozenset(index for index in chosen if messages[index].train)
+
+
+def _first_with_reasoning(messages: tuple[Message, ...], reasoning_history: ReasoningHistory) -> int:
+    """Index from which on reasoning is written: everything, or what follows the last user message."""
+    users = [index for index, message in enumerate(messages) if message.role == "user"]
+    return users[-1] if users and reasoning_history == "drop" else 0
+
+
+def _segments(conversation: Conversation, trained: frozenset[int], first_kept: int) -> list[Segment]:
+    messages = conversation.messages
+    segments: list[Segment] = []
+    if conversation.tools and not (messages and messages[0].role == "system"):
+        segments += _turn("system", _tools_text(conversation.tools))
+    for are_results, group in groupby(enumerate(messages), key=lambda item: item[1].role == "tool"):
+        if are_results:
+            segments += _turn("tool", "\n".join(_tool_response(message.content) for _, message in group))
+            continue
+        for index, message in group:
+            content = message.content
+            if message.role == "assistant":
+                content = _assistant_content(message, with_reasoning=index >= first_kept)
+            elif index == 0 and message.role == "system" and conversation.tools:
+                content += "\n\n" + _tools_text(conversation.tools)
+            segments += _turn(message.role, content, trained=index in trained)
+    return segments
+
+
+def _turn(role: Role, content: str, trained: bool = False) -> list[Segment]:
+    header = "user" if role == "tool" else role
+    return [
+        Segment(IM_START, Kind.CONTROL, role),
+        Segment(f"{header}\n", Kind.HEADER, role),
+        Segment(content, Kind.CONTENT, role, trained),
+        Segment(IM_END, Kind.CONTROL, role, trained),
+        Segment("\n", Kind.HEADER, role),
+    ]
+
+
+def _assistant_content(message: Message, with_reasoning: bool) -> str:
+    content = message.content
+    if with_reasoning and message.reasoning is not None:
+        # The newlines around both belong to the format, so that a parsed answer renders as it was sampled.
+        reasoning = message.reasoning.strip("\n")
+        content = f"<think>\n{reasoning}\n</think>\n\n{content.lstrip(chr(10))}"
+    calls = "\n".join(_tool_call(call) for call in message.tool_calls)
+    separator = "\n" if calls and message.content else ""
+    return content + separator + calls
+
+
+def _tool_call(call: ToolCall) -> str:
+    body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{body}\n</tool_call>"
+
+
+def _tool_response(content: str) -> str:
+    return f"<tool_response>\n{content}\n</tool_response>"
+
+
+def _tools_text(tools: tuple[dict, ...]) -> str:
+    lines = "".join("\n" + json.dumps(tool, ensure_ascii=False) for tool in tools)
+    return _TOOLS_BEFORE + lines + _TOOLS_AFTER

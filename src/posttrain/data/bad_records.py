@@ -1,0 +1,56 @@
+"""What is wrong with the records of a source, as the messages that tell of it: all at once, each by its place."""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+
+from posttrain.config.keys import on_one_line
+from posttrain.errors import DataError, ToolkitError
+
+# How many bad records an error shows; it counts them all.
+SHOWN_FAULTS = 20
+
+# A fault may quote what is in the data.
+_LONGEST_FAULT = 300
+
+
+def clipped(text: str) -> str:
+    """The text at a length that a message can hold, and on one line, whatever the data hold."""
+    return on_one_line(text[:_LONGEST_FAULT]) + "..." * (len(text) > _LONGEST_FAULT)
+
+
+def refusal(name: str, faults: list[str], usable: int, *, count: int | None = None, others: str = "") -> DataError:
+    """The error that tells of the bad records of a source.
+
+    Args:
+        faults: `place: reason` of each, or of the first of them.
+        count: how many there are, if `faults` has not all.
+        others: what is said of those that are not shown.
+    """
+    count = len(faults) if count is None else count
+    head = f"{name} has {count} bad record{'s' * (count > 1)}"
+    head += "" if usable else " and no usable one"
+    more = [f"... and {count - SHOWN_FAULTS} more{others}"] if count > SHOWN_FAULTS else []
+    advice = ["correct them, or leave them out by on_bad_record: skip"] if usable else []
+    return DataError("\n".join([f"{head}:", *(f"  {line}" for line in [*faults[:SHOWN_FAULTS], *more]), *advice]))
+
+
+def require_columns(name: str, named: Mapping[str, str], usual: Mapping[str, str], seen: Collection[str]) -> None:
+    """Raise DataError where an optional column was given a name of its own and is in no record: it is misspelled."""
+    for meaning in ("system", "tools", "weight"):
+        column = named.get(meaning)
+        if column is not None and column != usual.get(meaning) and column not in seen:
+            near = get_close_matches(column, seen, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise DataError(f"{name}: columns.{meaning} is {column!r}, which no record has{hint}")
+
+
+@contextmanager
+def bad_records_first(records: Iterator[object]) -> Iterator[None]:
+    """Where what is done with `records` fails, check the rest of them: their faults are told before its own."""
+    try:
+        yield
+    except ToolkitError:
+        for _ in records:
+            pass
+        raise

@@ -1,0 +1,224 @@
+"""JSON Lines, and JSON arrays, as numbered objects in which a bad line is a value and not an exception.
+
+Reading goes through the file once, in bytes. JSON is taken strictly where laxness would change data unseen:
+a repeated key, NaN and Infinity are faults. A line ends at "\\n" alone, because strings may hold the other
+characters that Unicode calls line ends.
+"""
+
+import codecs
+import gzip
+import io
+import json
+import math
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from posttrain.config.keys import as_shown, on_one_line
+from posttrain.base.files import atomic_writer, require_file
+from posttrain.errors import DataError
+
+MAX_LINE_BYTES = 64 * 1024 * 1024
+
+# A JSON array is read as a whole, which takes several times its size in memory.
+MAX_ARRAY_BYTES = 512 * 1024 * 1024
+
+# Far beyond any tool schema, and far from where Python's own recursion, which depends on the caller, ends.
+MAX_DEPTH = 100
+
+_SPACE = b" \t\r\n"
+_BETWEEN_ELEMENTS = re.compile(r"[ \t\r\n,]*")
+_KINDS = {
+    list: "an array",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "a boolean",
+    type(None): "null",
+}
+_NOT_UTF8_AT_ALL = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16", b"\x1f\x8b": "gzip"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line that is not blank, counted from 1: an object, or the fault for which it is none."""
+
+    number: int
+    value: dict[str, Any] | None
+    fault: str | None = None
+
+
+def read_jsonl(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
+    """Every line that is not blank, unpacked if named `.gz`; DataError where there is no file to read."""
+    for number, raw in numbered_lines(path, max_line_bytes):
+        if raw is None:
+            yield Line(number, None, f"longer than {max_line_bytes} bytes")
+        # A BOM starts no JSON value, so one within the file is left over from files put together.
+        elif text := raw.removeprefix(codecs.BOM_UTF8).strip(_SPACE):
+            yield _line(number, text)
+
+
+def read_json(path: Path) -> Iterator[Line]:
+    """Elements of a JSON array, each with the line it starts on; a file that is no array is JSON Lines."""
+    with open_bytes(path) as file, unreadable(path):
+        is_array = file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip(_SPACE).startswith(b"[")
+    return _array_elements(path) if is_array else read_jsonl(path)
+
+
+def json_line(value: object) -> bytes:
+    """One object as a line with its end; what UTF-8 cannot hold (half a surrogate pair) is escaped."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(value, allow_nan=False).encode() + b"\n"
+
+
+def write_jsonl(path: Path, values: Iterable[object]) -> None:
+    """Write a file of one line per value, all or nothing."""
+    with atomic_writer(path) as file:
+        file.writelines(json_line(value) for value in values)
+
+
+def append_jsonl(path: Path, values: Iterable[object]) -> None:
+    """Add one line per value; a last line that a killed process left without its end is ended first."""
+    with path.open("a+b") as file:
+        if file.seek(0, io.SEEK_END):
+            file.seek(-1, io.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.writelines(json_line(value) for value in values)
+
+
+def open_bytes(path: Path) -> io.BufferedIOBase:
+    """The file's content, unpacked if it is named `.gz`."""
+    require_file(path)
+    return cast(io.BufferedIOBase, gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb"))
+
+
+def numbered_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes | None]]:
+    """Lines with their ends, counted from 1; None in the place of one that is too long to be held."""
+    number = 0
+    with open_bytes(path) as file, unreadable(path):
+        while raw := file.readline(max_line_bytes + 1):
+            number += 1
+            too_long = len(raw) > max_line_bytes and not raw.endswith(b"\n")
+            while too_long and raw and not raw.endswith(b"\n"):
+                raw = file.readline(1 << 20)
+            yield number, None if too_long else raw
+
+
+@contextmanager
+def unreadable(path: Path) -> Iterator[None]:
+    """Turn what a damaged disk or `.gz` file raises in the middle of reading into DataError."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{as_shown(path)} cannot be read to its end: {on_one_line(str(error))}") from None
+
+
+def parse_object(raw: bytes) -> dict[str, Any]:
+    """One JSON object; DataError says in one sentence, without a place in the file, why it is none."""
+    value = parse_json(raw)
+    if not isinstance(value, dict):
+        raise DataError(f"not a JSON object but {_KINDS[type(value)]}")
+    return value
+
+
+def parse_json(raw: bytes) -> Any:
+    """One JSON value, taken strictly; DataError as in `parse_object`."""
+    try:
+        value = json.loads(
+            raw.decode(), object_pairs_hook=unrepeated, parse_constant=_refuse_constant, parse_float=_finite_float
+        )
+    except DataError:
+        raise
+    except UnicodeDecodeError as error:
+        kind = next((kind for mark, kind in _NOT_UTF8_AT_ALL.items() if raw.startswith(mark)), None)
+        hint = f"; this looks like {kind}" if kind else ""
+        raise DataError(f"not UTF-8 at byte {error.start + 1} (0x{raw[error.start]:02x}){hint}") from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"not JSON at column {error.colno}: {error.msg}") from None
+    except RecursionError:
+        raise DataError(f"nested deeper than {MAX_DEPTH} levels") from None
+    except ValueError:
+        raise DataError("not usable JSON: an integer of thousands of digits") from None
+    if _is_too_deep(value):
+        raise DataError(f"nested deeper than {MAX_DEPTH} levels")
+    return value
+
+
+def _line(number: int, raw: bytes) -> Line:
+    try:
+        return Line(number, parse_object(raw))
+    except DataError as error:
+        return Line(number, None, str(error))
+
+
+def _array_elements(path: Path) -> Iterator[Line]:
+    # Broken bytes come through as lone surrogates, so that they are the fault of one element.
+    text = _whole_array(path).removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{as_shown(path)}:{error.lineno}: not JSON at column {error.colno}: {error.msg}") from None
+    except (RecursionError, ValueError):
+        raise DataError(f"{as_shown(path)}: nested too deep, or an integer of thousands of digits") from None
+    # The text is known to be one array: what stands between its elements needs no further check.
+    decoder, number, position = json.JSONDecoder(), 1, 0
+    end = text.index("[") + 1
+    while True:
+        start = cast(re.Match[str], _BETWEEN_ELEMENTS.match(text, end)).end()
+        if text[start] == "]":
+            return
+        number, position = number + text.count("\n", position, start), start
+        end = decoder.raw_decode(text, start)[1]
+        yield _line(number, text[start:end].encode("utf-8", "surrogateescape"))
+
+
+def _whole_array(path: Path) -> bytes:
+    whole = bytearray()
+    with open_bytes(path) as file, unreadable(path):
+        while part := file.read(1 << 20):
+            whole += part
+            if len(whole) > MAX_ARRAY_BYTES or path.stat().st_size > MAX_ARRAY_BYTES:
+                raise DataError(
+                    f"{as_shown(path)} is larger than {MAX_ARRAY_BYTES // 2**20} MiB, and an array is read as a whole; "
+                    "write one object per line, and call the file .jsonl"
+                )
+    return bytes(whole)
+
+
+def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The keys and values of a JSON object; DataError where a key stands there twice."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise DataError(f"key {twice[:60]!r} stands in one object more than once")
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise DataError(f"{name} is not JSON; leave the value out or write null")
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise DataError(f"{text[:60]} is larger than any float")
+    return number
+
+
+def _is_too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [item for item in level if isinstance(item, dict | list)]
+        if not level:
+            return False
+        inner = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [item for items in inner for item in items]
+    return True

@@ -1,0 +1,186 @@
+"""One row of a data set as a conversation and a weight, whichever columns it came in.
+
+A row is either whole `messages`, or a `prompt` (text, or a list of messages) with its `completion`
+(likewise). Where both are there, `messages` counts. Columns that are null count as absent, and columns that
+nobody named are passed over: data sets carry ids, sources and scores that are no business of ours.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from posttrain.data.json_lines import parse_json
+from posttrain.conversation.messages import Conversation, Message, parse_conversation
+from posttrain.errors import ConfigError, DataError
+
+# Outside of it a weight is a slip, or becomes 0 or infinity as a 32-bit float.
+MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6
+
+_SHOWN_COLUMNS = 12
+
+
+class EmptyAnswerError(DataError):
+    """A row is as it should be, but there is nothing in the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What the columns of a data set are called; None says that there is no such column."""
+
+    messages: str | None = "messages"
+    prompt: str | None = "prompt"
+    completion: str | None = "completion"
+    system: str | None = None
+    tools: str | None = "tools"
+    weight: str | None = "weight"
+
+    def __post_init__(self) -> None:
+        if self.messages is None and self.prompt is None:
+            raise ConfigError("columns: name at least one of messages and prompt")
+        names = list(self.names().values())
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise ConfigError(f"columns: {', '.join(sorted(twice))} cannot stand for two things at once")
+
+    def names(self) -> dict[str, str]:
+        """Each meaning that has a column, and the column's name."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {meaning: name for meaning, name in given.items() if name is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A usable row: its place among the usable rows, counted from 0, and in its source, counted from 1."""
+
+    index: int
+    line: int
+    conversation: Conversation
+    weight: float
+
+
+def parse_record(row: Mapping[str, Any], columns: Columns, *, require_answer: bool) -> tuple[Conversation, float]:
+    """The conversation in a row and the factor on its loss; DataError names the first fault.
+
+    With `require_answer` there must be something to learn: an assistant turn that may be trained and is not
+    empty, and no empty one at the end; where that is all that is wrong, the error is an EmptyAnswerError.
+    """
+    names = columns.names()
+    given = {meaning: row[name] for meaning, name in names.items() if row.get(name) is not None}
+    tools = _from_json_text(given.get("tools"), columns.tools)
+    if "messages" in given:
+        messages = _from_json_text(given["messages"], columns.messages)
+        conversation = _conversation(messages, names["messages"], tools)
+    elif "prompt" in given and ("completion" in given or not require_answer):
+        conversation = _prompt_and_completion(given, names, tools, require_answer)
+    else:
+        raise DataError(missing_columns(row, columns, require_answer))
+    if "system" in given:
+        conversation = _with_system(conversation, given["system"], names["system"])
+    if require_answer:
+        _require_answer(conversation.messages)
+    return conversation, _weight(given.get("weight", 1.0), columns.weight)
+
+
+def missing_columns(row: Mapping[str, Any], columns: Columns, require_answer: bool) -> str:
+    """Which columns were wanted, and which ones the row has."""
+    pair = [columns.prompt, columns.completion] if require_answer else [columns.prompt]
+    alternatives = [[columns.messages], pair]
+    wanted = " or ".join(" and ".join(repr(name) for name in names) for names in alternatives if None not in names)
+    return f"wants {wanted}, has {columns_found(row)}; the `columns` section can rename them"
+
+
+def columns_found(row: Mapping[str, Any]) -> str:
+    """The columns of a row as an error names them."""
+    found = [f"{str(name)[:60]!r}{' (null)' * (value is None)}" for name, value in row.items()]
+    more = f" and {len(found) - _SHOWN_COLUMNS} more" if len(found) > _SHOWN_COLUMNS else ""
+    return ", ".join(found[:_SHOWN_COLUMNS]) + more if found else "no columns at all"
+
+
+def _prompt_and_completion(
+    given: Mapping[str, Any], names: Mapping[str, str], tools: object, require_answer: bool
+) -> Conversation:
+    prompt = _turns(given["prompt"], "user", names["prompt"], tools)
+    answer = given.get("completion")
+    blank = not (answer.strip() if isinstance(answer, str) else answer)
+    if answer is None or (blank and not require_answer):
+        return prompt
+    completion = _turns(answer, "assistant", names["completion"])
+    if completion.messages[0].role == "system":
+        raise DataError(f"{names['completion']} begins with a system message; move it to {names['prompt']}")
+    # The prompt is what the answer is given to: earlier answers in it are not trained.
+    context = [replace(turn, train=False) if turn.role == "assistant" else turn for turn in prompt.messages]
+    return Conversation((*context, *completion.messages), prompt.tools)
+
+
+def _turns(value: object, role: str, column: str, tools: object = None) -> Conversation:
+    """Messages as they are, or one message of `role` where the column holds plain text."""
+    if not isinstance(value, str | list):
+        raise DataError(f"{column} must be text or a list of messages, not {type(value).__name__}")
+    blank = not (value.strip() if isinstance(value, str) else value)
+    if blank and role == "assistant":
+        raise EmptyAnswerError(f"{column} is empty")
+    if isinstance(value, list):
+        return _conversation(value, column, tools)
+    if blank and role != "system":
+        raise DataError(f"{column} is empty")
+    return _conversation([{"role": role, "content": value}], column, tools)
+
+
+def _conversation(messages: object, column: str, tools: object = None) -> Conversation:
+    try:
+        return parse_conversation(messages, tools)
+    except DataError as error:
+        # The fault is told in the user's own name for the column.
+        raise DataError(re.sub(r"^messages\b", lambda _: column, str(error))) from None
+
+
+def _with_system(conversation: Conversation, text: object, column: str) -> Conversation:
+    if not isinstance(text, str):
+        raise DataError(f"{column} must be text, not {type(text).__name__}")
+    if conversation.messages[0].role == "system":
+        raise DataError(f"there are two system messages: one in {column}, one in the conversation")
+    system = _turns(text, "system", column)
+    return Conversation((*system.messages, *conversation.messages), conversation.tools)
+
+
+def _require_answer(messages: tuple[Message, ...]) -> None:
+    answers = [message for message in messages if message.role == "assistant"]
+    trainable = [message for message in answers if message.train]
+    if not answers:
+        raise DataError("there is no assistant message to learn from")
+    if not trainable:
+        raise DataError("no assistant message may be trained: all have train: false")
+    if all(_is_empty(message) for message in trainable):
+        raise EmptyAnswerError("the answer is empty")
+    if messages[-1] is trainable[-1] and _is_empty(messages[-1]):
+        raise EmptyAnswerError("the last answer is empty")
+
+
+def _is_empty(message: Message) -> bool:
+    return not (message.content.strip() or message.tool_calls or (message.reasoning or "").strip())
+
+
+def _weight(value: object, column: str | None) -> float:
+    try:
+        # Text, because CSV knows nothing else. true is no number, whatever Python says.
+        weight = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        weight = math.nan
+    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+        hint = "; leave the row out instead" if weight == 0 else ""
+        raise DataError(
+            f"{column} must be a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}, not {str(value)[:60]!r}{hint}"
+        )
+    return weight
+
+
+def _from_json_text(value: object, column: str | None) -> object:
+    """Tables keep lists as JSON text; text in the place of a list is taken for that."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_json(value.encode())
+    except (DataError, UnicodeEncodeError) as error:
+        raise DataError(f"{column} is text, but not the JSON text of a list: {error}") from None

@@ -1,0 +1,97 @@
+"""What one optimizer step trains: which rows, in which micro-batches, and every count that follows from them.
+
+Everything here is a function of (curriculum, row lengths, step). All ranks compute the same plan, so counters
+and the loss's normaliser need no communication, and a resumed run computes the plan of step k without having
+seen the steps before.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol, TypeVar
+
+from posttrain.data.curriculum.curriculum import Curriculum, Draw
+
+T = TypeVar("T", covariant=True)
+
+
+class PerRow(Protocol[T]):
+    """One number for each row."""
+
+    def __getitem__(self, row: int, /) -> T: ...
+
+
+@dataclass(frozen=True)
+class RowSizes:
+    """Numbers of one data set's rows, each of shape [rows]: arrays, which may be mapped from disk, or lists."""
+
+    lengths: PerRow[int]
+    trained_counts: PerRow[int]
+    weights: PerRow[float]
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One optimizer step, over all ranks.
+
+    Attributes:
+        step: counted from 0.
+        draws: one per slot, in slot order.
+        order: the slots, longest row first; each run of `micro_batch_size` of them is a micro-batch.
+        tokens: tokens of all rows.
+        trained_tokens: tokens that carry loss.
+        computed_tokens: tokens including padding, Σ over micro-batches of rows × longest row.
+        loss_weight: Σ row weight × trained tokens, by which the summed loss of the step is divided.
+    """
+
+    step: int
+    stage: str
+    draws: tuple[Draw, ...]
+    order: tuple[int, ...]
+    tokens: int
+    trained_tokens: int
+    computed_tokens: int
+    loss_weight: float
+
+
+class StepPlanner:
+    """Plans steps of a curriculum.
+
+    Micro-batches are formed by length inside one step: the step's gradient is the same sum whatever the
+    order, and rows of like length need little padding. The longest come first, so that a step that does not
+    fit into memory fails at once.
+    """
+
+    def __init__(self, curriculum: Curriculum, sizes: Mapping[str, RowSizes], micro_batch_size: int) -> None:
+        self.curriculum = curriculum
+        self.micro_batch_size = micro_batch_size
+        self._sizes = sizes
+        self.plan = lru_cache(maxsize=8)(self._plan)
+
+    def plan_at(self, position: int) -> StepPlan:
+        """The step that a position of the whole run's row sequence belongs to: `position // S`."""
+        return self.plan(position // self.curriculum.rows_per_step)
+
+    def draw_at(self, position: int) -> Draw:
+        """The draw at a position of the whole run's row sequence, in training order."""
+        plan = self.plan_at(position)
+        return plan.draws[plan.order[position % self.curriculum.rows_per_step]]
+
+    def _plan(self, step: int) -> StepPlan:
+        draws = self.curriculum.step(step)
+        lengths = [int(self._sizes[draw.dataset].lengths[draw.row]) for draw in draws]
+        trained = [int(self._sizes[draw.dataset].trained_counts[draw.row]) for draw in draws]
+        weights = [float(self._sizes[draw.dataset].weights[draw.row]) for draw in draws]
+        order = sorted(range(len(draws)), key=lambda slot: (-lengths[slot], slot))
+        width = self.micro_batch_size
+        return StepPlan(
+            step=step,
+            stage=draws[0].stage,
+            draws=tuple(draws),
+            order=tuple(order),
+            tokens=sum(lengths),
+            trained_tokens=sum(trained),
+            # `order` falls, so the first row of each micro-batch is its longest.
+            computed_tokens=sum(width * lengths[order[first]] for first in range(0, len(order), width)),
+            loss_weight=sum(weight * count for weight, count in zip(weights, trained, strict=True)),
+        )

@@ -1,0 +1,186 @@
+"""CSV, Parquet and hub data sets as the same numbered objects that JSON Lines give.
+
+CSV is read here and not by `datasets`, which knows no line numbers, gives up the whole file for one bad line,
+reads 007 as 7 and NA as null, and moves the cells of a line that has one too many into the wrong columns.
+"""
+
+import csv
+import glob
+import hashlib
+import json
+import logging
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from posttrain.config.keys import as_shown, on_one_line
+from posttrain.data.bad_records import clipped
+from posttrain.data.json_lines import Line, MAX_LINE_BYTES, numbered_lines
+from posttrain.errors import DataError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+
+_HUB_ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<subset>[\w.-]+))?")
+_LONGEST_REASON = 300
+_HAS_BROKEN_UTF8 = re.compile("[\udc80-\udcff]")
+
+
+def read_csv(path: Path, delimiter: str = ",") -> Iterator[Line]:
+    """One object per row, numbered by the line it starts on; cells are text as written, empty ones null."""
+    # The limit is one of the process; Python's 128 KiB is less than a long document.
+    csv.field_size_limit(MAX_LINE_BYTES)
+    rows = _csv_rows(path, delimiter)
+    try:
+        _, header = next(rows)
+    except StopIteration:
+        return
+    if isinstance(header, str):
+        raise DataError(f"{as_shown(path)}: the header cannot be read: {header}")
+    twice = {name for name in header if header.count(name) > 1}
+    if twice:
+        named = clipped(", ".join(map(repr, sorted(twice))))
+        raise DataError(f"{as_shown(path)}: the header names {named} more than once")
+    for number, cells in rows:
+        if isinstance(cells, str):
+            yield Line(number, None, cells)
+        elif len(cells) != len(header):
+            yield Line(number, None, f"has {len(cells)} cells where the header has {len(header)}")
+        else:
+            yield Line(number, {name: cell or None for name, cell in zip(header, cells, strict=True)})
+
+
+def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str] | str]]:
+    """Rows that are not blank, each with the line it starts on; text in the place of a row is its fault."""
+    reader = csv.reader(_csv_text(path), delimiter=delimiter, strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield number, f"not CSV: {error}"
+            continue
+        if any(_HAS_BROKEN_UTF8.search(cell) for cell in cells):
+            yield number, "not UTF-8"
+        elif cells:
+            yield number, cells
+
+
+def _csv_text(path: Path) -> Iterator[str]:
+    for number, raw in numbered_lines(path):
+        if raw is None:
+            raise DataError(f"{as_shown(path)}:{number}: longer than {MAX_LINE_BYTES} bytes")
+        # Broken bytes come through as lone surrogates, so that they are the fault of one row.
+        text = raw.decode("utf-8", "surrogateescape")
+        yield text.removeprefix("\ufeff") if number == 1 else text
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether it has the form `owner/name` or `owner/name:subset`."""
+    return _HUB_ID.fullmatch(name) is not None
+
+
+def load_parquet(path: Path) -> "Dataset":
+    """The table in a Parquet file."""
+    load_dataset = _loader(str(path))
+    # `datasets` knows a file by its time stamp, so what it has cached may be another file's content.
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            return load_dataset(
+                "parquet",
+                data_files=glob.escape(str(path)),
+                split="train",
+                cache_dir=scratch,
+                keep_in_memory=True,
+            )
+        except _load_errors() as error:
+            raise DataError(f"{as_shown(path)} cannot be read as Parquet: {_one_line(error)}") from None
+
+
+def load_hub(name: str, split: str) -> "Dataset":
+    """One split of a data set of the Hugging Face hub, from the local cache if it is there."""
+    match = _HUB_ID.fullmatch(name)
+    if match is None:
+        raise DataError(f"{name!r} is neither a file nor a hub id of the form owner/name")
+    load_dataset = _loader(name)
+    logger.info("loading %s, split %s, from the hub", name, split)
+    try:
+        return load_dataset(match["id"], match["subset"], split=split)
+    except ConnectionError as error:
+        raise DataError(
+            f"{name} is no file here, and the Hugging Face hub cannot be reached: {_one_line(error)}"
+        ) from None
+    except _load_errors() as error:
+        hint = "; write owner/name:subset" if "Config name is missing" in str(error) else ""
+        raise DataError(f"{name} cannot be loaded from the Hugging Face hub: {_one_line(error)}{hint}") from None
+
+
+def table_lines(dataset: "Dataset", columns: Iterable[str], name: str = "the table") -> Iterator[Line]:
+    """The rows, counted from 1. Of several columns only the wanted ones are decoded, if there are any.
+
+    Raises:
+        DataError: a cell is no value, as text that is not UTF-8, or a date that no calendar has; `name` says where.
+    """
+    wanted = [name for name in columns if name in dataset.column_names]
+    rows = cast(Iterable[dict[str, Any]], dataset.select_columns(wanted) if wanted else dataset)
+    for number, row in enumerate(_readable(rows, name), start=1):
+        yield Line(number, {name: without_nulls(cell) for name, cell in row.items()})
+
+
+def _readable(rows: Iterable[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:
+    count, each = 0, iter(rows)
+    while True:
+        try:
+            row = next(each)
+        except StopIteration:
+            return
+        except (ValueError, OverflowError, TypeError, RuntimeError, RecursionError) as error:
+            raise DataError(f"{name} cannot be read beyond row {count}: {_one_line(error)}") from None
+        count += 1
+        yield row
+
+
+def table_digest(dataset: "Dataset", columns: Iterable[str]) -> str:
+    """Hash of the wanted columns' content: the fingerprint of `datasets` is one of time stamps."""
+    digest = hashlib.blake2b(digest_size=16)
+    for line in table_lines(dataset, columns):
+        digest.update(json.dumps(line.value, sort_keys=True, default=repr).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def without_nulls(value: Any) -> Any:
+    """Leave out null keys at any depth: a table gives each object the keys of all its neighbours."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value
+
+
+def _loader(source: str) -> Any:
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise DataError(
+            f"reading {source} needs the package datasets: pip install 'posttrain-toolkit[train]'"
+        ) from None
+    return load_dataset
+
+
+def _load_errors() -> tuple[type[Exception], ...]:
+    from datasets.exceptions import DatasetsError
+
+    return (DatasetsError, OSError, ValueError, RuntimeError)
+
+
+def _one_line(error: BaseException) -> str:
+    """The reason at the bottom of a chain of errors, on one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return on_one_line(" ".join(str(error)[:_LONGEST_REASON].split())) or type(error).__name__

@@ -1,0 +1,186 @@
+"""Data sets of tokens, kept in a cache that is addressed by content.
+
+A data set is read, rendered, tokenised and truncated once for each (data, columns, template, tokenizer, length);
+a second start maps the arrays from disk. The cache's key says all of that, so nothing stale can be read.
+
+Rows are not copied: a part of a data set, and several data sets together, are row numbers of the arrays on disk.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from posttrain.data.array_files import ArrayFile, growing_arrays, mapped_array
+from posttrain.base.files import atomic_folder
+from posttrain.data.ledger import Ledger
+from posttrain.conversation.masks import TokenRow
+from posttrain.data.step_plan import RowSizes
+from posttrain.data.token_arrays import PickedValues, TokenArrays
+
+# Raise it when the same inputs come to give other arrays, so that older caches are not read.
+FORMAT_VERSION = 3
+
+_EMPTY = TokenArrays.from_rows([], [])
+_DTYPES = {field.name: getattr(_EMPTY, field.name).dtype for field in fields(TokenArrays)}
+
+
+@dataclass(frozen=True)
+class TokenizedDataset:
+    """Rows of tokens, each with its numbers.
+
+    Attributes:
+        parts: where the rows are.
+        rows: int64, shape [rows]; the rows of the data set, counted through all parts. None for all in their order.
+    """
+
+    name: str
+    parts: tuple[TokenArrays, ...]
+    ledger: Ledger
+    digest: str
+    rows: npt.NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self.rows is None else len(self.rows)
+
+    def row(self, index: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+        """Token ids and trained flags of one row, each of shape [length]."""
+        number = index if self.rows is None else int(self.rows[index])
+        for part, end in zip(self.parts, self._ends, strict=True):
+            if number < end:
+                return part.row(number - end + len(part))
+        raise IndexError(f"row {index} is not in range({len(self)})")
+
+    @cached_property
+    def weights(self) -> npt.NDArray[np.float32] | PickedValues:
+        """Factor on each row's loss, shape [rows]."""
+        return self._looked_up("weights")
+
+    @property
+    def lines(self) -> npt.NDArray[np.int64]:
+        """The line of the source file that each row came from, shape [rows]."""
+        return self._of_each("lines")
+
+    @property
+    def contents(self) -> npt.NDArray[np.uint64]:
+        """Hash of each row's conversation, by which rows are split, shape [rows]."""
+        return self._of_each("contents")
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens in each row, shape [rows]."""
+        return self._of_each("lengths").astype(np.int64)
+
+    def trained_counts(self) -> npt.NDArray[np.int64]:
+        """Trained tokens in each row, shape [rows]."""
+        return self._of_each("trained_counts").astype(np.int64)
+
+    def prompt_lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens before the first trained one of each row, shape [rows]."""
+        return self._of_each("prompt_lengths").astype(np.int64)
+
+    def sizes(self) -> RowSizes:
+        """The rows' numbers, as the step planner wants them."""
+        return RowSizes(self._looked_up("lengths"), self._looked_up("trained_counts"), self.weights)
+
+    def token_digest(self) -> bytes:
+        """Hash of the tokens and flags of all rows in their order."""
+        return hashlib.blake2b(np.ascontiguousarray(self._of_each("token_hashes")).data, digest_size=16).digest()
+
+    def subset(self, rows: npt.NDArray[np.int64], name: str) -> "TokenizedDataset":
+        """The given rows as a data set of their own, in the order given."""
+        return replace(self, name=name, rows=rows if self.rows is None else self.rows[rows])
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(len(part) for part in self.parts))
+
+    def _looked_up(self, array: str) -> npt.NDArray | PickedValues:
+        """`_of_each`, of which nothing is read before it is asked for, as long as there is one part."""
+        if self.rows is None or len(self.parts) != 1:
+            return self._of_each(array)
+        (part,) = self.parts
+        return PickedValues(getattr(part, array), self.rows)
+
+    def _of_each(self, array: str) -> npt.NDArray:
+        """What one of the parts' arrays has for each row."""
+        arrays = [getattr(part, array) for part in self.parts]
+        whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return whole if self.rows is None else whole[self.rows]
+
+
+def concatenate(datasets: Sequence[TokenizedDataset], name: str) -> TokenizedDataset:
+    """All rows of `datasets`, one after another; the ledger and digest are those of the first."""
+    parts = tuple(part for dataset in datasets for part in dataset.parts)
+    rows = None
+    if any(dataset.rows is not None for dataset in datasets):
+        starts = accumulate((sum(map(len, dataset.parts)) for dataset in datasets), initial=0)
+        rows = np.concatenate([start + _row_numbers(dataset) for start, dataset in zip(starts, datasets, strict=False)])
+    return replace(datasets[0], name=name, parts=parts, rows=rows)
+
+
+def _row_numbers(dataset: TokenizedDataset) -> npt.NDArray[np.int64]:
+    return np.arange(len(dataset)) if dataset.rows is None else dataset.rows
+
+
+def from_rows(
+    name: str,
+    rows: Sequence[TokenRow],
+    records: Sequence[tuple[int, float, int]],
+    ledger: Ledger,
+    digest: str,
+) -> TokenizedDataset:
+    """A data set in memory; `records` has the line, the weight and the content hash of each row."""
+    return TokenizedDataset(name, (TokenArrays.from_rows(rows, records),), ledger, digest)
+
+
+def cache_key(parts: Mapping[str, object]) -> str:
+    """Hash of everything that the arrays depend on, as 32 hex digits."""
+    return described_hash({"format": FORMAT_VERSION, **parts})
+
+
+def described_hash(parts: Mapping[str, object]) -> str:
+    """Hash of JSON values by their names, as 32 hex digits; it does not change with the format of the cache."""
+    described = json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
+
+
+class RowWriter:
+    """Adds rows to a data set on disk; what it holds in memory does not grow with them."""
+
+    def __init__(self, arrays: Mapping[str, ArrayFile]) -> None:
+        self._arrays = arrays
+
+    def add(self, rows: TokenArrays) -> None:
+        """Put `rows` behind those that are there."""
+        tokens = self._arrays["ids"].length
+        for name, array in self._arrays.items():
+            array.append(rows.starts + tokens if name == "starts" else getattr(rows, name))
+
+
+@contextmanager
+def new_dataset(folder: Path, ledger: Ledger, digest: str) -> Iterator[RowWriter]:
+    """Rows to be written to `folder`: it is there when the block ends, with the ledger as it is then, and never if
+    the block fails."""
+    with atomic_folder(folder, lambda there: load(there, ledger.name) is not None) as aside:
+        with growing_arrays(aside, _DTYPES) as arrays:
+            yield RowWriter(arrays)
+        described = {"ledger": ledger.as_dict(), "digest": digest}
+        (aside / "dataset.json").write_text(json.dumps(described, ensure_ascii=False), encoding="utf-8")
+
+
+def load(folder: Path, name: str) -> TokenizedDataset | None:
+    """The data set in `folder`, mapped from disk; None where there is none, or where it is damaged."""
+    try:
+        described = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+        arrays = TokenArrays(**{array: mapped_array(folder / f"{array}.npy") for array in _DTYPES})
+        ledger = Ledger(**{**described["ledger"], "name": name})
+    except (OSError, ValueError, EOFError, LookupError, TypeError):
+        return None
+    return TokenizedDataset(name, (arrays,), ledger, described["digest"])

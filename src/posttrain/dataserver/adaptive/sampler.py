@@ -1,0 +1,73 @@
+"""Serves plans: made when an iteration is first asked, kept in the journal, and looked up from then on."""
+
+import asyncio
+
+from cachetools import LRUCache
+
+from posttrain.dataserver.adaptive.planned import Statistics, as_slots, from_journal, to_journal
+from posttrain.dataserver.adaptive.planner import Planner
+from posttrain.dataserver.config.adaptive import AdaptiveConfig
+from posttrain.dataserver.journal.plans import PlanStore
+from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.data.sampling import Slot
+
+# About 15 MB.
+_REMEMBERED_SLOTS = 2**17
+
+
+class AdaptiveSampler:
+    """Answers which rows an iteration of a run asks; all replicas on one journal answer the same.
+
+    Of replicas that plan an iteration at the same time, with grades coming in between, the first to store its
+    plan decides. What is graded later changes no plan that is stored.
+    """
+
+    def __init__(self, loaded: Loaded, adaptive: AdaptiveConfig, store: PlanStore) -> None:
+        self._sampler = loaded.sampler
+        self._identity = loaded.meta.config_id
+        self._slots = loaded.config.prompts_per_iteration
+        self._planner = Planner(loaded, adaptive)
+        self._store = store
+        self._plans = LRUCache[tuple[str, int], list[Slot]](maxsize=max(1, _REMEMBERED_SLOTS // self._slots))
+        self._under_way: dict[tuple[str, int], asyncio.Task[list[Slot]]] = {}
+
+    async def slots(self, run_id: str, iteration: int, offset: int, batch_size: int) -> list[Slot]:
+        """The rows in slots offset … offset + batch_size − 1 of a training iteration.
+
+        Raises:
+            ConfigError: there are no such slots, or nothing is drawn at that iteration.
+            ServerError: the journal cannot be asked.
+        """
+        self._sampler.require_slots(iteration, offset, batch_size, "train")
+        plan = self._plans.get((run_id, iteration))
+        if plan is None:
+            plan = await self._plan(run_id, iteration)
+        return plan[offset : offset + batch_size]
+
+    async def _plan(self, run_id: str, iteration: int) -> list[Slot]:
+        """Fetch or make a plan, once for all requests that wait for it."""
+        key = run_id, iteration
+        if key not in self._under_way:
+            making = asyncio.create_task(asyncio.to_thread(self._stored_plan, run_id, iteration))
+            self._under_way[key] = making
+            making.add_done_callback(lambda done: self._finished(key, done))
+        # A client that goes away takes nothing from the others.
+        return await asyncio.shield(self._under_way[key])
+
+    def _finished(self, key: tuple[str, int], done: asyncio.Task[list[Slot]]) -> None:
+        del self._under_way[key]
+        if not done.cancelled() and done.exception() is None:
+            self._plans[key] = done.result()
+
+    def _stored_plan(self, run_id: str, iteration: int) -> list[Slot]:
+        stored = self._store.plan(run_id, self._identity, iteration)
+        if stored is None:
+            statistics = self._statistics(run_id, iteration)
+            plan = to_journal(self._planner.plan(iteration, statistics))
+            stored = self._store.store_plan(run_id, self._identity, iteration, plan)
+        return as_slots(from_journal(stored, self._slots))
+
+    def _statistics(self, run_id: str, iteration: int) -> Statistics:
+        if not self._planner.looks_back(iteration):
+            return {}
+        return self._store.statistics_until(run_id, self._identity, self._planner.last_graded(iteration))

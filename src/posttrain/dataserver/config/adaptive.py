@@ -1,0 +1,110 @@
+"""Sampling that looks at earlier grades; off unless the config has a section `adaptive`."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from posttrain.config.strict import StrictModel
+from posttrain.dataserver.adaptive.schedule import Schedule
+
+Share = Annotated[float, Field(ge=0, le=1)]
+SharePoints = Annotated[dict[Annotated[int, Field(ge=0)], Share], Field(min_length=1)]
+
+
+class PoolsConfig(StrictModel):
+    """Rows that are always solved, or never, are drawn less often.
+
+    Which data set fills a slot stays the curriculum's decision. Its row is kept with the weight of its pool as
+    probability; otherwise another row of the same data set is drawn at random and tried likewise, one that the
+    iteration does not ask yet if it can be found. After 64 draws the last one stands, whatever its pool.
+    """
+
+    solved_at: float = Field(default=1.0, ge=0, le=1)
+    """Rows with at least this mean reward are solved."""
+
+    unsolved_at: float = Field(default=0.0, ge=0, le=1)
+    """Rows with at most this mean reward are unsolved."""
+
+    min_grades: int = Field(default=4, ge=1)
+    """Rows with fewer graded completions belong to neither pool."""
+
+    solved_weight: Share = 0.1
+    """Probability with which a solved row is kept; 0 retires it. All other rows have 1."""
+
+    unsolved_weight: Share = 0.5
+    """Probability with which an unsolved row is kept; 0 retires it."""
+
+    @model_validator(mode="after")
+    def _pools_are_apart(self) -> "PoolsConfig":
+        if self.unsolved_at >= self.solved_at:
+            raise ValueError(
+                f"a row with the mean reward {self.solved_at:g} would be solved and unsolved at once; set unsolved_at "
+                "below solved_at"
+            )
+        return self
+
+
+class EasyConfig(StrictModel):
+    """Some slots are filled from an easier data set, so that there is reward to learn from early on."""
+
+    dataset: str = Field(min_length=1)
+    """The data set; no stage need name it. Its rows come in an order of their own, each once before any repeats."""
+
+    share: SharePoints
+    """Share of the slots by iteration, as `{"0": 0.5, "200": 0}`: linear between the points, constant outside."""
+
+
+class ReplayConfig(StrictModel):
+    """Some slots are filled with rows that were asked before, those from which most can still be learnt.
+
+    These have the highest upper confidence bound v + exploration·√(ln N / n), where v = 4p(1 − p), p is the mean
+    reward of the row, n the number of its grades and N that of all. Rows that the iteration asks anyway, and those
+    that a pool retires, are passed over. Where too few are left, the curriculum fills the slots.
+    """
+
+    share: SharePoints
+    """Share of the slots by iteration, as `{"0": 0, "50": 0.25}`: linear between the points, constant outside."""
+
+    exploration: float = Field(default=0.5, ge=0)
+    """How much rows with few grades are preferred."""
+
+    min_grades: int = Field(default=2, ge=1)
+    """Rows with fewer graded completions are not replayed."""
+
+
+class AdaptiveConfig(StrictModel):
+    """Chooses rows by the grades of earlier iterations. What an iteration asks is decided when it is first asked,
+    kept in the journal, and the same ever after, for all replicas of the server."""
+
+    lag: int = Field(default=2, ge=1)
+    """Iteration i is decided by grades of iterations up to i − lag·iteration_stride. The default suits trainers that
+    fetch the prompts of an iteration before the one before it is graded."""
+
+    pools: PoolsConfig | None = None
+    """Pools of difficulty."""
+
+    easy: EasyConfig | None = None
+    """An easier data set."""
+
+    replay: ReplayConfig | None = None
+    """Rows that are asked again."""
+
+    @model_validator(mode="after")
+    def _something_adapts(self) -> "AdaptiveConfig":
+        if self.pools is None and self.easy is None and self.replay is None:
+            raise ValueError("the section changes nothing; give it pools, easy or replay, or take it out")
+        return self
+
+    @model_validator(mode="after")
+    def _shares_fit_together(self) -> "AdaptiveConfig":
+        if self.easy is None or self.replay is None:
+            return self
+        easy, replay = Schedule(self.easy.share), Schedule(self.replay.share)
+        # Between two points both are linear, so their sum is largest at a point.
+        for iteration in sorted({*self.easy.share, *self.replay.share}):
+            if easy.at(iteration) + replay.at(iteration) > 1:
+                raise ValueError(
+                    f"at iteration {iteration} easy.share is {float(easy.at(iteration)):g} and replay.share "
+                    f"{float(replay.at(iteration)):g}, together more than all slots; lower one of them"
+                )
+        return self

@@ -1,0 +1,186 @@
+"""The config file of `toolkit-rl-dataserver`."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from posttrain.config.sections.datasets import OnBadRecord, StageConfig
+from posttrain.config.names import OneLine
+from posttrain.config.strict import ConfigPath, StrictModel
+from posttrain.data.curriculum.curriculum import Curriculum, Stage
+from posttrain.dataserver.config.adaptive import AdaptiveConfig
+from posttrain.dataserver.config.datasets import AnyDataset, GradedDataset
+from posttrain.dataserver.config.grading import GradingOverride
+from posttrain.dataserver.config.names import Fault, GraderCheck, refuse, section_faults
+from posttrain.dataserver.config.serving import LimitsConfig, ListenConfig
+from posttrain.dataserver.graders.base import Grader
+from posttrain.dataserver.graders.catalogue import AnyGrader
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.errors import ConfigError
+
+
+class RLStageConfig(StageConfig):
+    """One stage of the curriculum; its `until_step` counts the trainer's optimizer steps."""
+
+    name: OneLine = Field(min_length=1)
+    """Shown in the plan, the answers of the server, its journal and its metrics."""
+
+    grading: dict[str, GradingOverride] = Field(default_factory=dict)
+    """Per data set: graders, weights and gates that hold in this stage instead of the data set's own."""
+
+
+class DataserverConfig(StrictModel):
+    """Prompts and rewards for reinforcement learning."""
+
+    data_root: ConfigPath = Path(".")
+    """Folder that holds the data; no file outside it is read, not even through a symbolic link."""
+
+    on_bad_record: OnBadRecord = "error"
+    """Whether a record that cannot be used stops the start, or is left out and counted."""
+
+    allow_code_execution: bool = False
+    """Whether graders may run code that a model wrote; see the docs on what the sandbox is and is not."""
+
+    graders: dict[OneLine, AnyGrader] = Field(default_factory=dict)
+    """Graders with parameters of their own, each under the name by which the data sets refer to it."""
+
+    datasets: dict[OneLine, AnyDataset] = Field(min_length=1)
+    """The data, each under the name by which the stages mix it."""
+
+    stages: tuple[RLStageConfig, ...] = Field(min_length=1)
+    """The curriculum: stages in the order in which they are trained."""
+
+    after_last_stage: Literal["continue", "refuse"] = "continue"
+    """Whether iterations past the last stage go on with its mix, or are refused."""
+
+    prompts_per_iteration: int = Field(default=8, ge=1, le=2**20)
+    """Prompts that one iteration draws, over all ranks of the trainer: for a trainer that generates once per
+    optimizer step, its batch in completions divided by the number of generations per prompt."""
+
+    iteration_stride: int = Field(default=1, ge=1)
+    """Optimizer steps that share one set of prompts, for a trainer that uses its rollouts in several steps."""
+
+    seed: int = 0
+    """Decides the order of the rows and which are held out."""
+
+    adaptive: AdaptiveConfig | None = None
+    """Sampling that looks at earlier grades; without this section it depends on config and data alone."""
+
+    listen: ListenConfig = ListenConfig()
+    """Address, token and log."""
+
+    limits: LimitsConfig = LimitsConfig()
+    """How much one request may hold, and how long a grader may take."""
+
+    journal: JournalConfig = JournalConfig()
+    """Where every graded completion is kept."""
+
+    @property
+    def total_iterations(self) -> int:
+        """Where the last stage ends."""
+        return self.stages[-1].until_step
+
+    def curriculum_stages(self) -> list[Stage]:
+        """The stages as the curriculum takes them: in draws of `prompts_per_iteration` rows, not in iterations."""
+        return strided_stages(self.stages, self.iteration_stride)
+
+    # What looks at more than one section is checked where the later of them is read, and told at the key in question;
+    # a section that is missing from `info.data` is wrong by itself, which is told.
+
+    @field_validator("graders")
+    @classmethod
+    def _names_are_free(cls, graders: dict[str, Grader]) -> dict[str, Grader]:
+        refuse(section_faults(graders))
+        return graders
+
+    @field_validator("datasets")
+    @classmethod
+    def _graders_fit(cls, datasets: dict[str, GradedDataset], info: ValidationInfo) -> dict[str, GradedDataset]:
+        faults = [
+            Fault((name,), name, "a data set's name has 1 to 100 characters")
+            for name in datasets
+            if not name.strip() or len(name) > 100
+        ]
+        check = _grader_check(info)
+        refuse([*faults, *(check.dataset_faults(datasets) if check else ())])
+        return datasets
+
+    @field_validator("stages")
+    @classmethod
+    def _stages_fit(cls, stages: tuple[RLStageConfig, ...], info: ValidationInfo) -> tuple[RLStageConfig, ...]:
+        datasets: dict[str, GradedDataset] | None = info.data.get("datasets")
+        if datasets is None:
+            return stages
+        faults = list(_curriculum_faults(stages, datasets))
+        check = _grader_check(info)
+        if check is not None:
+            for index, stage in enumerate(stages):
+                faults += check.stage_faults(index, stage.grading, stage.mix, datasets)
+        refuse(faults)
+        return stages
+
+    @field_validator("iteration_stride")
+    @classmethod
+    def _stride_meets_stages(cls, stride: int, info: ValidationInfo) -> int:
+        if "stages" in info.data:
+            strided_stages(info.data["stages"], stride)
+        return stride
+
+    @field_validator("adaptive")
+    @classmethod
+    def _easy_dataset_is_there(cls, adaptive: AdaptiveConfig | None, info: ValidationInfo) -> AdaptiveConfig | None:
+        datasets: dict[str, GradedDataset] | None = info.data.get("datasets")
+        name = adaptive.easy.dataset if adaptive is not None and adaptive.easy is not None else None
+        if name is not None and datasets is not None and name not in datasets:
+            reason = f"there is no data set {name!r}; known: {', '.join(datasets)}"
+            refuse([Fault(("easy", "dataset"), name, reason)])
+        return adaptive
+
+    @model_validator(mode="after")
+    def _sections_fit(self) -> "DataserverConfig":
+        used = {name for stage in self.stages for name in stage.mix}
+        if self.adaptive is not None and self.adaptive.easy is not None:
+            used.add(self.adaptive.easy.dataset)
+        unused = [name for name in self.datasets if name not in used]
+        if unused:
+            reason = f"no stage uses {', '.join(unused)}; add it to a stage's mix or remove it from datasets"
+            refuse([Fault(("stages",), self.stages, reason)])
+        if self.adaptive is not None and not self.journal.enabled:
+            reason = "adaptive sampling looks at the grades in the journal; leave it on, or take out adaptive"
+            refuse([Fault(("journal", "enabled"), False, reason)])
+        return self
+
+
+def _grader_check(info: ValidationInfo) -> GraderCheck | None:
+    """None where the section `graders` is wrong by itself."""
+    graders = info.data.get("graders")
+    return None if graders is None else GraderCheck(graders, info.data.get("allow_code_execution", True))
+
+
+def _curriculum_faults(stages: tuple[RLStageConfig, ...], datasets: Mapping[str, GradedDataset]) -> Iterator[Fault]:
+    try:
+        # Sizes of 1 stand for data not yet counted.
+        Curriculum(strided_stages(stages, 1), dict.fromkeys(datasets, 1), rows_per_step=1, seed=0)
+    except ConfigError as error:
+        yield Fault((), stages, str(error))
+
+
+def strided_stages(stages: tuple[RLStageConfig, ...], stride: int) -> list[Stage]:
+    """The stages in units of `stride` iterations: a stage starts with the first iteration that the stride divides.
+
+    Raises:
+        ValueError: a stage has no such iteration.
+    """
+    strided, start = [], 0
+    for stage in stages:
+        end = -(-stage.until_step // stride)
+        if stride > 1 and end == start:
+            raise ValueError(
+                f"stage {stage.name!r} has no iteration that {stride} divides, so nothing would ever be drawn from it; "
+                f"end it at {(start + 1) * stride} or later"
+            )
+        strided.append(Stage(stage.name, end, stage.mix))
+        start = end
+    return strided

@@ -1,0 +1,119 @@
+"""What a grader's name in a data set or stage means, and whether the two fit."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import InitErrorDetails
+
+from posttrain.config.keys import KeyPath
+from posttrain.dataserver.config.datasets import GradedDataset
+from posttrain.dataserver.config.grading import GradingOverride
+from posttrain.dataserver.graders.base import Grader
+from posttrain.dataserver.graders.catalogue import built_in_graders
+
+
+class Fault(NamedTuple):
+    """What is wrong with one key, named by its path from the section that is checked."""
+
+    path: KeyPath
+    value: object
+    reason: str
+
+
+def refuse(faults: Iterable[Fault]) -> None:
+    """Raise a ValidationError with all faults, each at its own key, if there are any."""
+    errors = [
+        InitErrorDetails(type="value_error", loc=fault.path, input=fault.value, ctx={"error": ValueError(fault.reason)})
+        for fault in faults
+    ]
+    if errors:
+        raise ValidationError.from_exception_data("config", errors)
+
+
+def find_grader(name: str, graders: Mapping[str, Grader]) -> Grader:
+    """The grader of that name in the config, or else the built-in one of that type with its defaults.
+
+    Raises:
+        ValueError: there is none, or it does nothing without parameters.
+    """
+    if name in graders:
+        return graders[name]
+    built_in = built_in_graders().get(name)
+    if built_in is None:
+        near = get_close_matches(name, [*graders, *built_in_graders()], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"there is no grader {name!r} in the section graders, and no built-in one{hint}")
+    try:
+        return built_in.model_validate({"type": name})
+    except ValidationError as error:
+        wanted = ", ".join(str(problem["loc"][-1]) for problem in error.errors() if problem["loc"])
+        raise ValueError(
+            f"the built-in grader {name} needs parameters{f' ({wanted})' if wanted else ''}; define it in the section "
+            f"graders with type: {name}"
+        ) from None
+
+
+def section_faults(graders: Mapping[str, Grader]) -> Iterator[Fault]:
+    """Names in the section `graders` that stand for something else already."""
+    for name, grader in graders.items():
+        built_in = built_in_graders().get(name)
+        if built_in is not None and not isinstance(grader, built_in):
+            yield Fault((name,), name, f"{name} is the name of a built-in grader; call this one differently")
+
+
+@dataclass(frozen=True)
+class GraderCheck:
+    """Tells whether data sets and stages name graders that are there, and that find in the data what they need."""
+
+    graders: Mapping[str, Grader]
+    """The section `graders`."""
+
+    code_may_run: bool
+
+    def dataset_faults(self, datasets: Mapping[str, GradedDataset]) -> Iterator[Fault]:
+        """What is wrong with the graders of the data sets."""
+        for name, dataset in datasets.items():
+            yield from self._faults((name,), dataset, dataset)
+
+    def stage_faults(
+        self,
+        index: int,
+        grading: Mapping[str, GradingOverride],
+        mix: Mapping[str, float],
+        datasets: Mapping[str, GradedDataset],
+    ) -> Iterator[Fault]:
+        """What is wrong with the section `grading` of a stage."""
+        for name, override in grading.items():
+            path: KeyPath = (index, "grading", name)
+            if name not in datasets:
+                yield Fault(path, name, f"there is no data set {name!r}; known: {', '.join(datasets)}")
+            elif not mix.get(name):
+                yield Fault(path, name, f"the stage draws nothing from {name!r}; add it to the mix, or remove this")
+            else:
+                yield from self._faults(path, override, datasets[name])
+
+    def _faults(
+        self, path: KeyPath, named_in: GradedDataset | GradingOverride, dataset: GradedDataset
+    ) -> Iterator[Fault]:
+        places: list[KeyPath] = [("graders", name) for name in named_in.graders or ()]
+        places += [("gates", number) for number in range(len(named_in.gates or ()))]
+        for place, name in zip(places, (*(named_in.graders or ()), *(named_in.gates or ())), strict=True):
+            reason = self._misfit(name, dataset)
+            if reason:
+                yield Fault((*path, *place), name, reason)
+
+    def _misfit(self, name: str, dataset: GradedDataset) -> str:
+        try:
+            grader = find_grader(name, self.graders)
+        except ValueError as error:
+            return str(error)
+        if grader.needs_tags and dataset.reasoning is None:
+            return f"the grader {name} needs the data set's `reasoning` section (its tags)"
+        if grader.needs_gold and dataset.gold_is_missing:
+            return f"the grader {name} compares with the gold answer, but `gold` is null"
+        if grader.needs_code_execution and not self.code_may_run:
+            return f"the grader {name} runs code that a model wrote; set allow_code_execution: true first"
+        return ""

@@ -1,0 +1,121 @@
+"""Where the server listens, who may talk to it, and how much it takes."""
+
+import ipaddress
+import os
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from posttrain.config.environment import VariableName
+from posttrain.config.strict import StrictModel
+
+
+class ListenConfig(StrictModel):
+    """Address, token and log."""
+
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """Address to listen on. Any other than this machine's own wants a token."""
+
+    port: int = Field(default=9000, ge=0, le=65535)
+    """Port to listen on; 0 picks a free one and says which."""
+
+    token_env: VariableName | None = None
+    """Name of the environment variable, in capitals, that holds the bearer token which every request must carry."""
+
+    log: Literal["text", "json"] = "text"
+    """Form of the log lines."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the address."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @model_validator(mode="after")
+    def _token_where_others_listen(self) -> "ListenConfig":
+        if not self.is_loopback and self.token_env is None:
+            raise ValueError(
+                f"on host {self.host} other machines reach prompts and rewards; name the environment variable that "
+                "holds a token by token_env"
+            )
+        return self
+
+
+class LimitsConfig(StrictModel):
+    """How much one request may hold, and how long a grader may take."""
+
+    grader_seconds: float = Field(default=2.0, gt=0)
+    """Deadline of all built-in graders together on one completion, and of all graders of your own together; a worker
+    that takes longer is killed soon after."""
+
+    grade_seconds: float = Field(default=30.0, gt=0)
+    """A response to `/grade` comes within this time; what is not graded by then abstains."""
+
+    queue_items: int = Field(default=20_000, ge=1)
+    """Completions that wait for a worker at most; beyond it requests are answered with 429."""
+
+    batch_size: int = Field(default=4096, ge=1)
+    """Prompts per `/sample` request at most."""
+
+    items: int = Field(default=4096, ge=1)
+    """Completions per `/grade` request at most."""
+
+    body_mb: float = Field(default=64.0, gt=0)
+    """Size of a request's body at most, in MiB, before and after decompression."""
+
+    bodies_mb: float = Field(default=256.0, gt=0)
+    """Size of the bodies of all requests together that are being received or answered, in MiB, unpacked; beyond it
+    requests are answered with 429."""
+
+    receive_seconds: float = Field(default=60.0, gt=0)
+    """A request has arrived within this time, or its connection is closed."""
+
+    connections: int = Field(default=1000, ge=1)
+    """Connections that are open at a time; one more is answered with 503 and closed."""
+
+    completion_chars: int = Field(default=1_000_000, ge=1)
+    """Length of a completion at most; a longer one gets the status error."""
+
+    cache_mb: float = Field(default=64.0, ge=0)
+    """Memory for rewards that were given already, in MiB."""
+
+    workers: int | None = Field(default=None, ge=1)
+    """Processes that grade, and as many again for graders of your own; null is one per processor."""
+
+    worker_memory_mb: float = Field(default=2048.0, ge=256)
+    """Address space of one worker at most, in MiB."""
+
+    worker_tasks: int = Field(default=2000, ge=1)
+    """A worker is replaced after so many tasks, so that leaks of a grader stay small."""
+
+    @property
+    def worker_count(self) -> int:
+        """`workers`, or the number of processors that this process may use."""
+        # macOS does not say which processors those are.
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return self.workers or usable or 1
+
+    @property
+    def body_bytes(self) -> int:
+        """`body_mb` in bytes."""
+        return int(self.body_mb * 2**20)
+
+    @model_validator(mode="after")
+    def _a_body_fits(self) -> "LimitsConfig":
+        if self.bodies_mb < self.body_mb:
+            raise ValueError(
+                f"bodies_mb {self.bodies_mb:g}, for all requests together, is less than body_mb {self.body_mb:g}, for "
+                "one; raise the former"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_grader_fits_into_a_request(self) -> "LimitsConfig":
+        if self.grader_seconds >= self.grade_seconds:
+            raise ValueError(
+                f"grader_seconds {self.grader_seconds:g} leaves no time for an answer within grade_seconds "
+                f"{self.grade_seconds:g}; raise the latter"
+            )
+        return self

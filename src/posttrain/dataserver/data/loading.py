@@ -1,0 +1,132 @@
+"""From the data sets of a config to rows that can be served, with every fault of every file told at once."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from posttrain.base.cache import cache_dir
+from posttrain.config.sections.datasets import OnBadRecord
+from posttrain.base.files import atomic_folder
+from posttrain.conversation.messages import Conversation
+from posttrain.data.sources import Source, clipped, open_data
+from posttrain.data.splits import content_hash
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.config.datasets import FileDataset, GradedDataset, ReasoningGymDataset
+from posttrain.dataserver.data.paths import confined_file, require_root
+from posttrain.dataserver.data.procedural_rows import ProceduralRows
+from posttrain.dataserver.data.prompts import gold_answer, parse_prompt, prompt_columns
+from posttrain.dataserver.data.row_files import FileRows, RowFault, RowWriter, kept_rows
+from posttrain.dataserver.data.rows import Rows, json_digest
+from posttrain.errors import ConfigError, DataError
+
+Report = Callable[[str], None]
+
+# Raised when the layout of the cached files or the rules for a usable row change.
+_CACHE_VERSION = 3
+# What decides, beside the file's content, which rows there are.
+_READ_BY = {"columns", "gold", "max_prompt_chars", "max_prompt_percentile"}
+
+
+def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
+    """The rows of every data set.
+
+    Raises:
+        DataError: one message with what is wrong in all of them.
+    """
+    loaded: dict[str, Rows] = {}
+    problems: list[str] = []
+    if any(isinstance(dataset, FileDataset) for dataset in config.datasets.values()):
+        require_root(config.data_root)
+    for name, dataset in config.datasets.items():
+        try:
+            loaded[name] = _load(dataset, config, report)
+        except (DataError, ConfigError) as error:
+            problems.append(f"datasets.{name}: {error}")
+    if problems:
+        raise DataError("\n".join(problems))
+    return loaded
+
+
+def _load(dataset: GradedDataset, config: DataserverConfig, report: Report) -> Rows:
+    if isinstance(dataset, ReasoningGymDataset):
+        return ProceduralRows(dataset, config.seed)
+    assert isinstance(dataset, FileDataset)
+    return load_file(dataset, config.data_root, config.on_bad_record, report)
+
+
+def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, report: Report) -> FileRows:
+    """The rows of a file, from the cache where the same content was read before.
+
+    Raises:
+        DataError: the file is not there or not inside the root, records are bad and `on_bad_record` is error, or no
+            record is usable.
+    """
+    path = confined_file(root, dataset.path)
+    columns = prompt_columns(dataset.columns)
+    source = open_data(path, columns, every_column=True)
+    described = dataset.model_dump(mode="json", include=_READ_BY)
+    key = json_digest([_CACHE_VERSION, source.digest, path.suffixes[-2:], described, on_bad_record])
+    folder = cache_dir() / "rows" / key
+    rows = kept_rows(folder, source.place)
+    if rows is None:
+        report(f"reading {path}")
+        writer, faults = RowWriter(), list[RowFault]()
+        for line in source.lines():
+            try:
+                if line.value is None:
+                    raise DataError(line.fault)
+                conversation = _checked_prompt(line.value, dataset)
+                length = sum(len(message.content) for message in conversation.messages)
+                writer.add(line.number, line.value, content_hash(conversation), length)
+            except DataError as error:
+                faults.append(RowFault(line.number, clipped(str(error))))
+        _require_usable(source, faults, len(writer), on_bad_record)
+        _limit_prompts(writer, dataset)
+        with atomic_folder(folder, lambda there: kept_rows(there, source.place) is not None) as aside:
+            writer.write(aside, faults)
+        rows = FileRows(folder, source.place)
+    if rows.too_long:
+        report(f"{path}: rows left out because their prompts are too long: {rows.too_long:,}")
+    return rows
+
+
+def _checked_prompt(record: Mapping[str, Any], dataset: FileDataset) -> Conversation:
+    """What a row asks; DataError where it cannot be asked, or its answer not be compared.
+
+    The data set's own system message is no part of it: another one leaves the same rows held out.
+    """
+    conversation = parse_prompt(record, prompt_columns(dataset.columns), None)
+    _require_encodable(gold_answer(record, dataset.gold))
+    return conversation
+
+
+def _limit_prompts(writer: RowWriter, dataset: FileDataset) -> None:
+    limits = [float(dataset.max_prompt_chars)] if dataset.max_prompt_chars else []
+    if dataset.max_prompt_percentile:
+        # The least of the file's own lengths that so many per cent of its prompts do not exceed.
+        limits.append(float(np.percentile(writer.lengths, dataset.max_prompt_percentile, method="inverted_cdf")))
+    if limits:
+        shortest = min(writer.lengths)
+        writer.leave_out_longer(min(limits))
+        if not len(writer):
+            raise DataError(
+                f"max_prompt_chars: {dataset.max_prompt_chars} leaves out every row; the shortest prompt has "
+                f"{shortest} characters"
+            )
+
+
+def _require_encodable(gold: Any) -> None:
+    try:
+        json.dumps(gold, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        raise DataError("the gold answer holds a lone surrogate, which no completion can hold") from None
+
+
+def _require_usable(source: Source, faults: list[RowFault], usable: int, on_bad_record: OnBadRecord) -> None:
+    if faults and (on_bad_record == "error" or not usable):
+        raise source.refusal([f"{source.place(fault.line)}: {fault.reason}" for fault in faults], usable)
+    if not usable:
+        raise DataError(f"{source.name} holds no records")

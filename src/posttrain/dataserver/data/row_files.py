@@ -1,0 +1,127 @@
+"""Rows of a file, kept in the cache as JSON Lines with an index.
+
+A file is read and checked once, under a hash of its content: the next start neither parses nor checks it, a row
+is read when it is wanted, and memory stays small.
+"""
+
+import json
+import mmap
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from posttrain.data.array_files import mapped_array
+from posttrain.dataserver.data.rows import Indices, Row, row_digest, row_number
+
+
+class FileRows:
+    """The rows of one file, in the cache folder where `RowWriter` put them."""
+
+    def __init__(self, folder: Path, place: Callable[[int], str]) -> None:
+        """`place`: names a row's place in the file it came from, by line."""
+        described = json.loads((folder / "rows.json").read_bytes())
+        self.digest: str = described["digest"]
+        self.too_long: int = described["too_long"]
+        self.faults = [f"{place(line)}: {reason}" for line, reason in described["faults"]]
+        self._offsets: Indices = mapped_array(folder / "offsets.npy")
+        self._lines: Indices = mapped_array(folder / "lines.npy")
+        self._contents: npt.NDArray[np.uint64] = mapped_array(folder / "contents.npy")
+        self._place = place
+        with (folder / "rows.jsonl").open("rb") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._cached = lru_cache(maxsize=4096)(self._read)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def read(self, index: int) -> Row:
+        """Row number `index`; the newest ones read are remembered."""
+        return self._cached(index)
+
+    def key(self, index: int) -> str:
+        """The line on which row number `index` stands."""
+        return str(self._lines[index])
+
+    def find(self, key: str) -> int | None:
+        """The row that stands on line `key`."""
+        line = row_number(key)
+        if line is None:
+            return None
+        index = int(np.searchsorted(self._lines, line))
+        return index if index < len(self) and self._lines[index] == line else None
+
+    def place(self, index: int) -> str:
+        """`file:line`."""
+        return self._place(int(self._lines[index]))
+
+    def contents(self) -> npt.NDArray[np.uint64]:
+        """One hash of the prompt per row."""
+        return self._contents
+
+    def _read(self, index: int) -> Row:
+        line = self._bytes[self._offsets[index] : self._offsets[index + 1]]
+        return Row(index, self.key(index), row_digest(line), json.loads(line))
+
+
+def kept_rows(folder: Path, place: Callable[[int], str]) -> FileRows | None:
+    """The rows in a folder of the cache; None where there are none, or where they are damaged."""
+    try:
+        return FileRows(folder, place)
+    except (OSError, ValueError, EOFError, LookupError, TypeError):
+        return None
+
+
+class RowFault(NamedTuple):
+    """A record that was left out, by its line."""
+
+    line: int
+    reason: str
+
+
+class RowWriter:
+    """Collects rows and writes the folder that `FileRows` reads."""
+
+    def __init__(self) -> None:
+        self._rows, self._lines, self._contents = list[bytes](), list[int](), list[int]()
+        self._too_long = 0
+        self.lengths: list[int] = []
+        """Characters of each row's prompt."""
+
+    def add(self, line: int, record: Mapping[str, Any], content: int, length: int) -> None:
+        """Add the row that stands on `line`, whose prompt has the hash `content` and `length` characters."""
+        # A table may hold dates and the like in columns that nobody reads.
+        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), default=str)
+        self._rows.append(text.encode("utf-8", "surrogatepass") + b"\n")
+        self._lines.append(line)
+        self._contents.append(content)
+        self.lengths.append(length)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def leave_out_longer(self, limit: float) -> None:
+        """Drop, and count, the rows whose prompts have more than `limit` characters."""
+        kept = [place for place, length in enumerate(self.lengths) if length <= limit]
+        self._too_long += len(self) - len(kept)
+        self._rows = [self._rows[place] for place in kept]
+        self._lines = [self._lines[place] for place in kept]
+        self._contents = [self._contents[place] for place in kept]
+        self.lengths = [self.lengths[place] for place in kept]
+
+    def write(self, folder: Path, faults: Sequence[RowFault]) -> None:
+        """Fill the folder, which is there and empty."""
+        body = b"".join(self._rows)
+        (folder / "rows.jsonl").write_bytes(body)
+        np.save(folder / "offsets.npy", np.cumsum([0, *map(len, self._rows)], dtype=np.int64))
+        lines = np.array(self._lines, dtype="<i8")
+        np.save(folder / "lines.npy", lines)
+        np.save(folder / "contents.npy", np.array(self._contents, dtype=np.uint64))
+        # With the lines, since a sample id names its row by them.
+        digest = blake2b(body + lines.tobytes(), digest_size=16).hexdigest()
+        described = {"digest": digest, "faults": faults, "too_long": self._too_long}
+        (folder / "rows.json").write_text(json.dumps(described))

@@ -1,0 +1,134 @@
+"""Which rows an iteration asks: a pure function of (config, data, iteration, offset, slot)."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from posttrain.data.curriculum.curriculum import Curriculum
+from posttrain.data.splits import by_rank, held_out_rows
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.data.rows import Indices, Rows
+from posttrain.dataserver.schemas import Split
+from posttrain.errors import ConfigError, DataError
+
+# Iterations past the last stage go on with its mix, up to here.
+_LAST_ITERATION = 2**40
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The rows of a data set that training draws from, in rising order, and those held out, as they are asked."""
+
+    train: Indices | range
+    validation: Indices
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One row that an iteration asks; `index` numbers the rows of the data set."""
+
+    slot: int
+    dataset: str
+    index: int
+
+
+def split_rows(config: DataserverConfig, datasets: Mapping[str, Rows]) -> dict[str, Sides]:
+    """The two sides of every data set.
+
+    Raises:
+        DataError: nothing can be held out; one message for all data sets.
+    """
+    sides: dict[str, Sides] = {}
+    problems: list[str] = []
+    for name, rows in datasets.items():
+        fraction = config.datasets[name].validation_fraction
+        if fraction is None:
+            sides[name] = Sides(range(len(rows)), np.arange(0))
+            continue
+        try:
+            contents = rows.contents()
+            train, held_out = held_out_rows(contents, fraction, config.seed, name)
+            # Where some are asked and not all, these are no stretch of the file, which may be in some order.
+            sides[name] = Sides(train, held_out[by_rank(contents[held_out], config.seed)])
+        except DataError:
+            problems.append(
+                f"datasets.{name}.validation_fraction: the {len(rows)} rows all ask the same, so none can be held out; "
+                "leave it out"
+            )
+    if problems:
+        raise DataError("\n".join(problems))
+    return sides
+
+
+def _in_proportion(rows: Mapping[str, Indices]) -> list[tuple[str, int]]:
+    """The rows of each data set in their order, mixed so that any first few are of each in proportion to its size."""
+    # Row i of n stands at (i + 1/2) / n of the way; where two meet, the data set goes first that is named first.
+    placed = [
+        ((2 * i + 1) / (2 * len(each)), number, name, index)
+        for number, (name, each) in enumerate(rows.items())
+        for i, index in enumerate(each.tolist())
+    ]
+    return [(name, index) for _, _, name, index in sorted(placed)]
+
+
+class Sampler:
+    """Draws from the curriculum.
+
+    An iteration has `prompts_per_iteration` slots. Only iterations that `iteration_stride` divides are drawn, so
+    that a trainer which uses its rollouts in several optimizer steps skips no draw; see docs/dataserver.md.
+    """
+
+    def __init__(self, config: DataserverConfig, sides: Mapping[str, Sides]) -> None:
+        self._config = config
+        self._sides = sides
+        stages = config.curriculum_stages()
+        sizes = {name: len(side.train) for name, side in sides.items()}
+        self._planned = Curriculum(stages, sizes, config.prompts_per_iteration, config.seed)
+        stages[-1] = dataclasses.replace(stages[-1], until_step=max(_LAST_ITERATION, stages[-1].until_step))
+        self._curriculum = Curriculum(stages, sizes, config.prompts_per_iteration, config.seed)
+        self._validation = _in_proportion({name: side.validation for name, side in sides.items()})
+
+    @property
+    def validation_size(self) -> int:
+        """How many rows are held out, in all data sets."""
+        return len(self._validation)
+
+    def draws_per_dataset(self, stage_index: int) -> dict[str, int]:
+        """How many prompts of each data set a stage asks."""
+        return self._planned.draws_per_dataset(stage_index)
+
+    def stage_index(self, iteration: int) -> int:
+        """Which stage an iteration belongs to; past the last one, the last."""
+        stages = self._config.stages
+        return next((i for i, stage in enumerate(stages) if iteration < stage.until_step), len(stages) - 1)
+
+    def slots(self, iteration: int, offset: int, batch_size: int, split: Split) -> list[Slot]:
+        """The rows in slots offset … offset + batch_size − 1.
+
+        Raises:
+            ConfigError: there are no such slots, or nothing is drawn at that iteration.
+        """
+        self.require_slots(iteration, offset, batch_size, split)
+        if split == "validation":
+            return [Slot(slot, *self._validation[slot]) for slot in range(offset, offset + batch_size)]
+        return [self._draw(iteration, slot) for slot in range(offset, offset + batch_size)]
+
+    def require_slots(self, iteration: int, offset: int, batch_size: int, split: Split) -> None:
+        """Raise ConfigError unless these slots are there, as `slots` does."""
+        size = self.validation_size if split == "validation" else self._config.prompts_per_iteration
+        if offset + batch_size > size:
+            where = "the validation split has" if split == "validation" else "an iteration has (prompts_per_iteration)"
+            raise ConfigError(f"offset {offset} + batch_size {batch_size} is more than the {size} prompts that {where}")
+        if split == "validation":
+            return
+        stride, end = self._config.iteration_stride, self._config.total_iterations
+        if iteration % stride:
+            raise ConfigError(f"iteration {iteration} is not drawn: only those that iteration_stride {stride} divides")
+        if iteration >= end and (iteration >= _LAST_ITERATION or self._config.after_last_stage == "refuse"):
+            raise ConfigError(f"iteration {iteration} lies past the last stage, which ends at {end}")
+
+    def _draw(self, iteration: int, slot: int) -> Slot:
+        draw = self._curriculum.draw(iteration // self._config.iteration_stride, slot)
+        return Slot(slot, draw.dataset, int(self._sides[draw.dataset].train[draw.row]))

@@ -1,0 +1,87 @@
+"""category_match: the answer is the right one of a few labels."""
+
+import re
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Example, Score, TextGrader
+from posttrain.errors import DataError
+
+_LABELS = {"allowed_categories": ["Math", "Applied Math", "Art"]}
+_CHEAPER = {**_LABELS, "contained_score": 0.5}
+
+
+class CategoryMatch(TextGrader):
+    """1 if the answer is the gold label and nothing else; else 0, for a wrong label as for none.
+
+    White space is collapsed and trimmed before labels are compared.
+    """
+
+    type: Literal["category_match"] = "category_match"
+
+    allowed_categories: tuple[Annotated[str, Field(pattern=r"\S")], ...] = Field(min_length=2)
+    """All labels; each gold must be one of them."""
+
+    ignore_case: bool = True
+    """Whether capital and small letters are the same."""
+
+    contained_score: float = Field(default=0.0, ge=0, le=1)
+    """Score of a longer answer that holds exactly one of the labels, as a whole word, and that is the gold. Above 0
+    `not Math` earns it too."""
+
+    needs_gold: ClassVar[bool] = True
+    is_correctness: ClassVar[bool] = True
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example("Math", 1.0, gold="Math", params=_LABELS),
+        Example(" math\n", 1.0, gold="Math", params=_LABELS, note="white space and case do not count"),
+        Example("math", 0.0, gold="Math", params={**_LABELS, "ignore_case": False}),
+        Example("Art", 0.0, gold="Math", params=_LABELS, note="a wrong label earns nothing"),
+        Example("It is Math.", 0.0, gold="Math", params=_LABELS),
+        Example("It is Math.", 0.5, gold="Math", params=_CHEAPER, note="if that is wanted"),
+        Example("It is Art.", 0.0, gold="Math", params=_CHEAPER),
+        Example("Math, Applied Math, Art", 0.0, gold="Math", params=_CHEAPER, note="all labels"),
+        Example("It is Applied Math.", 0.0, gold="Math", params=_CHEAPER, note="the longer label is meant"),
+        Example("the aftermath", 0.0, gold="Math", params=_CHEAPER, note="part of a word"),
+        Example("", 0.0, gold="Math", params=_CHEAPER),
+    )
+
+    @field_validator("allowed_categories")
+    @classmethod
+    def _labels_are_whole(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(" ".join(label.split()) for label in labels)
+
+    @model_validator(mode="after")
+    def _labels_differ(self) -> "CategoryMatch":
+        labels = self._labels()
+        twice = sorted({label for label in labels if labels.count(label) > 1})
+        if twice:
+            raise ValueError(f"{twice[0]!r} stands in allowed_categories more than once; leave each label once")
+        return self
+
+    def check_row(self, item: GradeInput) -> None:
+        """Raise DataError unless the gold is one of the labels."""
+        self._gold(item.gold)
+
+    def score_text(self, text: str, item: GradeInput) -> Score | float:
+        """1, `contained_score` or 0."""
+        given, gold = self._normal(text), self._gold(item.gold)
+        if given == gold:
+            return 1.0
+        longest_first = sorted(map(re.escape, self._labels()), key=len, reverse=True)
+        held = set(re.findall(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)", given))
+        return Score(self.contained_score if held == {gold} else 0.0, f"holds {', '.join(sorted(held)) or 'no label'}")
+
+    def _gold(self, gold: Any) -> str:
+        label = self._normal(str(gold))
+        if label not in self._labels():
+            raise DataError(f"the gold {gold!r} is not in allowed_categories"[:200])
+        return label
+
+    def _labels(self) -> list[str]:
+        return [self._normal(label) for label in self.allowed_categories]
+
+    def _normal(self, text: str) -> str:
+        text = " ".join(text.split())
+        return text.casefold() if self.ignore_case else text

@@ -1,0 +1,172 @@
+"""code_stdio: the answer's program prints what the tests of the row want."""
+
+import re
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field
+
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Example, Score, TextGrader
+from posttrain.dataserver.grading.sandbox import Kind, Limits, require_sandbox, run_program
+from posttrain.errors import DataError
+
+_FENCE = re.compile(r" {0,3}```([^`]*)")
+_PYTHON = {"python", "python3", "py"}
+
+_DOUBLE = {"tests": [{"input": "3", "output": "6"}, {"input": "-1", "output": "-2"}]}
+
+
+class StdioTest(NamedTuple):
+    """What a program reads, and what it must print."""
+
+    given: str
+    wanted: str
+
+
+class CodeStdio(TextGrader):
+    """1 if the answer's Python program passes every test of the row: it reads the input and prints the output; else 0.
+
+    The program is the last fenced block that is marked as Python, or, where none is, the last fenced block. It has
+    the standard library, and neither threads nor processes. It must end with exit code 0; line ends and white
+    space at the end of lines do not count, nor does more than one space between words. It sees one input at a time
+    and never an output that is wanted.
+
+    Time is the program's own: what it computes and sleeps, and not what it waits for because the machine is busy. One
+    that has not had its time after ten times as long is an error, and no score. `limits.grader_seconds` goes by the
+    clock, and what it ends is an error too: give it more than the tests need where other work shares the processors.
+
+    Runs what a model wrote, so the config must say `allow_code_execution: true`; needs Linux or macOS. In `bubblewrap`
+    the program has no network and sees no file but the interpreter and the system's libraries, and no other process:
+    what is left to attack is the kernel. Where it does not work the server does not start. `sandbox: rlimits` does
+    without it, and the server warns of it: limits stop loops and floods, and no signal from the program reaches anybody
+    (on Linux, x86-64 or ARM), but it can use the network, read every file that its user can read (the golds too), and
+    write where its user can write. That user is one of its own where the server runs as root; otherwise it is the
+    server's, and then the program can change the memory of the server. Run the programs of models that you do not trust
+    on a machine of its own.
+
+    A program that somebody else ends, as the system does where memory runs out, is run once more; where it is ended
+    again, that is an error and no score.
+    """
+
+    type: Literal["code_stdio"] = "code_stdio"
+
+    column: str = Field(default="tests", min_length=1)
+    """Column with the tests: a list of `{input, output}`, both texts."""
+
+    fraction: bool = False
+    """Whether the score is the share of tests that pass; a program that prints known outputs then earns some of it."""
+
+    seconds: float = Field(default=1.0, gt=0, le=60)
+    """Time for one test: what the program computes and sleeps, and not what it waits for a busy processor. All tests of
+    a row must fit into `limits.grader_seconds` together, which is checked at the start."""
+
+    memory_mb: int = Field(default=512, ge=64)
+    """Address space of the program at most, in MiB."""
+
+    output_kb: int = Field(default=1024, ge=1)
+    """What it may print on one test, in KiB."""
+
+    sandbox: Kind = "bubblewrap"
+    """What the program runs in. `bubblewrap` (program `bwrap`) shuts it off from network, files and other processes;
+    `rlimits` only limits what it uses up, and is no protection against a hostile program."""
+
+    needs_code_execution: ClassVar[bool] = True
+    is_correctness: ClassVar[bool] = True
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example("```python\nprint(2 * int(input()))\n```", 1.0, record=_DOUBLE),
+        Example("```python\nprint(6)\n```", 0.0, record=_DOUBLE, note="passes one test of two"),
+        Example("```python\nprint(6)\n```", 0.5, record=_DOUBLE, params={"fraction": True}),
+        Example("print(2 * int(input()))", 0.0, record=_DOUBLE, note="no fenced block"),
+        Example("", 0.0, record=_DOUBLE),
+    )
+
+    def load(self) -> None:
+        """Try the sandbox; ConfigError where it does not work."""
+        require_sandbox(self.sandbox)
+
+    def notice(self) -> str:
+        """In what the programs run; ConfigError where that does not work."""
+        require_sandbox(self.sandbox)
+        if self.sandbox == "bubblewrap":
+            return "programs that a model wrote run in bubblewrap"
+        return (
+            "warning: programs that a model wrote run under limits alone (sandbox: rlimits), with the network and with "
+            "all files that their user can read"
+        )
+
+    def check_row(self, item: GradeInput) -> None:
+        """Raise DataError unless the row has tests, at least one of which wants some output."""
+        if not any(test.wanted.strip() for test in self._tests(item)):
+            raise DataError(f"no test in the column {self.column!r} wants any output")
+
+    def seconds_at_most(self, item: GradeInput) -> float:
+        """The time of all tests."""
+        tests = item.record.get(self.column)
+        return self.seconds * len(tests) if isinstance(tests, list) else 0.0
+
+    def score_text(self, text: str, item: GradeInput) -> Score | float:
+        """The share of tests that pass, or 1 where all do and else 0."""
+        program = last_program(text)
+        if program is None:
+            return Score(0.0, "no fenced block with a program")
+        tests, passed, fault = self._tests(item), 0, ""
+        for number, test in enumerate(tests, start=1):
+            reason = self._fault(program, test)
+            passed += reason is None
+            if reason is not None:
+                fault = fault or f"test {number}: {reason}"
+                if not self.fraction:
+                    return Score(0.0, fault)
+        return Score(passed / len(tests), fault)
+
+    def _fault(self, program: str, test: StdioTest) -> str | None:
+        """Why a test does not pass; the words never tell what was wanted."""
+        limits = Limits(self.seconds, self.memory_mb, self.output_kb * 1024)
+        run = run_program(program, test.given, limits, self.sandbox)
+        # Both are errors of this completion, which say nothing about the program.
+        if run.status == "starved":
+            raise TimeoutError(run.detail)
+        if run.status == "killed":
+            raise RuntimeError(f"the program was {run.detail}")
+        if run.status != "ok":
+            return run.detail
+        return None if _normal(run.output) == _normal(test.wanted) else "wrong output"
+
+    def _tests(self, item: GradeInput) -> list[StdioTest]:
+        tests = item.record.get(self.column)
+        if not isinstance(tests, list) or not tests:
+            raise DataError(f"the column {self.column!r} must hold a list of tests, {{input, output}} each")
+        return [self._test(test) for test in tests]
+
+    def _test(self, test: Any) -> StdioTest:
+        match test:
+            case {"input": str(given), "output": str(wanted)}:
+                return StdioTest(given, wanted)
+        raise DataError(f"a test in the column {self.column!r} is no {{input, output}} with two texts: {test!r}"[:200])
+
+
+def last_program(text: str) -> str | None:
+    """The program of the last fenced block, of those marked as Python where any is; None without a closed block."""
+    blocks: list[tuple[str, str]] = []
+    mark: str | None = None
+    lines: list[str] = []
+    for line in text.split("\n"):
+        fence = _FENCE.fullmatch(line)
+        if fence is None:
+            lines.append(line)
+        elif mark is None:
+            mark, lines = fence[1].strip().lower(), []
+        elif fence[1].strip():
+            lines.append(line)  # inside a block only a bare fence closes it
+        else:
+            blocks.append((mark, "\n".join(lines)))
+            mark = None
+    marked = [program for mark, program in blocks if mark in _PYTHON]
+    return (marked or [program for _, program in blocks] or [None])[-1]
+
+
+def _normal(output: str) -> list[str]:
+    lines = [" ".join(line.split()) for line in output.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines

@@ -1,0 +1,105 @@
+"""json_schema: the answer is JSON that a schema describes."""
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from posttrain.dataserver.data.columns import column_value
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Example, Score
+from posttrain.dataserver.graders.text.json_answers import JsonGrader
+from posttrain.dataserver.graders.text.json_schemas import compile_schema
+from posttrain.errors import DataError
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+_PERSON: dict[str, Any] = {
+    "type": "object",
+    "required": ["name", "age"],
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "additionalProperties": False,
+}
+_INLINE = {"inline": _PERSON}
+_PARTIAL = {**_INLINE, "partial": 0.5, "max_errors": 4}
+
+
+class JsonSchema(JsonGrader):
+    """1 if the answer is JSON (read as `json_valid` reads it) that a JSON Schema allows; else 0, or a part of it.
+
+    Schemas are Draft 2020-12, or the draft that `$schema` names. References outside of the schema are refused and
+    `format` is not checked. `pattern` is a Python expression, which can take very long on an unlucky text: the
+    completion then goes without a score at the deadline. With a schema that does not say what it wants, `{}` is
+    valid; the score says nothing about what is right.
+    """
+
+    type: Literal["json_schema"] = "json_schema"
+
+    inline: dict[str, Any] | None = None
+    """The schema, for all rows; or else give `column`."""
+
+    column: str | None = Field(default=None, min_length=1)
+    """The column of the data set that holds the schema of each row, as an object or as JSON text; `a.b` is key b
+    of the object in column a."""
+
+    partial: float = Field(default=0.0, ge=0, lt=1)
+    """What JSON that is almost valid earns at most: with e errors `partial` × (1 − e / `max_errors`), not below 0.
+    Above 0, an answer made to have few errors is paid without being right."""
+
+    max_errors: int = Field(default=10, ge=1)
+    """Number of errors from which on nothing is earned."""
+
+    libraries: ClassVar[tuple[str, ...]] = ("jsonschema",)
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example('{"name": "Ada", "age": 36}', 1.0, params=_INLINE),
+        Example('{"name": "Ada", "age": "36"}', 0.0, params=_INLINE, note="types count"),
+        Example('{"name": "Ada"}', 0.0, params=_INLINE, note="a key is missing"),
+        Example('{"name": "Ada", "age": 36, "x": 1}', 0.0, params=_INLINE, note="a key too many"),
+        Example("{}", 0.0, params=_INLINE),
+        Example("null", 0.0, params=_INLINE),
+        Example('{"name": "Ada"}', 0.375, params=_PARTIAL, note="one error of four: 0.5 × 3/4"),
+        Example("{}", 0.25, params=_PARTIAL, note="two errors"),
+        Example("no JSON", 0.0, params=_PARTIAL),
+        Example("[" * 100_000, 0.0, params=_INLINE, note="nesting does no harm"),
+        Example('```json\n{"name": "Ada", "age": 36}\n```', 0.0, params=_INLINE),
+        Example('```json\n{"name": "Ada", "age": 36}\n```', 0.9, params={**_INLINE, "fenced_score": 0.9}),
+        Example('"ab"', 1.0, params={"column": "schema"}, record={"schema": '{"type": "string"}'}),
+        Example("7", 0.0, params={"column": "task.schema"}, record={"task": {"schema": {"type": "string"}}}),
+        Example("", 0.0, params=_INLINE),
+    )
+
+    @model_validator(mode="after")
+    def _one_schema(self) -> "JsonSchema":
+        if (self.inline is None) == (self.column is None):
+            raise ValueError("give the schema as inline, or the name of the column that holds it, and not both")
+        if self.inline is not None:
+            compile_schema(self.inline)
+        return self
+
+    def check_row(self, item: GradeInput) -> None:
+        """Raise DataError unless the row holds a schema, if rows have to."""
+        self._validator(item)
+
+    def score_value(self, value: Any, item: GradeInput) -> Score:
+        """1, a part of `partial`, or 0."""
+        try:
+            errors = list(islice(self._validator(item).iter_errors(value), self.max_errors if self.partial else 1))
+        except RecursionError:
+            return Score(0.0, "nested too deep")
+        if not errors:
+            return Score(1.0)
+        path = errors[0].json_path[:100].encode("ascii", "backslashreplace").decode()
+        detail = f"{path}: {errors[0].message[:200]}"
+        return Score(self.partial * (1 - len(errors) / self.max_errors) if self.partial else 0.0, detail)
+
+    def _validator(self, item: GradeInput) -> "Validator":
+        if self.column is None:
+            return compile_schema(self.inline)
+        schema = column_value(item.record, self.column)
+        if schema is None:
+            raise DataError(f"the column {self.column!r} is missing or null, and should hold a JSON Schema")
+        try:
+            return compile_schema(schema)
+        except DataError as error:
+            raise DataError(f"{self.column}: {error}") from None

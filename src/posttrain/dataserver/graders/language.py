@@ -1,0 +1,112 @@
+"""language: the answer is written in the language that was asked for."""
+
+from difflib import get_close_matches
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Abstain, Example, Score, TextGrader
+from posttrain.dataserver.graders.text.languages import LANGUAGES, guess_language, load_languages, prose_of
+from posttrain.errors import DataError
+
+_FRENCH = {"language": "fr"}
+_PARIS = "Paris est la capitale de la France et sa plus grande ville."
+
+
+class Language(TextGrader):
+    """1 if the answer is in the wanted language, for the most part; else 0.
+
+    Code, formulas and web addresses do not count. It abstains where what is left is too short or too mixed to tell.
+    """
+
+    type: Literal["language"] = "language"
+
+    language: str | None = None
+    """The wanted language, as a code of two letters such as en; this or `column`."""
+
+    column: str | None = Field(default=None, min_length=1)
+    """The column that holds the code of the wanted language."""
+
+    among: tuple[str, ...] = ()
+    """Languages that the answer may be in, which helps with short answers; without this key all that are known."""
+
+    min_letters: int = Field(default=20, ge=1)
+    """With fewer letters than this it abstains."""
+
+    min_confidence: float = Field(default=0.5, ge=0, le=1)
+    """With less confidence than this in any language it abstains."""
+
+    libraries: ClassVar[tuple[str, ...]] = ("py3langid",)
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example(_PARIS, 1.0, params=_FRENCH),
+        Example(_PARIS, 0.0, params={"language": "de"}),
+        Example(_PARIS, 1.0, params={"column": "lang"}, record={"lang": "fr"}, note="the language of the row"),
+        Example("Oui.", None, params=_FRENCH, note="too short to tell"),
+        Example("```\nreturn the answer to everything\n```", None, params=_FRENCH, note="code is in no language"),
+        Example("東京は日本の首都であり、世界最大の都市の一つです。", 1.0, params={"language": "ja"}),
+        Example("", 0.0, params=_FRENCH),
+    )
+
+    @field_validator("language")
+    @classmethod
+    def _is_known(cls, language: str | None) -> str | None:
+        return language if language is None else _known(language)
+
+    @field_validator("among")
+    @classmethod
+    def _are_several(cls, among: tuple[str, ...]) -> tuple[str, ...]:
+        if len(among) == 1:
+            raise ValueError("among holds a single language, so that every answer would be in it; name the others too")
+        return tuple(_known(language) for language in among)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Language":
+        if (self.language is None) == (self.column is None):
+            raise ValueError("give either language (a code such as en) or column (where the rows hold one)")
+        if self.language and self.among and self.language not in self.among:
+            raise ValueError(f"among lacks the wanted language {self.language}; add it")
+        return self
+
+    def load(self) -> None:
+        """Load the model."""
+        load_languages()
+
+    def check_row(self, item: GradeInput) -> None:
+        """Raise DataError unless the row names a language that is known, where rows name it."""
+        self._wanted(item)
+
+    def score_text(self, text: str, item: GradeInput) -> Score | float:
+        """1 or 0."""
+        if not text.strip():
+            return Score(0.0, "empty")
+        prose, wanted = prose_of(text), self._wanted(item)
+        letters = sum(map(str.isalpha, prose))
+        if letters < self.min_letters:
+            raise Abstain(f"{letters} letters are too few to tell the language")
+        guess = guess_language(prose, self.among or LANGUAGES)
+        if guess.confidence < self.min_confidence:
+            raise Abstain(f"perhaps {guess.language}, but with a confidence of only {guess.confidence:.2f}")
+        return Score(float(guess.language == wanted), guess.language)
+
+    def _wanted(self, item: GradeInput) -> str:
+        if self.column is None:
+            return self.language or ""
+        named = item.record.get(self.column)
+        try:
+            wanted = _known(named if isinstance(named, str) else "")
+        except ValueError as error:
+            raise DataError(f"the column {self.column!r} must hold a language: {error}") from None
+        if self.among and wanted not in self.among:
+            raise DataError(
+                f"the language {wanted} of the column {self.column!r} is not one of {', '.join(self.among)}"
+            )
+        return wanted
+
+
+def _known(language: str) -> str:
+    if language in LANGUAGES:
+        return language
+    near = get_close_matches(language.lower()[:2], LANGUAGES, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ValueError(f"{language[:40]!r} is no language code that is known{hint}")

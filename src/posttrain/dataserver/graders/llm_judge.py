@@ -1,0 +1,161 @@
+"""llm_judge: a language model reads the answer and judges it."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary
+
+from pydantic import Field, JsonValue, field_validator, model_validator
+
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.base import Score
+from posttrain.dataserver.graders.judging import DEFAULT_TEMPLATE, Scale, fill_template, is_empty_answer, read_verdict
+from posttrain.dataserver.graders.remote import CallFailedError, Failure, Outcome, RemoteGrader, require_no_secret
+
+if TYPE_CHECKING:
+    import httpx
+    from cachetools import LRUCache
+
+    from posttrain.dataserver.graders.calls import Caller
+
+_REMEMBERED = 20_000
+
+
+class LlmJudge(RemoteGrader):
+    """The verdict of a judge: any model behind an OpenAI-compatible chat completions URL.
+
+    The judge sees the question (the last user message), the answer without its reasoning, and the gold answer where
+    there is one. Empty answers, and words that only announce a solution, get 0 without being shown to it. A judge can
+    still be talked round, so compare its verdicts with your own now and then: its words are kept as the detail.
+    """
+
+    type: Literal["llm_judge"] = "llm_judge"
+
+    model: str = Field(min_length=1)
+    """Name of the judge, as the service knows it."""
+
+    template: str = DEFAULT_TEMPLATE
+    """The message to the judge. `{question}`, `{answer}` and `{gold}` become quotations between marks that the quoted
+    text cannot hold (`{gold}` nothing where there is none), and `{reply}` the form of the reply."""
+
+    scale: Scale = "binary"
+    """What the judge gives: 0 or 1, or a number from 0 to 10, which is divided by 10."""
+
+    votes: int = Field(default=1, ge=1, le=25)
+    """How often each answer is judged; the majority decides on the binary scale, and else the mean."""
+
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    """Randomness of the judge; several votes need some."""
+
+    max_tokens: int = Field(default=512, ge=1)
+    """Length of the judge's reply at most, in tokens."""
+
+    request: dict[str, JsonValue] = Field(default={})
+    """Further fields of the request, as `chat_template_kwargs` for a judge whose thinking is to be switched off."""
+
+    longest_answer: int = Field(default=8000, ge=1)
+    """Characters of an answer at most; a longer one gets 0 without being judged."""
+
+    on_unparseable: Literal["abstain", "zero"] = "abstain"
+    """What becomes of an answer to whose judging no reply is a verdict."""
+
+    @field_validator("template")
+    @classmethod
+    def _shows_the_answer(cls, template: str) -> str:
+        missing = [field for field in ("{answer}", "{reply}") if field not in template]
+        if missing:
+            raise ValueError(f"the template lacks {' and '.join(missing)}")
+        return template
+
+    @field_validator("request")
+    @classmethod
+    def _holds_no_secret(cls, request: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        require_no_secret(request, "name it by token_env")
+        return request
+
+    @model_validator(mode="after")
+    def _votes_differ(self) -> "LlmJudge":
+        if self.votes > 1 and self.temperature == 0:
+            raise ValueError(
+                f"{self.votes} votes at temperature 0 are one vote; raise the temperature, or take one vote"
+            )
+        return self
+
+    async def score_all(self, items: Sequence[GradeInput], client: "httpx.AsyncClient") -> list[Outcome]:
+        """Judge completions at once, and equal ones once."""
+        settled = [self._without_judge(item) for item in items]
+        messages = ["" if outcome else self._message(item) for item, outcome in zip(items, settled, strict=True)]
+        verdicts = await self._judge_all(set(messages) - {""}, client)
+        return [outcome or verdicts[message] for outcome, message in zip(settled, messages, strict=True)]
+
+    def _without_judge(self, item: GradeInput) -> Score | None:
+        if item.answer is None:
+            return Score(0.0, "the reasoning is not closed, so there is no answer")
+        if is_empty_answer(item.answer):
+            return Score(0.0, "nothing is answered")
+        if len(item.answer) > self.longest_answer:
+            return Score(0.0, f"the answer is longer than {self.longest_answer} characters")
+        return None
+
+    def _message(self, item: GradeInput) -> str:
+        gold = item.gold if item.gold is None or isinstance(item.gold, str) else json.dumps(item.gold, default=str)
+        return fill_template(self.template, self.scale, item.prompt, gold, item.answer or "")
+
+    async def _judge_all(self, messages: Iterable[str], client: "httpx.AsyncClient") -> dict[str, Outcome]:
+        service, known = self.caller(client), _remembered(self, client)
+        keys = {message: hashlib.sha256(message.encode()).digest() for message in messages}
+        old = {message: known[key] for message, key in keys.items() if key in known}
+        new = [message for message in keys if message not in old]
+        found = await asyncio.gather(*(self._judge(message, service, client) for message in new))
+        for message, outcome in zip(new, found, strict=True):
+            if isinstance(outcome, Score):
+                known[keys[message]] = outcome
+        return {**old, **dict(zip(new, found, strict=True))}
+
+    async def _judge(self, message: str, service: "Caller", client: "httpx.AsyncClient") -> Outcome:
+        replies = await asyncio.gather(*(self._ask(message, vote, service, client) for vote in range(self.votes)))
+        for reply in replies:
+            if isinstance(reply, Failure):
+                return reply
+        words = [reply for reply in replies if isinstance(reply, str)]
+        verdicts = [verdict for reply in words if (verdict := read_verdict(reply, self.scale)) is not None]
+        if 2 * len(verdicts) <= self.votes:
+            detail = service.clean(f"no verdict: {words[0]}")
+            return Score(0.0, detail) if self.on_unparseable == "zero" else Failure("abstain", detail)
+        mean = fmean(verdicts)
+        return Score(float(mean > 0.5) if self.scale == "binary" else mean, service.clean(words[0]))
+
+    async def _ask(self, message: str, vote: int, service: "Caller", client: "httpx.AsyncClient") -> str | Failure:
+        body = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": message}],
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            **({"seed": vote} if self.votes > 1 else {}),
+            **self.request,
+        }
+        try:
+            return self.hide_token(await service.post(client, json.dumps(body), _content))
+        except CallFailedError as error:
+            return Failure("error", str(error))
+
+
+def _content(reply: object) -> str:
+    match reply:
+        case {"choices": [{"message": {"content": str(content)}}, *_]}:
+            return content
+    raise CallFailedError("the judge's service answered without a message")
+
+
+_memories: "WeakKeyDictionary[httpx.AsyncClient, dict[str, LRUCache[bytes, Score]]]" = WeakKeyDictionary()
+
+
+def _remembered(grader: LlmJudge, client: "httpx.AsyncClient") -> "LRUCache[bytes, Score]":
+    """The verdicts of this judge so far, by the hash of the message."""
+    from cachetools import LRUCache
+
+    of_client = _memories.setdefault(client, {})
+    return of_client.setdefault(grader.model_dump_json(), LRUCache(maxsize=_REMEMBERED))

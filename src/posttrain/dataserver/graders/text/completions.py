@@ -1,0 +1,91 @@
+"""What a model wrote, taken apart into its reasoning and its answer, beside the record that it answers."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pydantic import Field, model_validator
+
+from posttrain.config.strict import StrictModel
+
+
+class ReasoningTags(StrictModel):
+    """The tags around the reasoning that comes before an answer."""
+
+    open: str = Field(default="<think>", min_length=1)
+    """Opens the reasoning."""
+
+    close: str = Field(default="</think>", min_length=1)
+    """Closes the reasoning; the answer is what follows the last one."""
+
+    opened_in_prompt: bool = False
+    """Whether the chat template already ends the prompt with the opening tag, as for DeepSeek-R1."""
+
+    @model_validator(mode="after")
+    def _tags_differ(self) -> "ReasoningTags":
+        if self.open in self.close or self.close in self.open:
+            raise ValueError(f"{self.open!r} and {self.close!r} must not contain one another")
+        return self
+
+
+class Parts(NamedTuple):
+    """Both None where the tags are wanted and the reasoning is never closed: then there is no answer."""
+
+    reasoning: str | None
+    answer: str | None
+
+
+def split_completion(completion: str, tags: ReasoningTags | None) -> Parts:
+    """Take a completion apart; without tags all of it is the answer.
+
+    The answer is what follows the LAST closing tag, so that nothing inside a second block of reasoning counts.
+    """
+    if tags is None:
+        return Parts(None, completion)
+    before, close, answer = completion.rpartition(tags.close)
+    if not close:
+        return Parts(None, None)
+    _, opened, reasoning = before.partition(tags.open)
+    if not opened:
+        if not tags.opened_in_prompt:
+            return Parts(None, None)
+        reasoning = before
+    return Parts(reasoning, answer)
+
+
+def completion_digest(completion: str) -> str:
+    """SHA-256 of what a model wrote, in UTF-8, as hex digits."""
+    return hashlib.sha256(completion.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class GradeInput:
+    """One completion, as a grader sees it."""
+
+    completion: str
+    """All that the model wrote."""
+
+    answer: str | None
+    """What follows the reasoning; None where the reasoning tags are missing."""
+
+    reasoning: str | None = None
+    """What stands between the reasoning tags; None without tags."""
+
+    gold: Any = None
+    """The record's right answer, as the data set's `gold` section extracts it; None where it has no such section."""
+
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """The row of the data set, with all its columns."""
+
+    prompt: str = ""
+    """The text of the last user message."""
+
+    completion_tokens: int | None = None
+    """Length of the completion in tokens, if the trainer told it."""
+
+    truncated: bool | None = None
+    """Whether generation stopped at its limit, if the trainer told it."""
+
+    tags: ReasoningTags | None = None
+    """The reasoning tags of the data set."""

@@ -1,0 +1,59 @@
+"""JSON that a model wrote, taken strictly."""
+
+import sys
+from typing import Any
+
+from pydantic import Field
+
+from posttrain.data.json_lines import parse_json
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.text.fences import FencedTextGrader
+from posttrain.dataserver.graders.base import Score
+from posttrain.errors import DataError
+
+
+def parse_strictly(text: str) -> Any:
+    """The one JSON value that the text is.
+
+    Raises:
+        DataError: it is none, a key stands twice in an object, NaN, Infinity or a number beyond the range of a
+            float stands in it, or it is nested deeper than 100 levels.
+    """
+    value = parse_json(text.encode("utf-8", "surrogatepass"))
+    if not _numbers_are_finite(value):
+        raise DataError("a number is larger than any float, so programs would read it differently")
+    return value
+
+
+def _numbers_are_finite(value: Any) -> bool:
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, int | float) and abs(value) > sys.float_info.max:
+            return False
+    return True
+
+
+class JsonGrader(FencedTextGrader):
+    """Base of the graders whose text must be JSON and nothing else; other text scores 0."""
+
+    max_chars: int = Field(default=1_000_000, ge=1)
+    """Longest text that is read, in characters; a longer one scores 0."""
+
+    def score_bare(self, text: str, item: GradeInput) -> Score:
+        """0 unless the text is JSON; else the score of the value."""
+        if len(text) > self.max_chars:
+            return Score(0.0, f"longer than {self.max_chars} characters")
+        try:
+            value = parse_strictly(text)
+        except DataError as error:
+            return Score(0.0, str(error))
+        return self.score_value(value, item)
+
+    def score_value(self, value: Any, item: GradeInput) -> Score:
+        """Score the value that the text stands for; `Abstain` as in `score`."""
+        raise NotImplementedError

@@ -1,0 +1,122 @@
+"""Expressions as SymPy sees them: parsed and compared by Math-Verify, and asked whether they are in simplest form.
+
+Nothing here has a timeout: Math-Verify's own would replace the SIGALRM timer that a grading process runs under, and
+works in no other thread than the first.
+"""
+
+import logging
+import math
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from posttrain.dataserver.graders.text.expressions import Expression
+from posttrain.dataserver.graders.text.latex_numbers import with_fractions, without_unit
+from posttrain.dataserver.graders.text.numbers import parse_number
+
+if TYPE_CHECKING:
+    from sympy import Basic, MatrixBase
+
+    Parsed = Basic | MatrixBase
+
+_FRACTION = re.compile(
+    r"-?\s*\\[dt]?frac\s*(?:\{\s*-?(?P<above>[0-9]+)\s*\}|(?P<digit>[0-9]))\s*\{?\s*(?P<below>[0-9]+)\s*\}?"
+    r"|-?\s*(?P<left>[0-9]+)\s*/\s*(?P<right>[0-9]+)"
+)
+_ASSIGNED = re.compile(r"\s*[A-Za-z](?:_\{?\w\}?)?\s*=(?!.*=)\s*", re.DOTALL)
+_SPACING = re.compile(r"(?<![0-9])\\[,;:! ]|\\[,;:! ](?![0-9])")
+_EITHER_SIGN = re.compile(r"\\(?:pm|mp)(?![A-Za-z])|[±∓]")
+
+
+@lru_cache(maxsize=4096)
+def parse(latex: str, glued_unit: bool = False) -> "Parsed | None":
+    """SymPy's form of an expression, not worked out; None where it cannot be parsed.
+
+    `glued_unit`: one letter right after a number is its unit, as in `5m`.
+    """
+    latex = with_fractions(without_unit(latex, glued_unit))
+    if not latex:
+        return None
+    parsed = _parse(latex)
+    if parsed is None and _EITHER_SIGN.search(latex):
+        both = [each for each in map(_parse, _both_signs(latex)) if each is not None]
+        return set_of(both) if len(both) == 2 else None
+    return parsed
+
+
+def _both_signs(latex: str) -> tuple[str, str]:
+    signs = {"\\pm": "+-", "±": "+-", "\\mp": "-+", "∓": "-+"}
+    upper, lower = (_EITHER_SIGN.sub(lambda sign, line=line: signs[sign[0]][line], latex) for line in (0, 1))
+    return upper, lower
+
+
+def can_be_parsed(latex: str) -> bool:
+    """Whether an expression can be parsed."""
+    return parse(latex) is not None
+
+
+def _parse(latex: str) -> "Parsed | None":
+    import math_verify
+
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that there is no timeout
+    # Its own list of units has single letters, and takes the h away from \\pi r^2 h.
+    normal = math_verify.LatexNormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True)
+    boxed = (math_verify.LatexExtractionConfig(boxed_match_priority=0, normalization_config=normal),)
+    found = math_verify.parse(rf"\boxed{{{latex}}}", boxed, fallback_mode="no_fallback", parsing_timeout=None)  # type: ignore[arg-type]
+    return found[0] if found else None
+
+
+def are_equal(gold: "Parsed", given: "Parsed", places: int) -> bool:
+    """Whether the answer equals the gold; decimals are compared to so many places."""
+    from math_verify import verify
+
+    return verify(gold, given, float_rounding=places, timeout_seconds=None)
+
+
+def is_definite(parsed: "Parsed | None") -> bool:
+    """Whether it is parsed, and nothing in it is divided by 0."""
+    from sympy import nan, zoo
+
+    return parsed is not None and not parsed.has(nan, zoo)
+
+
+def set_of(expressions: list["Parsed"]) -> "Basic":
+    """The set of several answers."""
+    from latex2sympy2_extended.sets import FiniteSet
+
+    elements = [each.args if isinstance(each, FiniteSet) else (each,) for each in expressions]
+    return FiniteSet(*(element for group in elements for element in group))
+
+
+def sides(given: "Parsed") -> list["Parsed"]:
+    """The sides of equations without unknowns: 8 = 7 does not answer 7."""
+    from sympy import Eq
+
+    return [] if given.free_symbols else [side for equation in given.atoms(Eq) for side in equation.args]
+
+
+def is_as_simple(answers: list[Expression], given: "Parsed", gold: "Parsed") -> bool:
+    """Whether an answer that equals the gold is written with no more than the gold needs."""
+    from sympy import Eq, Symbol, preorder_traversal
+
+    def value(parsed: "Parsed") -> "Parsed":
+        return parsed.rhs if isinstance(parsed, Eq) and isinstance(parsed.lhs, Symbol) else parsed
+
+    right, given = value(gold), value(given)
+    worked_out = right.doit()
+    if getattr(worked_out, "is_Rational", False) or getattr(worked_out, "is_Float", False):
+        return len(answers) == 1 and _is_written_out(answers[0])
+    size, most = (sum(1 for _ in preorder_traversal(each)) for each in (given, right))
+    return size <= most and given.doit() == worked_out
+
+
+def _is_written_out(answer: Expression) -> bool:
+    """Whether it is a plain number or a fraction in lowest terms."""
+    latex = _SPACING.sub("", without_unit(_ASSIGNED.sub("", answer.latex, count=1))).strip()
+    if answer.number is not None or parse_number(latex) is not None:
+        return True
+    fraction = _FRACTION.fullmatch(latex)
+    if not fraction:
+        return False
+    above, below = (int(text) for text in fraction.groups() if text)
+    return below > 1 and math.gcd(above, below) == 1

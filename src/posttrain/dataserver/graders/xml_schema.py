@@ -1,0 +1,138 @@
+"""xml_schema: the answer is XML with the right root and what must be in it."""
+
+import json
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from posttrain.config.strict import StrictModel
+from posttrain.dataserver.data.columns import column_value
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.text.fences import FencedTextGrader
+from posttrain.dataserver.graders.base import Example, Score
+from posttrain.dataserver.graders.text.xml_outline import Element, Outline, outline
+from posttrain.errors import DataError
+
+Name = Annotated[str, Field(pattern=r"^\S+$")]
+
+
+class XmlShape(StrictModel):
+    """What an XML text must hold. A name in a namespace is written `{namespace}name`."""
+
+    root: Name
+    """Name of the outermost element."""
+
+    required_children: tuple[Name, ...] = ()
+    """Elements that must stand right below the root, each at least once and in any order."""
+
+    required_attributes: tuple[Name, ...] = ()
+    """Attributes that the root must have."""
+
+    allow_empty: bool = False
+    """Whether the root and the required children may be empty: no text, no elements, no attributes."""
+
+
+_NOTE = {"inline": {"root": "note", "required_children": ["to", "body"], "required_attributes": ["id"]}}
+_PARTIAL = {**_NOTE, "partial": 0.6}
+_BOMB = '<!DOCTYPE a [<!ENTITY x "ha"><!ENTITY y "&x;&x;">]><answer>&y;</answer>'
+
+
+class XmlSchema(FencedTextGrader):
+    """1 if all of the answer is one XML element of the wanted shape; else 0, or a part of it.
+
+    Document types and entities of one's own are refused, so nothing expands and nothing is fetched. Before the element
+    an XML declaration may stand, and nothing else; comments stand inside it.
+    """
+
+    type: Literal["xml_schema"] = "xml_schema"
+
+    inline: XmlShape | None = None
+    """The shape, for all rows; or else give `column`."""
+
+    column: str | None = Field(default=None, min_length=1)
+    """The column of the data set that holds the shape of each row, as an object or as JSON text, with the keys of
+    `inline`; `a.b` is key b of the object in column a."""
+
+    partial: float = Field(default=0.0, ge=0, lt=1)
+    """What XML with the right root earns at most while something is missing: this times the share of the required
+    children and attributes that are there."""
+
+    libraries: ClassVar[tuple[str, ...]] = ("defusedxml",)
+    examples: ClassVar[tuple[Example, ...]] = (
+        Example('<note id="1"><to>Ann</to><body>Hi</body></note>', 1.0, params=_NOTE),
+        Example('<note id="1"><body>Hi</body><to>Ann</to><cc>Bob</cc></note>\n', 1.0, params=_NOTE, note="more"),
+        Example('<memo id="1"><to>Ann</to><body>Hi</body></memo>', 0.0, params=_PARTIAL, note="a wrong root"),
+        Example('<note id="1"><to>Ann</to></note>', 0.0, params=_NOTE, note="a child is missing"),
+        Example('<note id="1"><to>Ann</to></note>', 0.4, params=_PARTIAL, note="two of three: 0.6 × 2/3"),
+        Example('<note id="1"><to/><body/></note>', 0.0, params=_NOTE, note="empty children are not there"),
+        Example('<note id="1"><x><to>A</to><body>B</body></x></note>', 0.0, params=_NOTE, note="too deep down"),
+        Example("<answer>4</answer>", 1.0, params={"inline": {"root": "answer"}}),
+        Example("<answer> </answer>", 0.0, params={"inline": {"root": "answer"}}),
+        Example("<answer/>", 1.0, params={"inline": {"root": "answer", "allow_empty": True}}),
+        Example("<answer>4", 0.0, params={"inline": {"root": "answer"}}),
+        Example("<answer>\u200b</answer>", 0.0, params={"inline": {"root": "answer"}}, note="none to be seen"),
+        Example("<answer>&#8203;</answer>", 0.0, params={"inline": {"root": "answer"}}),
+        Example("It is <answer>4</answer>", 0.0, params={"inline": {"root": "answer"}}, note="text around it"),
+        Example("<!-- It is --><answer>4</answer>", 0.0, params={"inline": {"root": "answer"}}, note="or a comment"),
+        Example("<?It is?><answer>4</answer>", 0.0, params={"inline": {"root": "answer"}}),
+        Example("<answer>4</answer><!-- sure -->", 0.0, params={"inline": {"root": "answer"}}),
+        Example(
+            "<answer>4<!-- sure --></answer>", 1.0, params={"inline": {"root": "answer"}}, note="inside it is its own"
+        ),
+        Example('<?xml version="1.0"?><answer>4</answer>', 1.0, params={"inline": {"root": "answer"}}),
+        Example("<answer>4</answer><answer>5</answer>", 0.0, params={"inline": {"root": "answer"}}),
+        Example(_BOMB, 0.0, params={"inline": {"root": "answer"}}, note="entities that expand"),
+        Example("<answer>" * 100_000, 0.0, params={"inline": {"root": "answer"}}, note="nesting does no harm"),
+        Example("```xml\n<answer>4</answer>\n```", 0.0, params={"inline": {"root": "answer"}}),
+        Example("```xml\n<answer>4</answer>\n```", 0.9, params={"inline": {"root": "answer"}, "fenced_score": 0.9}),
+        Example("<a>4</a>", 1.0, params={"column": "meta.shape"}, record={"meta": {"shape": '{"root": "a"}'}}),
+        Example("", 0.0, params=_NOTE),
+    )
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> "XmlSchema":
+        if (self.inline is None) == (self.column is None):
+            raise ValueError("give the shape as inline, or the name of the column that holds it, and not both")
+        return self
+
+    def check_row(self, item: GradeInput) -> None:
+        """Raise DataError unless the row holds a shape, if rows have to."""
+        self._shape(item)
+
+    def score_bare(self, text: str, item: GradeInput) -> Score:
+        """1, a part of `partial`, or 0."""
+        shape = self._shape(item)
+        try:
+            found = outline(text)
+        except DataError as error:
+            return Score(0.0, str(error))
+        root = found.root
+        if root is None or root.name != shape.root:
+            return Score(0.0, f"the root is {root.name[:100] if root else 'not there'}")
+        if root.is_empty and not shape.allow_empty:
+            return Score(0.0, "empty")
+        missing = _missing(shape, root, found)
+        if not missing:
+            return Score(1.0)
+        wanted = len(set(shape.required_children)) + len(set(shape.required_attributes))
+        return Score(self.partial * (1 - len(missing) / wanted), f"missing or empty: {', '.join(missing)}")
+
+    def _shape(self, item: GradeInput) -> XmlShape:
+        if self.column is None:
+            assert self.inline is not None
+            return self.inline
+        shape = column_value(item.record, self.column)
+        try:
+            return XmlShape.model_validate(json.loads(shape) if isinstance(shape, str) else shape)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            where = ".".join(map(str, (self.column, *problem["loc"])))
+            raise DataError(f"the shape of the XML is not usable: {where}: {problem['msg']}") from None
+        except ValueError as error:
+            raise DataError(f"{self.column}: the shape of the XML is no JSON: {error}") from None
+
+
+def _missing(shape: XmlShape, root: Element, found: Outline) -> list[str]:
+    there = {child.name for child in found.children if shape.allow_empty or not child.is_empty}
+    children = [f"<{name}>" for name in dict.fromkeys(shape.required_children) if name not in there]
+    return children + [name for name in dict.fromkeys(shape.required_attributes) if name not in root.attributes]

@@ -1,0 +1,211 @@
+"""The grading processes: completions go in, judgements come out, whatever happens in between.
+
+Completions travel in chunks, because a message costs more than a cheap grader. A worker tells which one it is at, so
+that only the one that kills it, or keeps it for too long, loses its score. The others of the chunk are then sent one by
+one.
+"""
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as TaskTimeout
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver
+from typing import Any, TypeVar
+
+from pebble import ProcessExpired, ProcessPool
+
+from posttrain.dataserver.grading import worker
+from posttrain.dataserver.grading.progress import Progress
+from posttrain.dataserver.grading.rewards import Judgement
+from posttrain.dataserver.grading.worker import RowCheck, RowFault, Setup, Task
+from posttrain.errors import RunError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Beyond the interruptible deadline: for what ignores the timer, and for the pool, which looks every 0.1 s.
+_GRACE_SECONDS = 0.5
+
+_LARGEST_CHUNK = 64
+
+_SECONDS_BETWEEN_LOOKS = 0.1
+# What a worker said last may still be on its way when it has ended.
+_LOOKS_AT_THE_DEAD = 5
+
+
+class WorkerDiedError(Exception):
+    """A worker was killed at its deadline, or ended by itself."""
+
+
+class GradingPool:
+    """`count` processes that grade."""
+
+    def __init__(self, count: int, setup: Setup, tasks_per_worker: int, preload: Sequence[str] = ()) -> None:
+        """`preload`: modules that new workers should find imported."""
+        self.graders = frozenset(setup.graders)
+        """The names of those that it has."""
+        self._count = count
+        self._setup = setup
+        self._tasks_per_worker = tasks_per_worker
+        self._context = multiprocessing.get_context("forkserver")
+        # Each new process runs the imports of the command again; found done, they cost it next to nothing.
+        commands = [name for name in sys.modules if name.startswith("posttrain.cli.")]
+        self._context.set_forkserver_preload([worker.__name__, *commands, *preload])
+        self._progress = Progress(self._context)
+        self._pool = self._new_pool()
+        self._is_closed = False
+        self.deaths = 0
+        """How many workers were killed or ended by themselves."""
+
+    async def grade(self, tasks: Sequence[Task], done: Callable[[int, Mapping[str, Judgement]], None]) -> None:
+        """Grade all tasks, telling `done(number of the task, judgements)` as they are done."""
+        async with asyncio.TaskGroup() as group:
+            for chunk in _chunks(len(tasks), self._count):
+                group.create_task(self._grade_chunk(chunk, tasks, done))
+
+    async def check_graders(self) -> list[str]:
+        """Why graders cannot be used, one line each."""
+        try:
+            return await self._run(worker.check_graders, (), 120.0)
+        except WorkerDiedError as error:
+            return [f"graders: loading them ended the process: {error}"]
+
+    async def check_rows(self, rows: Sequence[RowCheck]) -> list[RowFault]:
+        """The rows that a grader cannot use."""
+        try:
+            return await self._run(worker.check_rows, (list(rows),), self._setup.seconds * len(rows) + _GRACE_SECONDS)
+        except WorkerDiedError as error:
+            if len(rows) == 1:
+                return [
+                    RowFault(rows[0].row, name, f"checking it ends the process: {error}") for name in rows[0].graders
+                ]
+        return [fault for row in rows for fault in await self.check_rows([row])]
+
+    def close(self) -> None:
+        """End the worker, whatever they do."""
+        self._is_closed = True
+        # A grader may have stopped the process that workers come from, without which nothing ends.
+        os.killpg(os.getpgrp(), signal.SIGCONT)
+        self._pool.stop()
+        self._pool.join()
+
+    async def _grade_chunk(
+        self, chunk: Sequence[int], tasks: Sequence[Task], done: Callable[[int, Mapping[str, Judgement]], None]
+    ) -> None:
+        left = list(chunk)
+        while left:
+            while self._progress.is_full:
+                await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+            place = self._progress.take()
+            try:
+                # The last completion may begin just before the time for one is over.
+                seconds = self._setup.seconds * min(len(left), 2) + 2 * _GRACE_SECONDS
+                answers = await self._run(worker.grade, ([tasks[number] for number in left], place), seconds, place)
+            except WorkerDiedError as error:
+                mark = self._progress.at(place)
+                guilty = left[0] if len(left) == 1 else left[mark.completion] if mark is not None else None
+                async with asyncio.TaskGroup() as group:
+                    for number in left:
+                        if number == guilty:
+                            done(number, _all_failed(tasks[number], str(error)))
+                        else:
+                            group.create_task(self._grade_chunk([number], tasks, done))
+                return
+            finally:
+                self._progress.give_back(place)
+            for number, judgements in zip(left, answers, strict=False):
+                done(number, judgements)
+            left = left[len(answers) :]
+
+    async def _run(
+        self, function: Callable[..., T], arguments: tuple[Any, ...], seconds: float, place: int | None = None
+    ) -> T:
+        """What a worker answers within these seconds, and without staying at one completion of its place too long."""
+        for _ in range(3):
+            pool = self._pool
+            try:
+                return await self._outcome(pool, pool.schedule(function, args=arguments, timeout=seconds), place)
+            except TaskTimeout:
+                self.deaths += 1
+                raise WorkerDiedError("timeout") from None
+            except ProcessExpired as error:
+                self.deaths += 1
+                raise WorkerDiedError(f"the grading process ended (exit code {error.exitcode})") from None
+            except (BrokenProcessPool, RuntimeError):
+                if self._is_closed:
+                    raise RunError("the grading processes were ended") from None
+                # A worker that dies between two tasks breaks the whole pool.
+                if self._pool is pool:
+                    logger.warning("the grading processes are started anew")
+                    pool.stop()
+                    self._pool = self._new_pool()
+        raise RunError("the grading processes end as soon as they are started; see the log for what they print")
+
+    async def _outcome(self, pool: ProcessPool, scheduled: Future[T], place: int | None) -> T:
+        """What a task answers. A pool that breaks while the task is on its way to a worker would never tell, nor does
+        it tell of a worker that ends as if it were done."""
+        future = asyncio.wrap_future(scheduled)
+        seen, since, dead_looks = None, time.monotonic(), 0
+        try:
+            while not (await asyncio.wait({future}, timeout=_SECONDS_BETWEEN_LOOKS))[0]:
+                if not pool.active:
+                    raise BrokenProcessPool("the grading processes ended before the task began")
+                mark = self._progress.at(place) if place is not None else None
+                if mark != seen:
+                    seen, since = mark, time.monotonic()
+                elif mark is not None:
+                    dead_looks += not _is_alive(mark.process)
+                    if dead_looks == _LOOKS_AT_THE_DEAD:
+                        raise ProcessExpired("ended as if it were done", code=0, pid=mark.process)
+                    if time.monotonic() - since > self._setup.seconds + _GRACE_SECONDS:
+                        raise TaskTimeout
+            return future.result()
+        finally:
+            future.cancel()
+
+    def _new_pool(self) -> ProcessPool:
+        _start_fork_server(self._setup.hidden)
+        return ProcessPool(
+            max_workers=self._count,
+            max_tasks=self._tasks_per_worker,
+            initializer=worker.start_worker,
+            initargs=(self._setup, self._progress.marks),
+            context=self._context,
+        )
+
+
+def _start_fork_server(hidden: Iterable[str]) -> None:
+    """Start the process that workers are forked from, without the variables that are hidden from them: for as long as
+    a process runs, the system shows with what environment it began."""
+    kept = {name: os.environ.pop(name) for name in hidden if name in os.environ}
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.update(kept)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _chunks(count: int, workers_count: int) -> Iterator[range]:
+    """Ranges of equal length: two per worker where that is not too many completions at once."""
+    size = max(1, min(_LARGEST_CHUNK, -(-count // (2 * workers_count))))
+    for start in range(0, count, size):
+        yield range(start, min(start + size, count))
+
+
+def _all_failed(task: Task, reason: str) -> dict[str, Judgement]:
+    return {name: Judgement("error", None, 0.0, reason) for name in task.graders}

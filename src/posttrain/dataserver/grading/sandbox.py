@@ -1,0 +1,210 @@
+"""Runs a Python program that a model wrote.
+
+With bubblewrap the program has no network, sees the interpreter and the system's libraries and no other file, and
+no other process: what is left to attack is the kernel. Without it, under resource limits alone, this is NOT a
+security boundary: limits stop loops, floods of output and floods of processes, but the program can open network
+connections, read every file that its user can read, and write where its user can write. That user is one of its own
+where the server runs as root; otherwise it is the server's, and then the program can also read and change the memory
+of the server's processes. Run the programs of models that you do not trust on a machine of its own.
+
+In both, on Linux, calls that reach other processes or stay behind are refused (`sandbox_filter`).
+"""
+
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO, Literal, NamedTuple
+
+from posttrain.dataserver.grading.sandbox_filter import call_filter
+from posttrain.dataserver.grading.sandbox_time import PATIENCE, StarvedError, TimeOverError, wait_for
+from posttrain.dataserver.grading.sandbox_users import own_user, remove, remove_left
+from posttrain.errors import ConfigError
+
+Kind = Literal["bubblewrap", "rlimits"]
+
+_NOBODY = 65534  # how bubblewrap shows the program its user, where the server is not root
+_LAUNCHER = Path(__file__).with_name("sandbox_launcher.py")
+# The kernel takes 128 KiB as one argument.
+_LONGEST_PROGRAM_BYTES = 120_000
+_SYSTEM_FOLDERS = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one run may use."""
+
+    seconds: float
+    """Of its own: what it waits for a processor does not count."""
+    memory_mb: int = 512
+    """Address space, in MiB."""
+    output_bytes: int = 2**20
+    """Of standard output; also the size of any file."""
+
+
+class Run(NamedTuple):
+    """What a run came to."""
+
+    status: Literal["ok", "failed", "timeout", "starved", "killed"]
+    """ok: it ended by itself, with exit code 0. starved: the machine did not let it have its time. killed: by somebody
+    else, and so again when it was repeated."""
+    output: str
+    detail: str
+
+
+def run_program(program: str, stdin: str, limits: Limits, kind: Kind) -> Run:
+    """Run a program with that text as its standard input. Nothing of it is left running, or lying about, afterwards.
+
+    To be called by one thread of a process at a time: the programs of a process have one user.
+    """
+    try:
+        if len(program.encode()) > _LONGEST_PROGRAM_BYTES or "\0" in program:
+            return Run("failed", "", f"the program holds NUL characters or more than {_LONGEST_PROGRAM_BYTES} bytes")
+    except UnicodeEncodeError:
+        return Run("failed", "", "the program is no valid Unicode")
+    run = _run_once(program, stdin, limits, kind)
+    # By the system, say, where memory runs out, or by hand.
+    return _run_once(program, stdin, limits, kind) if run.status == "killed" else run
+
+
+def _run_once(program: str, stdin: str, limits: Limits, kind: Kind) -> Run:
+    with _folder() as folder, _file(stdin.encode("utf-8", "replace")) as given, _file() as output, _file() as errors:
+        process = subprocess.Popen(
+            _command(program, limits, kind),
+            stdin=given,
+            stdout=output,
+            stderr=errors,
+            cwd=folder,
+            env={"TMPDIR": folder} if kind == "rlimits" else {},
+            start_new_session=True,
+        )
+        try:
+            code = wait_for(process, limits.seconds)
+        except TimeOverError as error:
+            return Run("timeout", "", str(error))
+        except StarvedError as error:
+            return Run("starved", "", str(error))
+        finally:
+            _end(process)
+        return _result(code, _text(output, limits.output_bytes), _text(errors, 10_000))
+
+
+@cache
+def require_sandbox(kind: Kind) -> None:
+    """Try it on a small program, once.
+
+    Raises:
+        ConfigError: it does not work here.
+    """
+    reason = _fault(kind)
+    if reason is not None:
+        raise ConfigError(
+            f"sandbox: {kind} does not work here: {reason}"
+            + "; sandbox: rlimits does without, and is no protection against a hostile program" * (kind == "bubblewrap")
+        )
+
+
+def _fault(kind: Kind) -> str | None:
+    if os.name != "posix":
+        return "only on Linux and macOS"
+    if kind == "bubblewrap" and _bwrap() is None:
+        return "there is no program bwrap; install the package bubblewrap"
+    run = run_program("import json\nprint(json.loads(input()) + 1)", "41", Limits(seconds=10.0), kind)
+    return None if run.output.strip() == "42" else f"a test program fails: {run.detail or run.output}"[:300]
+
+
+def _command(program: str, limits: Limits, kind: Kind) -> list[str]:
+    interpreter = os.path.realpath(sys.executable)
+    numbers = {
+        "RLIMIT_CPU": math.ceil(limits.seconds),
+        "RLIMIT_AS": limits.memory_mb * 2**20,
+        "RLIMIT_FSIZE": limits.output_bytes,
+        "RLIMIT_NOFILE": 64,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_NPROC": 0,  # root alone is exempt from it
+    }
+    return [
+        *(_bubblewrap(interpreter) if kind == "bubblewrap" else ()),
+        *(interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _LAUNCHER.read_text(encoding="utf-8")),
+        str(math.ceil(PATIENCE * limits.seconds) + 1),
+        str(own_user() or ""),
+        " ".join(f"{name}={number}" for name, number in numbers.items()),
+        call_filter().hex(),
+        program,
+    ]
+
+
+def _bwrap() -> str | None:
+    # By its whole path: where it is looked for, the program's environment decides, which is empty.
+    return shutil.which("bwrap")
+
+
+def _bubblewrap(interpreter: str) -> Sequence[str]:
+    folders = dict.fromkeys((*_SYSTEM_FOLDERS, sys.base_prefix, sys.base_exec_prefix, os.path.dirname(interpreter)))
+    binds = [word for folder in folders for word in ("--ro-bind-try", folder, folder)]
+    # Root needs no user namespace, and keeps the right to become somebody else, for whom the limits hold.
+    user = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
+    return (
+        *(_bwrap() or "bwrap", "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-net", "--unshare-ipc"),
+        *("--unshare-uts", "--unshare-cgroup-try"),
+        *(user if os.geteuid() == 0 else ("--unshare-user", "--uid", str(_NOBODY), "--gid", str(_NOBODY))),
+        *binds,
+        *("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--dir", "/empty", "--chdir", "/empty"),
+        *("--remount-ro", "/", "--"),
+    )
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@contextmanager
+def _folder() -> Iterator[str]:
+    """A folder for the program alone, removed afterwards with whatever else its user left."""
+    folder, user = tempfile.mkdtemp(prefix="sandbox-"), own_user()
+    if user is not None:
+        os.chown(folder, user, user)
+    try:
+        yield folder
+    finally:
+        remove(folder)
+        if user is not None:
+            remove_left(user)
+
+
+def _file(content: bytes = b"") -> IO[bytes]:
+    """A file without a name, which is gone when it is closed."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
+    if (user := own_user()) is not None:
+        os.fchown(file.fileno(), user, user)  # so that /dev/stdin can be opened
+    file.write(content)
+    file.seek(0)
+    return file
+
+
+def _text(file: IO[bytes], size: int) -> str:
+    file.seek(0)
+    return file.read(size).decode("utf-8", "replace")
+
+
+def _result(code: int, output: str, errors: str) -> Run:
+    last = errors.strip().splitlines()[-1][:300] if errors.strip() else ""
+    ended_by = -code if code < 0 else code - 128  # bubblewrap says 128 + n for signal n, as shells do
+    if ended_by in (signal.SIGXCPU, signal.SIGALRM):
+        return Run("timeout", output, "used up its time")
+    # What a program's own exit code could say is not taken for it: bubblewrap says 137.
+    if code == -signal.SIGKILL:
+        return Run("killed", "", "killed by somebody else")
+    if code:
+        return Run("failed", output, last or f"exit code {code}")
+    return Run("ok", output, last)

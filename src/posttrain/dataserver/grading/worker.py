@@ -1,0 +1,241 @@
+"""What runs inside a grading process: build the graders once, then score chunks of completions.
+
+Nothing that a grader or a completion does may reach further than this process: its memory is limited, what it
+prints goes to the error stream, a process that it forks ends at once, and a timer interrupts it. What the timer
+cannot interrupt is killed from outside, with the process.
+"""
+
+import fcntl
+import gc
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
+from typing import Any, NamedTuple
+
+from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags, split_completion
+from posttrain.dataserver.graders.base import Abstain, Grader, checked_score
+from posttrain.dataserver.grading.progress import Marks, set_mark
+from posttrain.dataserver.grading.rewards import Judgement
+from posttrain.errors import ToolkitError
+
+_LONGEST_DETAIL = 500
+
+
+class Task(NamedTuple):
+    """One completion to score, as it is sent to a worker."""
+
+    dataset: str
+    graders: tuple[str, ...]
+    completion: str
+    gold: Any
+    record: Mapping[str, Any]
+    prompt: str
+    completion_tokens: int | None
+    truncated: bool | None
+
+
+def grade_input(task: Task, tags: ReasoningTags | None) -> GradeInput:
+    """The completion as a grader sees it."""
+    reasoning, answer = split_completion(task.completion, tags)
+    return GradeInput(
+        completion=task.completion,
+        answer=answer,
+        reasoning=reasoning,
+        gold=task.gold,
+        record=task.record,
+        prompt=task.prompt,
+        completion_tokens=task.completion_tokens,
+        truncated=task.truncated,
+        tags=tags,
+    )
+
+
+class RowCheck(NamedTuple):
+    """One row whose gold answer is to be checked."""
+
+    row: int
+    graders: tuple[str, ...]
+    gold: Any
+    record: Mapping[str, Any]
+
+
+class RowFault(NamedTuple):
+    """A row that a grader cannot use."""
+
+    row: int
+    grader: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker has to know; sent once."""
+
+    graders: Mapping[str, Grader]
+    tags: Mapping[str, ReasoningTags | None]
+    """The reasoning tags of each data set."""
+    seconds: float
+    """For all graders together on one completion."""
+    memory_bytes: int
+    hidden: frozenset[str] = frozenset()
+    """Environment variables that are the server's own business."""
+
+
+class _TimedOut(BaseException):
+    """Not an Exception, so that a grader that catches everything it raises does not catch this."""
+
+
+_setup: Setup
+_marks: Marks
+
+
+def start_worker(setup: Setup, marks: Marks) -> None:
+    """Prepare this process; called once by the pool. `marks`: where it tells what it is at."""
+    global _setup, _marks
+    _setup, _marks = setup, marks
+    for name in setup.hidden:
+        os.environ.pop(name, None)
+    resource.setrlimit(resource.RLIMIT_AS, (setup.memory_bytes, setup.memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches the whole group; the server ends us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the pool's own handler would wait for code in C
+    signal.signal(signal.SIGALRM, _on_alarm)
+    os.register_at_fork(after_in_child=lambda: os._exit(1))
+    _end_with_server()
+    spare_garbage_collector()
+
+
+def spare_garbage_collector() -> None:
+    """Look for cycles less often, and not in what stays: grading makes many small objects, and hardly a cycle."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
+def check_graders() -> list[str]:
+    """Why graders cannot be used, one line each: users' code that cannot be loaded."""
+    problems = []
+    for name, grader in _setup.graders.items():
+        try:
+            grader.load()
+        except ToolkitError as error:
+            problems.append(f"graders.{name}: {error}")
+    return problems
+
+
+def check_rows(rows: Sequence[RowCheck]) -> list[RowFault]:
+    """The rows, of those given, that a grader cannot use."""
+    faults = []
+    for row in rows:
+        item = GradeInput(completion="", answer=None, gold=row.gold, record=row.record)
+        for name in row.graders:
+            try:
+                with _deadline(_setup.seconds):
+                    _setup.graders[name].check_row(item)
+            except _TimedOut:
+                faults.append(RowFault(row.row, name, f"the check takes longer than {_setup.seconds:g} s"))
+            except Exception as error:  # noqa: BLE001  # whatever a grader raises is the fault of this row
+                faults.append(RowFault(row.row, name, _reason(error)))
+    return faults
+
+
+def grade(tasks: Sequence[Task], place: int) -> list[dict[str, Judgement]]:
+    """Score completions, at least one, until the time for one of them is over; the rest is left for another call.
+
+    Args:
+        place: where it is told which of them is being scored.
+    """
+    begin = time.monotonic()
+    done: list[dict[str, Judgement]] = []
+    for number, task in enumerate(tasks):
+        if done and time.monotonic() - begin > _setup.seconds:
+            break
+        set_mark(_marks, place, os.getpid(), number)
+        done.append(_grade_one(task))
+    return done
+
+
+def _grade_one(task: Task) -> dict[str, Judgement]:
+    item = grade_input(task, _setup.tags[task.dataset])
+    judgements: dict[str, Judgement] = {}
+    end = time.monotonic() + _setup.seconds
+    for name in task.graders:
+        judgements[name] = _judge(_setup.graders[name], item, end - time.monotonic())
+    return judgements
+
+
+def _judge(grader: Grader, item: GradeInput, seconds: float) -> Judgement:
+    begin = time.perf_counter()
+    try:
+        if seconds <= 0:
+            raise _TimedOut
+        with _deadline(seconds):
+            score = checked_score(grader.score(item))
+        return Judgement("ok", score.value, _milliseconds(begin), shown(score.detail))
+    except Abstain as error:
+        return Judgement("abstain", None, _milliseconds(begin), _reason(error))
+    except _TimedOut:
+        reason = "timeout"
+    except MemoryError:
+        reason = "out of memory"
+    except RecursionError:
+        reason = "nested too deep"
+    except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001  # it costs this completion its score
+        reason = f"{type(error).__name__}: {_reason(error)}"
+    return Judgement("error", None, _milliseconds(begin), shown(reason))
+
+
+def _milliseconds(begin: float) -> float:
+    return (time.perf_counter() - begin) * 1000
+
+
+@contextmanager
+def _deadline(seconds: float) -> Iterator[None]:
+    # It fires again and again, for code that swallows the first one.
+    signal.setitimer(signal.ITIMER_REAL, seconds, 0.05)
+    try:
+        yield
+    finally:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except _TimedOut:  # it fired on the way here
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise
+
+
+def _on_alarm(signal_number: int, frame: object) -> None:
+    raise _TimedOut
+
+
+def _reason(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return shown(lines[0]) if lines else type(error).__name__
+
+
+def shown(text: str) -> str:
+    """The start of what a grader says, with a question mark for what no encoder takes: half surrogate pairs."""
+    return text[:_LONGEST_DETAIL].encode(errors="replace").decode()
+
+
+def _end_with_server() -> None:
+    """Let a server that is killed take its workers along."""
+    server = parent_process()
+    if server is None:
+        return
+
+    def watch() -> None:
+        wait([server.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    # A grader in C may let no thread of Python run. Linux then ends the process, by a signal that nothing handles.
+    fcntl.fcntl(server.sentinel, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(server.sentinel, fcntl.F_SETFL, fcntl.fcntl(server.sentinel, fcntl.F_GETFL) | os.O_ASYNC)

@@ -1,0 +1,77 @@
+"""What `--dry-run` shows: the stages, the data, how completions are judged, and the first prompts."""
+
+from rich.table import Table
+
+from posttrain.base.console import console
+from posttrain.dataserver.adaptive.outline import outline
+from posttrain.dataserver.adaptive.planned import as_slots
+from posttrain.dataserver.adaptive.planner import Planner
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.data.sampling import Slot
+from posttrain.dataserver.schemas import StageMeta
+
+_FIRST_PROMPTS = 4
+_LONGEST_PROMPT = 300
+
+
+def show_plan(config: DataserverConfig) -> None:
+    """Check config and data, and print what would be served.
+
+    Raises:
+        DataError, ConfigError: as when serving, but for graders that cannot be loaded and golds that cannot be read,
+            which are found when the grading processes run.
+    """
+    loaded = Loaded.read(config, console.print)
+    console.print(f"config_id {loaded.meta.config_id}")
+    console.print(_data_table(loaded), soft_wrap=False)
+    console.print(_stage_table(loaded), soft_wrap=False)
+    if config.adaptive is not None:
+        console.print("\n".join(outline(config.adaptive, config.iteration_stride)))
+    console.print("the first prompts:")
+    for slot in _first_slots(loaded, min(_FIRST_PROMPTS, config.prompts_per_iteration)):
+        sample = loaded.samples.sample(slot)
+        console.print(f"  {sample.sample_id}")
+        for message in sample.messages:
+            console.print(f"    {message.role}: {_shortened(message.content)}")
+    console.print("nothing was started (--dry-run)")
+
+
+def _first_slots(loaded: Loaded, count: int) -> list[Slot]:
+    """The first slots of iteration 0, before anything is graded."""
+    if loaded.config.adaptive is not None:
+        return as_slots(Planner(loaded, loaded.config.adaptive).plan(0, {}))[:count]
+    return loaded.sampler.slots(0, 0, count, "train")
+
+
+def _data_table(loaded: Loaded) -> Table:
+    table = Table("data set", "rows", "validation", "bad", "too long", "file")
+    for dataset in loaded.meta.datasets:
+        source = getattr(loaded.config.datasets[dataset.name], "path", "made on demand")
+        left_out = (len(loaded.datasets[dataset.name].faults), dataset.too_long_rows)
+        counts = (dataset.rows, dataset.validation_rows, *left_out)
+        table.add_row(dataset.name, *(f"{count:,}" for count in counts), source)
+    return table
+
+
+def _stage_table(loaded: Loaded) -> Table:
+    table = Table("stage", "iterations", "data set", "share", "prompts", "reward")
+    for number, stage in enumerate(loaded.meta.stages):
+        drawn = loaded.sampler.draws_per_dataset(number)
+        for name, share in stage.mix.items():
+            if share:
+                iterations = f"{stage.from_iteration} to {stage.until_iteration - 1}"
+                table.add_row(stage.name, iterations, name, f"{share:.1%}", f"{drawn[name]:,}", _formula(stage, name))
+    return table
+
+
+def _formula(stage: StageMeta, dataset: str) -> str:
+    """The reward as a sum of shares, times its gates."""
+    terms = " + ".join(f"{share:.3g} {name}" for name, share in stage.graders[dataset].items())
+    gates = "".join(f" × {name}" for name in stage.gates[dataset])
+    return f"({terms}){gates}" if gates else terms
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_PROMPT else f"{line[:_LONGEST_PROMPT]}..."

@@ -1,0 +1,86 @@
+"""A running dataserver as one object: what is made at the start, what works beside the requests, and how it ends."""
+
+import asyncio
+from functools import partial
+
+from posttrain.dataserver.adaptive.sampler import AdaptiveSampler
+from posttrain.dataserver.grading.golds import Progress, check_golds
+from posttrain.dataserver.graders.remote import new_client
+from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.plans import PlanStore
+from posttrain.dataserver.journal.writer import JournalWriter
+from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.metrics import Metrics
+from posttrain.dataserver.service import Service
+
+
+class DataServer:
+    """Serves what was loaded."""
+
+    def __init__(self, loaded: Loaded, metrics: Metrics) -> None:
+        """Open the journal.
+
+        Raises:
+            ConfigError, ServerError: it cannot be opened.
+        """
+        config = loaded.config
+        self.loaded = loaded
+        self.meta = loaded.meta
+        self.metrics = metrics
+        self.is_ready = False
+        self.database = open_database(config.journal) if config.journal.enabled else None
+        self.journal = JournalWriter(self.database, config.journal) if self.database is not None else None
+        self._pool = loaded.new_pool()
+        self._loading: asyncio.Task[None] | None = None
+        self._client = new_client() if loaded.asks_services else None
+        self._book = loaded.new_book(self._pool, self._client)
+        adaptive = (
+            AdaptiveSampler(loaded, config.adaptive, PlanStore(self.database))
+            if config.adaptive is not None and self.database is not None
+            else None
+        )
+        self.service = Service(loaded, self._book, self.journal, self.metrics, adaptive)
+        self._watch()
+
+    def _watch(self) -> None:
+        self.metrics.sandboxes(self.meta.sandboxes)
+        if (journal := self.journal) is not None:
+            for name in ("written", "dropped", "queued"):
+                read = partial(_read_journal, journal, name)
+                self.metrics.watch(f"journal_{name}", f"Rows of the journal that are {name}", read)
+        self.metrics.watch("waiting_completions", "Completions that wait for a grader", lambda: self._book.waiting)
+        self.metrics.watch("cache_hits", "Completions that needed no grading", lambda: self._book.cache_hits)
+        self.metrics.watch("worker_deaths", "Grading processes that died", lambda: self._pool.deaths)
+        self.metrics.watch("ready", "Whether the gold answers are checked", lambda: float(self.is_ready))
+
+    async def warm_up(self, progress: Progress) -> None:
+        """Load the graders and check the gold answers; requests are served when that is done.
+
+        Raises:
+            ConfigError, DataError: a grader cannot be loaded, or rows cannot be graded.
+        """
+        loaded = self.loaded
+        # In any case it starts the processes, so that the first completions need not wait for them.
+        self._loading = asyncio.create_task(loaded.load_graders(self._pool))
+        if loaded.has_graders_to_load:
+            await self._loading
+        await check_golds(loaded.config, loaded.datasets, loaded.samples, loaded.graders, self._pool, progress)
+        self.is_ready = True
+
+    async def close(self) -> None:
+        """Keep what was acknowledged, end the processes. All requests must have been answered."""
+        self.is_ready = False
+        if self._loading is not None:
+            self._loading.cancel()
+        await self._book.close()
+        if self.journal is not None:
+            await asyncio.to_thread(self.journal.close)
+        if self.database is not None:
+            self.database.dispose()
+        await asyncio.to_thread(self._pool.close)
+        if self._client is not None:
+            await self._client.aclose()
+
+
+def _read_journal(journal: JournalWriter, name: str) -> float:
+    return float(getattr(journal.stats(), name))

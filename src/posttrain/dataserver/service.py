@@ -1,0 +1,198 @@
+"""What the dataserver does, without HTTP: it describes itself, samples prompts and grades completions."""
+
+import asyncio
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from cachetools import LRUCache
+
+from posttrain.dataserver.adaptive.sampler import AdaptiveSampler
+from posttrain.dataserver.graders.text.completions import completion_digest
+from posttrain.dataserver.config.datasets import FileDataset
+from posttrain.dataserver.grading.cache import GradeBook
+from posttrain.dataserver.journal.rows import JournalRow
+from posttrain.dataserver.journal.writer import JournalWriter
+from posttrain.dataserver.journal.graded_rows import journal_rows
+from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.metrics import Metrics
+from posttrain.dataserver.grading.tasks import Questions
+from posttrain.dataserver.refusals import Refusal
+from posttrain.dataserver.grading.results import deadline_result, error_result, graded_result
+from posttrain.dataserver.data.samples import Target
+from posttrain.dataserver.data.sampling import Slot
+from posttrain.dataserver.schemas import GradeItem, GradeRequest, GradeResponse, SampleRequest, SampleResponse
+from posttrain.errors import ConfigError, DataError, ServerError
+
+T = TypeVar("T")
+
+# Requests whose ids are remembered, so that an id which comes back with other content is noticed.
+_REMEMBERED_REQUESTS = 10_000
+
+# Where rewards must be on disk before they are told, the rest of the time is for writing them.
+_SHARE_FOR_GRADING = 0.8
+_SHORTEST_WRITE = 0.2
+
+
+class Service:
+    """Serves one config."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        book: GradeBook,
+        journal: JournalWriter | None,
+        metrics: Metrics,
+        adaptive: AdaptiveSampler | None,
+    ) -> None:
+        """`journal`: where graded completions are kept; None keeps none. `adaptive` needs one, and chooses the rows
+        that training asks."""
+        self.config = loaded.config
+        self.identity = loaded.meta.config_id
+        self._sampler = loaded.sampler
+        self._samples = loaded.samples
+        self._book = book
+        self._journal = journal
+        self._metrics = metrics
+        self._adaptive = adaptive
+        self._questions = Questions(loaded)
+        self._rows_are_made = not all(isinstance(dataset, FileDataset) for dataset in self.config.datasets.values())
+        self._requests = LRUCache[tuple[str, str], bytes](maxsize=_REMEMBERED_REQUESTS)
+
+    async def sample(self, request: SampleRequest) -> SampleResponse:
+        """The prompts of an iteration.
+
+        Raises:
+            Refusal: the server has another config than the trainer thinks, there are no such slots, or the journal
+                that adaptive sampling needs cannot be asked.
+        """
+        self._require_config(request.config_id)
+        if request.batch_size > self.config.limits.batch_size:
+            raise Refusal("bad_request", f"batch_size is at most {self.config.limits.batch_size} (limits.batch_size)")
+        try:
+            slots = await self._slots(request)
+        except ConfigError as error:
+            raise Refusal("bad_request", str(error)) from None
+        except ServerError as error:
+            raise Refusal("unavailable", str(error)) from None
+        return SampleResponse(
+            iteration=request.iteration,
+            stage=self.config.stages[self._sampler.stage_index(request.iteration)].name,
+            config_id=self.identity,
+            exhausted=request.iteration >= self.config.total_iterations,
+            samples=await self._aside(lambda: [self._samples.sample(slot) for slot in slots]),
+        )
+
+    async def grade(self, request: GradeRequest) -> GradeResponse:
+        """One result per item, in their order and within `limits.grade_seconds`.
+
+        Raises:
+            Refusal: the request cannot be taken as a whole, or not be kept where adaptive sampling depends on it. What
+                is wrong with one item is told in its result.
+        """
+        begin, limit = time.monotonic(), self.config.limits.grade_seconds
+        self._require_config(request.config_id)
+        digests = [completion_digest(item.completion) for item in request.items]
+        self._require_acceptable(request, digests)
+        stage_index = self._sampler.stage_index(request.iteration)
+        targets = await self._aside(lambda: [self._target(item) for item in request.items])
+        asked = [
+            self._questions.question(target, stage_index, item, digest)
+            for item, target, digest in zip(request.items, targets, digests, strict=True)
+            if isinstance(target, Target)
+        ]
+        answers = self._book.ask(asked)
+        left = limit * (_SHARE_FOR_GRADING if self._adaptive else 1.0) - (time.monotonic() - begin)
+        await answers.wait(max(0.0, left))
+        graded = zip(asked, answers.graded, strict=True)
+        results = []
+        for item, target in zip(request.items, targets, strict=True):
+            if isinstance(target, str):
+                results.append(error_result(item.item_id, target))
+                continue
+            question, answer = next(graded)
+            if answer is None:
+                results.append(deadline_result(item.item_id))
+            else:
+                results.append(graded_result(item.item_id, question.plan, answer))
+        response = GradeResponse(
+            request_id=request.request_id,
+            iteration=request.iteration,
+            stage=self.config.stages[stage_index].name,
+            config_id=self.identity,
+            results=results,
+        )
+        seconds = time.monotonic() - begin
+        await self._keep(journal_rows(request, targets, digests, response, seconds * 1000), limit - seconds)
+        self._metrics.graded(response.stage, targets, results)
+        return response
+
+    async def _aside(self, read: Callable[[], T]) -> T:
+        """Read rows: at once from a file; in a thread where a program makes them, which can take seconds."""
+        return await asyncio.to_thread(read) if self._rows_are_made else read()
+
+    async def _slots(self, request: SampleRequest) -> list[Slot]:
+        if self._adaptive is None or request.split == "validation":
+            return self._sampler.slots(request.iteration, request.offset, request.batch_size, request.split)
+        slots = self._adaptive.slots(request.run_id, request.iteration, request.offset, request.batch_size)
+        try:
+            return await asyncio.wait_for(slots, self.config.limits.grade_seconds)
+        except TimeoutError:
+            raise ServerError("journal: the plan of the iteration is not there in time; ask again") from None
+
+    def _require_config(self, wanted: str | None) -> None:
+        if wanted is not None and wanted != self.identity:
+            raise Refusal(
+                "config_mismatch",
+                f"this server's config_id is {self.identity}, the request wants {wanted[:64]}: config, data or graders "
+                "are not those that the run began with",
+            )
+
+    def _require_acceptable(self, request: GradeRequest, digests: Sequence[str]) -> None:
+        limits = self.config.limits
+        if len(request.items) > limits.items:
+            raise Refusal("bad_request", f"{len(request.items)} items are more than {limits.items} (limits.items)")
+        twice = [item_id for item_id, count in Counter(item.item_id for item in request.items).items() if count > 1]
+        if twice:
+            raise Refusal("bad_request", f"item_id {twice[0]!r} stands in the request more than once")
+        # A server that has nothing to do takes any request, or one with more items would never be taken.
+        if 0 < self._book.waiting > limits.queue_items - len(request.items):
+            raise Refusal("overloaded", f"{self._book.waiting} completions wait for a grader already; try again later")
+        key, digest = (request.run_id, request.request_id), _request_digest(request, digests)
+        if self._requests.get(key, digest) != digest:
+            raise Refusal("request_id_reused", f"request_id {request.request_id!r} came with other content before")
+        self._requests[key] = digest
+
+    def _target(self, item: GradeItem) -> Target | str:
+        """What the item answers, or why it cannot be graded."""
+        if len(item.completion) > self.config.limits.completion_chars:
+            return f"the completion is longer than {self.config.limits.completion_chars} characters"
+        try:
+            return self._samples.target(item.sample_id)
+        except DataError as error:
+            return str(error)
+
+    async def _keep(self, rows: Sequence[JournalRow], seconds: float) -> None:
+        if self._journal is None:
+            return
+        if self._adaptive is None:
+            self._journal.add(rows)
+            return
+        try:
+            # What a trainer was told must count for later iterations, also if the server is killed now.
+            await asyncio.wait_for(asyncio.to_thread(self._journal.add_durable, rows), max(_SHORTEST_WRITE, seconds))
+        except ServerError as error:
+            raise Refusal("unavailable", str(error)) from None
+        except TimeoutError:
+            raise Refusal("unavailable", "journal: the rewards could not be kept in time; send them again") from None
+
+
+def _request_digest(request: GradeRequest, digests: Sequence[str]) -> bytes:
+    items = [
+        (item.item_id, item.sample_id, item.completion_tokens, item.truncated, item.slot, digest)
+        for item, digest in zip(request.items, digests, strict=True)
+    ]
+    content = repr((request.iteration, items)).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(content, digest_size=16).digest()

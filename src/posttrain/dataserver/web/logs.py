@@ -1,0 +1,44 @@
+"""Log lines for people, or as JSON for machines."""
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Literal
+
+from posttrain.base.secrets import DiscreetFormatter
+from posttrain.base.console import console
+
+_OWN = ("request_id", "status", "ms")
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line.update({key: getattr(record, key) for key in _OWN if hasattr(record, key)})
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def set_up_logs(form: Literal["text", "json"], debug: bool) -> Callable[[str], None]:
+    """Send the log to the error stream; requests are logged in JSON, or while debugging.
+
+    Returns what tells of the start: in the log's form where that is for machines.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(DiscreetFormatter(JsonLines() if form == "json" else text))
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("toolkit").setLevel(logging.DEBUG if debug or form == "json" else logging.WARNING)
+    for chatty in ("httpx", "httpcore", "asyncio"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    return logging.getLogger("posttrain.dataserver").info if form == "json" else console.print

@@ -1,0 +1,198 @@
+"""Starts the server process, says where it listens, and ends it without losing what was acknowledged."""
+
+import asyncio
+import errno
+import json
+import math
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from posttrain.base.files import atomic_write_text
+from posttrain.base.console import console
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.config.serving import ListenConfig
+from posttrain.dataserver.grading.golds import Progress as GoldProgress
+from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.metrics import Metrics
+from posttrain.dataserver.server import DataServer
+from posttrain.dataserver.web.app import create_app
+from posttrain.dataserver.web.logs import set_up_logs
+from posttrain.dataserver.web.protocol import bounded_protocol
+from posttrain.dataserver.grading.worker import spare_garbage_collector
+from posttrain.errors import ConfigError
+
+# Requests that are being answered may take so much longer than limits.grade_seconds after SIGTERM.
+_GRACE_SECONDS = 10
+
+_SHORTEST_TOKEN = 16
+
+
+def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> None:
+    """Serve until SIGTERM or Ctrl-C.
+
+    Args:
+        ready_file: written when the server is ready, with its url, pid and config_id, and removed at the end. One
+            that a server left which was killed is removed at the start.
+
+    Raises:
+        ConfigError, DataError: config, data, graders or gold answers are wrong, or the address or the journal's file
+            cannot be used.
+        ServerError: the journal's database cannot be reached.
+    """
+    say = set_up_logs(config.listen.log, debug)
+    token = _token(config.listen)
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)
+    loaded = Loaded.read(config, say)
+    listener = _bind(config.listen)
+    url = _url(config.listen, listener)
+    metrics = Metrics()
+    server = DataServer(loaded, metrics)
+    say(f"toolkit-rl-dataserver listens on {url} (config_id {loaded.meta.config_id})")
+    failures: list[Exception] = []
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.server = server
+        starting = asyncio.create_task(_get_ready(server, url, ready_file, failures, stop, say))
+        try:
+            yield
+        finally:
+            starting.cancel()
+            with suppress(asyncio.CancelledError):
+                await starting
+            await server.close()
+
+    app = create_app(
+        lifespan,
+        metrics,
+        limits=config.limits,
+        token=token,
+        hosts=["localhost", "127.0.0.1", "[::1]", _host(config.listen)] if config.listen.is_loopback else None,
+    )
+    grace = math.ceil(config.limits.grade_seconds) + _GRACE_SECONDS
+    web_server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=bounded_protocol(config.limits.connections, config.limits.receive_seconds),
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=grace,
+            lifespan="on",
+        )
+    )
+
+    def stop() -> None:
+        web_server.should_exit = True
+
+    # uvicorn shuts down in good order on SIGTERM, and then hands the signal on; it may also come before uvicorn runs.
+    signal.signal(signal.SIGTERM, lambda *_: stop())
+    try:
+        web_server.run(sockets=[listener])
+    finally:
+        if ready_file is not None:
+            _retract(ready_file)
+    if failures:
+        raise failures[0]
+
+
+async def _get_ready(
+    server: DataServer,
+    url: str,
+    ready_file: Path | None,
+    failures: list[Exception],
+    stop: Callable[[], None],
+    say: Callable[[str], None],
+) -> None:
+    try:
+        with _gold_progress(say) as progress:
+            await server.warm_up(progress)
+        spare_garbage_collector()
+        if ready_file is not None:
+            _announce(ready_file, {"url": url, "pid": os.getpid(), "config_id": server.meta.config_id})
+        say("ready")
+    except Exception as error:  # noqa: BLE001  # whatever it is, a server that can never be ready ends
+        failures.append(error)
+        stop()
+
+
+def _announce(ready_file: Path, described: dict[str, str | int]) -> None:
+    try:
+        atomic_write_text(ready_file, json.dumps(described) + "\n")
+    except OSError as error:
+        raise ConfigError(f"--ready-file: {ready_file} cannot be written: {error.strerror or error}") from None
+
+
+def _retract(ready_file: Path) -> None:
+    """Remove it, unless it is by now that of another server, as where a trainer was killed and started again."""
+    with suppress(OSError, ValueError, LookupError):
+        if json.loads(ready_file.read_text(encoding="utf-8"))["pid"] == os.getpid():
+            ready_file.unlink()
+
+
+def _token(listen: ListenConfig) -> str | None:
+    if listen.token_env is None:
+        return None
+    token = os.environ.get(listen.token_env, "")
+    if len(token) < _SHORTEST_TOKEN:
+        state = "not set" if not token else f"shorter than {_SHORTEST_TOKEN} characters"
+        raise ConfigError(
+            f"listen.token_env: the environment variable {listen.token_env} is {state}; put a long random text there, "
+            f"as by: export {listen.token_env}=$(openssl rand -hex 32)"
+        )
+    return token
+
+
+def _bind(listen: ListenConfig) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()  # from here on a second server is refused, and a client waits
+    except OSError as error:
+        hint = "; is another server running? --port 0 picks a free port" if error.errno == errno.EADDRINUSE else ""
+        raise ConfigError(
+            f"cannot listen on {listen.host} port {listen.port}: {error.strerror or error}{hint}"
+        ) from None
+    return listener
+
+
+def _url(listen: ListenConfig, listener: socket.socket) -> str:
+    return f"http://{_host(listen)}:{listener.getsockname()[1]}"
+
+
+def _host(listen: ListenConfig) -> str:
+    return f"[{listen.host}]" if ":" in listen.host else listen.host
+
+
+@contextmanager
+def _gold_progress(say: Callable[[str], None]) -> Iterator[GoldProgress]:
+    """A bar per data set where there is a terminal; a line when one is done."""
+    bars = Progress(
+        TextColumn("checking golds: {task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    tasks: dict[str, TaskID] = {}
+
+    def show(dataset: str, done: int, rows: int) -> None:
+        if dataset not in tasks:
+            tasks[dataset] = bars.add_task(dataset, total=rows)
+        bars.update(tasks[dataset], completed=done)
+        if done == rows:
+            say(f"golds of {dataset}: {rows:,} rows can be graded")
+
+    with bars:
+        yield show

@@ -1,0 +1,200 @@
+"""The data sets of preference training, and the stages that mix them."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from posttrain.config.sections.datasets import ColumnName, ColumnsConfig, DataFileConfig, DatasetConfig, DistinctColumns, HeldOutConfig, require_something_drawn
+from posttrain.config.names import OneLine
+from posttrain.config.references import LocalOrNamed
+from posttrain.config.strict import StrictModel
+from posttrain.data.curriculum.curriculum import Stage
+from posttrain.errors import ConfigError
+
+_MOST_STEPS = 2**62
+
+OnUselessPair = Literal["drop", "error"]
+
+
+class PairColumnsConfig(DistinctColumns):
+    """What the columns of a data set of pairs are called; a column that is not there is passed over."""
+
+    prompt: ColumnName = "prompt"
+    """The user's text, or a list of messages. Without it both answers are whole conversations, and what they have in
+    common is the prompt."""
+
+    chosen: ColumnName = "chosen"
+    """The preferred answer: text, a list of messages that follow the prompt, or the whole conversation."""
+
+    rejected: ColumnName = "rejected"
+    """The other answer, likewise."""
+
+    system: ColumnName | None = None
+    """A system message of its own for each row."""
+
+    tools: ColumnName | None = "tools"
+    """Tool definitions for the conversation, as a list of JSON objects; null reads none."""
+
+    weight: ColumnName | None = "weight"
+    """A factor on the pair's loss, above 0; rows without it count 1, and null passes the column over."""
+
+
+class LabelledColumnsConfig(ColumnsConfig):
+    """What the columns of a data set of labelled answers are called."""
+
+    label: ColumnName = "label"
+    """Whether the answer is a good one: true or false, 1 or 0."""
+
+
+class _Sampled(StrictModel):
+    """What all kinds of data sets have."""
+
+    labelled: ClassVar[bool] = False
+    """Whether a row is one labelled answer instead of a pair."""
+
+    n_samples: Annotated[int, Field(ge=1)] | None = None
+    """Use so many of the usable rows, drawn by the seed before it is known which of them are too long, so that fewer
+    may come out; null uses all."""
+
+
+class PairsDataset(_Sampled, DataFileConfig):
+    """Pairs in one file: a prompt, a chosen and a rejected answer in each row."""
+
+    type: Literal["pairs"] = "pairs"
+    """Pairs in one file; this is also what a data set without a type is."""
+
+    columns: PairColumnsConfig = PairColumnsConfig()
+    """Names of the columns."""
+
+    def sources(self) -> dict[str, DatasetConfig]:
+        """The files, by the keys below this section that name them."""
+        return {"": DatasetConfig(path=self.path, split=self.split)}
+
+
+class TwoFilesDataset(_Sampled):
+    """Pairs in two files: row n of the one is preferred to row n of the other."""
+
+    type: Literal["two_files"]
+    """Pairs in two files; this is also what a data set with `accepted` and no type is."""
+
+    accepted: LocalOrNamed | DatasetConfig
+    """Conversations with the preferred answers, as for SFT: a path, or a section with `path`, `split` and `columns`."""
+
+    rejected: LocalOrNamed | DatasetConfig
+    """The same conversations with other answers, in the same order."""
+
+    def files(self) -> tuple[DatasetConfig, DatasetConfig]:
+        """The accepted and the rejected file."""
+        one, other = (DatasetConfig(path=f) if isinstance(f, str) else f for f in (self.accepted, self.rejected))
+        return one, other
+
+    def sources(self) -> dict[str, DatasetConfig]:
+        """The files, by the keys below this section that name them."""
+        accepted, rejected = self.files()
+        return {".accepted": accepted, ".rejected": rejected}
+
+
+class LabelledAnswers(_Sampled, DataFileConfig):
+    """Answers in one file, each with a label that says whether it is good; for KTO."""
+
+    labelled: ClassVar[bool] = True
+
+    type: Literal["labelled"]
+    """Answers that are labelled each by itself, for kto; this is also what a data set with `columns.label` is."""
+
+    columns: LabelledColumnsConfig = LabelledColumnsConfig()
+    """Names of the columns. Of whole conversations the last answer is what the label is about."""
+
+    def sources(self) -> dict[str, DatasetConfig]:
+        """The files, by the keys below this section that name them."""
+        return {"": DatasetConfig(path=self.path, split=self.split)}
+
+
+def _kind_by_keys(value: object) -> object:
+    """The type of a data set that names none, by the keys that only one type has."""
+    if not isinstance(value, dict) or "type" in value:
+        return value
+    columns = value.get("columns")
+    if "accepted" in value or "rejected" in value:
+        kind = "two_files"
+    elif isinstance(columns, dict) and ("label" in columns or "completion" in columns):
+        kind = "labelled"
+    else:
+        kind = "pairs"
+    return {"type": kind, **value}
+
+
+AnyPreferences = Annotated[
+    Annotated[PairsDataset | TwoFilesDataset | LabelledAnswers, Field(discriminator="type")],
+    BeforeValidator(_kind_by_keys),
+]
+"""A data set: pairs in one file or in two, or labelled answers."""
+
+
+class PreferenceValidationConfig(HeldOutConfig[AnyPreferences]):
+    """Held-out rows on which loss and accuracy are measured during training."""
+
+
+class PreferenceStageConfig(StrictModel):
+    """One stage of the curriculum. It ends at `until_step`, or lasts for `epochs`.
+
+    With `epochs` it lasts ⌈epochs × rows / rows_per_step⌉ steps, where rows are those of all data sets that it mixes,
+    together, after the validation rows were split off. Without `mix` it draws from every data set in proportion to
+    its rows, so that each is gone through `epochs` times.
+    """
+
+    name: OneLine = Field(min_length=1)
+    """Shown in the log, the progress bar and the plots."""
+
+    until_step: Annotated[int, Field(ge=1)] | None = None
+    """The optimizer step at which the stage ends, counted from the start of the run."""
+
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    """Or: how often the stage goes through the rows of its data sets, all together; steps are rounded up."""
+
+    mix: Annotated[dict[str, Annotated[float, Field(ge=0)]], Field(min_length=1)] | None = None
+    """Data set names and their weights: each gets that share of the stage's rows. Null, only beside `epochs`, takes
+    every data set in proportion to its rows."""
+
+    @field_validator("mix")
+    @classmethod
+    def _something_is_drawn(cls, mix: dict[str, float] | None) -> dict[str, float] | None:
+        return mix if mix is None else require_something_drawn(mix)
+
+    @model_validator(mode="after")
+    def _one_end(self) -> "PreferenceStageConfig":
+        if (self.until_step is None) == (self.epochs is None):
+            raise ValueError("give one of `until_step` (a step) and `epochs` (times through the data)")
+        if self.mix is None and self.epochs is None:
+            raise ValueError("mix is missing; only a stage that lasts for `epochs` may leave it out")
+        return self
+
+    def resolved(self, start: int, sizes: Mapping[str, int], rows_per_step: int) -> Stage:
+        """The stage as the curriculum takes it, beginning at step `start`; `sizes` are the rows of all data sets.
+
+        A data set that the mix names and `sizes` does not know counts no rows here; the curriculum refuses it.
+        """
+        mix = self.mix if self.mix is not None else {name: float(size) for name, size in sizes.items()}
+        if self.until_step is not None:
+            return Stage(self.name, self.until_step, mix)
+        assert self.epochs is not None
+        rows = sum(sizes.get(name, 0) for name, weight in mix.items() if weight)
+        # A product such as 0.1 × 30 is a hair above 3, which must not round up to another step.
+        product = round(self.epochs * rows / rows_per_step, 9)
+        if product > _MOST_STEPS:
+            raise ConfigError(f"stage {self.name!r}: {self.epochs:g} epochs are more steps than can be counted")
+        steps = math.ceil(product)
+        return Stage(self.name, start + max(1, steps), mix)
+
+
+def resolved_stages(
+    stages: tuple[PreferenceStageConfig, ...], sizes: Mapping[str, int], rows_per_step: int
+) -> list[Stage]:
+    """All stages with the steps at which they end, once the rows of every data set are counted."""
+    resolved: list[Stage] = []
+    for stage in stages:
+        start = resolved[-1].until_step if resolved else 0
+        resolved.append(stage.resolved(start, sizes, rows_per_step))
+    return resolved

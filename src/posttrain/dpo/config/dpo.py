@@ -1,0 +1,180 @@
+"""The config file of `toolkit-dpo`."""
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.checks import require_all_used, require_best_is_measured
+from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord
+from posttrain.config.sections.generation import GenerationConfig
+from posttrain.config.sections.lora import LoraConfig, require_lora_fits
+from posttrain.config.names import OneLine
+from posttrain.config.sections.run import RunConfig
+from posttrain.config.sections.several_models import OneOrSeveralModels
+from posttrain.config.sections.training import TrainingConfig, require_steps_fit
+from posttrain.data.curriculum.curriculum import Curriculum, Stage
+from posttrain.dpo.config.compared_methods import DPOMethod
+from posttrain.dpo.config.data import AnyPreferences, OnUselessPair, PreferenceStageConfig, PreferenceValidationConfig, resolved_stages
+from posttrain.dpo.config.methods import AnyMethod
+from posttrain.dpo.config.reference import AnyReference, CachedReference
+
+
+class PreferenceTrainingConfig(TrainingConfig):
+    """One optimizer step trains `rows_per_step` pairs, or labelled answers, however many devices share the work."""
+
+    rows_per_step: int = Field(default=16, ge=1)
+    """Pairs (for kto: answers) in one optimizer step, over all devices together."""
+
+    micro_batch_size: int = Field(default=4, ge=1)
+    """Pairs (for kto: answers) that go through the model at once on one device."""
+
+    learning_rate: float = Field(default=2e-5, gt=0)
+    """Peak learning rate; about ten times lower than for SFT, and lower still where all weights are trained."""
+
+
+class DPOConfig(OneOrSeveralModels):
+    """Preference optimisation of a chat model, or of several."""
+
+    lora: LoraConfig | None = LoraConfig()
+    """The adapter; null trains all weights. Preferences are trained without dropout, so `dropout` must be 0."""
+
+    chat: ChatConfig = ChatConfig()
+    """Template and length limit, which is that of prompt and answer together. A pair is cut or left out as a whole:
+    cut on the left, both sides lose the same tokens of their prompt, and an answer never does."""
+
+    method: AnyMethod = DPOMethod()
+    """What is optimised: dpo, ipo, hinge, robust, exo, apo_zero, apo_down, kto, orpo, simpo, cpo, or a mixture."""
+
+    reference: AnyReference | None = None
+    """What the model is compared with; cached unless given, and none for orpo, simpo and cpo."""
+
+    datasets: dict[OneLine, AnyPreferences] = Field(min_length=1)
+    """The data, each under the name by which the stages mix it."""
+
+    on_bad_record: OnBadRecord = "error"
+    """Whether a record that cannot be used, or whose two prompts differ, stops the run, or is left out and counted."""
+
+    on_useless_pair: OnUselessPair = "drop"
+    """Whether pairs of identical answers, and empty answers, are left out and counted, or stop the run."""
+
+    max_dropped_share: float = Field(default=0.5, ge=0, le=1)
+    """The largest share of a data set's records that may be left out as bad, useless or too long before the run is
+    refused; 1 refuses none."""
+
+    validation: PreferenceValidationConfig | None = None
+    """Held-out rows; none unless given."""
+
+    stages: tuple[PreferenceStageConfig, ...] = Field(min_length=1)
+    """The curriculum: stages in the order in which they are trained."""
+
+    training: PreferenceTrainingConfig = PreferenceTrainingConfig()
+    """Optimizer, schedule and the shape of a step; `rows_per_step` counts pairs, or for kto answers."""
+
+    run: RunConfig = RunConfig()
+    """Where the run is kept."""
+
+    generation: GenerationConfig = GenerationConfig()
+    """How toolkit-predict answers with the trained model; training does not read it."""
+
+    def curriculum_stages(self, sizes: dict[str, int]) -> list[Stage]:
+        """The stages as the curriculum takes them, for data sets of so many rows to train on."""
+        return resolved_stages(self.stages, sizes, self.training.rows_per_step)
+
+    def steps_of(self, curriculum: Curriculum) -> int:
+        """The optimizer step at which training ends; ConfigError where the schedule does not fit it."""
+        return require_steps_fit(self.training, curriculum.total_steps)
+
+    def preference_sources(self) -> dict[str, AnyPreferences]:
+        """Everything that is read, by its key in the config."""
+        sources = {f"datasets.{name}": dataset for name, dataset in self.datasets.items()}
+        if self.validation is not None and self.validation.dataset is not None:
+            sources["validation.dataset"] = self.validation.dataset
+        return sources
+
+    def data_sources(self) -> dict[str, DatasetConfig]:
+        """Every file that is read, by its key in the config."""
+        return {
+            f"{key}{inner}": source
+            for key, dataset in self.preference_sources().items()
+            for inner, source in dataset.sources().items()
+        }
+
+    # The checks below look at more than one section. Each belongs to the last of them, whose line the message names;
+    # a section that is missing from `info.data` is wrong by itself, which is told.
+
+    @field_validator("lora")
+    @classmethod
+    def _adapter_fits(cls, lora: LoraConfig | None, info: ValidationInfo) -> LoraConfig | None:
+        if lora is not None and lora.dropout:
+            raise ValueError(
+                "dropout must be 0: by it the model would differ from its own reference before it has learnt anything, "
+                "so preferences are trained without any"
+            )
+        for model in info.data.get("models", ()):
+            require_lora_fits(lora, model)
+        return require_lora_fits(lora, info.data.get("model"))
+
+    @field_validator("reference")
+    @classmethod
+    def _reference_fits(cls, reference: AnyReference | None, info: ValidationInfo) -> AnyReference | None:
+        method: AnyMethod | None = info.data.get("method")
+        if method is None:
+            return reference
+        if not method.needs_reference and reference is not None:
+            raise ValueError(f"{method.type} compares with no reference; leave the section out")
+        return reference or CachedReference() if method.needs_reference else None
+
+    @field_validator("datasets")
+    @classmethod
+    def _answers_fit(cls, datasets: dict[str, AnyPreferences], info: ValidationInfo) -> dict[str, AnyPreferences]:
+        for name, dataset in datasets.items():
+            _require_paired(dataset, info.data.get("method"), name)
+        return datasets
+
+    @field_validator("validation")
+    @classmethod
+    def _validation_fits(
+        cls, validation: PreferenceValidationConfig | None, info: ValidationInfo
+    ) -> PreferenceValidationConfig | None:
+        if validation is not None and validation.dataset is not None:
+            _require_paired(validation.dataset, info.data.get("method"), "dataset")
+        return validation
+
+    @field_validator("stages")
+    @classmethod
+    def _stages_fit(
+        cls, stages: tuple[PreferenceStageConfig, ...], info: ValidationInfo
+    ) -> tuple[PreferenceStageConfig, ...]:
+        datasets: dict[str, AnyPreferences] | None = info.data.get("datasets")
+        if datasets is None:
+            return stages
+        sizes = dict.fromkeys(datasets, 1)
+        resolved = resolved_stages(stages, sizes, 1)
+        if any(stage.epochs is not None for stage in stages):
+            # How long they last is known when the data are counted; until then every stage is taken for one step.
+            resolved = [Stage(stage.name, end, stage.weights) for end, stage in enumerate(resolved, start=1)]
+        # The same checks as at training time, before any file is read: sizes of 1 stand for data not yet counted.
+        Curriculum(resolved, sizes, rows_per_step=1, seed=0)
+        used = {name for stage in resolved for name in stage.weights}
+        require_all_used(datasets, used)
+        return stages
+
+    @field_validator("training")
+    @classmethod
+    def _steps_fit(cls, training: PreferenceTrainingConfig, info: ValidationInfo) -> PreferenceTrainingConfig:
+        stages: tuple[PreferenceStageConfig, ...] = info.data.get("stages", ())
+        if stages and stages[-1].until_step is not None:
+            require_steps_fit(training, stages[-1].until_step)
+        return training
+
+    @field_validator("run")
+    @classmethod
+    def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
+        return require_best_is_measured(run, info, "validation")
+
+
+def _require_paired(dataset: AnyPreferences, method: AnyMethod | None, name: str) -> None:
+    if dataset.labelled and method is not None and not method.unpaired:
+        raise ValueError(
+            f"{name}: {method.type} compares two answers of a pair, and these are labelled each by itself; "
+            "set method.type: kto, or give pairs"
+        )

@@ -1,0 +1,121 @@
+"""From the log-probabilities of a step's or a data set's answers to losses and the numbers that are reported."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from posttrain.dpo.config.compared_methods import KTOMethod
+from posttrain.dpo.config.methods import AnyMethod
+from posttrain.dpo.losses import SequenceScores, implied_rewards, kto_losses, pair_losses
+
+METRICS = (
+    "reward_accuracy",
+    "reward_margin",
+    "chosen_reward",
+    "rejected_reward",
+    "chosen_logprob",
+    "rejected_logprob",
+    "divergence",
+)
+"""Names of what `summary` gives, in the order in which they are written; `divergence` is kto's alone."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What is known of some rows of tokens: of pairs, all chosen answers before all rejected ones.
+
+    Attributes:
+        logprobs: log π(y|x) in nats, shape [rows].
+        tokens: |y|, shape [rows].
+        references: log π_ref(y|x) in nats, shape [rows]; None where the method has no reference.
+        desirable: of labelled answers which are good, bool of shape [rows].
+        divergence: kto's z in nats, shape [].
+    """
+
+    logprobs: torch.Tensor
+    tokens: torch.Tensor
+    references: torch.Tensor | None = None
+    desirable: torch.Tensor | None = None
+    divergence: torch.Tensor | None = None
+
+
+Measures = dict[str, torch.Tensor]
+"""Numbers by name, each of shape [pairs] or [rows]; `loss` has a gradient, the others have none."""
+
+
+def measure(method: AnyMethod, answers: Answers) -> Measures:
+    """Loss, rewards and log-probabilities of each pair, or of each labelled answer."""
+    if isinstance(method, KTOMethod):
+        return _measure_labelled(method, answers)
+    return _measure_pairs(method, answers)
+
+
+def _measure_pairs(method: AnyMethod, answers: Answers) -> Measures:
+    chosen, rejected = answers.logprobs.chunk(2)
+    chosen_tokens, rejected_tokens = answers.tokens.chunk(2)
+    references = (None, None) if answers.references is None else answers.references.chunk(2)
+    scores = SequenceScores(chosen, rejected, chosen_tokens, rejected_tokens, *references)
+    chosen_rewards, rejected_rewards = implied_rewards(method, scores)
+    return {
+        "loss": pair_losses(method, scores),
+        "chosen_reward": chosen_rewards,
+        "rejected_reward": rejected_rewards,
+        "chosen_logprob": chosen.detach(),
+        "rejected_logprob": rejected.detach(),
+    }
+
+
+def _measure_labelled(method: KTOMethod, answers: Answers) -> Measures:
+    assert answers.references is not None and answers.desirable is not None and answers.divergence is not None
+    ratios = answers.logprobs - answers.references
+    return {
+        "loss": kto_losses(method, ratios, answers.desirable, answers.divergence),
+        "reward": method.beta * ratios.detach(),
+        "logprob": answers.logprobs.detach(),
+        "desirable": answers.desirable,
+        "divergence": answers.divergence.expand(len(ratios)),
+    }
+
+
+def summary(measures: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """Means over all pairs (answers): accuracy, margin, rewards and log-probabilities, all of equal weight.
+
+    The accuracy of pairs is the share in which the chosen answer has the higher reward; a tie counts half, so that a
+    model that still is the reference has 0.5. Labelled answers are no pairs:
+    theirs is the share among all couples of a good and a bad answer, and the margin is the difference of the mean
+    rewards of both kinds. What there is no answer for, as in a step without a bad one, is left out.
+    """
+    if "desirable" in measures:
+        return _labelled_summary(measures)
+    margins = measures["chosen_reward"] - measures["rejected_reward"]
+    means = {name: _mean(measures[name]) for name in METRICS if name in measures}
+    return {"reward_accuracy": _mean(margins.sign()) / 2 + 0.5, "reward_margin": _mean(margins), **means}
+
+
+def _labelled_summary(measures: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    kinds = {"chosen": measures["desirable"], "rejected": ~measures["desirable"]}
+    rewards = {kind: measures["reward"][mask] for kind, mask in kinds.items()}
+    if len(rewards["chosen"]) and len(rewards["rejected"]):
+        found["reward_accuracy"] = share_above(rewards["chosen"], rewards["rejected"])
+        found["reward_margin"] = _mean(rewards["chosen"]) - _mean(rewards["rejected"])
+    for kind, mask in kinds.items():
+        if mask.any():
+            found[f"{kind}_reward"] = _mean(rewards[kind])
+            found[f"{kind}_logprob"] = _mean(measures["logprob"][mask])
+    found["divergence"] = float(measures["divergence"][0])
+    return {name: found[name] for name in METRICS if name in found}
+
+
+def share_above(upper: torch.Tensor, lower: torch.Tensor) -> float:
+    """The share of all couples of one of `upper` and one of `lower`, both of shape [any], in which the former is
+    higher; a tie counts half."""
+    ordered = lower.sort().values
+    # How many of `lower` are less than each, and how many are not more.
+    below, up_to = (torch.searchsorted(ordered, upper, side=side) for side in ("left", "right"))
+    return float((below + up_to).double().mean() / 2 / len(lower))
+
+
+def _mean(values: torch.Tensor) -> float:
+    return float(values.double().mean())

@@ -1,0 +1,181 @@
+"""`toolkit-dpo --dry-run`: everything that can be checked without loading weights, and the plan of the run."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from posttrain.config.sections.model import ModelConfig
+from posttrain.data.curriculum.curriculum import Curriculum, Draw
+from posttrain.data.ledger import ledger_table
+from posttrain.train.plan import find_model, rows_left_to_train, show_estimate, show_resume_point, stage_table, step_lines, trained_weights
+from posttrain.runs.directory import RunDirectory, check_run_directory
+from posttrain.base.processes import process_count
+from posttrain.base.console import console
+from posttrain.dpo.config.data import AnyPreferences
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.config.mixtures import MixtureMethod
+from posttrain.dpo.config.reference import CachedReference, SeparateReference
+from posttrain.dpo.sources import open_preferences
+from posttrain.errors import ModelError
+
+if TYPE_CHECKING:
+    from posttrain.train.estimate import Batch, Estimate
+    from posttrain.train.model_shape import TrainedModel
+    from posttrain.dpo.data import PreferenceData
+
+
+def show_plan(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> None:
+    """Read and check all data, and print what would be trained, stage by stage; nothing is written.
+
+    Raises:
+        ConfigError, DataError, ModelError: as the run itself would.
+    """
+    location = find_model(config.model)
+    reference = _reference(config)
+    run = RunDirectory(config.run.output_dir / name)
+    data = _tokenised_data(config, run, resume) if find_spec("transformers") is not None else None
+    curriculum = _counted_curriculum(config) if data is None else data.curriculum
+    steps = config.steps_of(curriculum)
+    console.print(stage_table(curriculum, steps), soft_wrap=False)
+    console.print(f"run directory   {run.path}")
+    console.print(
+        f"model           {config.model.name} ({location.kind}), {trained_weights(config.model, config.lora)}"
+    )
+    console.print(f"method          {_method(config)}")
+    console.print(f"reference       {reference}")
+    if isinstance(config.reference, CachedReference):
+        console.print(f"                {_scored_rows(config, curriculum, steps)}")
+    console.print("\n".join(step_lines(config.training, steps, "answers" if config.method.unpaired else "pairs")))
+    if data is not None:
+        show_estimate(config, lambda: _estimated(config, data))
+    # The last of the checks: a plan is worth reading also where its run has ended.
+    check_run_directory(run, resume=resume, overwrite=overwrite)
+    console.print("nothing was trained (--dry-run)")
+
+
+def _method(config: DPOConfig) -> str:
+    """The method with its numbers, as the config would write them."""
+    if isinstance(config.method, MixtureMethod):
+        parts = [
+            f"{part.weight:g} × {part.type}{_numbers(part.model_dump(exclude={'weight'}))}"
+            for part in config.method.losses
+        ]
+        return " + ".join(parts)
+    return config.method.type + _numbers(config.method.model_dump())
+
+
+def _numbers(fields: dict[str, object]) -> str:
+    shown = [f"{key} {value:g}" for key, value in fields.items() if isinstance(value, int | float)]
+    return f" ({', '.join(shown)})" if shown else ""
+
+
+def _reference(config: DPOConfig) -> str:
+    """What the model is compared with; ModelError where a model of its own is not there."""
+    if config.reference is None:
+        return f"none: {config.method.type} compares with none"
+    if isinstance(config.reference, SeparateReference):
+        location = find_model(config.reference)
+        adapter = f" with the adapter {config.reference.adapter}" if config.reference.adapter else ""
+        return f"{config.reference.name} ({location.kind}){adapter}, asked at every step"
+    start = _start(config.model)
+    cached = isinstance(config.reference, CachedReference)
+    return f"{start}, {'computed once and kept' if cached else 'asked at every step'}"
+
+
+def _scored_rows(config: DPOConfig, curriculum: Curriculum, steps: int) -> str:
+    """How much of the training data the reference is asked about; for kto there are two rows for each answer."""
+    drawn = sum(map(len, curriculum.drawn_rows(steps).values()))
+    unit = "answers" if config.method.unpaired else "pairs"
+    held_out = ", and held-out ones" if config.validation is not None else ""
+    return f"scored before the first step: {2 * drawn:,} rows, of the {drawn:,} {unit} that are drawn{held_out}"
+
+
+def _start(model: ModelConfig) -> str:
+    return "the model as training starts" + (f", with the adapter {model.adapter}" if model.adapter else "")
+
+
+def _counted_curriculum(config: DPOConfig) -> Curriculum:
+    """The curriculum where the base install cannot tokenise: too long pairs are not known, so none is left out."""
+    console.print("without the [train] extra pairs are checked and counted but not tokenised, so there is no ledger")
+    validation = config.validation
+    fraction = validation.fraction if validation is not None else None
+    counts = {key: _count(config, dataset) for key, dataset in config.preference_sources().items()}
+    sizes = {name: rows_left_to_train(counts[f"datasets.{name}"], fraction) for name in config.datasets}
+    return Curriculum(config.curriculum_stages(sizes), sizes, config.training.rows_per_step, config.training.seed)
+
+
+def _count(config: DPOConfig, dataset: AnyPreferences) -> int:
+    """Rows that an optimizer step would count."""
+    found = open_preferences(dataset).read(config.on_bad_record, config.on_useless_pair)
+    records = min(len(found.records), dataset.n_samples or len(found.records))
+    return records * 2 if config.method.unpaired and not dataset.labelled else records
+
+
+def _tokenised_data(config: DPOConfig, run: RunDirectory, resume: bool) -> "PreferenceData":
+    from posttrain.models.load import choose_backend
+    from posttrain.train.arguments import accumulation_steps
+    from posttrain.dpo.data import prepare_data
+    from posttrain.dpo.separate import require_same_tokens
+    from posttrain.dpo.train import run_identity
+
+    accumulation_steps(config.training)
+    tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
+    require_same_tokens(config, tokenizer)
+    data = prepare_data(config, tokenizer, console.print)
+    console.print(ledger_table(data.ledgers), soft_wrap=False)
+    identity = run_identity(config, data, tokenizer)
+    show_resume_point(run, identity, data.curriculum, data.max_steps, resume=resume)
+    return data
+
+
+def _estimated(config: DPOConfig, data: "PreferenceData") -> "Estimate":
+    """What the steps of a run cost here; ModelError where that is not known."""
+    from posttrain.train.estimate import Work, estimate, sampled_steps
+    from posttrain.train.model_shape import TrainedModel
+
+    if config.method.unpaired or isinstance(config.reference, SeparateReference):
+        raise ModelError("what the reference and kto are asked besides the model's own answers is not counted")
+    trained = TrainedModel.of(config, data.max_steps)
+    sampled = sampled_steps(data.max_steps)
+    steps = _passes_of_steps(config, data, trained, sampled)
+    asked = [replace(batch, has_gradient=False) for step in steps for batches in step for batch in batches]
+    if config.reference is None:
+        work = Work(steps, data.max_steps)
+    elif isinstance(config.reference, CachedReference):
+        drawn = sum(map(len, data.curriculum.drawn_rows(data.max_steps).values()))
+        work = Work(steps, data.max_steps, asked, drawn / (len(sampled) * config.training.rows_per_step))
+    else:
+        both = [
+            [[*batches, *(replace(each, has_gradient=False) for each in batches)] for batches in step] for step in steps
+        ]
+        work = Work(both, data.max_steps, has_copy=config.lora is None or config.model.adapter is not None)
+    return estimate(trained, work)
+
+
+def _passes_of_steps(
+    config: DPOConfig, data: "PreferenceData", trained: "TrainedModel", sampled: Sequence[int]
+) -> "list[list[list[Batch]]]":
+    """What goes through the model together in each micro-batch of these optimizer steps."""
+    from posttrain.conversation.masks import IGNORED_LABEL
+    from posttrain.models.devices import training_device
+    from posttrain.data.step_plan import StepPlanner
+    from posttrain.train.estimate import Batch, micro_batches_of
+    from posttrain.dpo.batches import numbered_rows
+    from posttrain.dpo.joined import takes_joined_rows
+    from posttrain.dpo.passes import cost_of_a_pass, plan_passes
+    from posttrain.dpo.rows import RunRows, trained_sides
+
+    rows = RunRows(data.datasets, None, config.chat.max_length)
+    joined = takes_joined_rows(trained.build("cpu", layers=1))
+    cost = cost_of_a_pass(training_device().type) if process_count() == 1 else None
+
+    def passes(draws: Sequence[Draw]) -> list[Batch]:
+        batch = numbered_rows(rows, draws, trained_sides(labelled=False))
+        counts = (batch["labels"] != IGNORED_LABEL).sum(dim=1)
+        planned = plan_passes(batch["lengths"].tolist(), cost, batch["shared"].tolist() if joined else ())
+        return [Batch(len(each.texts), each.width, int(counts[each.rows].sum())) for each in planned]
+
+    sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
+    planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
+    return [[passes(draws) for draws in micro_batches_of(planner, step)] for step in sampled]

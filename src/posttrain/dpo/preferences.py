@@ -1,0 +1,206 @@
+"""One record of preference data: a prompt with a chosen and a rejected answer, or with one labelled answer.
+
+Both answers are kept as whole conversations, in the shape that SFT renders, so that the text is SFT's. Which part is
+the answer is said by the messages' `train`: those before the answer are not trained, whatever the data say.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from posttrain.data.json_lines import parse_json
+from posttrain.conversation.messages import Conversation, Message
+from posttrain.data.records import Columns, EmptyAnswerError, columns_found, parse_record
+from posttrain.dpo.config.data import LabelledColumnsConfig, PairColumnsConfig
+from posttrain.errors import DataError
+
+_SHOWN_CHARACTERS = 60
+_LABELS = {"true": True, "false": False, "1": True, "0": False}
+
+
+class IdenticalAnswersError(DataError):
+    """Both answers of a pair say the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """Answers to one prompt, each a whole conversation that begins with it; a labelled answer is one of the two."""
+
+    prompt: Conversation
+    chosen: Conversation | None
+    rejected: Conversation | None
+    weight: float
+
+    @property
+    def answers(self) -> list[Conversation]:
+        """The conversations that are there, the chosen one first."""
+        return [answer for answer in (self.chosen, self.rejected) if answer is not None]
+
+
+def parse_pair(row: Mapping[str, Any], columns: PairColumnsConfig) -> Preference:
+    """The pair in a row of one file.
+
+    Raises:
+        EmptyAnswerError, IdenticalAnswersError: it is well formed, but there is nothing to prefer.
+        DataError: the first fault otherwise.
+    """
+    if any(row.get(name) is None for name in (columns.chosen, columns.rejected)):
+        raise DataError(_missing(row, columns))
+    row = {**row, **{name: _messages(row.get(name)) for name in (columns.prompt, columns.chosen, columns.rejected)}}
+    chosen, weight = _side(row, columns, columns.chosen)
+    rejected, _ = _side(row, columns, columns.rejected)
+    return make_pair(chosen, rejected, weight)
+
+
+def make_pair(chosen: Conversation, rejected: Conversation, weight: float) -> Preference:
+    """A pair of two conversations, whose longest common beginning is the prompt.
+
+    Raises:
+        IdenticalAnswersError: both are the same.
+        DataError: they differ first in something that is not an answer, or one is the beginning of the other.
+    """
+    if chosen.tools != rejected.tools:
+        raise DataError("the prompts differ in their tools")
+    one, other = _said(chosen.messages), _said(rejected.messages)
+    shared = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    if len(one) == len(other) == shared:
+        raise IdenticalAnswersError("both answers are the same")
+    if shared in (len(one), len(other)):
+        which, longer = ("chosen", "rejected") if shared == len(one) else ("rejected", "chosen")
+        raise DataError(
+            f"the {which} conversation is the beginning of the {longer} one, so it has no answer of its own"
+        )
+    if one[shared].role != "assistant" or other[shared].role != "assistant":
+        raise DataError(f"the prompts differ at {_difference(shared, one[shared], other[shared])}")
+    if shared == 0:
+        raise DataError("both conversations begin with an answer: there is no prompt")
+    prompt = Conversation(one[:shared], chosen.tools)
+    return Preference(prompt, _answered(chosen, shared), _answered(rejected, shared), weight)
+
+
+def parse_labelled(row: Mapping[str, Any], columns: LabelledColumnsConfig) -> Preference:
+    """The labelled answer in a row. Of `messages` it is the last assistant turn, which ends them.
+
+    Raises:
+        EmptyAnswerError: there is nothing in the answer.
+        DataError: the first fault otherwise.
+    """
+    named = Columns(**columns.model_dump(exclude={"label"}))
+    conversation, weight = parse_record(row, named, require_answer=True)
+    if row.get(columns.messages) is None:
+        prompt, _ = parse_record(row, replace(named, completion=None), require_answer=False)
+        answer_at = len(prompt.messages)
+    else:
+        answer_at = len(conversation.messages) - 1
+        if conversation.messages[-1].role != "assistant":
+            raise DataError("the conversation does not end with an answer that could be labelled")
+    if answer_at == 0:
+        raise DataError("the conversation begins with its answer: there is no prompt")
+    desirable = _label(row, columns.label)
+    answered = _answered(conversation, answer_at)
+    prompt = Conversation(_said(conversation.messages[:answer_at]), answered.tools)
+    return Preference(prompt, answered if desirable else None, None if desirable else answered, weight)
+
+
+def _side(row: Mapping[str, Any], columns: PairColumnsConfig, column: str) -> tuple[Conversation, float]:
+    """The prompt with the answer in `column`, read as SFT reads such a row."""
+    value = row[column]
+    shared = {"system": columns.system, "tools": columns.tools, "weight": columns.weight}
+    has_prompt = row.get(columns.prompt) is not None
+    if not has_prompt and isinstance(value, str) and not value.lstrip().startswith("["):
+        raise DataError(f"{column} is text, and there is no column {columns.prompt!r} with what it answers to")
+    try:
+        if has_prompt and not _is_whole(value):
+            names = Columns(messages=None, prompt=columns.prompt, completion=column, **shared)
+            return parse_record(row, names, require_answer=True)
+        names = Columns(messages=column, prompt=columns.prompt if has_prompt else None, completion=None, **shared)
+        conversation, weight = parse_record(row, names, require_answer=True)
+    except DataError as error:
+        if str(error).startswith((column, columns.prompt)):
+            raise
+        raise type(error)(f"{column}: {error}") from None
+    if has_prompt:
+        prompt, _ = parse_record(row, replace(names, messages=None), require_answer=False)
+        _require_beginning(prompt, conversation, columns.prompt, column)
+    return conversation, weight
+
+
+def _missing(row: Mapping[str, Any], columns: PairColumnsConfig) -> str:
+    """What is said of a row that is no pair."""
+    labelled = LabelledColumnsConfig()
+    advice = "the `columns` section can rename them"
+    if row.get(labelled.label) is not None:
+        advice = "for answers that are labelled each by itself set `type: labelled`, which is for method.type: kto"
+    return f"wants {columns.chosen!r} and {columns.rejected!r}, has {columns_found(row)}; {advice}"
+
+
+def _messages(value: object) -> object:
+    """A list of messages where that is what is meant: by its JSON text, as tables keep it, or by one message alone."""
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
+        try:
+            read = parse_json(value.encode())
+        except (DataError, UnicodeEncodeError):
+            return value
+        return _messages(read) if isinstance(read, list | dict) and _are_messages(read) else value
+    return [value] if isinstance(value, Mapping) and _are_messages(value) else value
+
+
+def _are_messages(value: object) -> bool:
+    each = value if isinstance(value, list) else [value]
+    return bool(each) and all(isinstance(message, Mapping) and "role" in message for message in each)
+
+
+def _said(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The messages as they compare: whether one may be trained is no part of what is said."""
+    return tuple(replace(turn, train=True) for turn in messages)
+
+
+def _is_whole(value: object) -> bool:
+    """Whether messages are a whole conversation, and not the answer alone."""
+    first = value[0] if isinstance(value, list) and value else None
+    return isinstance(first, Mapping) and first.get("role") != "assistant"
+
+
+def _require_beginning(prompt: Conversation, conversation: Conversation, prompt_column: str, column: str) -> None:
+    messages = conversation.messages
+    if prompt.messages[0].role != "system" and messages[0].role == "system":
+        messages = messages[1:]
+    if _said(messages[: len(prompt.messages)]) != _said(prompt.messages):
+        raise DataError(
+            f"{column} is a whole conversation, but does not begin with {prompt_column}; give the answer alone, or "
+            "leave that column out"
+        )
+
+
+def _answered(conversation: Conversation, answer_at: int) -> Conversation:
+    """The conversation in which nothing before the message `answer_at` is trained."""
+    messages = conversation.messages
+    before = [replace(turn, train=False) if turn.role == "assistant" else turn for turn in messages[:answer_at]]
+    answer = messages[answer_at:]
+    trained = [turn for turn in answer if turn.role == "assistant" and turn.train]
+    if not trained:
+        raise DataError("no message of an answer may be trained: all have train: false")
+    if not any(turn.content.strip() or turn.tool_calls or (turn.reasoning or "").strip() for turn in trained):
+        raise EmptyAnswerError("an answer is empty")
+    return Conversation((*before, *answer), conversation.tools)
+
+
+def _label(row: Mapping[str, Any], column: str) -> bool:
+    value = row.get(column)
+    if value is None:
+        raise DataError(f"there is no label: wants {column!r}, has {columns_found(row)}")
+    # Tables know no truth values: text, because CSV knows nothing else, or a number.
+    label = _LABELS.get(str(int(value)) if isinstance(value, float) and value in (0, 1) else str(value).strip().lower())
+    if label is None:
+        raise DataError(f"{column} must be true or false, or 1 or 0, not {str(value)[:_SHOWN_CHARACTERS]!r}")
+    return label
+
+
+def _difference(index: int, one: Message, other: Message) -> str:
+    """Where two prompts differ, with a few words of each from there on."""
+    if one.role != other.role:
+        return f"messages[{index}]: {one.role} against {other.role}"
+    pairs = enumerate(zip(one.content, other.content, strict=False))
+    at = next((at for at, (a, b) in pairs if a != b), min(len(one.content), len(other.content)))
+    shown = [repr(message.content[max(0, at - 10) : at + 30]) for message in (one, other)]
+    return f"messages[{index}] ({one.role}), character {at}: {shown[0]} against {shown[1]}"

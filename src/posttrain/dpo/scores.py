@@ -1,0 +1,194 @@
+"""Log-probabilities of answers: of a micro-batch with gradient, and of whole data sets without.
+
+The output head sees the answers' tokens only. Rows are padded on the right to the longest of those that go through the
+model together, and those of a whole data set go by length, so that little of it is padding. The
+prompt of a pair is computed once for both rows of a micro-batch where that is less work.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from accelerate import Accelerator
+from rich.progress import Progress
+
+from posttrain.conversation.masks import IGNORED_LABEL
+from posttrain.base.console import console
+from posttrain.train.batches import pad_rows
+from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.dpo.joined import inputs_of, takes_joined_rows
+from posttrain.dpo.passes import Pass, cost_of_a_pass, plan_passes
+from posttrain.dpo.rows import Rows
+
+# Of each rank; what was computed of a portion is lost where it is interrupted.
+_BATCHES_OF_A_PORTION = 16
+_SECONDS_BETWEEN_LINES = 60.0
+
+Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Gives log p of each row of (input_ids, labels), both of shape [rows, seq], as `answer_logprobs` does."""
+
+
+def answer_logprobs(
+    head: LabelledHead,
+    model: Any,
+    input_ids: torch.Tensor,
+    labels: torch.Tensor,
+    passes: Sequence[Pass] | None = None,
+) -> torch.Tensor:
+    """Σ log p over the labelled tokens of each row, in nats: shape [rows], float32.
+
+    Args:
+        head: attached to `model`, or to what it wraps.
+        input_ids: shape [rows, seq], padded on the right.
+        labels: shape [rows, seq]; the token that each position has to predict, or -100.
+        passes: which rows go through the model together; all of them, each by itself, unless given.
+    """
+    if passes is None:
+        passes = plan_passes([labels.shape[1]] * len(labels), cost=None)
+    found = []
+    for each in passes:
+        inputs, wanted, more = inputs_of(each, input_ids, labels)
+        found.append(head.scores(model, inputs, wanted, **more)[0])
+    order = [row for each in passes for row in each.rows]
+    counts = (labels != IGNORED_LABEL).sum(dim=1)[order].tolist()
+    of_rows = torch.stack([logprobs.sum() for logprobs in torch.cat(found).split(counts)])
+    return of_rows[torch.tensor(order, device=labels.device).argsort()]
+
+
+class AskedModel:
+    """A model that gives log-probabilities without gradient and without dropout."""
+
+    def __init__(self, model: Any, *, switched: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+        """`switched`: within it, `model` computes what is asked for, such as without its adapter."""
+        self._model = model
+        self._switched = switched
+        self._head = LabelledHead(model)
+
+    @property
+    def attention(self) -> str:
+        """The implementation of attention that it computes with, as transformers calls it."""
+        return str(self._model.config._attn_implementation)
+
+    @cached_property
+    def takes_joined_rows(self) -> bool:
+        """Whether both rows of a pair can go through it as one text."""
+        return takes_joined_rows(self._model)
+
+    def logprobs(
+        self, input_ids: torch.Tensor, labels: torch.Tensor, passes: Sequence[Pass] | None = None
+    ) -> torch.Tensor:
+        """log p of each row, shape [rows], as `answer_logprobs`."""
+        was_training = self._model.training
+        self._model.eval()
+        try:
+            with torch.no_grad(), self._switched():
+                return answer_logprobs(self._head, self._model, input_ids, labels, passes)
+        finally:
+            self._model.train(was_training)
+
+
+@dataclass(frozen=True)
+class RowScorer:
+    """Goes through all rows of a data set, each rank through its share.
+
+    `width` rows go through the model at once.
+    """
+
+    accelerator: Accelerator
+    width: int
+
+    def passes(self, batch: Mapping[str, torch.Tensor], *, joined: bool = False, at_once: bool = False) -> list[Pass]:
+        """How the rows of a micro-batch go through a model.
+
+        Args:
+            batch: with `lengths` and, where its rows are pairs, `shared`, as `numbered_rows` makes it.
+            joined: the model takes both rows of a pair as one text.
+            at_once: in one pass.
+        """
+        cost = None if at_once else cost_of_a_pass(self.accelerator.device.type)
+        return plan_passes(batch["lengths"].tolist(), cost, batch["shared"].tolist() if joined else ())
+
+    def __call__(self, score: Score, rows: Rows, title: str) -> torch.Tensor:
+        """log p of every row, in nats: shape [rows], float32, the same on every rank; shows `title` while it lasts."""
+        found = torch.zeros(len(rows), dtype=torch.float32, device=self.accelerator.device)
+        for portion, values in self.portions(score, rows, np.arange(len(rows)), title):
+            found[portion.tolist()] = values
+        return found
+
+    def portions(
+        self, score: Score, rows: Rows, wanted: npt.NDArray[np.int64], title: str
+    ) -> Iterator[tuple[npt.NDArray[np.int64], torch.Tensor]]:
+        """log p of the rows of these numbers, some rows at a time: their numbers and the values, each of shape [some].
+
+        The short ones come first. Batches are cut from the beginning of that order, so that who goes on with what is
+        missing of it makes the same ones.
+        """
+        by_length = wanted[rows.lengths()[wanted].argsort(kind="stable")]
+        at_once = self.width * _BATCHES_OF_A_PORTION * self.accelerator.num_processes
+        with _Progress(title, len(wanted)) as progress:
+            for first in range(0, len(by_length), at_once):
+                portion = by_length[first : first + at_once]
+                yield portion, self._of_portion(score, rows, portion, progress)
+
+    def _of_portion(
+        self, score: Score, rows: Rows, portion: npt.NDArray[np.int64], progress: "_Progress"
+    ) -> torch.Tensor:
+        device, ranks = self.accelerator.device, self.accelerator.num_processes
+        found = torch.zeros(len(portion), dtype=torch.float32, device=device)
+        starts = range(0, len(portion), self.width)
+        for start in starts[self.accelerator.process_index :: ranks]:
+            place = slice(start, start + self.width)
+            batch = [rows.row(int(row)) for row in portion[place]]
+            input_ids, labels = (part.to(device) for part in pad_rows(batch))
+            with self.accelerator.autocast():
+                found[place] = score(input_ids, labels).float()
+            progress.advance(len(batch) * ranks)
+        # Every rank has zeros where another one computed.
+        return summed(self.accelerator, found)
+
+
+class _Progress:
+    """How far the rows of a data set are gone through: a bar, or now and then a line where there is no terminal."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self._title = title
+        self._total = total
+        self._done = 0
+        self._told = time.monotonic()
+        self._bar = Progress(console=console, transient=True, disable=console.quiet or not console.is_terminal)
+        self._task = self._bar.add_task(title, total=total)
+
+    def __enter__(self) -> "_Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def advance(self, rows: int) -> None:
+        """So many more rows are done, over all ranks."""
+        self._done = min(self._done + rows, self._total)
+        self._bar.update(self._task, completed=self._done)
+        if not console.is_terminal and time.monotonic() - self._told >= _SECONDS_BETWEEN_LINES:
+            console.print(f"{self._title}: {self._done:,} of {self._total:,} rows")
+            self._told = time.monotonic()
+
+
+def summed(accelerator: Accelerator, values: torch.Tensor) -> torch.Tensor:
+    """The sum of all ranks' values, on every rank; of the shape of `values`."""
+    everywhere = accelerator.reduce(values, reduction="sum")
+    assert isinstance(everywhere, torch.Tensor)
+    return everywhere
+
+
+def gathered(accelerator: Accelerator, values: torch.Tensor) -> torch.Tensor:
+    """The values of all ranks, one rank after another; every rank has as many."""
+    everywhere = accelerator.gather(values)
+    assert isinstance(everywhere, torch.Tensor)
+    return everywhere

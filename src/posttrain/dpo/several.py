@@ -1,0 +1,117 @@
+"""Several models in one config: each is trained in a process of its own, and a table compares them."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from rich import box
+from rich.table import Table
+
+from posttrain.config.sections.several_models import model_labels, run_of_model
+from posttrain.runs.directory import RunDirectory
+from posttrain.runs.metrics import read_metrics
+from posttrain.base.processes import process_count
+from posttrain.base.console import console
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.errors import ConfigError, RunError, RunInterrupted
+
+_COMMAND = "from posttrain.cli.dpo import main; main()"
+# What is compared, and how it is called.
+_COLUMNS = {
+    "validation_loss": "validation loss",
+    "reward_accuracy": "reward accuracy",
+    "reward_margin": "reward margin",
+    "seconds": "seconds",
+}
+
+
+def train_each(config: DPOConfig, name: str, arguments: Sequence[str], *, dry_run: bool) -> None:
+    """Run the command once for each of the config's models; a failure does not stop the rest.
+
+    Args:
+        name: of the folder that holds the runs.
+        arguments: those of the command, without `--model-index`.
+
+    Raises:
+        ConfigError: this is one of several processes; or all models that failed did so by what they were given.
+        RunError: some models failed in other ways; the others are trained.
+        RunInterrupted: Ctrl-C or SIGTERM ended it.
+    """
+    if process_count() > 1:
+        raise ConfigError("each of several models is trained in processes of its own: name one by --model-index")
+    codes: list[int] = []
+    for index, label in enumerate(model_labels(config.models)):
+        command = [sys.executable, "-c", _COMMAND, *arguments, "--model-index", str(index)]
+        asked: list[int] = []
+        codes.append(_run(command, f"model {index} of {len(config.models)}: {label}", asked))
+        if asked:
+            told = f"stopped at model {index} ({label}); {_way_on(index, arguments)}"
+            raise RunInterrupted(told, 128 + asked[0])
+    if not dry_run:
+        runs = [run_of_model(name, config.models, index) for index in range(len(config.models))]
+        console.print(comparison([config.run.output_dir / run for run in runs], codes), soft_wrap=False)
+    failed = [label for label, code in zip(model_labels(config.models), codes, strict=True) if code]
+    if failed:
+        way_on = "" if dry_run else ", and --resume goes on with them"
+        message = f"{len(failed)} of {len(codes)} models failed: {', '.join(failed)}; what went wrong stands above"
+        by_input = all(code in (0, ConfigError.exit_code) for code in codes)
+        raise (ConfigError if by_input else RunError)(message + way_on)
+
+
+def _run(command: Sequence[str], told: str, asked: list[int]) -> int:
+    """The exit code of a process, which is left to end in good order when a signal comes; `asked` gets the signals."""
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        # Ctrl-C in a terminal reaches both by itself.
+        if number == signal.SIGTERM and process is not None:
+            process.send_signal(number)
+
+    process: subprocess.Popen[bytes] | None = None
+    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        console.print(told, highlight=False)
+        process = subprocess.Popen(command)
+        return process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _way_on(index: int, arguments: Sequence[str]) -> str:
+    if "--overwrite" not in arguments:
+        return "--resume goes on"
+    return f"--resume --model-index {index} goes on with it, and --overwrite --model-index with each one after it"
+
+
+def comparison(runs: Sequence[Path], codes: Sequence[int]) -> Table:
+    """What each run came to, side by side; `codes` are the exit statuses."""
+    table = Table(title="Models", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("model")
+    for title in ("steps", *_COLUMNS.values()):
+        table.add_column(title, justify="right")
+    for path, code in zip(runs, codes, strict=True):
+        run = RunDirectory(path)
+        result = {} if code else json.loads(run.result.read_text(encoding="utf-8"))
+        steps = str(result["steps"]) if result else f"failed (exit status {code})"
+        found = {**result, **_held_out(run, result["exported"])} if result else {}
+        table.add_row(path.name, steps, *(_shown(found.get(key)) for key in _COLUMNS))
+    return table
+
+
+def _held_out(run: RunDirectory, exported: str) -> dict[str, float]:
+    """What was measured on held-out rows with the weights that were exported, or last before them; else nothing."""
+    trained = range(1, int(exported.removeprefix("checkpoint-")) + 1)
+    evaluations = [row for row in read_metrics(run.metrics) if "eval_loss" in row and row["step"] in trained]
+    if not evaluations:
+        return {}
+    last = {name.removeprefix("eval_"): value for name, value in evaluations[-1].items() if name.startswith("eval_")}
+    return {**last, "validation_loss": last["loss"]}
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}" if value < 100 else f"{value:,.0f}"

@@ -1,0 +1,42 @@
+"""Every error that a user can cause or meet. Library code raises them; only `posttrain.cli` turns them into
+a message and an exit code: 2 where the input was wrong, 1 where a run failed."""
+
+
+class ToolkitError(Exception):
+    """Root of the tree. The message is for a person: what, where, and what to do."""
+
+    exit_code = 1
+
+
+class ConfigError(ToolkitError, ValueError):
+    """A config file, a `--set` override or a command-line argument is wrong."""
+
+    exit_code = 2
+
+
+class DataError(ToolkitError, ValueError):
+    """A data file is missing, unreadable, or holds records that cannot be used."""
+
+    exit_code = 2
+
+
+class ModelError(ToolkitError, ValueError):
+    """A model, adapter or tokenizer is missing, or does not fit what the config asks of it."""
+
+    exit_code = 2
+
+
+class RunError(ToolkitError, RuntimeError):
+    """A run failed after it had started."""
+
+
+class RunInterrupted(RunError):
+    """A run was asked to end by a signal, and saved what it had learnt; `exit_code` is 128 and the signal's number."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class ServerError(ToolkitError, RuntimeError):
+    """A server that the run depends on failed or answered nonsense."""

@@ -1,0 +1,70 @@
+"""Run directories as they are read: what was trained, and the files that say so."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.config.load import read_raw
+from posttrain.runs.directory import RunDirectory
+from posttrain.runs.metrics import read_metrics
+from posttrain.errors import ConfigError
+
+KINDS = {"toolkit-sft": "sft", "toolkit-dpo": "dpo", "toolkit-rl-train": "rl"}
+"""What the runs of a command are called."""
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """What a run wrote down of itself.
+
+    Attributes:
+        config: config.yaml as plain data, resolved, with all defaults.
+        rows: the lines of metrics.jsonl.
+        result: result.json; empty where the run has not ended.
+    """
+
+    directory: RunDirectory
+    manifest: dict[str, Any]
+    config: dict[str, Any]
+    rows: list[dict[str, Any]]
+    result: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """sft, dpo or rl; ConfigError where another version of the toolkit knows more kinds."""
+        command = self.manifest["command"]
+        if command not in KINDS:
+            raise ConfigError(f"{self.directory.path} is a run of {command}, which this version does not know")
+        return KINDS[command]
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The lines of optimizer steps."""
+        return [row for row in self.rows if "order_hash" in row]
+
+
+def read_run(path: Path) -> KeptRun:
+    """Read the run in a folder.
+
+    Raises:
+        ConfigError: there is none, or one of its files is damaged.
+    """
+    run = RunDirectory(path)
+    if not run.manifest.is_file():
+        raise ConfigError(f"there is no run in {path}: it has no {run.manifest.name}; name the folder of a run")
+    return KeptRun(run, _object(run.manifest), read_raw(run.config), read_metrics(run.metrics), _result(run))
+
+
+def _result(run: RunDirectory) -> dict[str, Any]:
+    return _object(run.result) if run.result.is_file() else {}
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} is damaged: it holds no JSON object")
+    return value

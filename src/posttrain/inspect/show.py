@@ -1,0 +1,93 @@
+"""What `toolkit-runs` prints: to stdout, as it is what was asked for."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from posttrain.inspect.diff import Comparison
+from posttrain.inspect.listing import Summary
+from posttrain.inspect.verify import Finding
+
+# Where lines are not folded: as long as digests and paths may need.
+_WIDEST = 200
+
+
+def show_comparison(comparison: Comparison, names: tuple[str, str]) -> None:
+    """One table for each kind of difference, and one of what both runs came to."""
+    groups: dict[str, list[Sequence[Any]]] = {}
+    for each in comparison.differences:
+        groups.setdefault(each.kind, []).append((each.key, each.one, each.other))
+    for kind, rows in groups.items():
+        _print_table(kind, ("", *names), rows)
+    if comparison.is_same:
+        _console().print("nothing differs but times, and where the runs are kept")
+    final = [(key, *values) for key, values in comparison.final.items()]
+    _print_table("came to", ("", *names), final)
+
+
+def show_comparison_as_json(comparison: Comparison, names: tuple[str, str]) -> None:
+    """The same as one JSON object."""
+    value = {
+        "one": names[0],
+        "other": names[1],
+        "is_same": comparison.is_same,
+        "differences": [asdict(each) for each in comparison.differences],
+        "final": {key: {"one": one, "other": other} for key, (one, other) in comparison.final.items()},
+    }
+    _console().out(json.dumps(value, indent=2, ensure_ascii=False), highlight=False)
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """One line for each, with what came out of it first."""
+    for each in findings:
+        _console().print(f"{each.outcome:<8} {each.text}", soft_wrap=True)
+
+
+def show_runs(summaries: Sequence[Summary], folder: str) -> None:
+    """One row for each run."""
+    if not summaries:
+        _console().print(f"there are no runs in {folder}")
+        return
+    columns = ("run", "kind", "step", "status", "last", "best held out", "tokens", "time")
+    rows = [
+        (
+            each.name,
+            each.kind,
+            f"{each.step}/{each.last_step}" if each.last_step else str(each.step),
+            each.status,
+            each.latest,
+            each.best,
+            "" if each.tokens is None else f"{each.tokens:,}",
+            _duration(each.seconds),
+        )
+        for each in summaries
+    ]
+    _print_table("", columns, rows, folded=False)
+
+
+def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, folded: bool = True) -> None:
+    """`folded`: whether values are folded to fit into the terminal, and not its lines as wide as they need to be."""
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*("–" if value is None else str(value) for value in row))
+    _console(wide=not folded).print(table)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def _console(*, wide: bool = False) -> Console:
+    console = Console(highlight=False, markup=False, emoji=False)
+    if wide or not console.is_terminal:
+        console.width = _WIDEST
+    return console

@@ -1,0 +1,152 @@
+"""The backend on plain transformers and PEFT: runs everywhere."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from peft import PeftConfig, PeftModel
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers.utils import logging as transformers_logging
+
+from posttrain.models.backend import LoadedModel, TrainingSettings
+from posttrain.models.kernels.compiled_layers import compile_layers, should_compile
+from posttrain.models.devices import compute_dtype, training_device
+from posttrain.models.kernels.liger import use_liger_kernels
+from posttrain.models.loading import model_files, one_line_errors, require_trust, source_of
+from posttrain.models.location import require_all_weights, require_no_pickle
+from posttrain.models.lora import add_adapter, with_fused_layers
+from posttrain.models.tokens import add_tokens, extend_model
+from posttrain.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from posttrain.config.sections.lora import LoraConfig
+    from posttrain.config.sections.model import ModelConfig
+
+
+# What a config or a tokenizer makes its readers raise that is not what it says.
+class HfBackend:
+    """`AutoModelForCausalLM`, with a PEFT adapter on top where one is asked for."""
+
+    name = "hf"
+
+    def __init__(self) -> None:
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+
+    def load_tokenizer(self, config: "ModelConfig", *, chatml: bool) -> "PreTrainedTokenizerBase":
+        """The tokenizer with the tokens that `config` and ChatML add."""
+        return self.tokenizer_with_new_ids(config, chatml=chatml)[0]
+
+    def load_for_training(
+        self, config: "ModelConfig", lora: "LoraConfig | None", *, settings: TrainingSettings
+    ) -> LoadedModel:
+        """The base with a trainable adapter, or, where `lora` is null, with all weights trainable in float32."""
+        device = training_device()
+        dtype = compute_dtype(config.dtype, device)
+        adapted = lora is not None or config.adapter is not None
+        base, tokenizer, new_ids = self._base(config, dtype if adapted else torch.float32, settings.chatml)
+        if settings.liger_kernel:
+            use_liger_kernels(base)
+        if config.adapter is not None:
+            model: Any = with_adapter(base, config.adapter, trainable=True)
+        elif lora is not None:
+            model = add_adapter(base, lora, new_ids, settings.seed)
+        else:
+            model = base
+        keep_trained_weights_in_float32(model)
+        model.config.use_cache = False
+        model = model.to(device)
+        compiled = should_compile(settings.compile, model, device, settings.rows)
+        if compiled:
+            compile_layers(model, settings.rows_at_once, dtype)
+        return LoadedModel(model, tokenizer, device, dtype, new_ids, compiled)
+
+    def load_for_inference(self, config: "ModelConfig", adapter: Path | None, *, chatml: bool) -> LoadedModel:
+        """The base in its compute dtype, with the adapter on top where one is given."""
+        device = training_device()
+        dtype = compute_dtype(config.dtype, device)
+        model, tokenizer, new_ids = self._base(config, dtype, chatml)
+        if adapter is not None:
+            model = with_adapter(model, adapter, trainable=False)
+        return LoadedModel(model.to(device).eval().requires_grad_(False), tokenizer, device, dtype, new_ids)
+
+    def _base(self, config: "ModelConfig", dtype: torch.dtype, chatml: bool) -> tuple[Any, Any, tuple[int, ...]]:
+        tokenizer, new_ids = self.tokenizer_with_new_ids(config, chatml=chatml)
+        keywords: dict[str, Any] = {"dtype": dtype}
+        if config.attention != "auto":
+            keywords["attn_implementation"] = config.attention
+        if config.quantization != "none":
+            keywords["quantization_config"] = quantization_settings(config, dtype)
+        with one_line_errors(config):
+            loader: Any = AutoModelForCausalLM.from_pretrained
+            files = model_files(config)
+            model, loading = loader(
+                files, **source_of(config), **keywords, use_safetensors=True, output_loading_info=True
+            )
+            require_all_weights(config.name, loading["missing_keys"], config.key)
+        extend_model(model, new_ids)
+        return model, tokenizer, new_ids
+
+    def tokenizer_with_new_ids(self, config: "ModelConfig", *, chatml: bool) -> tuple[Any, tuple[int, ...]]:
+        """The tokenizer, and the ids of what it had to learn."""
+        with one_line_errors(config):
+            files = model_files(config)
+            require_trust(config, files)
+            tokenizer = AutoTokenizer.from_pretrained(files, **source_of(config))
+        new_ids = add_tokens(tokenizer, config.added_tokens, chatml=chatml)
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
+        return tokenizer, new_ids
+
+
+def keep_trained_weights_in_float32(model: Any) -> None:
+    """Cast what is trainable: Adam's steps on a weight near 1 are smaller than bfloat16 can hold."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+
+
+def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
+    """`model` with the adapter in the folder `adapter` on top; ModelError where it is none, or does not fit."""
+    if not (adapter / "adapter_config.json").is_file():
+        raise ModelError(f"{adapter} has no adapter_config.json, so it is not a LoRA adapter")
+    require_no_pickle(adapter, "the adapter")
+    if not (adapter / "adapter_model.safetensors").is_file():
+        raise ModelError(f"{adapter} has no adapter_model.safetensors, so there are no weights to load")
+    try:
+        # PEFT raises an adapter on a 16-bit base to float32, which only training needs.
+        config = with_fused_layers(PeftConfig.from_pretrained(str(adapter)))
+        adapted = PeftModel.from_pretrained(
+            model, adapter, config=config, is_trainable=trainable, autocast_adapter_dtype=trainable
+        )
+        # from_pretrained passes over weights without a place and places without weights; loading again tells them.
+        loading = adapted.load_adapter(
+            str(adapter), "default", is_trainable=trainable, autocast_adapter_dtype=trainable
+        )
+    except (RuntimeError, ValueError, KeyError, SafetensorError) as error:
+        reason = " ".join(line.strip() for line in str(error).splitlines()[:2])
+        raise ModelError(f"the adapter in {adapter} does not fit this model: {reason}") from error
+    # A tied head is saved beside its embedding, so only for LoRA's own weights is a second place too many.
+    astray = [*loading.missing_keys, *(key for key in loading.unexpected_keys if ".lora_" in key)]
+    if astray:
+        raise ModelError(
+            f"the adapter in {adapter} was made for another model: {len(astray)} of its weights and this model's "
+            f"places for them do not match, such as {astray[0]}"
+        )
+    return adapted
+
+
+def quantization_settings(config: "ModelConfig", dtype: torch.dtype) -> BitsAndBytesConfig:
+    if not torch.cuda.is_available():
+        raise ModelError(f"{config.key}.quantization: {config.quantization} needs a CUDA device; set it to none")
+    if config.quantization == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )

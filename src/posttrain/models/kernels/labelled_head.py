@@ -1,0 +1,133 @@
+"""Compute the output head only where a token carries loss.
+
+The head of a small model is most of its arithmetic: SmolLM2-135M multiplies 576 by 49,152 for every token, of
+which only the answers' tokens are trained. A forward pre-hook on the head keeps the hidden states of those
+positions and drops the rest before the product. The call still goes through the model that DDP or FSDP wrapped.
+
+Where the head is frozen and its logits are the model's, the hook lets none through, and `frozen_head_scores` does the
+rest from the hidden states while the call is on its way. Elsewhere the model computes the logits of the positions that
+are left: what it does to them afterwards (scaling, soft-capping) is elementwise, so it still holds.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from posttrain.conversation.masks import IGNORED_LABEL
+from posttrain.models.kernels.compiled_layers import as_written
+from posttrain.models.kernels.frozen_head import Scores, frozen_head_scores
+
+
+class LabelledHead:
+    """Attach once to a causal language model; `scores` then computes log-probabilities through it."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._head = model.get_output_embeddings()
+        self._wanted: _Wanted | None = None
+        self._found: Scores | None = None
+        self._is_frozen = _is_plain_and_frozen(self._head) and _gives_its_logits_as_they_are(model, self._head)
+        self._handle = self._head.register_forward_pre_hook(self._keep_labelled)
+
+    def token_losses(self, model: Any, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy in nats of each labelled token, as `scores` takes them: shape [labelled], float32."""
+        return -self.scores(model, input_ids, labels)[0]
+
+    def scores(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        temperature: float = 1.0,
+        entropies: bool = False,
+        **inputs: Any,
+    ) -> Scores:
+        """log p of each labelled token in row-major order, and the entropy at its place: shape [labelled], in nats.
+
+        Args:
+            model: the one that this is attached to, or what wraps it.
+            input_ids: shape [batch, seq], padded on the right. No attention mask is needed: under causal
+                attention no token sees the padding behind it.
+            labels: shape [batch, seq]; `labels[b, t]` is the token that position t has to predict, or -100.
+            temperature: logits are divided by it.
+            entropies: compute them too, without gradient; None in their place otherwise.
+            inputs: what else the model takes.
+        """
+        wanted = _Wanted(labels != IGNORED_LABEL, labels, temperature, entropies)
+        is_training_pass = torch.is_grad_enabled() and "past_key_values" not in inputs
+        with self._asked(wanted), nullcontext() if is_training_pass else as_written(self._model):
+            logits = model(input_ids=input_ids, **{"use_cache": False, **inputs}).logits
+            found, self._found = self._found, None
+        return found or wanted.scores_of(logits)
+
+    def detach(self) -> None:
+        """Remove the hook."""
+        self._handle.remove()
+
+    @contextmanager
+    def _asked(self, wanted: "_Wanted") -> Iterator[None]:
+        self._wanted = wanted
+        try:
+            yield
+        finally:
+            self._wanted = None
+
+    def _keep_labelled(self, head: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        if self._wanted is None:
+            return arguments
+        hidden, *rest = arguments
+        labelled = hidden[self._wanted.mask]
+        if self._is_frozen:
+            # Here and now, because a wrapper may keep the weights elsewhere when its model is not called.
+            self._found, labelled = self._wanted.scores_by(head, labelled), labelled[:0]
+        return labelled, *rest
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a call is about; `mask` and `labels` are of shape [batch, seq]."""
+
+    mask: torch.Tensor
+    labels: torch.Tensor
+    temperature: float
+    entropies: bool
+
+    def scores_by(self, head: nn.Linear, hidden: torch.Tensor) -> Scores:
+        """From the hidden states where `mask` is true, shape [labelled, width]."""
+        labels, hidden = self.labels[self.mask], hidden.to(head.weight.dtype)
+        return frozen_head_scores(hidden, head.weight, head.bias, labels, self.temperature, entropies=self.entropies)
+
+    def scores_of(self, logits: torch.Tensor) -> Scores:
+        """From the logits where `mask` is true, shape [labelled, vocabulary]."""
+        spread = torch.log_softmax(logits.float() / self.temperature, dim=-1)
+        chosen = spread.gather(-1, self.labels[self.mask].unsqueeze(-1)).squeeze(-1)
+        if not self.entropies:
+            return chosen, None
+        with torch.no_grad():
+            return chosen, -(spread.exp() * spread).sum(-1)
+
+
+def _is_plain_and_frozen(head: nn.Module) -> bool:
+    return type(head) is nn.Linear and not any(parameter.requires_grad for parameter in head.parameters())
+
+
+def _gives_its_logits_as_they_are(model: Any, head: nn.Linear) -> bool:
+    """Whether nothing is done to what the head puts out: asked by putting out numbers that any scaling or capping would
+    change."""
+    device = head.weight.device
+    ramp = torch.linspace(-1e3, 1e3, head.out_features, device=device).to(head.weight.dtype)
+    handle = head.register_forward_hook(lambda module, inputs, output: ramp.expand(*output.shape[:-1], -1))
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), as_written(model):
+            logits = model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=device), use_cache=False).logits
+    finally:
+        handle.remove()
+        model.train(was_training)
+    return bool((logits.float() == ramp.float()).all())

@@ -1,0 +1,111 @@
+"""From our LoRA section to PEFT's."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from peft import LoraConfig as PeftLoraConfig
+from peft import PeftConfig, PeftMixedModel, PeftModel, get_peft_model
+from torch import nn
+
+from posttrain.models.devices import training_device
+from posttrain.models.kernels.fused_lora import FusedLinear
+from posttrain.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from posttrain.config.sections.lora import LoraConfig
+
+
+def add_adapter(
+    model: "PreTrainedModel", lora: "LoraConfig", new_token_ids: Sequence[int], seed: int
+) -> PeftModel | PeftMixedModel:
+    """Wrap `model` with a new adapter whose start depends on `seed` alone.
+
+    Raises:
+        ModelError: the architecture has no default targets, or a named module does not exist.
+    """
+    config = with_fused_layers(peft_config(model, lora, new_token_ids))
+    torch.manual_seed(seed)
+    try:
+        return get_peft_model(model, config)
+    except ValueError as error:
+        raise ModelError(f"lora: {str(error).splitlines()[0]}") from error
+
+
+def with_fused_layers(config: PeftConfig) -> PeftConfig:
+    """`config`, with the toolkit's own LoRA layer where it was measured to be faster: on a CPU."""
+    if isinstance(config, PeftLoraConfig) and training_device().type == "cpu":
+        config._register_custom_module({nn.Linear: FusedLinear})
+    return config
+
+
+def peft_config(model: "PreTrainedModel", lora: "LoraConfig", new_token_ids: Sequence[int]) -> PeftLoraConfig:
+    """PEFT's config, every field that matters set here; ModelError where a module that it names does not exist."""
+    _require_modules(model, "modules_to_save", lora.modules_to_save)
+    if not isinstance(lora.target_modules, str):
+        _require_modules(model, "target_modules", lora.target_modules)
+        _require_one_trainer_of_rows(model, lora.target_modules, new_token_ids)
+    tied = bool(getattr(model.config, "tie_word_embeddings", False))
+    in_full = {name for name in _vocabulary_layers(model) if name in map(_own_name, lora.modules_to_save)}
+    return PeftLoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.r,
+        lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType]  # PEFT divides it: a float is as good
+        lora_dropout=lora.dropout,
+        # None lets PEFT look the architecture up in its own table.
+        target_modules=None if lora.target_modules == "auto" else _as_peft_targets(lora.target_modules),
+        use_rslora=lora.rslora,
+        use_dora=lora.dora,
+        modules_to_save=list(lora.modules_to_save) or None,
+        trainable_token_indices=_new_rows(model, new_token_ids, tied, in_full),
+        # Without it a tied embedding and head would be trained apart and come out as two different matrices.
+        ensure_weight_tying=tied and bool(in_full),
+        bias="none",
+    )
+
+
+def _as_peft_targets(targets: "str | tuple[str, ...]") -> str | list[str]:
+    return targets if isinstance(targets, str) else list(targets)
+
+
+def _new_rows(
+    model: "PreTrainedModel", new_ids: Sequence[int], tied: bool, in_full: set[str]
+) -> dict[str, list[int]] | None:
+    """The rows of new tokens are trained even where the rest of the vocabulary stays frozen."""
+    if tied:  # PEFT has the head follow the embedding
+        layers = [] if in_full else _vocabulary_layers(model)[:1]
+    else:
+        layers = [name for name in _vocabulary_layers(model) if name not in in_full]
+    return {name: list(new_ids) for name in layers} if new_ids and layers else None
+
+
+def _vocabulary_layers(model: "PreTrainedModel") -> list[str]:
+    """Own names of the embedding and the head, in this order."""
+    names = {id(module): _own_name(path) for path, module in model.named_modules()}
+    return [names[id(layer)] for layer in (model.get_input_embeddings(), model.get_output_embeddings())]
+
+
+def _own_name(path: str) -> str:
+    return path.rsplit(".", 1)[-1]
+
+
+def _require_modules(model: "PreTrainedModel", key: str, wanted: Sequence[str]) -> None:
+    """PEFT passes over a name that matches nothing as long as another one does."""
+    paths = [f".{path}" for path, _ in model.named_modules()]
+    for name in wanted:
+        if not any(path.endswith(f".{name}") for path in paths):
+            leaves = (path for path, module in model.named_modules() if not list(module.children()))
+            known = ", ".join(sorted({_own_name(path) for path in leaves}))
+            raise ModelError(f"lora.{key}: this model has no module {name!r}; it has {known}")
+
+
+def _require_one_trainer_of_rows(model: "PreTrainedModel", targets: Sequence[str], new_ids: Sequence[int]) -> None:
+    """PEFT cannot put both an adapter and trainable rows on one layer."""
+    twice = [name for name in targets if _own_name(name) in _vocabulary_layers(model)]
+    if twice and new_ids:
+        raise ModelError(
+            f"lora.target_modules: {twice[0]} cannot have an adapter while tokens are added to the vocabulary; "
+            "name it in lora.modules_to_save instead"
+        )

@@ -1,0 +1,63 @@
+"""Tokens that a tokenizer has to learn, and the embedding rows that go with them.
+
+Many models have more embedding rows than their tokenizer has entries (padding to a round number). Those rows
+are used first. A new entry's row starts as the mean of the rows that were there, in the embedding and in the
+output head, so that its logit is an average one.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from posttrain.conversation.chatml import IM_END, IM_START
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def add_tokens(tokenizer: "PreTrainedTokenizerBase", added: Sequence[str], *, chatml: bool) -> tuple[int, ...]:
+    """Add what is missing to the tokenizer; return the ids of the new entries, which are consecutive."""
+    before = len(tokenizer)
+    if chatml:
+        known = tokenizer.get_vocab()
+        tokenizer.add_special_tokens(
+            {"additional_special_tokens": [token for token in (IM_START, IM_END) if token not in known]},
+            replace_extra_special_tokens=False,
+        )
+    tokenizer.add_tokens(list(added))
+    return tuple(range(before, len(tokenizer)))
+
+
+def extend_rows(weight: torch.Tensor, new_ids: Sequence[int]) -> torch.Tensor:
+    """Rows of an embedding or head for a vocabulary that grew by `new_ids`.
+
+    Args:
+        weight: shape [rows, hidden].
+
+    Returns:
+        Shape [max(rows, new_ids[-1] + 1), hidden]: the same rows, with those of `new_ids` at the mean of the
+        rows before them. A function of its input alone, so that loading and merging agree.
+    """
+    if not new_ids:
+        return weight
+    trained = weight[: new_ids[0]]
+    rows = max(weight.shape[0], new_ids[-1] + 1)
+    extended = weight.new_zeros((rows, weight.shape[1]))
+    extended[: weight.shape[0]] = weight
+    extended[list(new_ids)] = trained.float().mean(dim=0).to(weight.dtype)
+    return extended
+
+
+def extend_model(model: Any, new_ids: Sequence[int]) -> None:
+    """Grow the embedding and head of `model` in place for `new_ids`."""
+    if not new_ids:
+        return
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    weights = [extend_rows(layer.weight.detach(), new_ids) for layer in (embedding, head) if layer is not None]
+    if weights[0].shape[0] != embedding.weight.shape[0]:
+        model.resize_token_embeddings(weights[0].shape[0], mean_resizing=False)
+        embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    with torch.no_grad():
+        for layer, weight in zip((embedding, head), weights, strict=False):
+            layer.weight.copy_(weight)

@@ -1,0 +1,58 @@
+"""What `toolkit-predict` reads of a training config: it takes that of any trainer."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from pydantic import ConfigDict
+
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.sections.datasets import OnBadRecord
+from posttrain.config.sections.generation import GenerationConfig
+from posttrain.config.keys import as_shown, read_dotted, shortened, shown
+from posttrain.config.load import load_config, read_raw
+from posttrain.config.sections.run import RunConfig
+from posttrain.config.sections.several_models import OneOrSeveralModels
+from posttrain.errors import ConfigError
+
+
+class PredictConfig(OneOrSeveralModels):
+    """The sections that generation needs; the others belong to the trainer, which checks them itself."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    chat: ChatConfig = ChatConfig()
+    """Template and length limit."""
+
+    on_bad_record: OnBadRecord = "error"
+    """Whether an input row that cannot be answered stops the command, or is left out and reported."""
+
+    run: RunConfig = RunConfig()
+    """Where the run is kept."""
+
+    generation: GenerationConfig = GenerationConfig()
+    """How answers are sampled."""
+
+
+def load_predict_config(path: Path, overrides: Sequence[str] = ()) -> PredictConfig:
+    """Load a training config.
+
+    Raises:
+        ConfigError: as `load_config`; or a `--set` is about something else than generation; or the file has a
+            section that is not known here but for a slip would be: no trainer may have checked it yet.
+    """
+    known = list(PredictConfig.model_fields)
+    for override in overrides:
+        if section_of(override) not in (*known, None):
+            raise ConfigError(f"--set {shortened(override)}: toolkit-predict reads only {', '.join(known)}")
+    for name in read_raw(path):
+        near = get_close_matches(name, known, n=1, cutoff=0.8)
+        if near and name not in known:
+            raise ConfigError(f"{as_shown(path)}: unknown section {shown(name)}; did you mean {near[0]!r}?")
+    return load_config(path, PredictConfig, overrides)
+
+
+def section_of(override: str) -> str | None:
+    """The section that `--set` is about; None where it is not written as key=value."""
+    head = read_dotted(override)
+    return head[0][0] if head else None

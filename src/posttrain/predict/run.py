@@ -1,0 +1,129 @@
+"""`toolkit-predict`: answer every prompt of a file or a folder, in batches, resumably."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import fields
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from posttrain.config.sections.generation import GenerationConfig
+from posttrain.base.output_lock import own_output
+from posttrain.base.console import console
+from posttrain.base.disk_errors import why_unwritten
+from posttrain.errors import RunError
+from posttrain.inference.engine import Engine, Sampling
+from posttrain.inference.load import load_engine, vllm_engine
+from posttrain.inference.text import completion_text
+from posttrain.predict.answers import answer_line
+from posttrain.predict.inputs import match_files
+from posttrain.predict.job import PredictJob, Work, prepare
+from posttrain.predict.plan import print_plan
+
+
+def predict(job: PredictJob) -> list[Path]:
+    """Answer everything and return the files written, in order.
+
+    Raises:
+        ConfigError: an output or a partial file is in the way, or another process answers into it.
+        DataError: rows cannot be answered.
+        ModelError: the model cannot be loaded.
+        RunError: the disk is full.
+    """
+    match_files(job.input, job.output)  # an output that cannot be is refused before anything is made there
+    with own_output(job.output):
+        return _predict(job)
+
+
+def _predict(job: PredictJob) -> list[Path]:
+    """Answer everything, where no other process does."""
+    work = prepare(job)
+    print_plan(job, work)
+    with _engine(job, work) as engine, closing(work.partial), _say_what_is_kept(work):
+        work.partial.begin(work.identity)
+        _answer(work, engine, sampling_of(job.generation))
+        work.partial.finish(work.outputs)
+    console.print(_endings(work))
+    for path in work.outputs.values():
+        console.print(f"wrote {path}")
+    return list(work.outputs.values())
+
+
+def _engine(job: PredictJob, work: Work) -> AbstractContextManager[Engine]:
+    weights, generation = job.weights, job.generation
+    if generation.engine == "hf":
+        return closing(load_engine(weights.model, weights.adapter, weights.chat, generation.batch_size))
+    longest = max(len(request.prompt_ids) for request in work.requests) + generation.max_new_tokens
+    return vllm_engine(weights.model, weights.adapter, weights.chat, longest)
+
+
+def sampling_of(generation: GenerationConfig) -> Sampling:
+    """The part of the config that an engine is told for each request."""
+    return Sampling(**{field.name: getattr(generation, field.name) for field in fields(Sampling)})
+
+
+def _answer(work: Work, engine: Engine, sampling: Sampling) -> None:
+    """Generate what is not there yet; each answer is on disk before the next one is taken."""
+    keys = {
+        (position, sample): work.key(position, sample)
+        for position, request in enumerate(work.requests)
+        for sample in range(request.n)
+    }
+    done = {key for key, on_disk in keys.items() if on_disk in work.partial}
+    tokens, started = 0, time.monotonic()
+    with _progress(len(keys)) as show:
+        show(len(done))
+        for (position, sample), completion in engine.generate(work.requests, sampling, done=done):
+            text = completion_text(work.text.tokenizer, completion, sampling.stop)
+            work.partial.add(answer_line(work.rows[position], sample, completion, text))
+            tokens += len(completion.token_ids)
+            show(len(work.partial))
+    seconds = time.monotonic() - started
+    if tokens:
+        console.print(f"{tokens:,} tokens in {seconds:.1f} s ({tokens / seconds:,.0f} tokens/s)")
+
+
+def _endings(work: Work) -> str:
+    counts = work.partial.counts
+    told = {
+        "end": "ended by the model",
+        "stop": "ended at a stop string",
+        "length": "cut at max_new_tokens",
+        "empty": "empty, which no training takes",
+    }
+    return f"{len(work.partial)} answers: " + ", ".join(f"{counts[key]} {told[key]}" for key in told if counts[key])
+
+
+@contextmanager
+def _say_what_is_kept(work: Work) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        kept = (
+            f"{len(work.partial)} of {len(work.keys())} answers are kept in {work.partial.path}; "
+            "the same command goes on with them"
+        )
+        reason = why_unwritten(error) if isinstance(error, Exception) else None
+        if reason is not None:
+            raise RunError(f"{reason}; make room: {kept}") from error
+        console.print(kept)
+        raise
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A function to call with the number of answers: a bar in a terminal, a line now and then elsewhere."""
+    columns = (TextColumn("answers"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("answers", total=total)
+        twentieths = 0
+
+        def show(count: int) -> None:
+            nonlocal twentieths
+            bar.update(task, completed=count)
+            if not console.is_terminal and count * 20 // total > twentieths:
+                twentieths = count * 20 // total
+                console.print(f"{count} of {total} answers")
+
+        yield show

@@ -1,0 +1,198 @@
+"""The trainer's side of the wire protocol: prompts and rewards, or one clear error; never anything in between."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from posttrain.dataserver.schemas import GradeItem, GradeResult, Limits, Meta, Sample, SampleRequest, Split
+from posttrain.errors import ConfigError
+from posttrain.rl.client.answers import is_late, read_meta, read_results, read_samples
+from posttrain.rl.client.errors import WrongServerError, as_told, config_changed
+from posttrain.rl.client.requests import GradeCall, Label, bounded_run_id, encoded, grade_calls
+from posttrain.rl.client.transport import Ask, Transport
+
+logger = logging.getLogger(__name__)
+
+# On top of the time in which the server promises an answer: for sending and reading both, on a busy machine.
+_MARGIN_SECONDS = 15.0
+_META_SECONDS = 30.0
+# Whatever a server says of itself, after a day it is not waited for.
+_LONGEST_PROMISE_SECONDS = 86_400.0
+
+
+class DataserverClient:
+    """Asks one dataserver for one process of a run.
+
+    A request is repeated, under the same id, while the server is away, busy or answers nonsense; it outlasts a restart
+    of the server, and what it returns is the same. What the server refuses is not repeated.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        run_id: str,
+        rank: int = 0,
+        retry_seconds: float = 300.0,
+        request_seconds: float | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            run_id: names the run, over its resumes; adaptive sampling looks at earlier grades of this name.
+            retry_seconds: how long one request is repeated. The last try may take `request_seconds` more.
+            request_seconds: how long one try may take; None for what the server promises, and a margin.
+            check: called before each repetition; what it raises ends them, as of a server that will not come back.
+
+        Raises:
+            ConfigError: the URL or the token cannot be used.
+        """
+        self._transport = Transport(url, token, retry_seconds, check)
+        self._run_id = bounded_run_id(run_id)
+        self._rank = rank
+        self._retry_seconds = retry_seconds
+        self._request_seconds = request_seconds
+        self._config_id: str | None = None
+        self._limits: Limits | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """Where the server is."""
+        return self._transport.url
+
+    @property
+    def retries(self) -> int:
+        """How many repetitions there were so far."""
+        return self._transport.retries
+
+    def expect(self, config_id: str) -> None:
+        """From now on take prompts and rewards of this config alone. Without it, the first `meta` decides."""
+        self._config_id = config_id
+
+    def meta(self) -> Meta:
+        """How the server describes itself.
+
+        Raises:
+            ServerError: it cannot be reached, is no dataserver, speaks another protocol, or has another config than
+                the one expected.
+        """
+        return self._fetch_meta(None)
+
+    def connect(self, wait_seconds: float) -> Meta:
+        """Wait until prompts and rewards are served, `wait_seconds` at most.
+
+        What a server can tell while it still starts, such as another config, is an error at once.
+
+        Raises:
+            ConfigError: the address or the token is wrong.
+            ServerError: as `meta`.
+        """
+        begin = time.monotonic()
+        try:
+            meta = self._fetch_meta(wait_seconds)
+        except WrongServerError as error:
+            raise ConfigError(str(error)) from None
+        left = max(0.0, wait_seconds - (time.monotonic() - begin))
+        self._transport.send(Ask("/readyz", None, self._request_seconds or _META_SECONDS), bytes, left)
+        return meta
+
+    def sample(self, iteration: int, offset: int, batch_size: int, split: Split = "train") -> list[Sample]:
+        """The prompts in slots offset … offset + batch_size − 1 of an iteration.
+
+        Raises:
+            ServerError: the server refuses, has another config by now, or does not answer for too long.
+        """
+        page = self._known_limits().max_batch_size
+        samples: list[Sample] = []
+        for start in range(offset, offset + batch_size, page):
+            samples += self._page(iteration, start, min(page, offset + batch_size - start), split)
+        return samples
+
+    def grade(self, iteration: int, label: str, items: Sequence[GradeItem]) -> list[GradeResult]:
+        """One result per item, in their order.
+
+        Items with which the server is not done in time are asked for again, within `retry_seconds`. An item that is
+        too large for any request gets a result of status error, and costs the others nothing.
+
+        Args:
+            label: names the call within the run and rank, such as "train-12-g3".
+
+        Raises:
+            ServerError: the server refuses, has another config by now, or does not answer for too long.
+        """
+        limits = self._known_limits()
+        assert self._config_id is not None  # known since the limits are
+        described = Label(iteration, label, self._run_id, self._rank, self._config_id)
+        results: list[GradeResult] = []
+        for call in grade_calls(described, items, limits):
+            if isinstance(call, GradeItem):
+                results.append(_too_large(call))
+            else:
+                results += self._grade_all(call)
+        return results
+
+    def close(self) -> None:
+        """End the connections."""
+        self._transport.close()
+
+    def _page(self, iteration: int, offset: int, batch_size: int, split: Split) -> list[Sample]:
+        request = SampleRequest(
+            iteration=iteration,
+            offset=offset,
+            batch_size=batch_size,
+            split=split,
+            config_id=self._config_id,
+            run_id=self._run_id,
+        )
+        ask = Ask("/sample", encoded(request.model_dump()), self._try_seconds())
+        return self._transport.send(ask, lambda content: read_samples(content, request, self._transport.place))
+
+    def _grade_all(self, call: GradeCall) -> list[GradeResult]:
+        """Results, those included for which the server needs more time than one request has."""
+        end = time.monotonic() + self._retry_seconds
+        results = self._grade_once(call)
+        late = sum(map(is_late, results))
+        while late and time.monotonic() < end:
+            logger.warning("%s needs more time for %d of %d completions", self._transport.place, late, len(results))
+            results = self._grade_once(call)
+            late = sum(map(is_late, results))
+        return results
+
+    def _grade_once(self, call: GradeCall) -> list[GradeResult]:
+        item_ids = [item.item_id for item in call.items]
+        config_id, place = self._config_id or "", self._transport.place
+        return self._transport.send(
+            Ask("/grade", call.body, self._try_seconds()),
+            lambda content: read_results(content, call.request_id, item_ids, config_id, place),
+        )
+
+    def _fetch_meta(self, patience: float | None) -> Meta:
+        ask = Ask("/meta", None, self._request_seconds or _META_SECONDS)
+        meta = self._transport.send(ask, lambda content: read_meta(content, self._transport.place), patience)
+        if self._config_id is not None and meta.config_id != self._config_id:
+            raise config_changed(
+                self._transport.place, f"its config_id is {as_told(meta.config_id)}, that of the run {self._config_id}"
+            )
+        self._config_id, self._limits = meta.config_id, meta.limits
+        return meta
+
+    def _known_limits(self) -> Limits:
+        return self._limits or self.meta().limits
+
+    def _try_seconds(self) -> float:
+        promised = min(self._known_limits().grade_timeout_seconds, _LONGEST_PROMISE_SECONDS)
+        return self._request_seconds or promised + _MARGIN_SECONDS
+
+
+def _too_large(item: GradeItem) -> GradeResult:
+    reason = "the completion is larger than a request may be (limits.body_mb of the dataserver)"
+    return GradeResult(item_id=item.item_id, status="error", reward=None, reason=reason, components={})

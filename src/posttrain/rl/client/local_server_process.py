@@ -1,0 +1,37 @@
+"""`toolkit-rl-dataserver` as the child of a trainer: it ends when the trainer does, be that one killed.
+
+Run as `python -P -m posttrain.rl.client.local_server_process PID ARGUMENTS…`, in a session of its own; PID is the trainer's.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from importlib.metadata import entry_points
+
+_COMMAND = "toolkit-rl-dataserver"
+_SECONDS_BETWEEN_LOOKS = 0.2
+# For the journal: nobody waits for what is still being graded.
+_GRACE_SECONDS = 5.0
+
+
+def main() -> None:
+    """Run the command, which is found by its name: the trainer's part of the package may not import the server's."""
+    threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
+    sys.argv = [_COMMAND, *sys.argv[2:]]
+    (command,) = entry_points(group="console_scripts", name=_COMMAND)
+    command.load()()
+
+
+def _end_with(trainer: int) -> None:
+    # Linux could send a signal, but does so as soon as the thread ends that started this process.
+    while os.getppid() == trainer:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_SECONDS)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":  # the grading processes import this module again
+    main()

@@ -1,0 +1,197 @@
+"""The config file of `toolkit-rl-train`."""
+
+from typing import Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.checks import require_best_is_measured
+from posttrain.config.environment import VariableName
+from posttrain.config.sections.generation import GenerationConfig, SamplingConfig
+from posttrain.config.sections.lora import LoraConfig, require_lora_fits
+from posttrain.config.sections.model import ModelConfig
+from posttrain.config.sections.run import RunConfig
+from posttrain.config.strict import ConfigPath, StrictModel
+from posttrain.config.sections.training import TrainingConfig
+from posttrain.rl.presets import resolve_objective
+from posttrain.rl.config.objective import Algorithm, ObjectiveConfig
+from posttrain.rl.config.rollout import RolloutConfig, require_temperature
+
+
+class DataserverSection(StrictModel):
+    """Where prompts and rewards come from."""
+
+    config: ConfigPath | None = None
+    """Config file of a dataserver that is started beside the trainer and ended with it."""
+
+    url: str | None = Field(default=None, pattern=r"^https?://")
+    """Or: address of one that runs already, such as `http://127.0.0.1:9000`."""
+
+    token_env: VariableName | None = None
+    """Environment variable that holds the server's token, where it wants one."""
+
+    retry_seconds: float = Field(default=300.0, gt=0)
+    """How long a request is tried again while the server cannot be reached or is overloaded."""
+
+    on_grade_failure: Literal["stop", "abstain"] = "stop"
+    """What follows when that was in vain: stop, after a checkpoint; or go on without rewards, so that a step teaches
+    nothing, for at most `abstain_steps` optimizer steps in a row."""
+
+    abstain_steps: int = Field(default=5, ge=1)
+    """How many steps in a row may go without rewards."""
+
+    beyond_last_stage: bool = False
+    """Let `training.max_steps` go beyond the dataserver's last stage, whose mix then goes on."""
+
+    @field_validator("url")
+    @classmethod
+    def _holds_no_secret(cls, url: str | None) -> str | None:
+        if url is not None and "@" in url:
+            raise ValueError("the url holds a user name or password; put a token into the environment (token_env)")
+        return url
+
+    @model_validator(mode="after")
+    def _one_server(self) -> "DataserverSection":
+        if (self.config is None) == (self.url is None):
+            raise ValueError("give one of `config` (start a dataserver) and `url` (use one that runs)")
+        return self
+
+
+class EvaluationConfig(SamplingConfig):
+    """Rewards on the dataserver's held-out rows during training."""
+
+    temperature: float = Field(default=0.0, ge=0)
+    """0 takes the likeliest token each time, so that evaluations differ by the model alone."""
+
+    every: int = Field(default=20, ge=1)
+    """Optimizer steps between two evaluations."""
+
+    at_start: bool = True
+    """Evaluate once before the first step too, to see what training changes."""
+
+    prompts: int | None = Field(default=None, ge=1)
+    """How many of the held-out rows are asked, of the data sets in proportion to what each holds out; all of them
+    unless given."""
+
+    samples: int = Field(default=1, ge=1)
+    """Completions of each prompt; more than one wants a temperature above 0."""
+
+    seed: int = Field(default=0, ge=0)
+    """Seed of the samples, the same at every evaluation."""
+
+    patience: int | None = Field(default=None, ge=1)
+    """Stop after so many evaluations in a row without a better reward; null never stops early."""
+
+    min_improvement: float = Field(default=0.0, ge=0)
+    """How much higher the reward must be to count as better for `patience`."""
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> "EvaluationConfig":
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError(f"samples: {self.samples} with temperature: 0 is one answer {self.samples} times")
+        return self
+
+
+class RLTrainingConfig(TrainingConfig):
+    """One optimizer step trains `rows_per_step` completions, however many devices share the work."""
+
+    rows_per_step: int = Field(default=64, ge=2)
+    """Completions in one optimizer step, over all devices together."""
+
+    micro_batch_size: int = Field(default=8, ge=1)
+    """Completions that go through the model at once on one device."""
+
+    max_steps: int | None = Field(default=None, ge=1)
+    """Stop after so many optimizer steps; at the end of the dataserver's last stage unless given."""
+
+    learning_rate: float = Field(default=2e-5, gt=0)
+    """Peak learning rate."""
+
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate falls after the warm-up; `constant` does not."""
+
+
+class RLConfig(StrictModel):
+    """Reinforcement learning from graded completions."""
+
+    model: ModelConfig
+    """The base model, and in `adapter` where training goes on from, as from an SFT run."""
+
+    lora: LoraConfig | None = LoraConfig()
+    """The adapter; null trains all weights."""
+
+    chat: ChatConfig = ChatConfig()
+    """The template of prompts; its loss mask and length limit are for SFT."""
+
+    dataserver: DataserverSection
+    """Prompts and rewards."""
+
+    algorithm: Algorithm = "grpo"
+    """What is optimised; `--dry-run` shows its fields and its paper."""
+
+    objective: ObjectiveConfig = ObjectiveConfig()
+    """Fields of the algorithm to replace."""
+
+    rollout: RolloutConfig = RolloutConfig()
+    """How the completions that are trained on are sampled."""
+
+    evaluation: EvaluationConfig | None = None
+    """Rewards on held-out rows; none unless given."""
+
+    training: RLTrainingConfig = RLTrainingConfig()
+    """Optimizer, schedule and the shape of a step; `rows_per_step` counts completions."""
+
+    run: RunConfig = RunConfig()
+    """Where the run is kept."""
+
+    generation: GenerationConfig = GenerationConfig()
+    """How toolkit-predict answers with the trained model; training does not read it."""
+
+    @field_validator("lora")
+    @classmethod
+    def _adapter_fits(cls, lora: LoraConfig | None, info: ValidationInfo) -> LoraConfig | None:
+        return require_lora_fits(lora, info.data.get("model"))
+
+    @field_validator("rollout")
+    @classmethod
+    def _engine_fits(cls, rollout: RolloutConfig, info: ValidationInfo) -> RolloutConfig:
+        model, lora = info.data.get("model"), info.data.get("lora")
+        if rollout.engine == "vllm" and model is not None and model.quantization != "none":
+            raise ValueError(
+                "engine: vllm would sample from the base in full precision; set model.quantization: none, or engine: hf"
+            )
+        if rollout.engine != "vllm" or rollout.sync != "adapter" or model is None or "lora" not in info.data:
+            return rollout
+        if lora is None and model.adapter is None:
+            raise ValueError("sync: adapter, but there is no adapter: all weights are trained; give weights, or auto")
+        if lora is not None and (lora.dora or lora.modules_to_save):
+            raise ValueError(
+                "sync: adapter is not possible with lora.dora or lora.modules_to_save, which vLLM does not take; "
+                "give weights, or auto"
+            )
+        return rollout
+
+    @field_validator("rollout")
+    @classmethod
+    def _cut_is_not_stopped(cls, rollout: RolloutConfig, info: ValidationInfo) -> RolloutConfig:
+        if not rollout.stop or "objective" not in info.data or "algorithm" not in info.data:
+            return rollout
+        if resolve_objective(info.data["algorithm"], info.data["objective"]).mask_truncated_completions:
+            raise ValueError(
+                "stop: mask_truncated_completions (of dapo, or in objective) would also leave out of the loss what "
+                "ended at a stop text; leave stop out, or set objective.mask_truncated_completions: false"
+            )
+        return rollout
+
+    @field_validator("evaluation")
+    @classmethod
+    def _temperature_fits(cls, evaluation: EvaluationConfig | None, info: ValidationInfo) -> EvaluationConfig | None:
+        rollout: RolloutConfig | None = info.data.get("rollout")
+        if evaluation is not None and rollout is not None and rollout.engine == "vllm":
+            require_temperature(evaluation.temperature)
+        return evaluation
+
+    @field_validator("run")
+    @classmethod
+    def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
+        return require_best_is_measured(run, info, "evaluation")

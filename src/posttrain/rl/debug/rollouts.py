@@ -1,0 +1,164 @@
+"""A few prompts of the curriculum, completed as training would complete them, and graded. Loads torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from posttrain.conversation.encoder import conversation_encoder
+from posttrain.models.load import choose_backend
+from posttrain.dataserver.schemas import Meta, Sample, Split
+from posttrain.errors import ConfigError
+from posttrain.inference.engine import Completion, GenerationRequest, StopReason
+from posttrain.inference.hf import HfEngine
+from posttrain.inference.load import end_ids
+from posttrain.inference.seeds import derive_seed
+from posttrain.inference.text import completion_text
+from posttrain.rl.clock import Clock
+from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.debug.groups import Group
+from posttrain.rl.debug.weights import DebugWeights
+from posttrain.rl.rollout.engines import RolloutEngine, TrainingModelEngine
+from posttrain.rl.evaluation import sampling_of
+from posttrain.rl.rollout.prompts import Prompt, PromptSource, SampleSource
+from posttrain.rl.rewards import GradeSource, grade_all
+from posttrain.rl.transcript import GradedCompletion
+
+# So many prompts, from all over the curriculum, tell how long prompts are.
+_MEASURED_PROMPTS = 256
+
+
+class KeptSamples:
+    """Hands out another source's samples, and keeps them by their ids."""
+
+    def __init__(self, samples: SampleSource) -> None:
+        self._samples = samples
+        self.by_id: dict[str, Sample] = {}
+
+    def sample(self, iteration: int, offset: int, batch_size: int, split: Split = "train") -> list[Sample]:
+        """The samples of these slots."""
+        samples = self._samples.sample(iteration, offset, batch_size, split)
+        self.by_id.update((sample.sample_id, sample) for sample in samples)
+        return samples
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt, and what the seeds of its completions are made of: its generation and its place in that."""
+
+    iteration: int
+    generation: int
+    place: int
+    prompt: Prompt
+
+
+def training_prompts(source: PromptSource, clock: Clock, iteration: int, count: int) -> list[Asked]:
+    """The first `count` prompts from `iteration` on, those of the next iterations included where it has fewer."""
+    generation = clock.first_row_at(iteration) // clock.prompts_per_generation
+    asked: list[Asked] = []
+    while len(asked) < count:
+        prompts = source.of_generation(generation)
+        at = clock.iteration_of(generation)
+        asked += [Asked(at, generation, place, prompt) for place, prompt in enumerate(prompts)]
+        generation += 1
+    return asked[:count]
+
+
+def prompt_lengths(source: PromptSource, clock: Clock, max_steps: int) -> list[int]:
+    """Tokens of prompts from generations that are evenly spread over the run."""
+    size = clock.prompts_per_generation
+    generations = clock.rows_needed(max_steps) // size
+    wanted = min(generations, -(-_MEASURED_PROMPTS // size))
+    places = [number * generations // wanted for number in range(wanted)]
+    return [len(prompt.ids) for generation in places for prompt in source.of_generation(generation)]
+
+
+def held_out_prompts(source: PromptSource, meta: Meta, iteration: int, count: int) -> tuple[list[Asked], list[int]]:
+    """The first `count` held-out prompts, or all there are, judged as at `iteration`; and the tokens of many of them.
+
+    Raises:
+        ConfigError: none is held out.
+    """
+    there = sum(dataset.validation_rows for dataset in meta.datasets)
+    if not there:
+        raise ConfigError(
+            "--held-out: the dataserver holds no rows out; set validation_fraction for a data set in its config"
+        )
+    prompts = source.held_out(min(there, max(count, _MEASURED_PROMPTS)))
+    asked = [Asked(iteration, 0, place, prompt) for place, prompt in enumerate(prompts[:count])]
+    return asked, [len(prompt.ids) for prompt in prompts]
+
+
+def debug_engine(weights: DebugWeights, config: RLConfig) -> TrainingModelEngine:
+    """The weights behind the engine that training has without vLLM, in the precision that it computes in.
+
+    Raises:
+        ModelError: the model or adapter cannot be loaded, or cannot end a turn.
+    """
+    chatml = config.chat.template == "chatml"
+    loaded = choose_backend(weights.model).load_for_inference(weights.model, weights.adapter, chatml=chatml)
+    ends = end_ids(loaded, conversation_encoder(config.chat, loaded.tokenizer))
+    engine = HfEngine(loaded.model, loaded.tokenizer, ends, config.rollout.batch_size)
+    return TrainingModelEngine(loaded.model, engine, loaded.compute_dtype)
+
+
+def sampled(
+    asked: Sequence[Asked], engine: RolloutEngine, tokenizer: Any, config: RLConfig, samples: int
+) -> list[list[GradedCompletion]]:
+    """`samples` completions of each prompt, by the sampling that training uses; not graded yet.
+
+    A prompt that is too long has none.
+    """
+    seed = config.training.seed
+    requests = [
+        GenerationRequest(
+            each.prompt.ids,
+            tuple(
+                derive_seed(seed, each.generation, each.place, number)
+                for number in range(0 if each.prompt.is_too_long else samples)
+            ),
+        )
+        for each in asked
+    ]
+    made = engine.complete(requests, sampling_of(config.rollout))
+    return [
+        [
+            _ungraded(each.prompt, made[position, number], tokenizer, config.rollout.stop)
+            for number in range(requests[position].n)
+        ]
+        for position, each in enumerate(asked)
+    ]
+
+
+def graded(
+    asked: Sequence[Asked],
+    completions: Sequence[Sequence[GradedCompletion]],
+    grades: GradeSource,
+    kept: KeptSamples,
+) -> list[Group]:
+    """The groups with their rewards, each judged as at its own iteration.
+
+    Raises:
+        ServerError: the dataserver cannot be asked.
+    """
+    groups = [
+        Group(each.iteration, each.prompt, kept.by_id[each.prompt.sample_id], tuple(said))
+        for each, said in zip(asked, completions, strict=True)
+    ]
+    finished: list[Group] = []
+    for iteration, several in groupby(groups, key=lambda group: group.iteration):
+        together = list(several)
+        flat = [each for group in together for each in group.completions]
+        results = iter(grade_all(grades, iteration, f"debug-{iteration}", flat))
+        finished += [replace(group, completions=tuple(next(results) for _ in group.completions)) for group in together]
+    return finished
+
+
+def _ungraded(prompt: Prompt, completion: Completion, tokenizer: Any, stop: Sequence[str]) -> GradedCompletion:
+    return GradedCompletion(
+        prompt,
+        completion_text(tokenizer, completion, stop),
+        len(completion.token_ids),
+        completion.stop_reason is StopReason.LENGTH,
+        None,
+    )

@@ -1,0 +1,90 @@
+"""`toolkit-rl-debug`: what a model says to a few prompts of its training, what that earns, and what is wrong."""
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from posttrain.models.load import choose_backend
+from posttrain.base.console import console
+from posttrain.errors import ConfigError
+from posttrain.inference.load import load_text
+from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.curriculum import clock_of, require_fit
+from posttrain.rl.debug.findings import findings
+from posttrain.rl.debug.groups import Group, summarise
+from posttrain.rl.debug.markers import marker_faults
+from posttrain.rl.debug.report import show_findings, show_groups, show_summary
+from posttrain.rl.debug.weights import choose_weights
+from posttrain.rl.rollout.prompts import PromptSource
+from posttrain.rl.client.temporary_connection import visiting
+
+
+@dataclass(frozen=True)
+class DebugRequest:
+    """What is looked at.
+
+    Attributes:
+        samples: completions of each prompt; None for those of `rollout.generations`.
+        iteration: optimizer steps done so far, which decides the prompts and how they are graded.
+        weights: `auto`, `start` or a folder; see `choose_weights`.
+        held_out: ask held-out prompts instead of those of training.
+    """
+
+    prompts: int = 4
+    samples: int | None = None
+    iteration: int = 0
+    weights: str = "auto"
+    held_out: bool = False
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found: the prompts with their completions, the tokens of many prompts, and what stands out."""
+
+    groups: list[Group]
+    lengths: list[int]
+    findings: list[str]
+
+
+def show_rollouts(config: RLConfig, name: str, request: DebugRequest) -> None:
+    """Sample, grade and print. Nothing is trained, and no file is written; errors as `look_at_rollouts`."""
+    look = look_at_rollouts(config, name, request)
+    show_groups(look.groups)
+    show_summary(look.groups, summarise(look.groups), look.lengths)
+    show_findings(look.findings)
+
+
+def look_at_rollouts(config: RLConfig, name: str, request: DebugRequest) -> Look:
+    """Sample as training would, and grade.
+
+    Args:
+        name: the run's, whose weights are taken where it has any.
+
+    Raises:
+        ConfigError, DataError, ModelError: config, dataserver and request do not fit, or there is no such model.
+        ServerError: the dataserver cannot be reached.
+    """
+    clock = clock_of(config)
+    if not clock.is_aligned(request.iteration):
+        below, above = clock.nearest_aligned(request.iteration)
+        raise ConfigError(f"--iteration {request.iteration}: nothing is asked at that step; give {below} or {above}")
+    weights = choose_weights(config, name, request.weights)
+    choose_backend(weights.model)  # before anything imports transformers
+    from posttrain.rl.debug import rollouts as rollouts
+
+    with visiting(config.dataserver) as connection:
+        max_steps = require_fit(config, clock, connection.meta)
+        text = load_text(weights.model, config.chat)
+        kept = rollouts.KeptSamples(connection.client)
+        source = PromptSource(kept, text.encoder, clock, config.rollout.max_prompt_tokens)
+        if request.held_out:
+            asked, lengths = rollouts.held_out_prompts(source, connection.meta, request.iteration, request.prompts)
+        else:
+            lengths = rollouts.prompt_lengths(source, clock, max_steps)
+            asked = rollouts.training_prompts(source, clock, request.iteration, request.prompts)
+        samples = request.samples or config.rollout.generations
+        console.print(f"{weights}: {samples} completions of each of {len(asked)} prompts")
+        with closing(rollouts.debug_engine(weights, config)) as engine:
+            completions = rollouts.sampled(asked, engine, text.tokenizer, config, samples)
+        groups = rollouts.graded(asked, completions, connection.client, kept)
+    found = [*findings(groups, lengths, config.rollout), *marker_faults(groups, text.tokenizer, text.encoder)]
+    return Look(groups, lengths, found)

@@ -1,0 +1,201 @@
+"""Held-out rewards during training, each evaluation kept, so that two of them can be compared prompt by prompt."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.base.files import atomic_write_text
+from posttrain.base.intervals import mean_interval
+from posttrain.base.processes import is_main_process, process_count, process_rank
+from posttrain.train.ranks import any_rank
+from posttrain.errors import RunError, ServerError
+from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason
+from posttrain.inference.seeds import derive_seed
+from posttrain.inference.text import completion_text
+from posttrain.rl.config.rl import EvaluationConfig
+from posttrain.rl.rollout.engines import RolloutEngine
+from posttrain.rl.client.outages import Outage
+from posttrain.rl.rollout.prompts import Prompt, PromptSource
+from posttrain.rl.rewards import GradeSource, grade_all
+from posttrain.rl.transcript import GradedCompletion
+
+EVALUATIONS = "evaluations"
+"""The folder in a run's directory."""
+
+
+class Evaluator:
+    """Asks the held-out prompts and has the answers graded, each rank its share."""
+
+    def __init__(
+        self,
+        config: EvaluationConfig,
+        prompts: PromptSource,
+        count: int,
+        engine: RolloutEngine,
+        tokenizer: Any,
+        grades: GradeSource,
+        folder: Path,
+    ) -> None:
+        """`count`: how many prompts are asked; `folder`: where each evaluation's answers are kept."""
+        self._config = config
+        self._prompts = prompts
+        self._count = count
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._grades = grades
+        self._folder = folder
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Means over the held-out prompts: reward, each grader's score, length, and shares of what went wrong.
+
+        Raises:
+            Outage: the dataserver cannot be asked.
+        """
+        self._engine.update(step)
+        asked, mine = self._graded_by_all(step)
+        graded = _from_all_ranks(mine)
+        if is_main_process():
+            lines = "".join(json.dumps(each.as_dict(), ensure_ascii=False) + "\n" for each in graded)
+            path = evaluation_file(self._folder, step)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write_text(path, lines.encode(errors="replace").decode())
+        return {**_means(graded, step), "too_long_prompts": 1 - asked / self._count}
+
+    def _graded_by_all(self, step: int) -> tuple[int, list[GradedCompletion]]:
+        """How many prompts all ranks ask together, and this rank's share of the answers."""
+        graded: tuple[int, list[GradedCompletion]] = 0, []
+        failure: ServerError | None = None
+        try:
+            graded = self._graded(step)
+        except ServerError as error:
+            failure = error
+        if any_rank(failure is not None):
+            raise Outage(str(failure) if failure else "another process could not have its held-out answers graded")
+        return graded
+
+    def _graded(self, step: int) -> tuple[int, list[GradedCompletion]]:
+        prompts = [each for each in self._prompts.held_out(self._count) if not each.is_too_long]
+        mine = prompts[process_rank() :: process_count()]
+        ungraded = [
+            GradedCompletion(
+                prompt,
+                completion_text(self._tokenizer, answer, self._config.stop),
+                len(answer.token_ids),
+                answer.stop_reason is StopReason.LENGTH,
+                None,
+            )
+            for prompt, answer in self._answers(mine)
+        ]
+        return len(prompts), grade_all(self._grades, step, f"eval-{step}", ungraded)
+
+    def _answers(self, prompts: Sequence[Prompt]) -> list[tuple[Prompt, Completion]]:
+        samples = range(self._config.samples)
+        requests = [
+            GenerationRequest(
+                prompt.ids, tuple(derive_seed(self._config.seed, prompt.slot, number) for number in samples)
+            )
+            for prompt in prompts
+        ]
+        made = self._engine.complete(requests, sampling_of(self._config)) if requests else {}
+        return [(prompt, made[place, number]) for place, prompt in enumerate(prompts) for number in samples]
+
+
+def evaluation_file(folder: Path, step: int) -> Path:
+    """Where the answers of an evaluation are kept."""
+    return folder / f"step-{step:06d}.jsonl"
+
+
+def discard_evaluations(folder: Path, after_step: int) -> None:
+    """Remove those of later steps, which a resumed run makes anew."""
+    for path in folder.glob("step-*.jsonl"):
+        if int(path.stem.removeprefix("step-")) > after_step:
+            path.unlink()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference between two evaluations of the same prompts, with its 95 % interval from `low` to `high`."""
+
+    before: float
+    after: float
+    mean: float
+    low: float
+    high: float
+    prompts: int
+
+
+def paired_difference(before: Path, after: Path, key: str = "reward") -> Difference | None:
+    """How much the mean reward (or the score of the grader `key`) rose; None where no prompt was judged in both.
+
+    The difference of each prompt's own means is what varies, so that hard and easy prompts do not blur it.
+    """
+    one, other = _by_prompt(before, key), _by_prompt(after, key)
+    common = [name for name in one if name in other]
+    if not common:
+        return None
+    rises = [other[name] - one[name] for name in common]
+    low, high = mean_interval(rises)
+    return Difference(
+        before=statistics.fmean(one[name] for name in common),
+        after=statistics.fmean(other[name] for name in common),
+        mean=statistics.fmean(rises),
+        low=low,
+        high=high,
+        prompts=len(common),
+    )
+
+
+def _by_prompt(path: Path, key: str) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for line in path.read_bytes().split(b"\n"):
+        if not line:
+            continue
+        row = json.loads(line)
+        value = row["reward"] if key == "reward" else row["scores"].get(key)
+        if value is not None:
+            values.setdefault(row["sample_id"], []).append(value)
+    return {name: statistics.fmean(found) for name, found in values.items()}
+
+
+def _means(graded: Sequence[GradedCompletion], step: int) -> dict[str, float]:
+    rewards = [each.reward for each in graded if each.reward is not None]
+    if not rewards:
+        reason = next((each.result.reason for each in graded if each.result is not None), "all prompts are too long")
+        raise RunError(f"none of the {len(graded)} held-out completions of step {step} has a reward: {reason}")
+    scores: dict[str, list[float]] = {}
+    for each in graded:
+        for name, component in each.result.components.items() if each.result is not None else ():
+            if component.score is not None:
+                scores.setdefault(f"graders/{name}", []).append(component.score)
+    return {
+        "reward": statistics.fmean(rewards),
+        **{name: statistics.fmean(found) for name, found in sorted(scores.items())},
+        "tokens": statistics.fmean(each.tokens for each in graded),
+        "truncated": statistics.fmean(each.was_cut for each in graded),
+        "ungraded": 1 - len(rewards) / len(graded),
+    }
+
+
+def _from_all_ranks(mine: list[GradedCompletion]) -> list[GradedCompletion]:
+    if process_count() == 1:
+        return mine
+    from accelerate.utils import gather_object
+
+    return sorted(gather_object(mine), key=lambda each: each.prompt.slot)
+
+
+def sampling_of(config: Any, *, logprobs: bool = False) -> Sampling:
+    """What an engine is told of a sampling section."""
+    return Sampling(
+        max_new_tokens=config.max_new_tokens,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        min_p=config.min_p,
+        repetition_penalty=config.repetition_penalty,
+        stop=config.stop,
+        logprobs=logprobs,
+    )

@@ -1,0 +1,214 @@
+"""`toolkit-rl-train --dry-run`: everything that can be checked without loading weights, and the plan of the run."""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from posttrain.base.extras import require_extra
+from posttrain.models.location import locate_model
+from posttrain.train.plan import show_estimate
+from posttrain.runs.directory import RunDirectory, check_run_directory
+from posttrain.runs.finish import finished_result
+from posttrain.base.console import console
+from posttrain.dataserver.schemas import DatasetMeta, Meta
+from posttrain.errors import ConfigError, ModelError
+from posttrain.rl.presets import PRESETS
+from posttrain.rl.clock import Clock
+from posttrain.rl.config.rl import DataserverSection, RLConfig
+from posttrain.rl.curriculum import clock_of, held_out_count, require_fit
+from posttrain.rl.plan_tables import generation_table, objective_table, stage_table
+from posttrain.rl.rollout.prompts import PromptSource, SampleSource
+
+if TYPE_CHECKING:
+    from posttrain.train.estimate import Estimate
+
+_SYNC = {
+    "auto": "the adapter on CUDA and all weights elsewhere",
+    "adapter": "the adapter of each step",
+    "weights": "the weights of each step",
+}
+
+
+def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> None:
+    """Check the config against model, step and dataserver, and print what would be trained; nothing is written.
+
+    A dataserver that the config would start is started, asked and ended. One that is named by its address and does
+    not answer is told in a line.
+
+    Raises:
+        ConfigError, DataError, ModelError, ServerError: as the run itself would.
+    """
+    clock = clock_of(config)
+    model = f"{config.model.name} ({locate_model(config.model.name).kind}), {_trained(config)}"
+    run = RunDirectory(config.run.output_dir / name)
+    preset = PRESETS[config.algorithm]
+    console.print(f"algorithm       {config.algorithm}, {preset.paper}{f': {preset.note}' if preset.note else ''}")
+    console.print(objective_table(config), soft_wrap=False)
+    console.print("\n".join(_clock_lines(clock)))
+    console.print(generation_table(clock), soft_wrap=False)
+    console.print(f"model           {model}")
+    console.print(f"sampling        {_sampling(config)}")
+    _show_dataserver(config, clock, run, resume)
+    if find_spec("transformers") is not None:
+        show_estimate(config, lambda: _estimated(config))
+    console.print(f"run directory   {run.path}")
+    # The last of the checks: a plan is worth reading also where its run has ended.
+    check_run_directory(run, resume=resume, overwrite=overwrite)
+    console.print("nothing was trained (--dry-run)")
+
+
+def _clock_lines(clock: Clock) -> list[str]:
+    rows, prompts = clock.rows_per_step, clock.rows_per_step // clock.generations
+    uses = clock.iteration_stride
+    served = f"{uses} optimizer steps" if uses > 1 else "1 optimizer step"
+    if clock.micro_steps_per_generation < clock.accumulation_steps:
+        served = f"1/{clock.accumulation_steps // clock.micro_steps_per_generation} of an optimizer step"
+    passes = f", {clock.iterations} times over" if clock.iterations > 1 else ""
+    return [
+        f"optimizer step  {rows} completions, the groups of {prompts} prompts: {clock.micro_batch_size} at once × "
+        f"{clock.processes} process{'es' * (clock.processes > 1)} × {clock.accumulation_steps} micro-batches",
+        f"generation      {clock.completions_per_generation} completions, {clock.generations} of each of "
+        f"{clock.prompts_per_generation} prompts, serve {served}{passes}",
+        f"dataserver      needs prompts_per_iteration: {clock.prompts_per_iteration} and "
+        f"iteration_stride: {clock.iteration_stride}",
+    ]
+
+
+def _sampling(config: RLConfig) -> str:
+    rollout = config.rollout
+    missing = rollout.engine == "vllm" and find_spec("vllm") is None
+    sync = f", which gets {_SYNC[rollout.sync]}" if rollout.engine == "vllm" else ""
+    return (
+        f"by {rollout.engine}{' (not installed here)' * missing}{sync}, temperature {rollout.temperature:g}, at most "
+        f"{rollout.max_new_tokens} new tokens after at most {rollout.max_prompt_tokens}; importance correction "
+        f"{rollout.correction}"
+    )
+
+
+def _show_dataserver(config: RLConfig, clock: Clock, run: RunDirectory, resume: bool) -> None:
+    section = config.dataserver
+    missing = _missing_for(section)
+    if missing is not None:
+        console.print(f"the dataserver's curriculum was not checked: {missing}")
+        return
+    from posttrain.rl.client.errors import OutageError  # wants packages that the base install lacks
+    from posttrain.rl.client.temporary_connection import visiting
+
+    # One that runs already is asked once, and not waited for.
+    patience = 0.0 if section.url is not None else None
+    try:
+        with visiting(section, retry_seconds=patience) as connection:
+            max_steps = require_fit(config, clock, connection.meta)
+            console.print("\n".join(_run_lines(config, connection.meta, max_steps)))
+            console.print(stage_table(connection.meta, max_steps), soft_wrap=False)
+            if find_spec("transformers") is not None:
+                _show_prompts(config, clock, connection.client)
+                if resume:
+                    _show_resume(config, clock, connection.meta, run, max_steps)
+    except OutageError:
+        if section.url is None:
+            raise
+        console.print(f"no dataserver answers at {section.url} yet, so its curriculum was not checked")
+
+
+def _missing_for(section: DataserverSection) -> str | None:
+    """What is not installed that asking the dataserver takes; the plan may be made on another machine than the run."""
+    try:
+        if section.config is not None:
+            require_extra("server", "a dataserver that is started beside the trainer")
+    except ConfigError as error:
+        return str(error)
+    missing = [module for module in ("httpx", "tenacity") if find_spec(module) is None]
+    return f"not installed here: {', '.join(missing)}" if missing else None
+
+
+def _run_lines(config: RLConfig, meta: Meta, max_steps: int) -> list[str]:
+    training, evaluation = config.training, config.evaluation
+    held_out = sum(dataset.validation_rows for dataset in meta.datasets)
+    evaluated = f"{held_out} held-out prompts are never asked: there is no evaluation section"
+    if evaluation is not None:
+        asked = held_out_count(meta, evaluation)
+        evaluated = (
+            f"{asked} of {held_out} held-out prompts, {evaluation.samples} "
+            f"completion{'s' * (evaluation.samples > 1)} each, every {evaluation.every} steps"
+            f"{' and at the start' * evaluation.at_start}"
+        )
+    rows = ", ".join(_rows_of(dataset) for dataset in meta.datasets)
+    return [
+        f"steps           {max_steps}, learning rate {training.learning_rate:g} {training.schedule} after "
+        f"{training.warmup_steps} warm-up steps",
+        f"rows            {rows}{'; adaptive sampling' * meta.adaptive} (config_id {meta.config_id})",
+        f"evaluation      {evaluated}",
+    ]
+
+
+def _rows_of(dataset: DatasetMeta) -> str:
+    left_out = f" ({dataset.too_long_rows:,} too long)" if dataset.too_long_rows else ""
+    return f"{dataset.name} {dataset.rows:,}{left_out}"
+
+
+def _show_prompts(config: RLConfig, clock: Clock, samples: SampleSource) -> None:
+    """Render the first prompts as the run would, and tell how long they are."""
+    from posttrain.inference.load import load_text
+
+    rollout, text = config.rollout, load_text(config.model, config.chat)
+    prompts = PromptSource(samples, text.encoder, clock, rollout.max_prompt_tokens).of_generation(0)
+    lengths, longer = [len(prompt.ids) for prompt in prompts], sum(prompt.is_too_long for prompt in prompts)
+    told = f"the first {len(prompts)} have {min(lengths)} to {max(lengths)} tokens"
+    if longer:
+        told += (
+            f"; {longer} of them are longer than rollout.max_prompt_tokens {rollout.max_prompt_tokens} and would be "
+            "passed over (toolkit-rl-debug tells how long prompts are)"
+        )
+    console.print(f"prompts         {told}")
+    _check_length(config, text.positions)
+
+
+def _check_length(config: RLConfig, positions: int | None) -> None:
+    """Say so where prompts and completions can be longer than the model holds; vLLM would not even start."""
+    rollout, evaluation = config.rollout, config.evaluation
+    new_tokens = max(rollout.max_new_tokens, evaluation.max_new_tokens if evaluation is not None else 0)
+    longest = rollout.max_prompt_tokens + new_tokens
+    if positions is None or longest <= positions:
+        return
+    told = (
+        f"the model holds {positions} tokens, fewer than the {longest} of rollout.max_prompt_tokens and max_new_tokens "
+        "together"
+    )
+    if rollout.engine == "vllm":
+        raise ConfigError(f"{told}, and vLLM refuses that; lower one of them")
+    console.print(f"{told}: what is longer comes out as nonsense, so lower one of them")
+
+
+def _estimated(config: RLConfig) -> "Estimate":
+    """The memory of learning from prompts and completions that are as long as they may be; no time, as nobody knows
+    how long they will be."""
+    from posttrain.train.estimate import Batch, Work, estimate
+    from posttrain.train.model_shape import TrainedModel
+
+    rows, rollout = config.training.micro_batch_size, config.rollout
+    longest = Batch(rows, rollout.max_prompt_tokens + rollout.max_new_tokens, rows * rollout.max_new_tokens)
+    steps = config.training.max_steps or 1
+    return estimate(TrainedModel.of(config, steps), Work([[[longest]]], steps), timed=False)
+
+
+def _show_resume(config: RLConfig, clock: Clock, meta: Meta, run: RunDirectory, max_steps: int) -> None:
+    from posttrain.models.load import choose_backend
+    from posttrain.rl.train import find_resume_point, run_identity
+
+    tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
+    point = find_resume_point(run, run_identity(config, meta, tokenizer), clock, resume=True)
+    if finished_result(run, max_steps):
+        console.print(f"{run.path} is finished: nothing is left to resume")
+    elif point.checkpoint is not None:
+        console.print(f"{run.path} would go on from step {point.counters.step}")
+
+
+def _trained(config: RLConfig) -> str:
+    adapter = config.model.adapter
+    if adapter is not None:
+        if not (adapter / "adapter_config.json").is_file():
+            raise ModelError(f"model.adapter: {adapter} has no adapter_config.json, so it is not a LoRA adapter")
+        return f"going on from the adapter {adapter}"
+    if config.lora is None:
+        return "all weights trained"
+    return f"LoRA r={config.lora.r} on {config.lora.target_modules}"

@@ -1,0 +1,19 @@
+"""What is known of a run before its model is loaded."""
+
+from dataclasses import dataclass
+
+from posttrain.runs.directory import RunDirectory
+from posttrain.dataserver.schemas import Meta
+from posttrain.rl.clock import Clock
+from posttrain.rl.config.rl import RLConfig
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A config with what it comes to; `max_steps` counts optimizer steps."""
+
+    config: RLConfig
+    clock: Clock
+    meta: Meta
+    max_steps: int
+    run: RunDirectory

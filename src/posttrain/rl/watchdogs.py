@@ -1,0 +1,181 @@
+"""What the watchdogs look at in reinforcement learning, where loss and gradient say little by themselves."""
+
+from collections import deque
+from statistics import median
+
+from posttrain.train.schedule import learning_rate_at
+from posttrain.train.training_watchdogs import LearningRateZero, OverflowingGradient, ZeroGradient
+from posttrain.train.watchdogs import Row, Watchdog
+from posttrain.rl.presets import resolve_objective
+from posttrain.rl.config.rl import RLConfig
+
+# Equal rewards happen by chance in a step of few prompts, five steps in a row do not: where half of the steps have
+# nothing to tell apart, which is bad enough, once in 32 times.
+_EQUAL_IN_A_ROW = 5
+# All completions of a step are cut by chance only where a step has few; not three times running.
+_CUT_IN_A_ROW = 3
+
+# The entropy falls in every run that learns, to a half or a third in our examples. At a tenth little is left to
+# choose from: arXiv:2505.22617 finds that there rewards stop rising.
+_ENTROPY_LEFT = 0.1
+_ENTROPY_WINDOW = 10
+
+# On the policy the loss is 0 on average whatever the model; how far it is from 0 is its noise, which goes down to
+# rounding where all completions are of one length. Ten times the largest of the steps before, and beyond 1, comes of a
+# ratio of new to old policy that has run away: advantages are about 1 at most, and the ratio of a good step is near it.
+_LOSS_TIMES = 10.0
+_LOSS_LEAST = 1.0
+_LOSS_WINDOW = 20
+_LOSS_FEWEST = 10
+
+
+def rl_watchdogs(config: RLConfig, max_steps: int) -> list[Watchdog]:
+    """Those of a run of reinforcement learning."""
+    return [
+        NoAdvantage(),
+        ZeroGradient(
+            _had_advantage,
+            "if metrics.jsonl shows sampling/ratio_beyond_limit near 1, raise rollout.importance_limit; otherwise see "
+            "that something is trained: lora.target_modules, and the weights of model.adapter, which must not all be 0",
+        ),
+        PolicyLossSpike(),
+        OverflowingGradient(),
+        LearningRateZero(lambda step: learning_rate_at(config.training, max_steps, step)),
+        EqualRewards(),
+        AllTruncated(config.rollout.max_new_tokens),
+        EntropyCollapse(
+            masks_truncated=resolve_objective(config.algorithm, config.objective).mask_truncated_completions
+        ),
+    ]
+
+
+class NoAdvantage:
+    """No completion of the step is better or worse than the others of its prompt."""
+
+    name = "nothing_to_learn"
+
+    def look(self, row: Row) -> str | None:
+        """`taught_share`, `zero_variance_share`, `reward` and `truncated_share` are looked at."""
+        if _had_advantage(row):
+            return None
+        if "reward" in row and row["reward"] is None:
+            return (
+                f"no completion has a reward ({row.get('abstained') or 0:.0%} abstained, {row.get('failed') or 0:.0%} "
+                "failed, or the dataserver was away), so the step teaches nothing: see to the graders and golds; "
+                "toolkit-rl-debug shows what they say"
+            )
+        if row.get("truncated_share") == 1 and row.get("zero_variance_share") != 1:
+            return (
+                "every completion was cut, and the algorithm leaves such out of the loss, so the step teaches nothing: "
+                "raise rollout.max_new_tokens, or set objective.mask_truncated_completions: false"
+            )
+        return (
+            "all completions of each prompt earned the same, so every advantage is 0 and the step teaches nothing: "
+            "raise rollout.generations or training.rows_per_step, or take prompts that are solved now and then"
+        )
+
+
+class EqualRewards:
+    """In step after step, no prompt has completions of different rewards."""
+
+    name = "equal_rewards"
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def look(self, row: Row) -> str | None:
+        """`zero_variance_share` and `reward` are looked at; a step that generates nothing has none."""
+        if (share := row.get("zero_variance_share")) is None:
+            return None
+        self._in_a_row = self._in_a_row + 1 if share == 1 else 0
+        if self._in_a_row < _EQUAL_IN_A_ROW:
+            return None
+        reward = row.get("reward")
+        if reward == 0:
+            why = "all are 0: the task is too hard or a format is never met, so begin with easier prompts, or with SFT"
+        elif reward == 1:
+            why = "all are 1: the task is solved, so stop here, or take harder prompts"
+        else:
+            why = "take prompts that are solved now and then, graders that tell good from better, or a higher "
+            why += "rollout.temperature if the completions are alike"
+        return f"the rewards of every prompt were all equal {self._in_a_row} times running, and {why}"
+
+
+class AllTruncated:
+    """In step after step, every completion is cut at the length limit."""
+
+    name = "all_truncated"
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: `rollout.max_new_tokens`."""
+        self._limit = limit
+        self._in_a_row = 0
+
+    def look(self, row: Row) -> str | None:
+        """`truncated_share` is looked at; a step that generates nothing has none."""
+        if (share := row.get("truncated_share")) is None:
+            return None
+        self._in_a_row = self._in_a_row + 1 if share == 1 else 0
+        if self._in_a_row < _CUT_IN_A_ROW:
+            return None
+        return (
+            f"every completion was cut at {self._limit} tokens {self._in_a_row} times running: raise "
+            "rollout.max_new_tokens; a model that never ends its turn has to learn that by SFT first"
+        )
+
+
+class EntropyCollapse:
+    """The model has come to write one and the same."""
+
+    name = "entropy_collapse"
+
+    def __init__(self, *, masks_truncated: bool) -> None:
+        """`masks_truncated`: completions that were cut are left out of the loss, and of the entropy with it."""
+        self._masks_truncated = masks_truncated
+        self._first: list[float] = []
+        self._recent: deque[float] = deque(maxlen=_ENTROPY_WINDOW)
+
+    def look(self, row: Row) -> str | None:
+        """`entropy` is looked at, but for steps in which it may be that of no completion at all."""
+        entropy = row.get("entropy")
+        if entropy is None or (self._masks_truncated and row.get("truncated_share") and not _had_advantage(row)):
+            return None
+        if len(self._first) < _ENTROPY_WINDOW:
+            self._first.append(entropy)
+            return None
+        self._recent.append(entropy)
+        before, now = median(self._first), median(self._recent)
+        if len(self._recent) < _ENTROPY_WINDOW or now >= _ENTROPY_LEFT * before:
+            return None
+        return (
+            f"the entropy has fallen from {before:.3g} to {now:.3g} nats per token, so completions hardly differ any "
+            "more: go back to a checkpoint with a lower training.learning_rate, a higher objective.epsilon_high, an "
+            "objective.beta above 0 or a higher rollout.temperature; if rewards are high, stop here"
+        )
+
+
+class PolicyLossSpike:
+    """The loss is many times what it has been."""
+
+    name = "loss_spike"
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=_LOSS_WINDOW)
+
+    def look(self, row: Row) -> str | None:
+        """`loss` is looked at, in steps that teach something: in others it is 0."""
+        if not _had_advantage(row):
+            return None
+        largest = max(self._recent) if len(self._recent) >= _LOSS_FEWEST else None
+        self._recent.append(abs(row["loss"]))
+        if largest is None or abs(row["loss"]) <= max(_LOSS_TIMES * largest, _LOSS_LEAST):
+            return None
+        return (
+            f"the loss is {row['loss']:.4g}, and was within ±{largest:.4g} in the steps before, so some ratio of new "
+            "to old policy has run away: lower training.learning_rate or rollout.iterations, or set objective.delta"
+        )
+
+
+def _had_advantage(row: Row) -> bool:
+    """Whether some completion of a step had an advantage that is not 0 (but for rounding, where rewards are equal)."""
+    return row.get("taught_share") != 0 and row.get("zero_variance_share") != 1

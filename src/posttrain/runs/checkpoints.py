@@ -1,0 +1,177 @@
+"""Checkpoints that are complete or not there at all.
+
+The trainer writes into a private folder. A finished checkpoint gets a file that lists its files with their sizes and
+digests, is flushed to disk, and is renamed to `checkpoint-N`; only then do `latest` and `best` point to it, and only
+then are older ones removed.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.base.files import atomic_rename_dir, atomic_write_text, fsync_file, fsync_tree
+from posttrain.runs.directory import RunDirectory
+from posttrain.runs.recorded_files import Recorded, file_faults, record_files
+from posttrain.errors import ConfigError
+
+STATE_FILE = "toolkit_state.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint: its step, its folder, and the state that the toolkit keeps beside the trainer's."""
+
+    step: int
+    path: Path
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A checkpoint that is not what was written, and why."""
+
+    path: Path
+    reason: str
+
+
+def publish(run: RunDirectory, step: int, state: dict[str, Any]) -> Checkpoint:
+    """Move the trainer's `checkpoint-<step>` to its final place and point `latest` to it.
+
+    One of that step that is there already stays: it is of the same run, and so the same.
+    """
+    private = run.trainer_private / f"checkpoint-{step}"
+    final = run.path / private.name
+    if isinstance(there := _read(final), Checkpoint):
+        shutil.rmtree(private)
+        return there
+    atomic_write_text(private / STATE_FILE, json.dumps({**state, "files": record_files(private)}))
+    fsync_tree(private)
+    for log in run.path.glob("*.jsonl"):  # a checkpoint that outlives a power cut has the lines of its steps
+        fsync_file(log)
+    if final.exists():
+        _remove(run, final)
+    atomic_rename_dir(private, final)
+    atomic_write_text(run.path / "latest", final.name)
+    return Checkpoint(step, final, state)
+
+
+def complete_checkpoints(run: RunDirectory) -> list[Checkpoint]:
+    """Every checkpoint whose files are all there in full, oldest first; their contents are not read."""
+    found = [_read(path) for path in _folders(run)]
+    return sorted((each for each in found if isinstance(each, Checkpoint)), key=lambda checkpoint: checkpoint.step)
+
+
+def latest_checkpoint(run: RunDirectory) -> Checkpoint | None:
+    """The newest complete checkpoint, if any."""
+    complete = complete_checkpoints(run)
+    return complete[-1] if complete else None
+
+
+def newest_sound_checkpoint(run: RunDirectory) -> tuple[Checkpoint | None, tuple[Damaged, ...]]:
+    """The newest checkpoint of which every byte is what was written, and the damaged ones, the newest first.
+
+    Of those that are older than the sound one only the sizes are looked at.
+    """
+    sound: Checkpoint | None = None
+    damaged = []
+    for path in sorted(_folders(run), key=_step_of, reverse=True):
+        found = _read(path, contents=sound is None)
+        if isinstance(found, Damaged):
+            damaged.append(found)
+        else:
+            sound = sound or found
+    return sound, tuple(damaged)
+
+
+def find_checkpoint(run: RunDirectory, wanted: str) -> Checkpoint:
+    """The complete checkpoint that a user named by its step, or by `latest`.
+
+    Raises:
+        ConfigError: there is none of that step, and the message lists those that are there; or a byte of it changed.
+    """
+    complete = complete_checkpoints(run)
+    if not complete:
+        raise ConfigError(f"there is no complete checkpoint in {run.path}")
+    by_step = {str(checkpoint.step): checkpoint for checkpoint in complete}
+    if wanted != "latest" and wanted not in by_step:
+        raise ConfigError(f"--checkpoint {wanted}: there is none of that step; there are: {', '.join(by_step)}")
+    found = _read((complete[-1] if wanted == "latest" else by_step[wanted]).path, contents=True)
+    if isinstance(found, Damaged):
+        others = ", ".join(name for name in by_step if name != str(_step_of(found.path)))
+        raise ConfigError(f"{found.path} is damaged: {found.reason}; other steps that are there: {others or 'none'}")
+    return found
+
+
+def best_checkpoint(run: RunDirectory, *, contents: bool = False) -> Path | None:
+    """The checkpoint with the lowest validation loss so far, if one was marked and is complete, or where `contents` are
+    read too, as it was written."""
+    pointer = run.path / "best"
+    path = run.path / pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else None
+    return path if path and isinstance(_read(path, contents=contents), Checkpoint) else None
+
+
+def mark_best(run: RunDirectory, checkpoint: Checkpoint) -> None:
+    """Point `best` to `checkpoint`."""
+    atomic_write_text(run.path / "best", checkpoint.path.name)
+
+
+def rotate(run: RunDirectory, keep: int) -> None:
+    """Remove all but the `keep` newest complete checkpoints and the best one."""
+    best = best_checkpoint(run)
+    for checkpoint in complete_checkpoints(run)[:-keep]:
+        if checkpoint.path != best:
+            _remove(run, checkpoint.path)
+
+
+def discard_unfinished(run: RunDirectory, after_step: int) -> None:
+    """Remove what a killed run left half-written, and set damaged checkpoints aside as `damaged-checkpoint-N`."""
+    shutil.rmtree(run.trainer_private, ignore_errors=True)
+    for unfinished in run.path.glob(".*.tmp"):
+        if not unfinished.is_dir():  # such as a merge's, which may be under way
+            unfinished.unlink()
+    for path in list(_folders(run)):
+        if isinstance(_read(path), Damaged) or _step_of(path) > after_step:
+            aside = path.with_name(f"damaged-{path.name}")
+            if aside.exists():
+                _remove(run, aside)
+            atomic_rename_dir(path, aside)
+    complete = complete_checkpoints(run)
+    if complete:
+        atomic_write_text(run.path / "latest", complete[-1].path.name)
+    # A kill may have come between a checkpoint and its mark; of those that were the best, the last one still is.
+    best = [each for each in complete if each.state.get("is_best")]
+    if best:
+        mark_best(run, best[-1])
+    elif best_checkpoint(run) is None:
+        (run.path / "best").unlink(missing_ok=True)
+
+
+def _remove(run: RunDirectory, folder: Path) -> None:
+    """Remove a folder so that a kill leaves nothing that looks like a damaged checkpoint."""
+    run.trainer_private.mkdir(exist_ok=True)
+    doomed = run.trainer_private / f"old-{folder.name}"
+    os.rename(folder, doomed)
+    shutil.rmtree(doomed)
+
+
+def _folders(run: RunDirectory) -> Iterator[Path]:
+    return (path for path in run.path.glob("checkpoint-*") if path.is_dir() and _step_of(path) >= 0)
+
+
+def _step_of(path: Path) -> int:
+    step = path.name.removeprefix("checkpoint-")
+    return int(step) if step.isdecimal() else -1
+
+
+def _read(path: Path, *, contents: bool = False) -> Checkpoint | Damaged:
+    try:
+        state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+        recorded: Recorded = state.pop("files")
+        faults = list(file_faults(path, recorded, contents=contents))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return Damaged(path, f"{STATE_FILE} is missing or damaged")
+    return Damaged(path, "; ".join(faults)) if faults else Checkpoint(_step_of(path), path, state)

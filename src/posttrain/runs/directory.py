@@ -1,0 +1,172 @@
+"""The folder of one run, and who may write into it.
+
+<output_dir>/<name>/
+    config.yaml       the resolved config
+    manifest.json     versions, hardware, digests of data, template and tokenizer
+    metrics.jsonl     one line per optimizer step and evaluation
+    ledger.json       what became of every row
+    checkpoint-N/     complete checkpoints; `latest` and `best` name one each
+    plots/            loss and learning rate
+    adapter_*         the trained adapter (or model) and its tokenizer, at the end
+    .lock             there and locked while a process trains
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from posttrain.base.files import atomic_write_text
+from posttrain.base.output_lock import written_in
+from posttrain.base.locks import HeldError, Holder, ProcessLock, holder_of
+from posttrain.base.processes import is_main_process
+from posttrain.base.console import console
+from posttrain.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Paths inside a run's folder."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def manifest(self) -> Path:
+        return self.path / "manifest.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger.json"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def plots(self) -> Path:
+        return self.path / "plots"
+
+    @property
+    def trainer_private(self) -> Path:
+        """Where the trainer writes a checkpoint before it is moved to its final name."""
+        return self.path / ".trainer"
+
+    @property
+    def lock(self) -> Path:
+        """What the process that trains keeps locked."""
+        return self.path / ".lock"
+
+    def write_json(self, path: Path, value: object) -> None:
+        """Write `value` so that a reader sees the old file or the whole new one."""
+        atomic_write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def own_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> Iterator[None]:
+    """Keep all other processes from training in this folder, and refuse one that this run may not write to.
+
+    Of several processes that share the run, the main one does so. What is in the folder stays as it is.
+
+    Raises:
+        ConfigError: as `check_run_directory`, or the folder may not be written to.
+    """
+    if not is_main_process():
+        yield
+        return
+    check_run_directory(run, resume=resume, overwrite=overwrite)
+    with ExitStack() as stack:
+        try:
+            lock = stack.enter_context(ProcessLock(run.lock))
+        except HeldError as error:
+            raise _in_use(run, error.holder) from None
+        except OSError as error:
+            raise ConfigError(
+                f"{run.path} may not be written to: {error.strerror}; choose another run.output_dir"
+            ) from None
+        if not lock.is_enforced:
+            console.print(
+                f"the file system of {run.path} has no locks: a second run there is refused for as long as the process "
+                f"is alive that {run.lock.name} names"
+            )
+        # Once more: another run may have come and gone since.
+        _require_room(run, resume=resume, overwrite=overwrite)
+        yield
+
+
+def check_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that this run may not write to; nothing is created or removed.
+
+    A folder that has nothing but the trainer's own and unfinished files is empty: that is what is left where a run was
+    stopped before it began.
+
+    Raises:
+        ConfigError: the folder holds a run and neither `resume` nor `overwrite` was asked for, or a process trains
+            in it.
+    """
+    if resume and overwrite:
+        raise ConfigError("--resume and --overwrite contradict each other; give one of them")
+    holder = holder_of(run.lock)
+    if holder is not None:
+        raise _in_use(run, holder)
+    if overwrite:
+        _require_unwritten(run)
+    _require_room(run, resume=resume, overwrite=overwrite)
+
+
+def _require_unwritten(run: RunDirectory) -> None:
+    for name, writer in written_in(run.path):
+        raise ConfigError(f"{run.path} cannot be replaced: {name} in it is being written by {writer}")
+
+
+def _in_use(run: RunDirectory, holder: Holder) -> ConfigError:
+    hint = f"; if that process is gone, remove {run.lock}" * (not holder.is_certain)
+    return ConfigError(
+        f"{run.path} is being trained by {holder}; wait for its end, or end it, or give this run a name of its own by "
+        f"--run-name{hint}"
+    )
+
+
+def _require_room(run: RunDirectory, *, resume: bool, overwrite: bool) -> None:
+    path = run.path
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} is a file; choose another run.output_dir or --run-name")
+    if not path.is_dir() or all(_is_left_behind(run, each) for each in path.iterdir()):
+        return
+    if not (resume or overwrite):
+        raise ConfigError(
+            f"there is a run in {path} already; go on with it by --resume, replace it by --overwrite, "
+            "or give this one a name of its own by --run-name"
+        )
+    if not run.manifest.is_file():
+        raise ConfigError(f"{path} is not empty, and not a run's folder; choose another --run-name")
+
+
+def _is_left_behind(run: RunDirectory, path: Path) -> bool:
+    """Whether this is what a run leaves that was killed before it began."""
+    return path in (run.trainer_private, run.lock) or (path.name.startswith(".") and path.suffix == ".tmp")
+
+
+def clear_run_directory(run: RunDirectory) -> None:
+    """Make an empty folder for a new run, in place of the old run's if there is one; a lock in it stays.
+
+    Raises:
+        ConfigError: something in it is being written by now, such as a merged model.
+    """
+    _require_unwritten(run)
+    run.path.mkdir(parents=True, exist_ok=True)
+    # The manifest goes last: as long as it is there, what a kill leaves is known to be a run's.
+    for each in sorted(run.path.iterdir(), key=lambda each: each == run.manifest):
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        elif each != run.lock:
+            each.unlink()

@@ -1,0 +1,119 @@
+"""The end of a run: the model at its root, pictures, and one file with its last numbers."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from posttrain.runs.checkpoints import Checkpoint, best_checkpoint, latest_checkpoint
+from posttrain.runs.directory import RunDirectory
+from posttrain.runs.export import export_checkpoint
+from posttrain.runs.manifest import read_manifest, require_same_run
+from posttrain.runs.metrics import read_metrics
+from posttrain.runs.peak_memory import peak_memory_bytes
+from posttrain.base.console import console
+from posttrain.errors import RunError
+
+if TYPE_CHECKING:
+    from posttrain.runs.plots import Picture
+
+Rows = list[dict[str, Any]]
+_MEASURES = ("eval_loss", "eval_reward")  # by which a checkpoint is the best
+
+
+def loss_results(rows: Rows, counters: Mapping[str, Any]) -> dict[str, Any]:
+    """Losses and speed of a run, from the lines of metrics.jsonl and the last checkpoint's counters."""
+    return {
+        "loss": next((row["loss"] for row in reversed(rows) if "loss" in row), None),
+        "validation_loss": next((row["eval_loss"] for row in reversed(rows) if "eval_loss" in row), None),
+        "trained_tokens": counters["trained_tokens"],
+        "tokens_per_second": round(counters["tokens"] / counters["seconds"], 1),
+    }
+
+
+def finish_run(
+    run: RunDirectory,
+    export: Literal["last", "best"],
+    max_steps: int,
+    *,
+    pictures: "Mapping[str, Picture] | None" = None,
+    results: Callable[[Rows, Mapping[str, Any]], dict[str, Any]] = loss_results,
+) -> dict[str, Any]:
+    """Export the last or the best checkpoint, draw the plots and write `result.json`, which is returned.
+
+    Args:
+        pictures: what is drawn; loss and learning rate unless given.
+        results: what this kind of run has come to, from the lines of metrics.jsonl and the last counters.
+
+    Raises:
+        RunError: the run left no checkpoint.
+    """
+    from posttrain.runs.plots import PICTURES, plot_run  # heavy: matplotlib
+
+    last = latest_checkpoint(run)
+    if last is None:
+        raise RunError(f"no complete checkpoint was written to {run.path}")
+    rows = read_metrics(run.metrics)
+    chosen = _exported_checkpoint(run, export, last, is_measured=any(key in row for row in rows for key in _MEASURES))
+    export_checkpoint(run, chosen)
+    plot_run(rows, run.plots, pictures or PICTURES)
+    counters = last.state["counters"]
+    result = {
+        "directory": str(run.path),
+        "steps": last.step,
+        "max_steps": max_steps,
+        "exported": chosen.name,
+        **results(rows, counters),
+        "tokens": counters["tokens"],
+        "seconds": round(counters["seconds"], 1),
+        "peak_memory_gib": round(peak_memory_bytes() / 2**30, 2),
+    }
+    run.write_json(run.result, result)
+    return result
+
+
+def finished_result(run: RunDirectory, max_steps: int) -> dict[str, Any] | None:
+    """What `finish_run` wrote, if the run ended and this config asks for no more steps.
+
+    A file that is damaged tells nothing: the run is finished once more, from its last checkpoint.
+    """
+    try:
+        result = json.loads(run.result.read_text(encoding="utf-8"))
+        return result if result["max_steps"] >= max_steps else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def finished_run(run: RunDirectory, max_steps: int, identity: dict[str, Any]) -> dict[str, Any] | None:
+    """As `finished_result`, for `--resume`; where nothing is left to do, that is said.
+
+    Raises:
+        ConfigError: what has ended is another run than that of `identity`.
+    """
+    result = finished_result(run, max_steps)
+    if result is not None:
+        require_same_run(read_manifest(run.manifest), identity)
+        console.print(f"{run.path} is finished: nothing is left to resume")
+    return result
+
+
+def summary(result: dict[str, Any]) -> str:
+    """The end of a run in two lines."""
+    losses = f"loss {result['loss']:.4f}"
+    if result["validation_loss"] is not None:
+        losses += f", validation loss {result['validation_loss']:.4f}"
+    return (
+        f"{result['steps']} steps, {result['tokens']:,} tokens in {result['seconds']:.0f} s "
+        f"({result['tokens_per_second']:,.0f} tok/s), {losses}, peak memory {result['peak_memory_gib']:.1f} GiB\n"
+        f"{result['exported']} is exported to {result['directory']}; plots are in its folder plots"
+    )
+
+
+def _exported_checkpoint(
+    run: RunDirectory, export: Literal["last", "best"], last: Checkpoint, *, is_measured: bool
+) -> Path:
+    """The checkpoint to export; it is said where that is not the best one although it was wanted and measured."""
+    best = best_checkpoint(run, contents=True) if export == "best" else None
+    if export == "best" and best is None and is_measured:
+        console.print(f"the best checkpoint is lost or damaged, so the last one is exported: {last.path.name}")
+    return best or last.path

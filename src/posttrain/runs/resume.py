@@ -1,0 +1,111 @@
+"""Where a run goes on, and the proof that it is the same run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.data.curriculum.curriculum import Curriculum
+from posttrain.data.curriculum.order_hash import order_hash_after
+from posttrain.runs import metrics
+from posttrain.runs.checkpoints import Damaged, discard_unfinished, newest_sound_checkpoint
+from posttrain.runs.counters import RunCounters
+from posttrain.runs.directory import RunDirectory, clear_run_directory
+from posttrain.runs.manifest import read_manifest, require_same_run
+from posttrain.errors import ConfigError
+
+# What tells that something was learnt: the name of a checkpoint that is gone, and what a run leaves besides them.
+_LEARNT = ("latest", "best", "result.json", "*.safetensors", "merged*", "damaged-checkpoint-*")
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """The checkpoint to go on from, or None for a start from the beginning; `counters` are those at that point.
+
+    Attributes:
+        begins_anew: whether a run is begun again that had no checkpoint yet.
+        compiled: whether the run was trained through torch.compile so far, None at a start.
+        passed_over: checkpoints that are damaged.
+    """
+
+    checkpoint: Path | None
+    counters: RunCounters
+    begins_anew: bool = False
+    compiled: bool | None = None
+    passed_over: tuple[Damaged, ...] = ()
+
+
+def find_resume_point(
+    run: RunDirectory, identity: dict[str, Any], curriculum: Curriculum, *, resume: bool
+) -> ResumePoint:
+    """The newest sound checkpoint of `run`, after checking that this config would have led there.
+
+    Raises:
+        ConfigError: as `resume_point`; or the stages before the checkpoint changed.
+    """
+
+    def require_same_rows(counters: RunCounters) -> None:
+        if counters.step > curriculum.total_steps:
+            raise ConfigError(
+                f"the run is at step {counters.step}, beyond the last stage, which ends at {curriculum.total_steps}; "
+                "put the stages back, or start a new run with --run-name"
+            )
+        if order_hash_after(curriculum, counters.step) != counters.order_hash:
+            raise ConfigError(
+                f"the stages before step {counters.step} changed: they would have drawn other rows than the run has "
+                "seen; put them back (stages after that step may change), or start a new run with --run-name"
+            )
+
+    return resume_point(run, identity, require_same_rows, resume=resume)
+
+
+def resume_point(
+    run: RunDirectory, identity: dict[str, Any], require_same_way: Callable[[RunCounters], None], *, resume: bool
+) -> ResumePoint:
+    """The newest sound checkpoint of `run`; the beginning where there is none yet, or no resume is asked for.
+
+    Args:
+        require_same_way: raises ConfigError where this config would not have led to a checkpoint of these counters.
+
+    Raises:
+        ConfigError: data, seed, template or the shape of a step changed; all checkpoints are damaged; or as
+            `require_same_way`.
+    """
+    if not resume or not run.manifest.is_file():
+        return ResumePoint(None, RunCounters())
+    saved = read_manifest(run.manifest)
+    require_same_run(saved, identity)
+    newest, damaged = newest_sound_checkpoint(run)
+    if newest is None:
+        _require_nothing_learnt(run, damaged)
+        return ResumePoint(None, RunCounters(), begins_anew=True)
+    counters = RunCounters(**newest.state["counters"])
+    require_same_way(counters)
+    return ResumePoint(newest.path, counters, compiled=saved["identity"].get("compiled"), passed_over=damaged)
+
+
+def _require_nothing_learnt(run: RunDirectory, damaged: Sequence[Damaged]) -> None:
+    """To begin again removes what is there, and that may be all that is left of what was learnt."""
+    if damaged:
+        told = "\n  ".join(f"{each.path.name}: {each.reason}" for each in damaged)
+        raise ConfigError(
+            f"no checkpoint in {run.path} is whole, so there is none to resume from:\n  {told}\n"
+            "put the files back, start again with --overwrite, or start another run with --run-name"
+        )
+    learnt = sorted(path.name for pattern in _LEARNT for path in run.path.glob(pattern))
+    if learnt:
+        raise ConfigError(
+            f"there is no checkpoint in {run.path} to resume from, and to begin again would remove what was learnt "
+            f"({', '.join(learnt)}); do so with --overwrite, or start another run with --run-name"
+        )
+
+
+def prepare_run_directory(run: RunDirectory, point: ResumePoint) -> None:
+    """Make the folder as it was at `point`: empty for a start, without what came after it for a resume."""
+    if point.checkpoint is None:
+        clear_run_directory(run)
+        return
+    discard_unfinished(run, point.counters.step)
+    metrics.keep_until(run.metrics, point.counters.step)
+    metrics.tell_missing_steps(run.metrics, point.counters.step)
+    run.result.unlink(missing_ok=True)

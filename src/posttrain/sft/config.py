@@ -1,0 +1,102 @@
+"""The config file of `toolkit-sft`."""
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.checks import require_all_used, require_best_is_measured
+from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord, StageConfig, ValidationConfig
+from posttrain.config.sections.generation import GenerationConfig
+from posttrain.config.sections.lora import LoraConfig, require_lora_fits
+from posttrain.config.sections.model import ModelConfig
+from posttrain.config.names import OneLine
+from posttrain.config.sections.run import RunConfig
+from posttrain.config.strict import StrictModel
+from posttrain.config.sections.training import TrainingConfig, require_steps_fit
+from posttrain.data.curriculum.curriculum import Curriculum, Stage
+
+
+class SFTConfig(StrictModel):
+    """Supervised fine-tuning of a chat model."""
+
+    model: ModelConfig
+    """The base model."""
+
+    lora: LoraConfig | None = LoraConfig()
+    """The adapter; null trains all weights."""
+
+    chat: ChatConfig = ChatConfig()
+    """Template, loss mask and length limit."""
+
+    datasets: dict[OneLine, DatasetConfig] = Field(min_length=1)
+    """The data, each under the name by which the stages mix it."""
+
+    on_bad_record: OnBadRecord = "error"
+    """Whether a record that cannot be used stops the run, or is left out and counted."""
+
+    validation: ValidationConfig | None = None
+    """Held-out rows; none unless given."""
+
+    stages: tuple[StageConfig, ...] = Field(min_length=1)
+    """The curriculum: stages in the order in which they are trained."""
+
+    training: TrainingConfig = TrainingConfig()
+    """Optimizer, schedule and the shape of a step."""
+
+    run: RunConfig = RunConfig()
+    """Where the run is kept."""
+
+    generation: GenerationConfig = GenerationConfig()
+    """How toolkit-predict answers with the trained model; training does not read it."""
+
+    @property
+    def max_steps(self) -> int:
+        """The optimizer step at which training ends."""
+        return self.training.max_steps or self.stages[-1].until_step
+
+    def curriculum_stages(self) -> list[Stage]:
+        """The stages as the curriculum takes them."""
+        return _as_curriculum_stages(self.stages)
+
+    def data_sources(self) -> dict[str, DatasetConfig]:
+        """Everything that data are read from, by its key in the config."""
+        sources = {f"datasets.{name}": dataset for name, dataset in self.datasets.items()}
+        if self.validation is not None and self.validation.dataset is not None:
+            sources["validation.dataset"] = self.validation.dataset
+        return sources
+
+    # The checks below look at more than one section. Each belongs to the last of them, whose line the message names;
+    # a section that is missing from `info.data` is wrong by itself, which is told.
+
+    @field_validator("lora")
+    @classmethod
+    def _adapter_fits(cls, lora: LoraConfig | None, info: ValidationInfo) -> LoraConfig | None:
+        return require_lora_fits(lora, info.data.get("model"))
+
+    @field_validator("stages")
+    @classmethod
+    def _stages_fit(cls, stages: tuple[StageConfig, ...], info: ValidationInfo) -> tuple[StageConfig, ...]:
+        datasets: dict[str, DatasetConfig] | None = info.data.get("datasets")
+        if datasets is None:
+            return stages
+        # The same checks as at training time, before any file is read: sizes of 1 stand for data not yet counted.
+        Curriculum(_as_curriculum_stages(stages), dict.fromkeys(datasets, 1), rows_per_step=1, seed=0)
+        used = {name for stage in stages for name in stage.mix}
+        require_all_used(datasets, used)
+        return stages
+
+    @field_validator("training")
+    @classmethod
+    def _steps_fit(cls, training: TrainingConfig, info: ValidationInfo) -> TrainingConfig:
+        stages: tuple[StageConfig, ...] | None = info.data.get("stages")
+        if stages is not None:
+            require_steps_fit(training, stages[-1].until_step)
+        return training
+
+    @field_validator("run")
+    @classmethod
+    def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
+        return require_best_is_measured(run, info, "validation")
+
+
+def _as_curriculum_stages(stages: tuple[StageConfig, ...]) -> list[Stage]:
+    return [Stage(stage.name, stage.until_step, stage.mix) for stage in stages]

@@ -1,0 +1,49 @@
+"""The data of an SFT run: tokenised data sets, the validation rows split off, and the curriculum over the rest."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from posttrain.config.sections.datasets import DatasetConfig
+from posttrain.data.curriculum.curriculum import Curriculum
+from posttrain.data.ledger import Ledger
+from posttrain.data.preparation import VALIDATION, prepare_dataset, prepare_each
+from posttrain.data.splits import split_each
+from posttrain.data.tokenized import TokenizedDataset, concatenate
+from posttrain.sft.config import SFTConfig
+
+
+@dataclass(frozen=True)
+class SFTData:
+    """What is trained, what is held out, in which order, and the ledgers of both."""
+
+    datasets: dict[str, TokenizedDataset]
+    validation: TokenizedDataset | None
+    curriculum: Curriculum
+    ledgers: list[Ledger]
+
+
+def prepare_data(config: SFTConfig, tokenizer: Any, report: Callable[[str], None]) -> SFTData:
+    """Read, tokenise and split everything that the config names.
+
+    Raises:
+        DataError: a file or record is bad, or too little is left of a data set.
+        ConfigError: the stages do not fit the data.
+    """
+    sources = dict(config.datasets)
+    if config.validation is not None and config.validation.dataset is not None:
+        sources[VALIDATION] = config.validation.dataset
+
+    def prepare(name: str, source: DatasetConfig) -> TokenizedDataset:
+        return prepare_dataset(name, source, config.chat, tokenizer, config.on_bad_record, report)
+
+    prepared = prepare_each(sources, prepare)
+    ledgers = [dataset.ledger for dataset in prepared.values()]
+    datasets = {name: prepared[name] for name in config.datasets}
+    validation = prepared.get(VALIDATION)
+    if config.validation is not None and config.validation.fraction is not None:
+        datasets, held_out = split_each(datasets, config.validation.fraction, config.training.seed)
+        validation = concatenate(held_out, "validation")
+    sizes = {name: len(dataset) for name, dataset in datasets.items()}
+    curriculum = Curriculum(config.curriculum_stages(), sizes, config.training.rows_per_step, config.training.seed)
+    return SFTData(datasets, validation, curriculum, ledgers)

@@ -1,0 +1,88 @@
+"""`toolkit-sft --dry-run`: everything that can be checked without loading a model, and the plan of the run."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from posttrain.data.curriculum.curriculum import Curriculum, Draw
+from posttrain.data.ledger import ledger_table
+from posttrain.train.plan import find_model, rows_left_to_train, show_estimate, show_resume_point, stage_table, step_lines, trained_weights
+from posttrain.runs.directory import RunDirectory, check_run_directory
+from posttrain.base.console import console
+from posttrain.data.sources import open_source
+from posttrain.sft.config import SFTConfig
+
+if TYPE_CHECKING:
+    from posttrain.train.estimate import Estimate
+    from posttrain.sft.data import SFTData
+
+
+def show_plan(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> None:
+    """Read and check all data, and print what would be trained, stage by stage; nothing is written.
+
+    Raises:
+        ConfigError, DataError, ModelError: as the run itself would.
+    """
+    location = find_model(config.model)
+    run = RunDirectory(config.run.output_dir / name)
+    data = _tokenised_data(config, run, resume) if find_spec("transformers") is not None else None
+    curriculum = _counted_curriculum(config) if data is None else data.curriculum
+    console.print(stage_table(curriculum, config.max_steps), soft_wrap=False)
+    console.print(f"run directory   {run.path}")
+    console.print(
+        f"model           {config.model.name} ({location.kind}), {trained_weights(config.model, config.lora)}"
+    )
+    console.print("\n".join(step_lines(config.training, config.max_steps, "rows")))
+    if data is not None:
+        show_estimate(config, lambda: estimated(config, data))
+    # The last of the checks: a plan is worth reading also where its run has ended.
+    check_run_directory(run, resume=resume, overwrite=overwrite)
+    console.print("nothing was trained (--dry-run)")
+
+
+def _counted_curriculum(config: SFTConfig) -> Curriculum:
+    """The curriculum where the base install cannot tokenise: too long rows are not known, so none is left out."""
+    console.print("without the [train] extra rows are checked and counted but not tokenised, so there is no ledger")
+    validation = config.validation
+    fraction = validation.fraction if validation is not None else None
+    sizes = {}
+    for name, dataset in config.datasets.items():
+        rows = len(open_source(dataset).read(config.on_bad_record, require_answer=True).records)
+        sizes[name] = rows_left_to_train(rows, fraction)
+    if validation is not None and validation.dataset is not None:
+        open_source(validation.dataset).read(config.on_bad_record, require_answer=True)
+    return Curriculum(config.curriculum_stages(), sizes, config.training.rows_per_step, config.training.seed)
+
+
+def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTData":
+    from posttrain.models.load import choose_backend
+    from posttrain.train.arguments import accumulation_steps
+    from posttrain.sft.data import prepare_data
+    from posttrain.sft.train import run_identity
+
+    accumulation_steps(config.training)
+    tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
+    data = prepare_data(config, tokenizer, console.print)
+    console.print(ledger_table(data.ledgers), soft_wrap=False)
+    identity = run_identity(config, data, tokenizer)
+    show_resume_point(run, identity, data.curriculum, config.max_steps, resume=resume)
+    return data
+
+
+def estimated(config: SFTConfig, data: "SFTData") -> "Estimate":
+    """What the steps of a run cost here; ModelError where the model's shape is not known."""
+    from posttrain.data.step_plan import StepPlanner
+    from posttrain.train.estimate import Batch, Work, estimate, micro_batches_of, sampled_steps
+    from posttrain.train.model_shape import TrainedModel
+
+    sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
+    planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
+
+    def batch(rows: Sequence[Draw]) -> Batch:
+        longest = max(int(sizes[draw.dataset].lengths[draw.row]) for draw in rows)
+        trained = sum(int(sizes[draw.dataset].trained_counts[draw.row]) for draw in rows)
+        return Batch(len(rows), longest - 1, trained)  # the last token is only predicted
+
+    sampled = sampled_steps(config.max_steps)
+    steps = [[[batch(rows)] for rows in micro_batches_of(planner, step)] for step in sampled]
+    return estimate(TrainedModel.of(config, config.max_steps), Work(steps, config.max_steps))

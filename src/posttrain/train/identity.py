@@ -1,0 +1,83 @@
+"""What must be the same for a resumed run to be the same run."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from posttrain.config.sections.model import ModelConfig
+from posttrain.models.digest import weights_digest
+from posttrain.data.preparation import tokenizer_digest
+from posttrain.runs.directory import RunDirectory
+from posttrain.runs.manifest import read_manifest, require_same_run
+from posttrain.train.sharding import launched_as
+
+_TRAINING = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing", "compile")
+
+
+class RunConfig(Protocol):
+    """The config of a run."""
+
+    @property
+    def model(self) -> ModelConfig: ...
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
+
+
+def run_identity(
+    config: RunConfig, sections: Sequence[str], tokenizer: Any, digests: Mapping[str, str], held_out: str | None
+) -> dict[str, Any]:
+    """Everything on which each bit of a run depends: these sections of its config, the part of its training section
+    that may not change, how many processes there are, the weights it starts from, the tokenizer, and the content of the
+    data sets.
+
+    `digests` are those of the data sets, `held_out` is that of the held-out rows, which counts where they are a data
+    set of their own. The stages are not in it: whether they changed before the checkpoint is read off the order hash.
+    """
+    described = config.model_dump(mode="json")
+    has_own_rows = described["validation"] is not None and described["validation"]["dataset"] is not None
+    return {
+        **{key: described[key] for key in sections},
+        "training": fixed_training(described["training"]),
+        "processes": launched_as(),
+        **known_weights(config.model),
+        "tokenizer": tokenizer_digest(tokenizer),
+        "datasets": dict(digests),
+        "validation.dataset": held_out if has_own_rows else None,
+    }
+
+
+def fixed_training(training: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a training section that may not change within a run."""
+    return {key: training[key] for key in _TRAINING}
+
+
+def known_weights(config: ModelConfig) -> dict[str, str]:
+    """The part of an identity that says which weights a run starts from; empty until those of a hub's model are here.
+
+    Raises:
+        ModelError: there is no such model, or a file of it cannot be read.
+    """
+    digest = weights_digest(config)
+    return {} if digest is None else {"weights": digest}
+
+
+def require_same_weights(
+    run: RunDirectory, identity: dict[str, Any], weights: Mapping[str, str], *, resume: bool
+) -> None:
+    """Add the digests of `weights`, which are known only once they are loaded, to the identity of a run.
+
+    Raises:
+        ConfigError: they are not those with which the run began that `resume` goes on with.
+    """
+    identity.update(weights)
+    if resume and run.manifest.is_file():
+        require_same_run(read_manifest(run.manifest), identity)
+
+
+def require_loaded_weights(run: RunDirectory, identity: dict[str, Any], model: ModelConfig, *, resume: bool) -> None:
+    """Call it once the model is loaded: the weights of a hub's model may have come to this machine only by that.
+
+    Raises:
+        ConfigError: they are not those with which the run began that `resume` goes on with.
+    """
+    if "weights" not in identity:
+        require_same_weights(run, identity, known_weights(model), resume=resume)

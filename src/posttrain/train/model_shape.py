@@ -1,0 +1,190 @@
+"""What a run trains, built from the model's config alone: no weights are read.
+
+On torch's meta device, where tensors have a shape and no memory, it tells how many weights a token is multiplied by,
+and which of them are trained. With a few layers on a real device it is something to take the time of.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from peft import PeftConfig, get_peft_model
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.initialization import no_init_weights
+from transformers.pytorch_utils import Conv1D
+
+from posttrain.models.kernels.compiled_layers import should_compile
+from posttrain.models.devices import compute_dtype, training_device
+from posttrain.models.hf import HfBackend, keep_trained_weights_in_float32
+from posttrain.models.load import choose_backend
+from posttrain.models.loading import model_files
+from posttrain.models.lora import add_adapter, with_fused_layers
+from posttrain.errors import ModelError
+
+if TYPE_CHECKING:
+    from posttrain.config.sections.lora import LoraConfig
+    from posttrain.config.sections.model import ModelConfig
+    from posttrain.config.sections.training import TrainingConfig
+
+_MAPS = (nn.Linear, Conv1D)
+_STATES = {"adamw": 8, "adamw_8bit": 2, "sgd": 0}
+"""The optimizer's bytes for each trained weight."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Numbers of weights."""
+
+    frozen: int
+    trained: int
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a model, and how it is trained.
+
+    Attributes:
+        in_layers: of the matrices of all layers, which every token is multiplied by.
+        head: of the output head's matrices.
+        attention: Σ over the layers of heads × size of a head.
+        everything: all weights, each once.
+        weight_bytes: of all weights as training keeps them.
+        state_bytes: of the optimizer's states.
+        checkpointing, compiled: whether activations are computed twice, and layers by torch.compile.
+    """
+
+    layers: int
+    in_layers: Weights
+    head: Weights
+    attention: int
+    hidden: int
+    vocabulary: int
+    everything: Weights
+    weight_bytes: int
+    state_bytes: int
+    checkpointing: bool = False
+    compiled: bool = False
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """What a config trains, and in what it computes.
+
+    Attributes:
+        architecture: transformers' config of the model.
+        new_ids: the vocabulary's entries that are added.
+        rows: all that are trained on.
+    """
+
+    model: "ModelConfig"
+    lora: "LoraConfig | None"
+    training: "TrainingConfig"
+    architecture: Any
+    new_ids: tuple[int, ...]
+    rows: int
+
+    @classmethod
+    def of(cls, config: Any, steps: int) -> "TrainedModel":
+        """As a run of so many steps would load it; `config` is that of any trainer.
+
+        Raises:
+            ModelError: it is loaded in a way that is not known here.
+        """
+        backend = choose_backend(config.model)
+        if not isinstance(backend, HfBackend):
+            raise ModelError(f"the {backend.name} backend has layers of its own")
+        if config.model.quantization != "none":
+            raise ModelError("quantised weights are not counted here")
+        _, new_ids = backend.tokenizer_with_new_ids(config.model, chatml=config.chat.template == "chatml")
+        architecture = AutoConfig.from_pretrained(
+            model_files(config.model),
+            revision=config.model.revision or "main",
+            trust_remote_code=config.model.trust_remote_code,
+        )
+        architecture.vocab_size = max([architecture.vocab_size, *(new_id + 1 for new_id in new_ids)])
+        rows = steps * config.training.rows_per_step
+        return cls(config.model, config.lora, config.training, architecture, new_ids, rows)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What training computes in."""
+        return compute_dtype(self.model.dtype, training_device())
+
+    def build(self, device: str, layers: int | None = None, entries: int | None = None) -> Any:
+        """The model with its adapter and made-up weights, in the dtypes in which it is trained; with another number of
+        layers or of entries in its vocabulary where they are given."""
+        config = copy.deepcopy(self.architecture)
+        config.vocab_size = entries or config.vocab_size
+        if layers is not None:
+            config.num_hidden_layers = layers
+            if getattr(config, "layer_types", None):
+                config.layer_types = config.layer_types[:layers]
+        adapted = self.lora is not None or self.model.adapter is not None
+        attention = {} if self.model.attention == "auto" else {"attn_implementation": self.model.attention}
+        with torch.device(device), torch.random.fork_rng():
+            with no_init_weights():
+                base: Any = AutoModelForCausalLM.from_config(
+                    config,
+                    dtype=self.dtype if adapted else torch.float32,
+                    trust_remote_code=self.model.trust_remote_code,
+                    **attention,
+                )
+            base.tie_weights()
+            for parameter in base.parameters():
+                parameter.data.fill_(0.02)  # what is in fresh memory may be slow to compute with
+            model = self._adapted(base)
+        keep_trained_weights_in_float32(model)
+        model.config.use_cache = False
+        return model.train()
+
+    def _adapted(self, base: Any) -> Any:
+        if self.model.adapter is not None:
+            adapter = PeftConfig.from_pretrained(str(self.model.adapter))
+            adapter.inference_mode = False
+            return get_peft_model(base, with_fused_layers(adapter))
+        return base if self.lora is None else add_adapter(base, self.lora, self.new_ids, seed=0)
+
+
+def read_shape(trained: TrainedModel) -> ModelShape:
+    """Count the weights of a model.
+
+    Raises:
+        ModelError: it is of a kind in which not every token is multiplied by every weight, or whose matrices are
+            not linear layers.
+    """
+    model = trained.build("meta")
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 2 or ".experts." in name:
+            raise ModelError(f"{name} is of experts or of a convolution, whose cost is not known here")
+    config = model.config.get_text_config()
+    maps = {name: each for name, each in model.named_modules() if isinstance(each, _MAPS) and _is_used(name)}
+    head = {id(each) for each in model.get_output_embeddings().modules()}
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    everything, training = _count(model.parameters()), trained.training
+    wanted = None if training.compile == "auto" else training.compile
+    return ModelShape(
+        layers=config.num_hidden_layers,
+        in_layers=_count(each.weight for each in maps.values() if id(each) not in head),
+        head=_count(each.weight for each in maps.values() if id(each) in head),
+        attention=config.num_hidden_layers * config.num_attention_heads * size,
+        hidden=config.hidden_size,
+        vocabulary=config.vocab_size,
+        everything=everything,
+        weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()),
+        state_bytes=everything.trained * _STATES[training.optimizer],
+        checkpointing=training.gradient_checkpointing,
+        compiled=should_compile(wanted, model, training_device(), trained.rows),
+    )
+
+
+def _is_used(name: str) -> bool:
+    return "original_module" not in name.split(".")  # PEFT keeps it beside the copy that it trains
+
+
+def _count(weights: Any) -> Weights:
+    numbers = {True: 0, False: 0}
+    for weight in weights:
+        numbers[weight.requires_grad] += weight.numel()
+    return Weights(numbers[False], numbers[True])

@@ -1,0 +1,180 @@
+"""A run that does not fit into memory ends with one message: where it was, what was in use, and what would help."""
+
+import re
+import resource
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from posttrain.runs.checkpoints import latest_checkpoint
+from posttrain.runs.counters import RunCounters
+from posttrain.runs.directory import RunDirectory
+from posttrain.train.memory_advice import Change, Phase, Situation, cheapest_changes
+from posttrain.errors import RunError, ToolkitError
+
+_GIB = 2**30
+# Keys that a run may change and still be resumed as the same run.
+_CHANGEABLE = frozenset({"rollout.gpu_memory_utilization", "rollout.sleep"})
+_SIGNS = ("out of memory", "allocate memory", "not enough memory", "bad_alloc", "CUBLAS_STATUS_ALLOC_FAILED")
+_ASKED = re.compile(r"tried to allocate ([\d.]+) (bytes|[KMGT]iB)", re.IGNORECASE)
+_UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+# Where a run was, by what had been called: start of a module's name, function, phase, and how it is told. The first
+# that is on the stack counts, so what is part of something else comes after it.
+_PLACES = (
+    ("posttrain.models", "load_for_training", Phase.LOAD, "while the model was loaded"),
+    ("posttrain.models", "load_for_inference", Phase.LOAD, "while the reference was loaded"),
+    ("posttrain.inference.vllm_load", "start_vllm", Phase.ENGINE, "while vLLM was started"),
+    ("posttrain.rl", "update", Phase.ENGINE, "while vLLM got the weights after optimizer step {done}"),
+    ("posttrain.rl", "complete", Phase.GENERATE, "while completions were generated after optimizer step {done}"),
+    ("toolkit", "evaluate", Phase.SCORE, "in the evaluation after optimizer step {done}"),
+    ("posttrain.dpo.reference", "cached_reference", Phase.SCORE, "while the reference was computed"),
+    ("posttrain.dpo.reference", "of_batch", Phase.SCORE, "while the reference was asked in optimizer step {next}"),
+    ("torch.optim", "step", Phase.UPDATE, "while optimizer step {next} changed the weights"),
+    ("bitsandbytes.optim", "step", Phase.UPDATE, "while optimizer step {next} changed the weights"),
+    ("", "training_step", Phase.STEP, "in optimizer step {next}"),
+    ("transformers", "train", Phase.STEP, "after optimizer step {done}"),
+)
+
+
+class ForwardSizes:
+    """The size of what went through a model last: `rows`, and `tokens` of the longest with its padding."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.tokens = 0
+
+    def watch(self, model: Any) -> None:
+        """Look at the ids that the embedding of `model` gets, from now on."""
+        model.get_input_embeddings().register_forward_pre_hook(self._remember)
+
+    def _remember(self, embedding: Any, arguments: tuple[Any, ...]) -> None:
+        if arguments:
+            self.rows, self.tokens = arguments[0].shape
+
+
+@contextmanager
+def memory_explained(config: dict[str, Any], run: RunDirectory, counters: RunCounters) -> Iterator[ForwardSizes]:
+    """Turn a failed allocation into one message.
+
+    Args:
+        config: that of the run, as JSON; it is looked at for what could be changed.
+        counters: those that go on with the run.
+
+    Yields:
+        What should watch the model once there is one.
+
+    Raises:
+        RunError: memory ran out, of the device or of the machine.
+    """
+    sizes = ForwardSizes()
+    try:
+        yield sizes
+    except Exception as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise RunError(_message(error, config, run, counters, sizes)) from error
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, be it that another error was made of it."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    # Ours are in words for a person, who may be told of another machine's memory.
+    is_ours = isinstance(error, ToolkitError)
+    if isinstance(error, RuntimeError) and not is_ours and any(sign in str(error) for sign in _SIGNS):
+        return True
+    return error.__cause__ is not None and ran_out_of_memory(error.__cause__)
+
+
+def _message(
+    error: Exception, config: dict[str, Any], run: RunDirectory, counters: RunCounters, sizes: ForwardSizes
+) -> str:
+    import torch  # whoever runs out of memory has it
+
+    on_cuda = torch.cuda.is_available() and not _of_the_machine(error)
+    phase, place = whereabouts(error, counters.step)
+    measured = phase in (Phase.STEP, Phase.SCORE) and sizes.rows > 0
+    situation = Situation(config, phase, on_cuda, sizes.tokens if measured else None)
+    changes = cheapest_changes(situation)
+    rows = f", with {sizes.rows} rows of up to {sizes.tokens:,} tokens in the model at once" * measured
+    used = _cuda_memory() if on_cuda else _machine_memory()
+    return "\n".join(
+        [
+            f"out of memory {place}{rows}: {used}{_asked(error)}",
+            *_advice(changes),
+            _way_on(run, counters.step, changes),
+        ]
+    )
+
+
+def _of_the_machine(error: BaseException) -> bool:
+    """Whether it was the machine's memory that ran out, and not that of its CUDA device."""
+    return isinstance(error, MemoryError) or "DefaultCPUAllocator" in f"{error} {error.__cause__}"
+
+
+def whereabouts(error: BaseException, done: int) -> tuple[Phase, str]:
+    """The phase that an error comes from, and how to say so; `done` optimizer steps had been made."""
+    called = set()
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame, _ in traceback.walk_tb(cause.__traceback__):
+            called.add((str(frame.f_globals.get("__name__", "")), frame.f_code.co_name))
+        cause = cause.__cause__
+    for module, function, phase, words in _PLACES:
+        if any(name == function and where.startswith(module) for where, name in called):
+            return phase, words.format(done=done, next=done + 1)
+    return Phase.LOAD, "before the first optimizer step"
+
+
+def _asked(error: BaseException) -> str:
+    found = _ASKED.search(str(error)) or _ASKED.search(str(error.__cause__))
+    if found is None:
+        return ""
+    return f", and {float(found[1]) * _UNITS[found[2].lower()] / _GIB:.2f} GiB more were asked for"
+
+
+def _cuda_memory() -> str:
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    device = torch.cuda.current_device()
+    return (
+        f"of the {total / _GIB:.1f} GiB of cuda:{device} ({torch.cuda.get_device_name(device)}) "
+        f"{(total - free) / _GIB:.1f} were in use, {torch.cuda.memory_allocated() / _GIB:.1f} of them by tensors of "
+        "this process"
+    )
+
+
+def _machine_memory() -> str:
+    import psutil
+
+    process, machine = psutil.Process().memory_info(), psutil.virtual_memory()
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        return f"this process may have {limit / _GIB:.1f} GiB (ulimit -v), of which {process.vms / _GIB:.1f} were taken"
+    return (
+        f"of the machine's {machine.total / _GIB:.1f} GiB {machine.available / _GIB:.1f} were free, and this process "
+        f"had {process.rss / _GIB:.1f}"
+    )
+
+
+def _advice(changes: list[Change]) -> list[str]:
+    if not changes:
+        return ["nothing in this config can be lowered: take a smaller model, or more memory"]
+    return ["what would help, the cheapest first:", *(f"  {change}" for change in changes)]
+
+
+def _way_on(run: RunDirectory, done: int, changes: list[Change]) -> str:
+    latest = latest_checkpoint(run) if done else None
+    if latest is None:
+        return "nothing was saved yet; start again, with --overwrite where the run's folder is there already"
+    same = [change.key for change in changes if change.key in _CHANGEABLE]
+    also = f" (and another {' or '.join(same)})" if same else ""
+    is_adapter = (latest.path / "adapter_config.json").is_file()
+    key = "model.adapter, in the place of the lora section," if is_adapter else "model.name"
+    return (
+        f"{latest.path} is whole: --resume goes on from it with the same config{also}; with another it is a new run, "
+        f"by --run-name, which goes on from what was learnt if {key} names that folder"
+    )

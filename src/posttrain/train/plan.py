@@ -1,0 +1,118 @@
+"""What `--dry-run` prints for every trainer whose rows a curriculum draws."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+from rich import box
+from rich.table import Table
+
+from posttrain.config.sections.lora import LoraConfig
+from posttrain.config.sections.model import ModelConfig
+from posttrain.config.sections.training import TrainingConfig
+from posttrain.data.curriculum.curriculum import Curriculum
+from posttrain.models.location import ModelLocation, locate_model
+from posttrain.runs.directory import RunDirectory
+from posttrain.base.processes import process_count
+from posttrain.base.console import console
+from posttrain.train.memory_advice import Phase, Situation, cheapest_changes
+from posttrain.errors import ModelError
+
+if TYPE_CHECKING:
+    from posttrain.train.estimate import Estimate
+
+
+def stage_table(curriculum: Curriculum, max_steps: int) -> Table:
+    """The curriculum as a table: each stage's steps, and the rows and epochs of each data set in it."""
+    table = Table(title="Curriculum", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for column in ("stage", "steps", "data set", "rows drawn", "share", "epochs in all"):
+        table.add_column(column, justify="left" if column in ("stage", "data set") else "right")
+    epochs = curriculum.epochs_per_dataset()
+    start = 0
+    for index, stage in enumerate(curriculum.stages):
+        draws = curriculum.draws_per_dataset(index)
+        for first, (dataset, rows) in enumerate(draws.items()):
+            table.add_row(
+                "" if first else stage.name,
+                "" if first else f"{start + 1}–{stage.until_step}",
+                dataset,
+                f"{rows:,}",
+                f"{rows / sum(draws.values()):.1%}",
+                f"{epochs[dataset]:.2f}",
+            )
+        start = stage.until_step
+    if max_steps < start:
+        table.caption = f"training.max_steps stops at step {max_steps}"
+    return table
+
+
+def find_model(model: ModelConfig) -> ModelLocation:
+    """Where the model is, after checking that there is an adapter where one is named.
+
+    Raises:
+        ModelError: there is no such model, or no adapter in the folder.
+    """
+    location = locate_model(model.name, model.key)
+    if model.adapter is not None and not (model.adapter / "adapter_config.json").is_file():
+        raise ModelError(
+            f"{model.key}.adapter: {model.adapter} has no adapter_config.json, so it is not a LoRA adapter"
+        )
+    return location
+
+
+def trained_weights(model: ModelConfig, lora: LoraConfig | None) -> str:
+    """What is trained, in a few words."""
+    if model.adapter is not None:
+        return f"going on from the adapter {model.adapter}"
+    if lora is None:
+        return "all weights trained"
+    return f"LoRA r={lora.r} on {lora.target_modules}"
+
+
+def step_lines(training: TrainingConfig, max_steps: int, unit: str) -> Iterator[str]:
+    """The shape of a step in `unit`s, such as rows, and the schedule."""
+    at_once = training.micro_batch_size * process_count()
+    yield (
+        f"optimizer step  {training.rows_per_step} {unit}: {training.micro_batch_size} at once × "
+        f"{process_count()} process × {training.rows_per_step // at_once} micro-batches"
+    )
+    yield (
+        f"steps           {max_steps}, learning rate {training.learning_rate:g} {training.schedule}"
+        f" after {training.warmup_steps} warm-up steps"
+    )
+
+
+def show_estimate(config: BaseModel, compute: Callable[[], "Estimate"]) -> None:
+    """Print what the steps of a run cost here, or why that is not known; and what to change where memory is short."""
+    from posttrain.train.estimate import estimate_line
+
+    try:
+        found = compute()
+    except Exception as error:  # noqa: BLE001  # whatever a model's own code raises, the plan is worth reading
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        console.print(f"estimate        none: {reason}")
+        return
+    console.print(estimate_line(found))
+    if found.bytes > found.available:
+        situation = Situation(config.model_dump(mode="json"), Phase.STEP, found.on_cuda, found.longest)
+        console.print("WARNING         that is more memory than there is; what would help, the cheapest first:")
+        console.print("\n".join(f"                {change}" for change in cheapest_changes(situation)))
+
+
+def show_resume_point(
+    run: RunDirectory, identity: dict[str, Any], curriculum: Curriculum, max_steps: int, *, resume: bool
+) -> None:
+    """Say what a resumed run would do; ConfigError where it would not be the same run."""
+    from posttrain.runs.finish import finished_result
+    from posttrain.runs.resume import find_resume_point
+
+    point = find_resume_point(run, identity, curriculum, resume=resume)
+    if resume and finished_result(run, max_steps):
+        console.print(f"{run.path} is finished: nothing is left to resume")
+    elif point.checkpoint is not None:
+        console.print(f"{run.path} would go on from step {point.counters.step}")
+
+
+def rows_left_to_train(rows: int, fraction: float | None) -> int:
+    """Rows of a data set, less the share that is about to be held out."""
+    return rows if fraction is None else rows - max(1, round(fraction * rows))

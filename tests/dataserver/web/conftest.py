@@ -1,0 +1,67 @@
+"""The dashboard on a server of its own, with a journal that is filled by hand, and a browser."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Request, sync_playwright
+from sqlalchemy import Engine
+from ui_app import Dashboard, make_app, serving
+
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.writer import JournalStats
+
+# As root it has no sandbox; and it must not look for its maker's servers.
+_OPTIONS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    """An empty journal."""
+    engine = open_database(JournalConfig(path=tmp_path / "journal.sqlite"))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def dashboard(engine: Engine) -> Iterator[Dashboard]:
+    """Served on a free port; the journal is empty."""
+    served = Dashboard(engine)
+    with serving(make_app(engine, JournalStats(40, 2, 1, None), served.broken)) as served.address:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, closed at the end of each file of tests: while it runs, no other event loop can."""
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.fail("there is no browser (chromium); apt-get install -y --no-install-recommends chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=_OPTIONS.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, dashboard: Dashboard) -> Iterator[Page]:
+    """A tab with a clock that tests turn; at its end it must have asked nobody else, and met no error of its own."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, locale="en-GB", timezone_id="UTC")
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    asked: list[Request] = []
+    errors: list[str] = []
+    page.on("request", lambda request: asked.append(request))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.clock.install()
+    yield page
+    # What the page's own policy refused was not sent.
+    sent = [request.url for request in asked if request.failure != "csp"]
+    context.close()
+    assert sent and all(url.startswith((f"{dashboard.address}/ui", "data:,")) for url in sent), sent
+    assert errors == []

@@ -1,0 +1,65 @@
+"""A server that has nothing but the dashboard."""
+
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from sqlalchemy import Engine
+
+from posttrain.dataserver.journal.config import JournalConfig
+from posttrain.dataserver.journal.rows import JournalRow
+from posttrain.dataserver.journal.writer import JournalStats, JournalWriter
+from posttrain.dataserver.refusals import Refusal
+from posttrain.dataserver.web import dashboard
+from posttrain.dataserver.web.answers import refusal_response
+
+
+@dataclass
+class Dashboard:
+    """A served dashboard."""
+
+    engine: Engine
+    address: str = ""
+    broken: list[bool] = field(default_factory=list)
+
+    def keep(self, *rows: JournalRow) -> None:
+        """Have more rows in the journal."""
+        writer = JournalWriter(self.engine, JournalConfig())
+        writer.add_durable(rows)
+        writer.close()
+
+
+def make_app(engine: Engine, stats: JournalStats, broken: list[bool]) -> FastAPI:
+    """The dashboard's own routes; while `broken` holds anything, the summary is answered with 503."""
+    app = FastAPI()
+    app.state.server = SimpleNamespace(database=engine, journal=SimpleNamespace(stats=lambda: stats))
+    app.include_router(dashboard.router)
+    app.add_exception_handler(Refusal, lambda request, refusal: refusal_response(refusal))
+
+    @app.middleware("http")
+    async def fail_if_broken(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        return Response(status_code=503) if broken and request.url.path == "/ui/data" else await answer(request)
+
+    return app
+
+
+@contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
+    """Serve the app on a free port; the value is its address."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not server.started:
+        assert time.monotonic() < deadline and thread.is_alive(), "the server did not start"
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()

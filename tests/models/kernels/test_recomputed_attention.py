@@ -1,0 +1,119 @@
+"""The attention with a backward pass of its own against torch's."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from posttrain.models.kernels.recomputed_attention import masked_attention, recomputed_attention
+
+
+def tensors(batch: int, heads: int, key_heads: int, tokens: int, width: int = 8) -> list[torch.Tensor]:
+    torch.manual_seed(tokens)
+    # As a model makes them: heads are cut from the last dimension.
+    shapes = [(batch, tokens, count, width) for count in (heads, key_heads, key_heads)]
+    return [torch.randn(shape).transpose(1, 2).requires_grad_() for shape in shapes]
+
+
+def ours(query, key, value, scaling):
+    return masked_attention(query, key, value, None, scaling)
+
+
+def torchs(query, key, value, scaling):
+    group = query.shape[1] // key.shape[1]
+    keys, values = (part.repeat_interleave(group, dim=1) for part in (key, value))
+    return functional.scaled_dot_product_attention(query, keys, values, is_causal=True, scale=scaling)
+
+
+@settings(deadline=None, max_examples=30)
+@given(batch=st.integers(1, 3), key_heads=st.integers(1, 3), group=st.integers(1, 3), tokens=st.integers(2, 40))
+def test_output_and_gradients_are_those_of_torchs_attention(batch, key_heads, group, tokens):
+    found = []
+    for attention in (ours, torchs):
+        inputs = tensors(batch, key_heads * group, key_heads, tokens)
+        output = attention(*inputs, 0.3)
+        (output * torch.linspace(-1, 1, output.numel()).view(output.shape)).sum().backward()
+        found.append([output, *(each.grad for each in inputs)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_token_that_sees_itself_alone_and_one_that_sees_two():
+    # One head of one number. Token 0 sees itself, so its output is its value, 5. Token 1 scores 0 and ln 3 against keys
+    # 0 and ln 3, so its shares are 1/4 and 3/4: 5/4 + 9·3/4 = 8. The slope by value 0 is 1 + 1/4.
+    query = torch.tensor([0.0, 1.0]).view(1, 1, 2, 1).requires_grad_()
+    key = torch.tensor([0.0, torch.log(torch.tensor(3.0)).item()]).view(1, 1, 2, 1).requires_grad_()
+    value = torch.tensor([5.0, 9.0]).view(1, 1, 2, 1).requires_grad_()
+    output = masked_attention(query, key, value, None, 1.0)
+    output.sum().backward()
+    assert output.flatten().tolist() == pytest.approx([5, 8])
+    assert value.grad.flatten().tolist() == pytest.approx([1.25, 0.75])
+    # d(output)/d(score 0) = 1/4·(5 − 8) and the opposite for score 1; scores are query times key.
+    assert key.grad.flatten().tolist() == pytest.approx([-0.75, 0.75])
+
+
+@pytest.mark.parametrize("tokens", [16, 600])
+def test_transformers_gets_the_same_from_it_compiled_or_not_and_however_long(tokens):
+    module = torch.nn.Module()
+    module.num_key_value_groups = 2  # as an attention layer of transformers says it
+    found = []
+    for attention in (recomputed_attention, torch.compile(recomputed_attention, dynamic=True)):
+        inputs = tensors(1, 4, 2, tokens)
+        output, _ = attention(module, *inputs, None, scaling=0.3)
+        output.square().sum().backward()
+        found.append([output, *(each.grad for each in inputs)])
+    for plain, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_prefixes_stand_before_a_rows_own_tokens_compiled_or_not():
+    # Rows of 3 tokens. Row 2 sees rows 0 and 1 and its own; in one row of 9 tokens it is the last third.
+    module = torch.nn.Module()
+    module.num_key_value_groups = 2
+    prefixes = torch.tensor([[0, 0], [0, 0], [0, 1]])
+    seen = torch.tensor([[0, 0], [3, 0], [3, 3]])
+    before = (torch.arange(3) < seen.unsqueeze(-1)).flatten(1).unsqueeze(1).expand(-1, 3, -1)
+    mask = torch.cat([before, torch.ones(3, 3).tril().bool().expand(3, -1, -1)], dim=2).unsqueeze(1)
+    cut, whole = tensors(3, 4, 2, 3), tensors(1, 4, 2, 9)
+    for one, other in zip(whole, cut, strict=True):
+        one.data = torch.cat(list(other.detach()), dim=1).unsqueeze(0)
+    expected, _ = recomputed_attention(module, *whole, None, scaling=0.3)
+    expected.square().sum().backward()
+    for attention in (recomputed_attention, torch.compile(recomputed_attention, dynamic=True)):
+        found, _ = attention(module, *cut, mask, scaling=0.3, prefix_rows=prefixes)
+        found.square().sum().backward()
+        torch.testing.assert_close(found.flatten(0, 1), expected[0], rtol=1e-4, atol=1e-5)
+        for one, other in zip(whole, cut, strict=True):
+            torch.testing.assert_close(torch.cat(list(other.grad), dim=1), one.grad[0], rtol=1e-4, atol=1e-5)
+            other.grad = None
+
+
+def test_a_mask_is_obeyed():
+    inputs = tensors(1, 2, 2, 6)
+    mask = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()
+    mask[..., 0] = False
+    mask[..., 0, 0] = True
+    output, _ = recomputed_attention(torch.nn.Module(), *inputs, mask, scaling=0.3)
+    inputs[2].data[:, :, 0] += 100  # the first value, which only the first token may see
+    changed, _ = recomputed_attention(torch.nn.Module(), *inputs, mask, scaling=0.3)
+    torch.testing.assert_close(changed[:, 1:], output[:, 1:])
+    assert not torch.allclose(changed[:, 0], output[:, 0])
+
+
+@pytest.mark.parametrize(("device", "is_ours"), [("cpu", True), ("meta", False)])
+def test_a_compiler_is_given_the_attention_of_cpus_on_a_cpu_alone(device, is_ours):
+    graphs = []
+
+    def keep(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    module = torch.nn.Module()
+    module.num_key_value_groups = 1
+    inputs = [torch.zeros(1, 2, 4, 8, device=device, requires_grad=True) for _ in range(3)]
+    torch._dynamo.reset()
+    torch.compile(recomputed_attention, backend=keep, fullgraph=True)(module, *inputs, None, scaling=0.3)
+    (graph,) = graphs
+    called = {str(node.target) for each in graph.modules() for node in each.graph.nodes}
+    assert any("_flash_attention_for_cpu" in name for name in called) is is_ours

@@ -1,0 +1,94 @@
+"""vLLM leaves its memory to the training model only where there is something to leave; the rest is refused."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from posttrain.models.backend import LoadedModel
+from posttrain.errors import ConfigError
+from posttrain.inference.engine import Sampling
+from posttrain.inference.vllm import VllmEngine
+from posttrain.inference.vllm_load import VllmOptions
+from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config.rollout import RolloutConfig
+from posttrain.rl.rollout.load import rollout_engine
+from posttrain.rl.rollout.vllm import VllmRolloutEngine
+
+
+def test_the_training_model_itself_cannot_sleep() -> None:
+    with pytest.raises(ValidationError, match="sleep: true is for engine: vllm, and this is hf; leave it out"):
+        RolloutConfig(sleep=True)
+    assert RolloutConfig(sleep=True, engine="vllm").sleep
+
+
+def test_without_a_cuda_device_it_is_refused_before_vllm_is_started(tmp_path: Path) -> None:
+    sections = {"model": {"name": "owner/model"}, "dataserver": {"url": "http://127.0.0.1:9000"}}
+    config = RLConfig.model_validate({**sections, "rollout": {"engine": "vllm", "sleep": True}})
+    model: Any = SimpleNamespace()
+    loaded = LoadedModel(model, model, torch.device("cpu"), torch.float32, ())
+    with pytest.raises(ConfigError, match=r"rollout\.sleep: vLLM can leave its memory .* on CUDA devices only"):
+        rollout_engine(config, loaded, frozenset({2}), tmp_path)
+
+
+def test_an_engine_that_was_not_made_to_sleep_says_so_and_is_always_awake(
+    tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    from vllm_model import write_vllm_model
+
+    folder = write_vllm_model(tiny_model, tmp_path_factory.mktemp("sleep")).with_name("plain")
+    engine = VllmEngine(folder, frozenset({2}), VllmOptions("float32", 64, eager=True))
+    try:
+        engine.wake_up()
+        with pytest.raises(RuntimeError, match="this engine was made without sleeps"):
+            engine.sleep()
+    finally:
+        engine.close()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of the engine and of what brings its weights, in turn; no CPU has memory that could be left."""
+    asked: list[str] = []
+
+    class Recorded:
+        def __init__(self, *_: Any) -> None:
+            asked.append("start")
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: asked.append(name) or {}
+
+    monkeypatch.setattr("posttrain.rl.rollout.vllm.VllmEngine", Recorded)
+    return asked
+
+
+def engine_that(sleeps: bool, calls: list[str]) -> VllmRolloutEngine:
+    sync: Any = SimpleNamespace(
+        first_folder=lambda: Path("model"),
+        bring=lambda engine: calls.append("bring"),
+        release=lambda: None,
+        close=lambda: None,
+    )
+    return VllmRolloutEngine(sync, frozenset({2}), VllmOptions("bfloat16", 64, sleeps=sleeps))
+
+
+def test_it_is_awake_whenever_weights_come_or_completions_are_wanted_and_asleep_else(calls: list[str]) -> None:
+    engine = engine_that(True, calls)
+    assert calls == ["start", "sleep"]
+    for step, expected in ((0, ["wake_up", "bring"]), (0, []), (1, ["wake_up", "bring"])):
+        calls.clear()
+        engine.update(step)
+        assert calls == expected
+        calls.clear()
+        engine.complete([], Sampling(max_new_tokens=1))
+        assert calls == ["wake_up", "generate", "sleep"]
+
+
+def test_an_engine_that_keeps_its_memory_never_sleeps(calls: list[str]) -> None:
+    engine = engine_that(False, calls)
+    engine.update(0)
+    engine.complete([], Sampling(max_new_tokens=1))
+    assert "sleep" not in calls

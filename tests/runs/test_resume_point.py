@@ -1,0 +1,211 @@
+"""Where a run goes on, and when it is refused because it would not be the same run."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from posttrain.data.curriculum.curriculum import Curriculum, Stage
+from posttrain.runs.checkpoints import Damaged, publish
+from posttrain.runs.counters import RunCounters
+from posttrain.runs.directory import RunDirectory, clear_run_directory
+from posttrain.runs.manifest import describe_run
+from posttrain.runs.metrics import append_metrics, read_metrics
+from posttrain.runs.resume import ResumePoint, find_resume_point, prepare_run_directory
+from posttrain.data.step_plan import RowSizes, StepPlanner
+from posttrain.errors import ConfigError
+
+IDENTITY = {"training": {"seed": 0, "rows_per_step": 2}, "datasets": {"a": "digest a", "b": "digest b"}}
+STAGES = [Stage("one", 4, {"a": 1}), Stage("two", 8, {"a": 1, "b": 1})]
+SIZES = {"a": 7, "b": 5}
+BEGINNING = ResumePoint(None, RunCounters())
+
+
+def curriculum(stages=STAGES, sizes=SIZES, seed: int = 0) -> Curriculum:
+    return Curriculum(stages, sizes, rows_per_step=2, seed=seed)
+
+
+def counters_after(steps: int) -> RunCounters:
+    rows = {name: RowSizes([10] * size, [5] * size, [1.0] * size) for name, size in SIZES.items()}
+    planner, counters = StepPlanner(curriculum(), rows, 1), RunCounters()
+    for step in range(steps):
+        counters.advance(planner.plan(step), 0.5)
+    return counters
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that was killed at step 7, with checkpoints of steps 3 and 6."""
+    directory = RunDirectory(tmp_path / "run")
+    clear_run_directory(directory)
+    directory.write_json(directory.manifest, describe_run(IDENTITY, "toolkit-sft"))
+    for step in range(1, 8):
+        append_metrics(directory.metrics, {"step": step, "loss": 1.0, "order_hash": "0" * 16})
+    for step in (3, 6):
+        private = directory.trainer_private / f"checkpoint-{step}"
+        private.mkdir(parents=True)
+        (private / "model.safetensors").write_text("weights")
+        publish(directory, step, {"counters": counters_after(step).as_dict()})
+    return directory
+
+
+def resumed(run, identity=IDENTITY, **changed) -> ResumePoint:
+    return find_resume_point(run, identity, curriculum(**changed), resume=True)
+
+
+def as_before_the_first_checkpoint(run) -> None:
+    for step in (3, 6):
+        shutil.rmtree(run.path / f"checkpoint-{step}")
+    (run.path / "latest").unlink()
+
+
+def test_a_run_goes_on_from_its_newest_whole_checkpoint(run):
+    assert resumed(run) == ResumePoint(run.path / "checkpoint-6", counters_after(6))
+    (run.path / "checkpoint-6" / "model.safetensors").write_text("weigh")
+    damaged = Damaged(run.path / "checkpoint-6", "model.safetensors has 5 bytes, and had 7")
+    assert resumed(run) == ResumePoint(run.path / "checkpoint-3", counters_after(3), passed_over=(damaged,))
+
+
+def test_a_start_that_is_no_resume_begins_at_the_beginning_whatever_is_there(run):
+    assert find_resume_point(run, {"another": "run"}, curriculum(seed=9), resume=False) == BEGINNING
+
+
+def test_a_resume_of_nothing_begins_at_the_beginning(run, tmp_path):
+    assert resumed(RunDirectory(tmp_path / "nowhere")) == BEGINNING
+    as_before_the_first_checkpoint(run)
+    assert resumed(run) == ResumePoint(None, RunCounters(), begins_anew=True)
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again_unasked(run):
+    (run.path / "checkpoint-3" / "toolkit_state.json").unlink()
+    (run.path / "checkpoint-6" / "model.safetensors").unlink()
+    with pytest.raises(ConfigError) as refused:
+        resumed(run)
+    assert str(refused.value) == (
+        f"no checkpoint in {run.path} is whole, so there is none to resume from:\n"
+        "  checkpoint-6: model.safetensors is missing\n"
+        "  checkpoint-3: toolkit_state.json is missing or damaged\n"
+        "put the files back, start again with --overwrite, or start another run with --run-name"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["result.json", "adapter_model.safetensors", "merged", "damaged-checkpoint-3", "latest", "best"]
+)
+def test_what_was_learnt_is_not_removed_by_beginning_again(run, name):
+    as_before_the_first_checkpoint(run)
+    (run.path / name).mkdir()
+    with pytest.raises(ConfigError, match=rf"would remove what was learnt \({name}\); do so with --overwrite"):
+        resumed(run)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"command": "toolkit-sft"}', '{"identity": 3}'])
+def test_a_damaged_manifest_is_named(run, text):
+    run.manifest.write_text(text)
+    with pytest.raises(ConfigError, match=r"manifest\.json is damaged, so the run cannot be told from another"):
+        resumed(run)
+
+
+@pytest.mark.parametrize(
+    ("identity", "named"),
+    [
+        ({**IDENTITY, "datasets": {"a": "digest a", "b": "edited"}}, "datasets.b: digest b → edited"),
+        ({**IDENTITY, "training": {"seed": 1, "rows_per_step": 2}}, "training.seed: 0 → 1"),
+        ({**IDENTITY, "training": {"seed": 0, "rows_per_step": 4}}, "training.rows_per_step: 2 → 4"),
+    ],
+)
+def test_changed_data_seed_or_shape_are_refused_by_name(run, identity, named):
+    with pytest.raises(ConfigError, match=named):
+        resumed(run, identity)
+
+
+def test_a_changed_identity_is_refused_even_before_the_first_checkpoint(run):
+    for step in (3, 6):
+        shutil.rmtree(run.path / f"checkpoint-{step}")
+    with pytest.raises(ConfigError, match=r"training\.seed: 0 → 1"):
+        resumed(run, {**IDENTITY, "training": {"seed": 1, "rows_per_step": 2}})
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [Stage("one", 5, {"a": 1}), STAGES[1]],
+        [Stage("one", 4, {"b": 1}), STAGES[1]],
+        [STAGES[0], Stage("two", 8, {"a": 1, "b": 2})],
+        [Stage("uno", 4, {"a": 1}), STAGES[1]],
+    ],
+    ids=["a longer first stage", "other data", "another mix of the stage under way", "another name"],
+)
+def test_stages_that_would_have_drawn_other_rows_so_far_are_refused(run, stages):
+    with pytest.raises(ConfigError, match=r"the stages before step 6 changed: .*stages after that step may change"):
+        resumed(run, stages=stages)
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [STAGES[0], Stage("two", 20, {"a": 1, "b": 1})],
+        [STAGES[0], Stage("two", 6, {"a": 1, "b": 1})],
+        [STAGES[0], Stage("two", 6, {"a": 1, "b": 1}), Stage("three", 9, {"b": 1})],
+    ],
+    ids=["a longer last stage", "an end right here", "a new stage"],
+)
+def test_what_comes_after_the_checkpoint_may_change(run, stages):
+    assert resumed(run, stages=stages).counters.step == 6
+
+
+def test_a_run_that_is_beyond_the_last_stage_is_refused(run):
+    with pytest.raises(ConfigError, match="the run is at step 6, beyond the last stage, which ends at 5"):
+        resumed(run, stages=[STAGES[0], Stage("two", 5, {"a": 1, "b": 1})])
+
+
+def test_the_folder_is_made_as_it_was_at_the_checkpoint(run):
+    run.write_json(run.result, {"max_steps": 7})
+    (run.trainer_private / "checkpoint-7").mkdir()
+    (run.path / "checkpoint-6" / "model.safetensors").write_text("weigh")
+    prepare_run_directory(run, resumed(run))
+    assert sorted(path.name for path in run.path.iterdir()) == [
+        "checkpoint-3",
+        "damaged-checkpoint-6",
+        "latest",
+        "manifest.json",
+        "metrics.jsonl",
+    ]
+    assert [row["step"] for row in read_metrics(run.metrics)] == [1, 2, 3]
+
+
+def test_damaged_lines_of_the_metrics_cost_no_others_and_are_told(run, capsys):
+    lines = run.metrics.read_bytes().splitlines(keepends=True)
+    damaged = b"".join([lines[0], b"{\xff}\n", b"7\n", *lines[3:]])
+    run.metrics.write_bytes(damaged)
+    prepare_run_directory(run, resumed(run))
+    assert [row["step"] for row in read_metrics(run.metrics)] == [1, 4, 5, 6]
+    assert (run.path / "damaged-metrics.jsonl").read_bytes() == damaged
+    assert capsys.readouterr().err == (
+        "metrics.jsonl has line 2 and 1 more damaged; as it was it is kept as damaged-metrics.jsonl\n"
+        "metrics.jsonl has nothing of step 2 and 1 more, so plots and warnings know less\n"
+    )
+
+
+def test_lines_that_are_gone_are_told(run, capsys):
+    run.metrics.unlink()
+    prepare_run_directory(run, resumed(run))
+    assert "metrics.jsonl has nothing of step 1 and 5 more" in capsys.readouterr().err
+
+
+def test_a_folder_in_which_something_is_being_written_is_not_cleared(run):
+    other = "import sys; from pathlib import Path; from posttrain.base.output_lock import own_output\n"
+    hold = "with own_output(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()"
+    command = [sys.executable, "-c", other + hold, run.path / "merged"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with pytest.raises(ConfigError, match=rf"cannot be replaced: merged in it is being .* process {holder.pid} "):
+            prepare_run_directory(run, BEGINNING)
+        assert (run.path / "checkpoint-6").is_dir()
+        holder.communicate()
+
+
+def test_a_start_from_the_beginning_empties_the_folder(run):
+    prepare_run_directory(run, BEGINNING)
+    assert list(run.path.iterdir()) == []

@@ -1,0 +1,283 @@
+"""What `--dry-run` says a run costs: counts that are worked by hand, what grows with what, and the lines it prints."""
+
+import json
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from posttrain.config.load import load_config
+from posttrain.config.sections.training import TrainingConfig
+from posttrain.train.plan import show_estimate
+from posttrain.train.estimate import Batch, Estimate, Work, available_bytes, estimate, estimate_line, flops, peak_bytes, sampled_steps, step_seconds
+from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.train.model_shape import ModelShape, TrainedModel, Weights, read_shape
+from posttrain.train.probe import Kept, KeptBytes, Probe, Seconds
+from posttrain.errors import ModelError
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.plan import show_plan
+
+# Of the tiny model, for each layer: four maps of 64 × 64, three of 64 × 128; the embedding is tied to the head.
+LAYER = 4 * 64 * 64 + 3 * 64 * 128
+ADAPTER = 4 * 8 * (64 + 64) + 3 * 8 * (64 + 128)
+EMBEDDING, NORMS = 384 * 64, 5 * 64
+
+SHAPE = ModelShape(
+    layers=2,
+    in_layers=Weights(frozen=2 * LAYER, trained=2 * ADAPTER),
+    head=Weights(frozen=EMBEDDING, trained=0),
+    attention=2 * 64,
+    hidden=64,
+    vocabulary=384,
+    everything=Weights(2 * LAYER + EMBEDDING + NORMS, 2 * ADAPTER),
+    weight_bytes=4 * (2 * LAYER + EMBEDDING + NORMS + 2 * ADAPTER),
+    state_bytes=8 * 2 * ADAPTER,
+)
+KEPT = KeptBytes(Kept(10.0, 5000.0, 2.0), Kept(10.0, 100.0, 1.0), by_head=128.0, residual=2)
+SECONDS = Seconds(rows=4, width=64, layer=0.01, around=0.001, head=1e-5, update=1e-9)
+
+batches = st.builds(
+    Batch, rows=st.integers(1, 16), width=st.integers(8, 512), trained=st.integers(1, 8), has_gradient=st.just(True)
+)
+
+
+@pytest.fixture
+def trained(tiny_model: Path, tmp_path: Path) -> Callable[..., TrainedModel]:
+    """`trained(key=value, …)` is what a config of 3 steps trains, whose keys are changed so."""
+
+    def of(**changes: Any) -> TrainedModel:
+        return TrainedModel.of(load_config(write_config(tmp_path, tiny_model, **changes), SFTConfig), steps=3)
+
+    return of
+
+
+def write_config(folder: Path, base: Path, /, **changes: Any) -> Path:
+    (folder / "rows.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"{n}?", "completion": "ten " * n}) + "\n" for n in range(1, 9))
+    )
+    config = {
+        "model": {"name": str(base), "dtype": "float32"},
+        "lora": {"r": 8},
+        "datasets": {"rows": {"path": "rows.jsonl"}},
+        "stages": [{"name": "all", "until_step": 3, "mix": {"rows": 1}}],
+        "training": {"rows_per_step": 4, "micro_batch_size": 2},
+        "run": {"output_dir": str(folder / "runs")},
+        **changes,
+    }
+    path = folder / "sft.yaml"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def test_the_weights_of_a_model_with_an_adapter_are_counted_without_its_weights(trained):
+    assert read_shape(trained()) == SHAPE
+
+
+def test_without_an_adapter_every_weight_is_trained(trained):
+    shape = read_shape(trained(lora=None, training={"optimizer": "sgd", "gradient_checkpointing": True}))
+    assert (shape.in_layers, shape.head) == (Weights(0, 2 * LAYER), Weights(0, EMBEDDING))
+    assert shape.everything == Weights(0, 2 * LAYER + EMBEDDING + NORMS)
+    assert shape.state_bytes == 0
+    assert shape.checkpointing
+
+
+def test_only_the_modules_that_have_an_adapter_are_trained(trained):
+    shape = read_shape(trained(lora={"r": 4, "target_modules": ["q_proj", "v_proj"]}))
+    assert shape.in_layers == Weights(2 * LAYER, 2 * 2 * 4 * (64 + 64))
+
+
+def test_an_embedding_that_is_trained_in_full_trains_the_head_that_is_tied_to_it(trained):
+    shape = read_shape(trained(lora={"r": 8, "modules_to_save": ["embed_tokens"]}))
+    assert shape.head == Weights(0, EMBEDDING)
+
+
+def test_added_tokens_are_in_the_vocabulary(trained, tiny_model):
+    # 380 tokens in 384 rows: seven more need three rows more.
+    model = {"name": str(tiny_model), "added_tokens": [f"<{n}>" for n in range(7)]}
+    assert read_shape(trained(model=model)).vocabulary == 387
+
+
+def test_experts_are_not_guessed_at(trained, tiny_model, tmp_path):
+    from transformers import AutoTokenizer, MixtralConfig
+
+    shape: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    MixtralConfig(vocab_size=384, num_key_value_heads=2, num_local_experts=2, **shape).save_pretrained(tmp_path / "moe")
+    AutoTokenizer.from_pretrained(tiny_model).save_pretrained(tmp_path / "moe")
+    with pytest.raises(ModelError, match="experts"):
+        read_shape(trained(model={"name": str(tmp_path / "moe")}, lora=None))
+
+
+def test_the_arithmetic_of_a_pass_is_that_of_the_book():
+    # 16 tokens. Forwards 2 for each weight; backwards 2 for each, and 2 more for those of the adapter. Attention: of
+    # 2 rows 64 pairs each and 2 layers of 4 heads of 16, 2 forwards and 4 backwards.
+    forward = 2 * 16 * (81_920 + 17_408) + 2 * 2 * 64 * 128
+    backward = 2 * 16 * (81_920 + 2 * 17_408) + 4 * 2 * 64 * 128
+    assert (forward, backward) == (3_211_264, 3_801_088)
+    batch = Batch(rows=2, width=8, trained=5)
+    assert flops(SHAPE, batch) == forward + backward
+    assert flops(SHAPE, Batch(2, 8, 5, has_gradient=False)) == forward
+    assert flops(checkpointed(SHAPE), batch) == 2 * forward + backward
+
+
+def checkpointed(shape: ModelShape) -> ModelShape:
+    return ModelShape(**{**vars(shape), "checkpointing": True})
+
+
+def test_a_step_like_the_measured_one_takes_what_was_measured():
+    # 2 layers of 10 ms, 1 ms around them, 100 tokens of 10 µs in the head, 17,408 trained weights of 1 ns.
+    found = step_seconds(SHAPE, SECONDS, [[Batch(4, 64, trained=100)]])
+    assert found == pytest.approx(2 * 0.01 + 0.001 + 100 * 1e-5 + 17_408e-9)
+    compiled = ModelShape(**{**vars(SHAPE), "compiled": True})
+    assert step_seconds(compiled, SECONDS, [[Batch(4, 64, trained=100)]]) < found
+
+
+@given(batches, st.integers(0, 8), st.integers(0, 64))
+def test_more_rows_and_more_tokens_cost_more(batch: Batch, rows: int, tokens: int):
+    more = Batch(batch.rows + rows, batch.width + tokens, batch.trained)
+    assert step_seconds(SHAPE, SECONDS, [[more]]) >= step_seconds(SHAPE, SECONDS, [[batch]])
+    assert peak_bytes(SHAPE, KEPT, [[more]]) >= peak_bytes(SHAPE, KEPT, [[batch]])
+
+
+@given(batches, batches)
+def test_two_passes_whose_gradient_is_computed_together_keep_more_than_each_of_them(one: Batch, other: Batch):
+    both = peak_bytes(SHAPE, KEPT, [[one, other]])
+    assert both > max(peak_bytes(SHAPE, KEPT, [[batch]]) for batch in (one, other))
+    # What is asked without gradient keeps nothing.
+    asked = Batch(other.rows, other.width, one.trained, has_gradient=False)
+    assert peak_bytes(SHAPE, KEPT, [[one, asked]]) == peak_bytes(SHAPE, KEPT, [[one]])
+
+
+@given(batches, batches)
+def test_gradients_stay_from_one_micro_batch_to_the_next(one: Batch, other: Batch):
+    apart = max(peak_bytes(SHAPE, KEPT, [[batch]]) for batch in (one, other))
+    assert peak_bytes(SHAPE, KEPT, [[one], [other]]) == pytest.approx(apart + 4 * 17_408)
+
+
+@given(batches)
+def test_checkpointing_takes_more_time_and_on_more_layers_less_memory(batch: Batch):
+    deep = ModelShape(**{**vars(SHAPE), "layers": 8})
+    assert peak_bytes(checkpointed(deep), KEPT, [[batch]]) < peak_bytes(deep, KEPT, [[batch]])
+    assert flops(checkpointed(deep), batch) > flops(deep, batch)
+
+
+@given(st.integers(1, 10_000))
+def test_steps_are_looked_at_from_the_first_to_the_last(count: int):
+    steps = sampled_steps(count)
+    assert (steps[0], steps[-1]) == (0, count - 1)
+    assert len(steps) == min(count, 100)
+    assert steps == sorted(set(steps))
+
+
+@pytest.mark.parametrize("lora", [{"r": 8}, None])
+def test_what_is_kept_of_a_large_pass_follows_from_small_ones(trained, lora):
+    of = trained(lora=lora)
+    kept, layers = Probe(of, read_shape(of), "cpu").kept_bytes(), 2
+    expected = layers * kept.by_layer.growing(3, 100) + kept.around.growing(3, 100) + kept.by_head * 60
+    assert bytes_kept_by(of.build("cpu"), rows=3, width=100, labelled=60) == pytest.approx(expected, rel=0.03)
+
+
+def bytes_kept_by(model: Any, rows: int, width: int, labelled: int) -> int:
+    """What autograd says to keep of a pass, each storage once and without the weights."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    ids = torch.arange(rows * width).view(rows, width) % 380
+    labels = torch.full_like(ids, -100)
+    labels.view(-1)[:labelled] = 1
+    head = LabelledHead(model)
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        head.token_losses(model, ids, labels).sum()
+    for parameter in model.parameters():
+        storages.pop(parameter.untyped_storage().data_ptr(), None)
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def test_the_memory_of_a_run_is_within_a_factor_of_what_was_said(trained, tiny_model, tmp_path):
+    said = estimate(trained(), Work([[[Batch(2, 40, 20)]]], 3), timed=False).bytes
+    code = (
+        "import sys; from pathlib import Path; from posttrain.config.load import load_config; "
+        "from posttrain.sft.config import SFTConfig; from posttrain.sft.train import train; "
+        "train(load_config(Path(sys.argv[1]), SFTConfig), 'run'); "
+        "from posttrain.runs.peak_memory import peak_memory_bytes; print(peak_memory_bytes())"
+    )
+    config = write_config(tmp_path, tiny_model, training={"rows_per_step": 4, "micro_batch_size": 2, "compile": False})
+    done = subprocess.run([sys.executable, "-c", code, str(config)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert 2 / 3 < said / int(done.stdout.split()[-1]) < 3 / 2
+
+
+def test_a_limit_of_the_process_is_all_that_there_is():
+    code = (
+        "import resource; from posttrain.train.estimate import available_bytes; "
+        "hard = resource.getrlimit(resource.RLIMIT_AS)[1]; before = available_bytes('cpu'); "
+        "resource.setrlimit(resource.RLIMIT_AS, (12 << 30, hard)); print(available_bytes('cpu'), before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    limited, before = map(float, done.stdout.split())
+    assert 0 < limited <= min(before * 1.1, 12 << 30)
+    assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+    assert available_bytes("cpu") > 0
+
+
+def found(**changes: Any) -> Estimate:
+    values = {"seconds": [40.0, 44.0], "before": 0.0, "count": 100, "bytes": 2**31, "available": 2**33}
+    return Estimate(**{**values, "on_cuda": False, "longest": 300, **changes})
+
+
+def test_the_line_says_seconds_hours_and_memory():
+    assert estimate_line(found()) == (
+        "estimate        about 42 s per step (40 s to 44 s), 70 min in all, without evaluations; "
+        "2.0 GiB of memory, of 8.0 that are free"
+    )
+    assert "3 h 03 min in all and 4 min before for the reference" in estimate_line(
+        found(seconds=[1.1], count=10_000, before=240)
+    )
+    assert estimate_line(found(seconds=[], on_cuda=True)).endswith("free; seconds are known on a CPU only")
+    assert "11.6 days in all" in estimate_line(found(seconds=[1000.0], count=1000))
+
+
+def test_where_memory_is_short_the_plan_warns_and_says_what_to_change(trained, tiny_model, tmp_path, capsys):
+    config = load_config(write_config(tmp_path, tiny_model), SFTConfig)
+    show_estimate(config, lambda: found(bytes=2**34))
+    shown = capsys.readouterr().err
+    assert "WARNING         that is more memory than there is" in shown
+    assert "                training.micro_batch_size: 2 → 1 (" in shown
+    show_estimate(config, found)
+    assert "WARNING" not in capsys.readouterr().err
+
+
+def test_a_plan_does_not_fail_for_its_estimate(capsys):
+    def fail() -> Estimate:
+        raise ValueError("this model is\nof no known kind")
+
+    show_estimate(TrainingConfig(), fail)
+    assert capsys.readouterr().err == "estimate        none: this model is\n"
+
+
+@pytest.mark.parametrize("changes", [{}, {"lora": None}, {"training": {"gradient_checkpointing": True}}])
+def test_a_dry_run_says_what_the_run_would_cost(tiny_model, tmp_path, capsys, changes):
+    show_plan(load_config(write_config(tmp_path, tiny_model, **changes), SFTConfig), "run")
+    line = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("estimate"))
+    number = r"[\d.]+(e-\d+)?"
+    assert re.fullmatch(
+        rf"estimate        about {number} s per step \({number} s to {number} s\), {number} s in all, without "
+        rf"evaluations; {number} GiB of memory, of {number} that are free",
+        line,
+    )
