@@ -92,8 +92,8 @@ def files(options: argparse.Namespace, folder: Path) -> tuple[Path, Path]:
 
 def prepared(settings: Any) -> tuple[Any, Any]:
     """Data and tokenizer of the toolkit."""
-    from posttrain.models.load import choose_backend
     from posttrain.dpo.data import prepare_data
+    from posttrain.models.load import choose_backend
 
     tokenizer = choose_backend(settings.model).load_tokenizer(settings.model, chatml=True)
     return prepare_data(settings, tokenizer, lambda line: None), tokenizer
@@ -101,11 +101,11 @@ def prepared(settings: Any) -> tuple[Any, Any]:
 
 def train_with_toolkit(options: argparse.Namespace, reference: str, dtype: str = "auto") -> dict[str, Any]:
     """The toolkit's numbers; the reference's cache starts empty."""
+    from posttrain.dpo.build import build_trainer
     from posttrain.models.backend import TrainingSettings
     from posttrain.models.load import choose_backend
     from posttrain.runs.counters import RunCounters
     from posttrain.runs.directory import RunDirectory
-    from posttrain.dpo.build import build_trainer
 
     with tempfile.TemporaryDirectory() as name:
         settings = config(options, Path(name), reference, dtype)

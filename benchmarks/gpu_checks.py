@@ -141,8 +141,8 @@ def _with_a_random_adapter(options: argparse.Namespace) -> Any:
 def _engine(options: argparse.Namespace, sync: Any, *, sleeps: bool = False) -> Any:
     from transformers import AutoTokenizer
 
-    from posttrain.models.devices import compute_dtype, training_device
     from posttrain.inference.vllm_load import VllmOptions
+    from posttrain.models.devices import compute_dtype, training_device
     from posttrain.rl.rollout.vllm import VllmRolloutEngine
 
     end = AutoTokenizer.from_pretrained(options.model).eos_token_id

@@ -21,6 +21,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+pytest_plugins = ["conversation_fixtures"]
+
 # Text that the tiny tokenizer learns its merges from.
 _CORPUS = [
     "system\nuser\nassistant\nYou are a helpful assistant.\n",
@@ -42,6 +44,13 @@ def users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | None
         for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
             environment.delenv(name, raising=False)
         yield before
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """Where the tokenised rows of one test are kept, so that no other test's are found there."""
+    monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "tokenized"
 
 
 @pytest.fixture(scope="session")

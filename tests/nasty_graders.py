@@ -8,8 +8,8 @@ import sys
 import time
 from typing import Literal
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Abstain, Grader, Score
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import DataError
 
 

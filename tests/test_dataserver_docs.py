@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from running import BIN
 from posttrain.config.load import load_config
 from posttrain.dataserver.config.dataserver import DataserverConfig
+from running import BIN
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "dataserver.md").read_text(encoding="utf-8")

@@ -10,12 +10,12 @@ from typing import get_args
 import pytest
 import yaml
 
-from running import BIN
-from test_dataserver_docs import blocks
 from posttrain.config.load import load_config
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.config.methods import AnyMethod
 from posttrain.dpo.losses import _LOSSES
+from running import BIN
+from test_dataserver_docs import blocks
 
 PAGE = (Path(__file__).parent.parent / "docs" / "dpo.md").read_text(encoding="utf-8")
 COMMANDS = [

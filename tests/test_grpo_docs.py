@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from posttrain.rl.clock import Clock
+from posttrain.rl.presets import PRESETS
 from running import BIN
 from test_dataserver_docs import blocks
-from posttrain.rl.presets import PRESETS
-from posttrain.rl.clock import Clock
 
 PAGE = (Path(__file__).parent.parent / "docs" / "grpo.md").read_text(encoding="utf-8")
 COMMANDS = [

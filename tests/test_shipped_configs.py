@@ -10,11 +10,11 @@ from pydantic import BaseModel
 
 from posttrain.config.load import load_config, read_raw
 from posttrain.config.schema import schema_of, sections
-from posttrain.models.location import PACKAGED
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.plan import show_plan as show_dataserver_plan
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.plan import show_plan as show_dpo_plan
+from posttrain.models.location import PACKAGED
 from posttrain.predict.config import PredictConfig
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.plan import show_plan as show_rl_plan

@@ -63,19 +63,19 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("module", LIGHT)
 def test_a_light_module_loads_nothing_heavy(module: str):
     code = "import importlib, sys; importlib.import_module(sys.argv[1]); print(*sys.modules)"
-    finished = run(sys.executable, code, f"toolkit.{module}")
+    finished = run(sys.executable, code, f"posttrain.{module}")
     assert finished.returncode == 0, finished.stderr
     assert set(HEAVY).isdisjoint(finished.stdout.split())
 
 
 def test_the_base_install_has_all_that_light_modules_load(base: Path):
-    code = "import importlib, sys; [importlib.import_module(f'toolkit.{module}') for module in sys.argv[1:]]"
+    code = "import importlib, sys; [importlib.import_module(f'posttrain.{module}') for module in sys.argv[1:]]"
     assert run(base, code, *LIGHT).stderr == ""
 
 
 def test_the_dataserver_loads_nothing_that_trains():
     files = sorted((PACKAGE / "dataserver").rglob("[!_]*.py"))
-    modules = [".".join(("toolkit", *file.relative_to(PACKAGE).with_suffix("").parts)) for file in files]
+    modules = [".".join(("posttrain", *file.relative_to(PACKAGE).with_suffix("").parts)) for file in files]
     code = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]; print(*sys.modules)"
     finished = run(sys.executable, code, *modules)
     assert finished.returncode == 0, finished.stderr

@@ -3,16 +3,17 @@
 import re
 from pathlib import Path
 
-from rl.rl_runs import write_run
 from runs.small_sft import write_sft_run
+
 from posttrain.config.load import load_config
 from posttrain.config.sections.training import TrainingConfig
-from posttrain.train.training_watchdogs import training_watchdogs
-from posttrain.train.watchdogs import Watchdog
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.watchdogs import rl_watchdogs
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.watchdogs import sft_watchdogs
+from posttrain.train.training_watchdogs import training_watchdogs
+from posttrain.train.watchdogs import Watchdog
+from rl.rl_runs import write_run
 
 PAGE = Path(__file__).parents[1] / "docs" / "watchdogs.md"
 

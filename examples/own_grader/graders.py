@@ -1,7 +1,7 @@
 """Two graders of one's own: a function, and a class with parameters."""
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Abstain, Score
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 
 def names_the_city(item: GradeInput) -> Score:

@@ -7,7 +7,16 @@ import sys
 
 import pytest
 
-from posttrain.base.files import atomic_rename_dir, atomic_write_bytes, atomic_write_text, atomic_writer, content_digest, fsync_tree, require_file, temporary_sibling
+from posttrain.base.files import (
+    atomic_rename_dir,
+    atomic_write_bytes,
+    atomic_write_text,
+    atomic_writer,
+    content_digest,
+    fsync_tree,
+    require_file,
+    temporary_sibling,
+)
 from posttrain.errors import DataError
 
 

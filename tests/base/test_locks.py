@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.runs.directory import RunDirectory, clear_run_directory, own_run_directory
 from posttrain.base.locks import HeldError, ProcessLock, holder_of
 from posttrain.errors import ConfigError
+from posttrain.runs.directory import RunDirectory, clear_run_directory, own_run_directory
 
 # Takes the lock, does what else is asked for, says that it has, and waits for the end of its input.
 HOLD = """

@@ -212,5 +212,5 @@ def test_no_deep_learning_library_is_loaded(config: Path, tmp_path: Path):
         check=True,
     )
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
-    assert {"toolkit", "pebble"} <= loaded
+    assert {"posttrain", "pebble"} <= loaded
     assert not {"torch", "transformers", "datasets", "trl", "peft", "vllm"} & loaded

@@ -19,8 +19,8 @@ from dataserver.offline.offline_cases import (
     write_lines,
 )
 from dataserver.serving import a_config, gold_of, serving, until
-from running import BIN
 from posttrain.dataserver.journal.config import JournalConfig
+from running import BIN
 
 TEXTS = ("1 0", "0 1", "0.5 0.5", "1 abstain")
 OTHER_WEIGHTS = ("--set", "datasets.sums.graders={one: 3, two: 1}", "--set", "datasets.sums.on_missing_score=zero")
@@ -225,7 +225,7 @@ def test_a_journal_is_left_as_it_was_and_no_deep_learning_library_is_loaded(fold
         check=True,
     )
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in finished.stderr.splitlines()}
-    assert {"toolkit", "sqlalchemy"} <= loaded
+    assert {"posttrain", "sqlalchemy"} <= loaded
     assert not {"torch", "transformers", "datasets", "trl", "peft", "vllm"} & loaded
     assert contents(folder) == before
 

@@ -9,8 +9,8 @@ import pytest
 from refusals import contents, the_one_error
 from typer.testing import CliRunner
 
-from running import BIN
 from posttrain.cli.sft import main
+from running import BIN
 
 Refusal = Callable[..., str]
 

@@ -7,8 +7,8 @@ import pytest
 from pydantic import Discriminator, Field, Tag, ValidationError, field_validator
 from sample_config import Grader, MathGrader, Sample, Stage
 
-from posttrain.config.keys import dotted
 from posttrain.config.errors import find_problems
+from posttrain.config.keys import dotted
 from posttrain.config.strict import StrictModel
 
 

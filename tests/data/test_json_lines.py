@@ -6,7 +6,8 @@ import tracemalloc
 
 import pytest
 
-from posttrain.data.json_lines import Line, append_jsonl, json_line, read_json, read_jsonl, write_jsonl
+from posttrain.base.strict_json import json_line
+from posttrain.data.json_lines import Line, append_jsonl, read_json, read_jsonl, write_jsonl
 
 GOOD = b'{"a": 1}'
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from posttrain.conversation.masks import TokenRow
 from posttrain.data import splits
 from posttrain.data.ledger import Ledger
-from posttrain.conversation.masks import TokenRow
 from posttrain.data.splits import held_out_rows, split_each
 from posttrain.data.tokenized import TokenizedDataset, from_rows
 

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from posttrain.config.sections.datasets import DatasetConfig
 from posttrain.base.files import content_digest
-from posttrain.data.json_lines import write_jsonl
+from posttrain.config.sections.datasets import DatasetConfig
 from posttrain.conversation.messages import Conversation, Message
+from posttrain.data.json_lines import write_jsonl
 from posttrain.data.records import Columns
 from posttrain.data.sources import open_source, read_records
 from posttrain.errors import DataError

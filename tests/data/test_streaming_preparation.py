@@ -13,17 +13,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from posttrain.data import preparation
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import ColumnsConfig
 from posttrain.conversation.encoder import conversation_encoder
-from posttrain.data.ledger import Ledger
 from posttrain.conversation.masks import TokenRow, trained_ends
+from posttrain.conversation.truncation import Outcome, truncate
+from posttrain.data import preparation
+from posttrain.data.ledger import Ledger
 from posttrain.data.records import Columns
 from posttrain.data.sources import read_records
 from posttrain.data.splits import content_hash
 from posttrain.data.tokenized import TokenizedDataset
-from posttrain.conversation.truncation import Outcome, truncate
 from posttrain.errors import DataError
 
 

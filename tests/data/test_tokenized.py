@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.data.ledger import Ledger
 from posttrain.conversation.masks import TokenRow
+from posttrain.data.ledger import Ledger
 from posttrain.data.token_arrays import TokenArrays
 from posttrain.data.tokenized import TokenizedDataset, cache_key, concatenate, from_rows, load, new_dataset
 

@@ -17,8 +17,8 @@ import httpx
 import psutil
 import yaml
 
-from running import BIN
 from posttrain.dataserver.schemas import GradeResponse, Sample, SampleResponse
+from running import BIN
 
 _START_SECONDS = 60.0
 

@@ -13,13 +13,13 @@ from pydantic import ValidationError
 
 from posttrain.config.dump import to_yaml
 from posttrain.config.load import load_config
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.config.dataserver import DataserverConfig, RLStageConfig, strided_stages
 from posttrain.dataserver.config.datasets import FileDataset, ReasoningGymDataset
 from posttrain.dataserver.config.names import GraderCheck, find_grader
 from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.graders.contains import Contains
 from posttrain.dataserver.graders.string_exact import StringExact
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 ROOT = Path("/data")
 

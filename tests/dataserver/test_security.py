@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from dataserver.serving import Server, a_config, serving
-from running import BIN
 from posttrain.config.load import load_config
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.serving import ListenConfig
 from posttrain.errors import ConfigError
+from running import BIN
 
 TOKEN = "canary-8d1f-token-päss"
 ASKED_BY_ALL = ["/healthz", "/readyz"]

@@ -10,14 +10,14 @@ from typing import Any
 
 import yaml
 
-from running import BIN
 from posttrain.config.load import load_config
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.data import PreferenceData, prepare_data
 from posttrain.models.backend import LoadedModel, TrainingSettings
 from posttrain.models.load import choose_backend
 from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory
-from posttrain.dpo.config.dpo import DPOConfig
-from posttrain.dpo.data import PreferenceData, prepare_data
+from running import BIN
 
 # Four pairs of uneven lengths, each of a prompt of its own.
 PAIRS = [

@@ -17,14 +17,14 @@ from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 from dpo.dpo_runs import TRAINING, Built, build, training_rows, write_run
-from running import metrics
 from posttrain.config.load import load_config
 from posttrain.conversation.masks import TokenRow
-from posttrain.runs.directory import RunDirectory
 from posttrain.data.tokenized import TokenizedDataset, from_rows
-from posttrain.train.arguments import trainer_arguments
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.data import PreferenceData
+from posttrain.runs.directory import RunDirectory
+from posttrain.train.arguments import trainer_arguments
+from running import metrics
 
 # One pair at a time: TRL takes the mean likelihood over the tokens of a whole batch, we over each answer's.
 ONE_BY_ONE = {**TRAINING, "rows_per_step": 1, "micro_batch_size": 1}

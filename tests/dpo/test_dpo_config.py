@@ -8,10 +8,10 @@ import yaml
 
 from posttrain.config.load import load_config
 from posttrain.config.reference import undocumented_fields
-from posttrain.runs.trained_run import load_trained_run
 from posttrain.dpo.config.data import LabelledAnswers, PairsDataset, TwoFilesDataset
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.errors import ConfigError
+from posttrain.runs.trained_run import load_trained_run
 
 STAGES = [{"name": "all", "until_step": 4, "mix": {"pairs": 1}}]
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from posttrain.conversation.masks import TokenRow
 from posttrain.data import tokenized
 from posttrain.data.ledger import Ledger
-from posttrain.conversation.masks import TokenRow
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset, concatenate
 

@@ -10,9 +10,9 @@ import pytest
 
 from posttrain.config.load import load_config, read_raw
 from posttrain.config.schema import json_schema, schema_of, sections
-from posttrain.models.location import PACKAGED
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.plan import show_plan
+from posttrain.models.location import PACKAGED
 from posttrain.predict.config import PredictConfig
 
 ROOT = Path(__file__).parents[2]

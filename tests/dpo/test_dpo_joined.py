@@ -19,17 +19,17 @@ from transformers import (
     MistralForCausalLM,
 )
 
+from posttrain.conversation.masks import IGNORED_LABEL, TokenRow
 from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.ledger import Ledger
-from posttrain.conversation.masks import IGNORED_LABEL, TokenRow
 from posttrain.data.tokenized import TokenizedDataset, from_rows
-from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.dpo.batches import numbered_rows
 from posttrain.dpo.datasets import PairedDataset
 from posttrain.dpo.joined import inputs_of, takes_joined_rows
 from posttrain.dpo.passes import Pass, Text, plan_passes
 from posttrain.dpo.rows import RunRows
 from posttrain.dpo.scores import answer_logprobs
+from posttrain.models.kernels.labelled_head import LabelledHead
 
 N = IGNORED_LABEL
 # A prompt of 3 tokens with answers of 2 and 3, and one row by itself. The last token of a row is only predicted.

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from dpo.dpo_runs import TRAINING, Built, build, run, training_rows, write_run
-from running import metrics
 from posttrain.base.cache import cache_dir
 from posttrain.dpo import scores
 from posttrain.dpo.scores import AskedModel
+from running import metrics
 
 ROWS = [{"prompt": f"{number}?", "chosen": "one " * (number % 5 + 1), "rejected": "two"} for number in range(40)]
 

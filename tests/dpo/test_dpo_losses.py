@@ -1,17 +1,29 @@
 """The losses by hand: two pairs, whose log-ratios are chosen so that they can be checked with a pocket calculator."""
 
 import math
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.dpo.config.compared_methods import APODownMethod, APOZeroMethod, DPOMethod, EXOMethod, HingeMethod, IPOMethod, KTOMethod, RobustMethod
-from posttrain.dpo.config.methods import AnyMethod
+from posttrain.dpo.config.compared_methods import (
+    APODownMethod,
+    APOZeroMethod,
+    DPOMethod,
+    EXOMethod,
+    HingeMethod,
+    IPOMethod,
+    KTOMethod,
+    RobustMethod,
+)
 from posttrain.dpo.config.mixtures import DPOPart, MixtureMethod, SFTPart, SimPOPart
 from posttrain.dpo.config.reference_free_methods import CPOMethod, ORPOMethod, SimPOMethod
 from posttrain.dpo.losses import SequenceScores, implied_rewards, kto_divergence, kto_losses, pair_losses
+
+if TYPE_CHECKING:
+    from posttrain.dpo.config.methods import AnyMethod
 
 # Pair 1: r_w = −10 + 12 = 2 and r_l = −20 + 19 = −1, so Δ = 3; 4 and 10 tokens, so −2.5 and −2 nats per token.
 # Pair 2: r_w = −6 + 5 = −1 and r_l = −3 + 4 = 1, so Δ = −2; 2 and 3 tokens, so −3 and −1 nats per token.

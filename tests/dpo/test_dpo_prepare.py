@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posttrain.conversation.chat_template import chatml_template
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import DatasetConfig
+from posttrain.conversation.chat_template import chatml_template
 from posttrain.data.preparation import prepare_dataset
 from posttrain.data.splits import held_out_rows
 from posttrain.data.tokenized import TokenizedDataset

@@ -14,15 +14,15 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from dpo.dpo_runs import TRAINING, Built, build, training_rows, write_run
-from running import metrics
 from posttrain.base.cache import cache_dir
 from posttrain.config.load import load_config
-from posttrain.train.sharding import require_whole_model
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.frozen import without_dropout
 from posttrain.dpo.plan import show_plan
 from posttrain.dpo.train import train
 from posttrain.errors import ConfigError, ModelError
+from posttrain.train.sharding import require_whole_model
+from running import metrics
 
 KTO = {"type": "kto"}
 

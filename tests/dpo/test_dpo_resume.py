@@ -8,12 +8,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from dpo.dpo_runs import COMMAND, HELD_OUT, TRAINING, build, run, write_rows, write_run
-from running import kill_after, metrics
 from posttrain.base.cache import cache_dir
 from posttrain.config.load import load_config
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.train import train
 from posttrain.errors import ConfigError
+from running import kill_after, metrics
 
 STAGES = [{"name": "one", "until_step": 4, "mix": {"a": 1}}, {"name": "two", "until_step": 8, "mix": {"a": 1}}]
 SECTIONS: dict[str, Any] = {

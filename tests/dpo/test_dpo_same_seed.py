@@ -5,9 +5,9 @@ import subprocess
 from pathlib import Path
 
 from dpo.dpo_runs import COMMAND, write_run
-from running import metrics
 from posttrain.inspect.diff import compare
 from posttrain.inspect.folders import read_run
+from running import metrics
 
 
 def test_the_same_command_twice_gives_the_same_numbers(tmp_path: Path, tiny_model: Path):

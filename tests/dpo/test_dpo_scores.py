@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from posttrain.data.ledger import Ledger
 from posttrain.conversation.masks import TokenRow
+from posttrain.data.ledger import Ledger
 from posttrain.data.tokenized import TokenizedDataset, from_rows
-from posttrain.train.batches import pad_rows
-from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset
 from posttrain.dpo.passes import Pass, Text, plan_passes
 from posttrain.dpo.rows import MismatchedRows, RunRows, partners
 from posttrain.dpo.scores import AskedModel, RowScorer, answer_logprobs
+from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.train.batches import pad_rows
 
 # Prompts of 3, 1 and 2 tokens with answers of 2, 4 and 1, and a token behind the last one that is no answer.
 ROWS = [([5, 6, 7], [20, 21]), ([8], [22, 23, 24, 25]), ([9, 10], [26])]

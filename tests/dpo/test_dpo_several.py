@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from dpo.dpo_runs import write_run
-from running import BIN
 from posttrain.config.load import load_config
 from posttrain.config.sections.model import ModelConfig
 from posttrain.config.sections.several_models import model_labels
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.several import comparison
 from posttrain.errors import ConfigError
+from running import BIN
 
 
 def call(command: str, *arguments: object, expect: int = 0) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from posttrain.data import preparation
 from posttrain.config.sections.chat import ChatConfig
+from posttrain.data import preparation
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.dpo import refused
 from posttrain.dpo.config.data import LabelledAnswers, PairsDataset

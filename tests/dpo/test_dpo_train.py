@@ -11,11 +11,9 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from dpo.dpo_runs import PAIRS, TRAINING, build, training_rows, write_rows, write_run
-from running import metrics
-from posttrain.conversation.chatml import render, text
 from posttrain.config.load import load_config
+from posttrain.conversation.chatml import render, text
 from posttrain.conversation.messages import parse_conversation
-from posttrain.runs.metrics import read_metrics
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.report import preference_results
 from posttrain.dpo.train import train
@@ -24,6 +22,8 @@ from posttrain.merge.run import merge
 from posttrain.predict.job import PredictJob
 from posttrain.predict.run import predict
 from posttrain.predict.weights import choose_weights
+from posttrain.runs.metrics import read_metrics
+from running import metrics
 
 HELD_OUT = {"dataset": {"path": "held_out.jsonl"}, "every": 2}
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from dpo.dpo_runs import HELD_OUT, PAIRS, TRAINING, Built, build, training_rows, write_rows, write_run
-from running import metrics
-from posttrain.runs.metrics import read_metrics
-from posttrain.models.kernels import frozen_head, labelled_head
 from posttrain.dpo.datasets import PairedDataset
 from posttrain.dpo.measures import share_above, summary
+from posttrain.models.kernels import frozen_head, labelled_head
+from posttrain.runs.metrics import read_metrics
+from running import metrics
 
 METHODS: list[dict[str, Any]] = [
     {"type": "dpo"},

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from dpo.dpo_runs import PAIRS, TRAINING, build, training_rows, write_rows, write_run
-from running import metrics
 from posttrain.errors import RunError
+from running import metrics
 
 
 def warnings(run: Path) -> dict[str, list[int]]:

@@ -11,10 +11,10 @@ from hypothesis import assume, given, note, settings
 from faults.forked import After, Ended, ForkedCommands, Happening, What, in_a_process
 from faults.kills import THOROUGH, moments, require_same_runs
 from faults.trainings import LeftAlone, Trial
-from rl.rl_runs import training_rows
-from running import metrics
 from posttrain.runs.checkpoints import complete_checkpoints
 from posttrain.runs.directory import RunDirectory
+from rl.rl_runs import training_rows
+from running import metrics
 
 Alone = Callable[[str], LeftAlone]
 

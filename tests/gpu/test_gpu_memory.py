@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from gpu.cuda_runs import HAS_VLLM, start, write_sft
-from rl.rl_runs import folder_of, run, training_rows, write_run
-from running import metrics
 from posttrain.runs.checkpoints import complete_checkpoints
 from posttrain.runs.directory import RunDirectory
+from rl.rl_runs import folder_of, run, training_rows, write_run
+from running import metrics
 
 pytestmark = pytest.mark.gpu
 
@@ -72,9 +72,9 @@ if HAS_VLLM:
     def test_vllm_leaves_its_memory_to_others_while_it_sleeps(tmp_path: Path, gpu_model: Path) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from posttrain.models.backend import LoadedModel
         from posttrain.inference.engine import GenerationRequest, Sampling
         from posttrain.inference.vllm_load import VllmOptions
+        from posttrain.models.backend import LoadedModel
         from posttrain.rl.rollout.vllm import VllmRolloutEngine
         from posttrain.rl.rollout.weight_sync import MergedWeights
 

@@ -6,16 +6,19 @@ import threading
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from cli.refusals import the_one_error
 from hostile.hostile_values import refusal_of, require_readable
-from running import BIN
 from posttrain.config.load import load_config
 from posttrain.sft.config import SFTConfig
+from running import BIN
+
+if TYPE_CHECKING:
+    import typer
 
 # The commands that read a config, with what else they must be given.
 COMMANDS: dict[str, list[str]] = {

@@ -5,22 +5,24 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
 
 from hostile.hostile_values import NUMBERS, plain_values, profiles, refusal_of, texts, tried
-from test_shipped_configs import ROOT, SHIPPED, TEMPLATES, class_of
 from posttrain.config.load import load_config, read_raw
-from posttrain.runs.trained_run import load_trained_run
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.predict.config import load_predict_config
 from posttrain.rl.config.rl import RLConfig
+from posttrain.runs.trained_run import load_trained_run
 from posttrain.sft.config import SFTConfig
+from test_shipped_configs import ROOT, SHIPPED, TEMPLATES, class_of
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 LOADERS: dict[str, Callable[[Path], object]] = {
     "toolkit-sft": functools.partial(load_config, model=SFTConfig),

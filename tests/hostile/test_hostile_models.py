@@ -13,14 +13,14 @@ import yaml
 
 from hostile.hostile_models import model_with_code
 from hostile.hostile_values import require_readable
-from running import BIN
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.conversation.messages import Conversation, Message
+from posttrain.errors import DataError, ModelError
 from posttrain.models.hf import HfBackend
 from posttrain.models.load import choose_backend
-from posttrain.errors import DataError, ModelError
+from running import BIN
 
 ROW = {"prompt": "What is 1 + 1?", "completion": "2"}
 ALOUD = "model.trust_remote_code: Python code that {name} brings along runs with your rights\n"

@@ -13,22 +13,22 @@ from typer.testing import CliRunner
 
 from cli.refusals import contents, the_one_error
 from hostile.hostile_values import ODD_TEXTS, STEERS, profiles, refusal_of, texts, tried
-from test_shipped_configs import ROOT, class_of
 from posttrain.cli.checks import choose_run_name
-from posttrain.conversation.chatml import render
 from posttrain.config.load import load_config
 from posttrain.config.sections.model import ModelConfig
 from posttrain.config.sections.run import RunConfig, require_run_name
 from posttrain.config.sections.several_models import run_of_model
+from posttrain.conversation.chatml import render
 from posttrain.conversation.messages import Conversation, Message
-from posttrain.runs.directory import RunDirectory, check_run_directory, clear_run_directory
-from posttrain.runs.trained_run import load_trained_run
 from posttrain.dataserver.config.datasets import FileDataset
-from posttrain.dataserver.graders.judging import fill_template
 from posttrain.dataserver.data.loading import load_file
 from posttrain.dataserver.data.paths import confined_file
+from posttrain.dataserver.graders.judging import fill_template
 from posttrain.errors import ConfigError, DataError
+from posttrain.runs.directory import RunDirectory, check_run_directory, clear_run_directory
+from posttrain.runs.trained_run import load_trained_run
 from posttrain.sft.config import SFTConfig
+from test_shipped_configs import ROOT, class_of
 
 # Names that lead elsewhere, or are no names.
 NO_NAMES = [
@@ -130,7 +130,9 @@ def test_no_command_takes_a_run_name_that_leads_out_of_its_folder(
     (tmp_path / "run.yaml").write_text(yaml.safe_dump({**model, **more}))
     rest = ["in.jsonl", "out.jsonl"] if command == "predict" else []
     before = contents(tmp_path)
-    result = CliRunner().invoke(import_module(f"posttrain.cli.{command}").main, ["run.yaml", *rest, f"--run-name={name}"])
+    result = CliRunner().invoke(
+        import_module(f"posttrain.cli.{command}").main, ["run.yaml", *rest, f"--run-name={name}"]
+    )
     assert result.exit_code == 2, result.output
     assert "a run's name is that of one folder" in the_one_error(result.stderr, result.stdout)
     assert contents(tmp_path) == before

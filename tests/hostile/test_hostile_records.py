@@ -27,15 +27,15 @@ from hostile.hostile_values import (
     texts,
     tried,
 )
-from posttrain.config.sections.datasets import ColumnsConfig
 from posttrain.config.load import load_config
+from posttrain.config.sections.datasets import ColumnsConfig
 from posttrain.data.records import Columns
 from posttrain.data.sources import read_records
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset
-from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.data.loading import load_file
 from posttrain.dataserver.offline.completions import CompletionFile
+from posttrain.dataserver.runtime import Loaded
 from posttrain.dpo.config.data import LabelledAnswers, PairsDataset, TwoFilesDataset
 from posttrain.dpo.sources import open_preferences
 from posttrain.predict.inputs import read_inputs

@@ -7,10 +7,10 @@ import pytest
 import torch
 from loaded_model import Loaded
 
-from sharp_model import write_sharp_model
 from posttrain.config.sections.model import ModelConfig
-from posttrain.models.hf import HfBackend
 from posttrain.inference.engine import GenerationRequest
+from posttrain.models.hf import HfBackend
+from sharp_model import write_sharp_model
 
 
 @pytest.fixture(autouse=True)

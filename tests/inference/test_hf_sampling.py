@@ -8,9 +8,9 @@ import torch
 from loaded_model import END, Loaded
 from transformers import GenerationConfig
 
-from sharp_model import write_adapter
 from posttrain.inference.engine import GenerationRequest, Sampling
 from posttrain.inference.hf import HfEngine
+from sharp_model import write_adapter
 
 
 def ids_of(completions):

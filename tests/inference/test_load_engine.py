@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from sharp_model import write_adapter
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.conversation.messages import Conversation, Message
 from posttrain.errors import ModelError
 from posttrain.inference.engine import GenerationRequest, Sampling, StopReason
 from posttrain.inference.load import load_engine, load_text
+from sharp_model import write_adapter
 
 
 def config_of(folder: Path, dtype: str = "float32") -> ModelConfig:

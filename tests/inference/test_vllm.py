@@ -13,12 +13,12 @@ import torch
 from loaded_model import NEVER, Loaded
 
 from posttrain.config.sections.model import ModelConfig
-from posttrain.models.hf import HfBackend
 from posttrain.errors import ConfigError, ModelError
 from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason
 from posttrain.inference.text import decode
 from posttrain.inference.vllm import VllmEngine
 from posttrain.inference.vllm_load import VllmOptions
+from posttrain.models.hf import HfBackend
 from vllm_model import write_vllm_model
 
 ENDING = GenerationRequest((200, 201, 202, 203))

@@ -11,12 +11,12 @@ from loaded_model import NEVER, Loaded
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from sharp_model import write_adapter
 from posttrain.errors import ModelError
 from posttrain.inference.engine import GenerationRequest, Sampling
 from posttrain.inference.vllm import VllmEngine
 from posttrain.inference.vllm_load import VllmOptions
 from posttrain.inference.vllm_weights import write_merged_weights
+from sharp_model import write_adapter
 from vllm_model import write_vllm_model
 
 # vLLM keeps what it computed of each 128 tokens of a prompt: stale memories would show.

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runs.small_sft import train_sft
 from typer.testing import CliRunner
 
-from runs.small_sft import train_sft
 from posttrain.cli.runs import main
 from posttrain.inspect.diff import Difference, compare
 from posttrain.inspect.folders import read_run

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from posttrain.cli.runs import main
 from posttrain.base.locks import ProcessLock
+from posttrain.cli.runs import main
 from posttrain.inspect.folders import read_run
 from posttrain.inspect.listing import list_runs
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from posttrain.cli.runs import main
 from posttrain.base.locks import ProcessLock
+from posttrain.cli.runs import main
 from posttrain.inspect.finding import Finding
 from posttrain.inspect.folders import read_run
 from posttrain.inspect.verify import verify

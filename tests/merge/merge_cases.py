@@ -24,8 +24,8 @@ from transformers import (
 
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
-from posttrain.models.hf import HfBackend
 from posttrain.merge.merge import MergeReport, merge_adapter
+from posttrain.models.hf import HfBackend
 
 # 256 bytes, the special tokens and a few merges; the model has four rows more, as many models do.
 VOCABULARY = 280

@@ -7,8 +7,8 @@ import torch
 from merge_cases import json_of, make_base, make_case, merge_case
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from posttrain.conversation.chatml import render, text
 from posttrain.config.sections.chat import ChatConfig
+from posttrain.conversation.chatml import render, text
 from posttrain.conversation.messages import parse_conversation
 
 MESSAGES = [{"role": "user", "content": "the question"}, {"role": "assistant", "content": "the answer"}]

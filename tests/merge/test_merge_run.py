@@ -8,9 +8,9 @@ import pytest
 from merge_cases import Case, json_of, logits_of_folder, make_base, make_case, write_run
 from torch.testing import assert_close
 
-from posttrain.runs.recorded_files import record_files
 from posttrain.errors import ConfigError
 from posttrain.merge.run import merge
+from posttrain.runs.recorded_files import record_files
 
 
 @pytest.fixture

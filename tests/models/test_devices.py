@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from posttrain.models.devices import compute_dtype, training_device
 from posttrain.errors import ModelError
+from posttrain.models.devices import compute_dtype, training_device
 
 CPU = torch.device("cpu")
 

@@ -15,10 +15,10 @@ from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.conversation.messages import Conversation, Message
+from posttrain.errors import ModelError
 from posttrain.models.gguf import converted_folder
 from posttrain.models.hf import HfBackend
 from posttrain.models.location import locate_model
-from posttrain.errors import ModelError
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz", "ab", "cd", "<begin>", "<end>", "<pad>", "<unknown>"]
 
@@ -111,7 +111,7 @@ def test_the_tokenizer_of_a_sentencepiece_file_keeps_its_fallback_to_bytes(tmp_p
 
 
 def test_a_file_is_converted_once(tmp_path, cache, caplog):
-    caplog.set_level(logging.INFO, logger="toolkit")
+    caplog.set_level(logging.INFO, logger="posttrain")
     file = write_gguf(tmp_path / "small.gguf")
     first = converted_folder(file)
     times = {path.name: path.stat().st_mtime_ns for path in first.iterdir()}

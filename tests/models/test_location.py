@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from posttrain.models.location import ModelLocation, PACKAGED, PackagedModel, locate_model, require_all_weights
 from posttrain.errors import ModelError
+from posttrain.models.location import PACKAGED, ModelLocation, PackagedModel, locate_model, require_all_weights
 
 
 def test_a_packaged_model_is_the_file_in_its_package():

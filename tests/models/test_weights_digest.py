@@ -11,11 +11,11 @@ from huggingface_hub import constants
 
 from posttrain.base import file_digests
 from posttrain.config.sections.model import ModelConfig
+from posttrain.errors import ConfigError, ModelError
 from posttrain.models.digest import weights_digest
 from posttrain.runs.directory import RunDirectory, clear_run_directory
-from posttrain.train.identity import known_weights, require_loaded_weights
 from posttrain.runs.manifest import describe_run
-from posttrain.errors import ConfigError, ModelError
+from posttrain.train.identity import known_weights, require_loaded_weights
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -11,8 +11,8 @@ import yaml
 from predict_cases import Task
 from typer.testing import CliRunner, Result
 
-from sharp_model import write_adapter, write_sharp_model
 from posttrain.cli.predict import main
+from sharp_model import write_adapter, write_sharp_model
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from posttrain.data.json_lines import json_line
-from posttrain.runs.recorded_files import record_files
+from posttrain.base.strict_json import json_line
 from posttrain.predict.config import load_predict_config
 from posttrain.predict.job import PredictJob, prepare
 from posttrain.predict.weights import Weights, choose_weights
+from posttrain.runs.recorded_files import record_files
 
 QUESTIONS = [
     {"prompt": "What is the capital of France?"},

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from posttrain.errors import RunError, ServerError
 from posttrain.runs.checkpoints import publish
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.lost_ranks import lost_a_rank, ranks_explained
-from posttrain.errors import RunError, ServerError
 
 # Two steps together; then the victim is killed while the other one waits for it in the third.
 TOGETHER = """

@@ -8,13 +8,13 @@ import pytest
 
 from dpo.dpo_runs import TRAINING
 from dpo.dpo_runs import write_run as write_dpo
-from ranks.rank_runs import run, write_sft
-from rl.rl_runs import write_run as write_rl
-from test_dataserver_docs import blocks
+from posttrain.errors import ConfigError, RunError
 from posttrain.runs.lost_ranks import ranks_explained
 from posttrain.runs.manifest import require_same_run
 from posttrain.train.sharding import launched_as, require_whole_model
-from posttrain.errors import ConfigError, RunError
+from ranks.rank_runs import run, write_sft
+from rl.rl_runs import write_run as write_rl
+from test_dataserver_docs import blocks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "ranks.md").read_text(encoding="utf-8")
 COMMANDS = [

@@ -8,14 +8,14 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from dpo.dpo_runs import write_run as write_dpo
-from ranks.rank_runs import write_sft
-from rl.rl_runs import write_run as write_rl
 from posttrain.cli import dpo, rl_train, sft
 from posttrain.config.load import load_config
-from posttrain.train.sharding import launched_as, require_whole_model
 from posttrain.errors import ConfigError
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.train import train
+from posttrain.train.sharding import launched_as, require_whole_model
+from ranks.rank_runs import write_sft
+from rl.rl_runs import write_run as write_rl
 
 FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 ZERO_3 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}

@@ -13,11 +13,11 @@ import pytest
 
 from dataserver.offline.offline_cases import read_lines, write_config, write_lines
 from merge.merge_cases import Case, json_of, make_base, make_case, weights, write_run
-from running import BIN
-from posttrain.base.output_lock import lock_of, own_output, require_unowned
 from posttrain.base.locks import Holder
+from posttrain.base.output_lock import lock_of, own_output, require_unowned
 from posttrain.errors import ConfigError
 from posttrain.merge.run import merge
+from running import BIN
 
 HOLD = """
 import sys

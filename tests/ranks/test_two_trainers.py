@@ -11,11 +11,11 @@ import pytest
 
 from dataserver.adaptive.adaptive_trainers import SLOTS, kept_rewards, write_config
 from dataserver.serving import serving
-from rl.rl_runs import folder_of, journal, lines, run, started, wait_for_step, write_run
-from running import metrics
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.schemas import GradeItem, Sample
 from posttrain.rl.client.client import DataserverClient
+from rl.rl_runs import folder_of, journal, lines, run, started, wait_for_step, write_run
+from running import metrics
 
 ITERATIONS = 10
 # The completions of each run, and so its grades, are its own: what one has solved the other has not.

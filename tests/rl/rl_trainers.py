@@ -9,14 +9,25 @@ import torch
 
 from posttrain.config.load import load_config
 from posttrain.conversation.encoder import conversation_encoder
+from posttrain.dataserver.schemas import (
+    Component,
+    DatasetMeta,
+    GradeItem,
+    GradeResult,
+    Limits,
+    Meta,
+    Sample,
+    Split,
+    StageMeta,
+    WireMessage,
+)
 from posttrain.models.backend import LoadedModel, TrainingSettings
 from posttrain.models.load import choose_backend
-from posttrain.runs.counters import RunCounters
-from posttrain.runs.directory import RunDirectory
-from posttrain.dataserver.schemas import Component, DatasetMeta, GradeItem, GradeResult, Limits, Meta, Sample, Split, StageMeta, WireMessage
 from posttrain.rl.clock import Clock
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.curriculum import clock_of
+from posttrain.runs.counters import RunCounters
+from posttrain.runs.directory import RunDirectory
 
 Rewards = Sequence[float | None]
 # Trainers can be used until the tests end.

@@ -8,9 +8,9 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
+from posttrain.rl.presets import PRESETS
 from rl.rl_runs import write_run
 from rl.rl_trainers import WrittenServer, a_trainer, first_generation, gradients
-from posttrain.rl.presets import PRESETS
 
 REWARDS = [1.0, 0.0, 0.25, 0.5, 0.0, 1.0, 1.0, 0.75]
 

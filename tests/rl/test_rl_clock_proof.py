@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from running import BIN
 from posttrain.errors import ConfigError
 from posttrain.rl.clock import Clock
+from running import BIN
 
 SCRIPT = Path(__file__).with_name("clock_process.py")
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from rl.rl_runs import WriteRun, train_here
-from rl.rl_trainers import a_meta
 from posttrain.config.load import load_config
 from posttrain.dataserver.schemas import DatasetMeta
 from posttrain.errors import ConfigError
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.curriculum import clock_of, require_fit, stage_name
+from rl.rl_runs import WriteRun, train_here
+from rl.rl_trainers import a_meta
 
 HELD_OUT = [DatasetMeta(name="a", rows=10, validation_rows=0, digest="")]
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
+from posttrain.rl.correction import ImportanceCorrection, Mode
 from rl.rl_runs import write_run
 from rl.rl_trainers import WrittenServer, a_trainer, first_generation, gradients
-from posttrain.rl.correction import ImportanceCorrection, Mode
 
 REWARDS = [1.0, 0.0, 0.25, 0.5, 0.0, 1.0, 1.0, 0.75]
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rl.rl_runs import WriteRun, folder_of, lines, train_here
-from rl.rl_trainers import WrittenServer
-from running import metrics
 from posttrain.base.intervals import mean_interval
 from posttrain.errors import RunError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
 from posttrain.inference.seeds import derive_seed
 from posttrain.rl.config.rl import EvaluationConfig
 from posttrain.rl.evaluation import Evaluator, discard_evaluations, evaluation_file, paired_difference
-from posttrain.rl.rollout.prompts import Prompt
 from posttrain.rl.report import change_table
+from posttrain.rl.rollout.prompts import Prompt
+from rl.rl_runs import WriteRun, folder_of, lines, train_here
+from rl.rl_trainers import WrittenServer
+from running import metrics
 
 
 class Engine:

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from base_install import base_python
 from cli.refusals import contents
 from dataserver.serving import Server, serving
+from posttrain.cli.rl_train import main
 from rl.rl_runs import WriteRun, write_run
 from sharp_model import write_adapter
-from posttrain.cli.rl_train import main
 
 WIDE = {"COLUMNS": "160"}
 TOKEN = "a-long-and-random-token"

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from dataserver.serving import serving, still_running
+from posttrain.errors import ConfigError, ServerError
 from rl.rl_runs import (
     WriteRun,
     folder_of,
@@ -19,7 +20,6 @@ from rl.rl_runs import (
     train_here,
     wait_for_step,
 )
-from posttrain.errors import ConfigError, ServerError
 
 
 def test_a_killed_run_goes_on_bit_for_bit(left_alone: Path, a_run: WriteRun) -> None:

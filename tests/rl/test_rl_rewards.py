@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from transformers import TrainerState
 
-from rl.rl_runs import write_run
-from rl.rl_trainers import Rewards, WrittenServer, a_trainer, first_generation
 from posttrain.dataserver.schemas import GradeResult
 from posttrain.errors import RunError
 from posttrain.rl.clock import Clock
-from posttrain.rl.rollout.prompts import Prompt
 from posttrain.rl.rewards import TotalReward, statistics
+from posttrain.rl.rollout.prompts import Prompt
 from posttrain.rl.rollout.rollouts import Timer
 from posttrain.rl.transcript import GradedCompletion
+from rl.rl_runs import write_run
+from rl.rl_trainers import Rewards, WrittenServer, a_trainer, first_generation
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rl.rl_runs import WriteRun, folder_of, require_same_runs, run
 from posttrain.inspect.diff import compare
 from posttrain.inspect.folders import read_run
+from rl.rl_runs import WriteRun, folder_of, require_same_runs, run
 
 
 def test_the_same_command_twice_gives_the_same_numbers(

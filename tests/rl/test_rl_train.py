@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
+from posttrain.conversation.chatml import render, text
+from posttrain.conversation.messages import parse_conversation
+from posttrain.data.curriculum.order_hash import OrderHash
 from rl.rl_runs import STEPS, WriteRun, folder_of, journal, lines, train_here, training_rows
 from running import metrics
-from posttrain.conversation.chatml import render, text
-from posttrain.data.curriculum.order_hash import OrderHash
-from posttrain.conversation.messages import parse_conversation
 
 NUMBERS = {
     "loss",

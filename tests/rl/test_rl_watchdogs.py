@@ -10,19 +10,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl.rl_runs import WriteRun, training_rows
-from rl.rl_trainers import WrittenServer, a_meta, load
-from running import metrics
 from posttrain.config.load import load_config
 from posttrain.conversation.encoder import conversation_encoder
-from posttrain.runs.counters import RunCounters
-from posttrain.runs.directory import RunDirectory
-from posttrain.train.watchdogs import Watch, Watchdog
 from posttrain.dataserver.schemas import GradeItem, GradeResult
 from posttrain.errors import RunError
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.curriculum import clock_of
 from posttrain.rl.watchdogs import AllTruncated, EntropyCollapse, EqualRewards, NoAdvantage, PolicyLossSpike
+from posttrain.runs.counters import RunCounters
+from posttrain.runs.directory import RunDirectory
+from posttrain.train.watchdogs import Watch, Watchdog
+from rl.rl_runs import WriteRun, training_rows
+from rl.rl_trainers import WrittenServer, a_meta, load
+from running import metrics
 
 # Two groups of four completions, in each of which one is better.
 SOME_BETTER = (1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)

@@ -2,9 +2,20 @@
 
 import pytest
 
-from posttrain.runs.checkpoints import Damaged, best_checkpoint, complete_checkpoints, discard_unfinished, find_checkpoint, latest_checkpoint, mark_best, newest_sound_checkpoint, publish, rotate
-from posttrain.runs.directory import RunDirectory
 from posttrain.errors import ConfigError
+from posttrain.runs.checkpoints import (
+    Damaged,
+    best_checkpoint,
+    complete_checkpoints,
+    discard_unfinished,
+    find_checkpoint,
+    latest_checkpoint,
+    mark_best,
+    newest_sound_checkpoint,
+    publish,
+    rotate,
+)
+from posttrain.runs.directory import RunDirectory
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import json
 
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.data.curriculum.order_hash import order_hash_after
-from posttrain.runs.counters import RunCounters
 from posttrain.data.step_plan import RowSizes, StepPlanner
+from posttrain.runs.counters import RunCounters
 
 SIZES = RowSizes(lengths=[10, 20, 30], trained_counts=[1, 2, 3], weights=[1.0, 1.0, 1.0])
 CURRICULUM = Curriculum([Stage("only", 4, {"a": 1})], {"a": 3}, rows_per_step=3, seed=0)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from posttrain.runs.directory import RunDirectory, check_run_directory, clear_run_directory
 from posttrain.errors import ConfigError
+from posttrain.runs.directory import RunDirectory, check_run_directory, clear_run_directory
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from posttrain.errors import ConfigError, RunError
 from posttrain.runs.checkpoints import mark_best, publish
 from posttrain.runs.directory import RunDirectory, clear_run_directory
 from posttrain.runs.finish import finish_run, finished_result, finished_run, summary
 from posttrain.runs.manifest import describe_run
 from posttrain.runs.metrics import append_metrics
 from posttrain.runs.plots import Picture
-from posttrain.errors import ConfigError, RunError
 
 COUNTERS = {"step": 2, "rows": 8, "tokens": 1234, "trained_tokens": 400, "seconds": 2.04, "order_hash": "0" * 16}
 

@@ -7,11 +7,11 @@ import pytest
 
 from posttrain.config.sections.model import ModelConfig
 from posttrain.data.ledger import Ledger
+from posttrain.errors import ConfigError
 from posttrain.runs.description import write_description
 from posttrain.runs.directory import RunDirectory, clear_run_directory
-from posttrain.train.identity import require_same_weights
 from posttrain.runs.manifest import describe_run, require_same_run
-from posttrain.errors import ConfigError
+from posttrain.train.identity import require_same_weights
 
 
 def test_the_same_run_may_go_on_after_its_manifest_was_read_from_disk():

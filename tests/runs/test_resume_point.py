@@ -7,14 +7,14 @@ import sys
 import pytest
 
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
+from posttrain.data.step_plan import RowSizes, StepPlanner
+from posttrain.errors import ConfigError
 from posttrain.runs.checkpoints import Damaged, publish
 from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory, clear_run_directory
 from posttrain.runs.manifest import describe_run
 from posttrain.runs.metrics import append_metrics, read_metrics
 from posttrain.runs.resume import ResumePoint, find_resume_point, prepare_run_directory
-from posttrain.data.step_plan import RowSizes, StepPlanner
-from posttrain.errors import ConfigError
 
 IDENTITY = {"training": {"seed": 0, "rows_per_step": 2}, "datasets": {"a": "digest a", "b": "digest b"}}
 STAGES = [Stage("one", 4, {"a": 1}), Stage("two", 8, {"a": 1, "b": 1})]

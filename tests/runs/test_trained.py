@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.runs.trained_run import load_trained_run
 from posttrain.errors import ConfigError
+from posttrain.runs.trained_run import load_trained_run
 
 
 def write_run(folder: Path, base: str = "some/model") -> Path:

@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from posttrain.base.secrets import DiscreetFormatter, hidden, hide_variable, known_secrets, without_passwords, without_secrets
+from posttrain.base.secrets import (
+    DiscreetFormatter,
+    hidden,
+    hide_variable,
+    known_secrets,
+    without_passwords,
+    without_secrets,
+)
 from posttrain.dataserver.config.serving import ListenConfig
 from posttrain.dataserver.graders.http import HttpGrader
 from posttrain.dataserver.graders.llm_judge import LlmJudge

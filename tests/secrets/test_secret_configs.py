@@ -9,11 +9,11 @@ from canaries import SECRETS, secrets_in
 from pydantic import BaseModel
 
 from dataserver.serving import a_config
-from rl.rl_runs import write_run
 from posttrain.config.load import load_config
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.errors import ConfigError
 from posttrain.rl.config.rl import RLConfig
+from rl.rl_runs import write_run
 
 TOKEN = SECRETS["JUDGE_AUTH"]
 MARK = TOKEN[:17]
@@ -80,8 +80,8 @@ def test_a_run_config_takes_no_secret_by_override(tmp_path: Path, key: str) -> N
 def test_a_model_is_named_without_the_password_in_its_address(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from posttrain.models.location import locate_model
     from posttrain.errors import ModelError
+    from posttrain.models.location import locate_model
 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelError) as caught:

@@ -11,10 +11,10 @@ from secret_services import ECHOES, echoing_line, echoing_services, strict_servi
 
 from dataserver.graders.services import free_port
 from dataserver.serving import a_config
-from rl.rl_runs import write_run
-from running import BIN
 from posttrain.errors import ServerError
 from posttrain.rl.client.client import DataserverClient
+from rl.rl_runs import write_run
+from running import BIN
 
 TOKEN = SECRETS["DATASERVER_TOKEN"]
 

@@ -8,12 +8,12 @@ import psutil
 import pytest
 import yaml
 from canaries import SECRETS, Watched, Watcher, files_below, leaks, watched
+from runs.small_sft import write_sft_run
 from secret_services import strict_services
 
 from dataserver.serving import Server, serving
 from rl.rl_runs import write_run
 from running import BIN
-from runs.small_sft import write_sft_run
 
 TOKEN = SECRETS["DATASERVER_TOKEN"]
 

@@ -10,12 +10,12 @@ from pydantic import BaseModel
 from secret_services import echoing_line, echoing_services
 
 from dataserver.serving import a_config, serving
-from rl.rl_runs import write_run
-from running import BIN
 from posttrain.config.load import load_config
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.errors import ConfigError
 from posttrain.rl.config.rl import RLConfig
+from rl.rl_runs import write_run
+from running import BIN
 
 TOKEN = SECRETS["JUDGE_AUTH"]
 MARK = TOKEN[:17]

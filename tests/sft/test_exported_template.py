@@ -5,8 +5,8 @@ import shutil
 import pytest
 from transformers import AutoTokenizer
 
-from posttrain.conversation.chatml import render, text
 from posttrain.config.load import load_config
+from posttrain.conversation.chatml import render, text
 from posttrain.conversation.messages import parse_conversation
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.train import train

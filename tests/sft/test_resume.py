@@ -7,11 +7,11 @@ import pytest
 import yaml
 from safetensors.torch import load_file, save_file
 
-from running import kill_after, metrics
 from posttrain.config.load import load_config
 from posttrain.errors import ConfigError
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.train import train
+from running import kill_after, metrics
 
 
 def test_a_killed_run_goes_on_bit_for_bit(write_config, toolkit, tmp_path):

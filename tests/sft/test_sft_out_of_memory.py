@@ -6,9 +6,9 @@ import re
 import pytest
 import yaml
 
-from running import BIN, metrics
 from posttrain.runs.checkpoints import complete_checkpoints
 from posttrain.runs.directory import RunDirectory
+from running import BIN, metrics
 
 # GiB of address space. A run of short rows takes 2.3.
 LIMIT = 5

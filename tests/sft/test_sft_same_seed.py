@@ -5,10 +5,10 @@ from pathlib import Path
 
 import yaml
 
-from running import metrics
-from posttrain.runs.metrics import TIMING_KEYS
 from posttrain.inspect.diff import compare
 from posttrain.inspect.folders import read_run
+from posttrain.runs.metrics import TIMING_KEYS
+from running import metrics
 
 
 def test_the_same_command_twice_gives_the_same_numbers(write_config, toolkit, tmp_path: Path):

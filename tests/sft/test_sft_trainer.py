@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-from running import metrics
 from posttrain.config.load import load_config
 from posttrain.models.backend import TrainingSettings
 from posttrain.models.load import choose_backend
@@ -15,6 +14,7 @@ from posttrain.sft.build import build_trainer
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import prepare_data
 from posttrain.sft.train import train
+from running import metrics
 
 UNEVEN = [
     {"prompt": "Say one", "completion": "one"},

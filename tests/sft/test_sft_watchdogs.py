@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from running import metrics
 from posttrain.config.load import load_config
+from posttrain.data.step_plan import StepPlanner
+from posttrain.errors import RunError
 from posttrain.models.backend import TrainingSettings
 from posttrain.models.load import choose_backend
 from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory
-from posttrain.data.step_plan import StepPlanner
-from posttrain.errors import RunError
 from posttrain.sft.build import build_trainer
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import prepare_data
 from posttrain.sft.train import train
 from posttrain.sft.watchdogs import EndTokenUnlearnt
+from running import metrics
 
 QUICK = {"rows_per_step": 4, "micro_batch_size": 2, "learning_rate": 1e-2, "schedule": "constant"}
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from running import metrics
 from posttrain.config.load import load_config
 from posttrain.models.load import choose_backend
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import prepare_data
 from posttrain.sft.train import train
+from running import metrics
 
 
 def evaluations(run):

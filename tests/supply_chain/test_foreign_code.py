@@ -11,8 +11,8 @@ from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.conversation.messages import Conversation, Message
-from posttrain.models.hf import HfBackend
 from posttrain.errors import DataError, ModelError
+from posttrain.models.hf import HfBackend
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from pickle_traps import KINDS, opcodes, torch_pickle
-
 from runs.small_sft import train_sft, write_sft_run
+
+from posttrain.errors import ModelError, ToolkitError
 from posttrain.runs.checkpoints import STATE_FILE
 from posttrain.runs.recorded_files import record_files
-from posttrain.errors import ModelError, ToolkitError
 
 READ_ON_RESUME = ["optimizer.pt", "scheduler.pt", "rng_state.pth", "pytorch_model.bin"]
 

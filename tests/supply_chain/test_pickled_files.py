@@ -8,19 +8,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pickle_traps import KINDS, array_pickle, plain_pickle, torch_pickle
+from runs.small_sft import write_sft_run
 
 from dataserver.serving import a_config
 from dpo.dpo_runs import write_run as write_dpo_run
-from running import BIN
-from runs.small_sft import write_sft_run
-from posttrain.data.array_files import mapped_array
-from posttrain.config.sections.datasets import DatasetConfig
 from posttrain.config.load import load_config
-from posttrain.models.load import choose_backend
+from posttrain.config.sections.datasets import DatasetConfig
+from posttrain.data.array_files import mapped_array
 from posttrain.data.sources import open_source
 from posttrain.errors import DataError
+from posttrain.models.load import choose_backend
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import SFTData, prepare_data
+from running import BIN
 
 
 @pytest.fixture

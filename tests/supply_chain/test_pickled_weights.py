@@ -5,21 +5,24 @@ import json
 import pickle
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 from pickle_traps import KINDS, torch_pickle
+from runs.small_sft import write_sft_run
 
 from cli.refusals import the_one_error
-from running import BIN
-from runs.small_sft import write_sft_run
 from posttrain.config.sections.model import ModelConfig
+from posttrain.errors import ModelError
 from posttrain.models.hf import HfBackend, with_adapter
 from posttrain.models.location import locate_model
-from posttrain.errors import ModelError
+from running import BIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ADVICE = "convert them, by the command in docs/security.md, or take a model that has safetensors"
 

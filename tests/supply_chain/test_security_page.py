@@ -12,10 +12,10 @@ from pickle_traps import torch_pickle
 from safetensors.torch import load_file
 
 from dataserver.serving import a_config
-from running import BIN
 from posttrain.config.sections.model import ModelConfig
 from posttrain.models.hf import HfBackend
 from posttrain.models.location import CONVERT
+from running import BIN
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")

@@ -13,9 +13,9 @@ from trl import SFTConfig
 from posttrain.config.sections.datasets import ValidationConfig
 from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.training import TrainingConfig
+from posttrain.errors import ConfigError
 from posttrain.runs.directory import RunDirectory
 from posttrain.train.arguments import accumulation_steps, schedule_arguments, trainer_arguments
-from posttrain.errors import ConfigError
 
 FIELDS = {field.name: field for field in dataclasses.fields(TrainingArguments)}
 

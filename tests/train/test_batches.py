@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from posttrain.conversation.masks import IGNORED_LABEL, TokenRow
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.data.ledger import Ledger
-from posttrain.conversation.masks import IGNORED_LABEL, TokenRow
 from posttrain.data.step_plan import StepPlanner
 from posttrain.data.tokenized import from_rows
 from posttrain.train.batches import CurriculumCollator, pad_rows, positions

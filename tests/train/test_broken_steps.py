@@ -7,15 +7,22 @@ import pytest
 import torch
 
 from posttrain.config.sections.datasets import DatasetConfig
+from posttrain.conversation.masks import TokenRow
 from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.ledger import Ledger
-from posttrain.conversation.masks import TokenRow
-from posttrain.runs import checkpoints
-from posttrain.runs.directory import RunDirectory
 from posttrain.data.step_plan import StepPlan
 from posttrain.data.tokenized import from_rows
-from posttrain.train.broken_steps import MicroBatchLosses, TrainedRows, last_checkpoint, place_of, require_finite, some_of
 from posttrain.errors import RunError
+from posttrain.runs import checkpoints
+from posttrain.runs.directory import RunDirectory
+from posttrain.train.broken_steps import (
+    MicroBatchLosses,
+    TrainedRows,
+    last_checkpoint,
+    place_of,
+    require_finite,
+    some_of,
+)
 
 # Six rows in micro-batches of two: slots 5 and 4, 3 and 2, 1 and 0.
 DRAWS = tuple(Draw("a", row, 0, "one") for row in range(6))

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
+from posttrain.base.console import TrainingProgress
 from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.metrics import read_metrics
-from posttrain.base.console import TrainingProgress
 from posttrain.train.callbacks import CheckpointCallback
 from posttrain.train.step_log import StepLog
 from posttrain.train.watchdogs import Watch

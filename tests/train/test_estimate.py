@@ -16,14 +16,25 @@ from hypothesis import strategies as st
 
 from posttrain.config.load import load_config
 from posttrain.config.sections.training import TrainingConfig
-from posttrain.train.plan import show_estimate
-from posttrain.train.estimate import Batch, Estimate, Work, available_bytes, estimate, estimate_line, flops, peak_bytes, sampled_steps, step_seconds
-from posttrain.models.kernels.labelled_head import LabelledHead
-from posttrain.train.model_shape import ModelShape, TrainedModel, Weights, read_shape
-from posttrain.train.probe import Kept, KeptBytes, Probe, Seconds
 from posttrain.errors import ModelError
+from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.plan import show_plan
+from posttrain.train.estimate import (
+    Batch,
+    Estimate,
+    Work,
+    available_bytes,
+    estimate,
+    estimate_line,
+    flops,
+    peak_bytes,
+    sampled_steps,
+    step_seconds,
+)
+from posttrain.train.model_shape import ModelShape, TrainedModel, Weights, read_shape
+from posttrain.train.plan import show_estimate
+from posttrain.train.probe import Kept, KeptBytes, Probe, Seconds
 
 # Of the tiny model, for each layer: four maps of 64 × 64, three of 64 × 128; the embedding is tied to the head.
 LAYER = 4 * 64 * 64 + 3 * 64 * 128

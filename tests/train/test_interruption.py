@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from posttrain.errors import RunInterrupted
 from posttrain.runs.directory import RunDirectory
 from posttrain.train.interruption import interruptible
-from posttrain.errors import RunInterrupted
 
 
 class Line(torch.nn.Module):

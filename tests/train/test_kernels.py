@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from posttrain.config.sections.training import TrainingConfig
+from posttrain.errors import ConfigError
 from posttrain.train import arguments
 from posttrain.train.arguments import require_kernels
-from posttrain.errors import ConfigError
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.train.memory_advice import Phase, Situation, cheapest_changes
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.rl.config.rl import RLConfig
 from posttrain.sft.config import SFTConfig
+from posttrain.train.memory_advice import Phase, Situation, cheapest_changes
 
 SFT = {
     "model": {"name": "owner/model"},

@@ -6,11 +6,11 @@ import sys
 import pytest
 import torch
 
+from posttrain.errors import ModelError, RunError, ServerError
 from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory
 from posttrain.train.memory_advice import Phase
 from posttrain.train.out_of_memory import ForwardSizes, memory_explained, ran_out_of_memory, whereabouts
-from posttrain.errors import ModelError, RunError, ServerError
 
 # More than any machine has: 2⁵⁰ bytes.
 TOO_LARGE = 2**50

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from posttrain.train.callbacks import require_finite
 from posttrain.errors import RunError
+from posttrain.train.callbacks import require_finite
 
 
 def test_gradients_that_overflow_stop_a_run_unless_the_trainer_passes_over_such_steps():

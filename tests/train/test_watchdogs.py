@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.train.schedule import learning_rate_at
-from posttrain.train.training_watchdogs import LearningRateZero, LossSpike, NothingToLearn, OverflowingGradient, ZeroGradient, has_no_loss
+from posttrain.train.training_watchdogs import (
+    LearningRateZero,
+    LossSpike,
+    NothingToLearn,
+    OverflowingGradient,
+    ZeroGradient,
+    has_no_loss,
+)
 from posttrain.train.watchdogs import SAY_AGAIN, Watch, Watchdog
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from posttrain.config.keys import as_shown
+from posttrain.base.text import as_shown
 from posttrain.errors import DataError
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from posttrain.base.locks import HeldError, Holder, ProcessLock, holder_of
 from posttrain.base.console import console
+from posttrain.base.locks import HeldError, Holder, ProcessLock, holder_of
 from posttrain.errors import ConfigError
 
 

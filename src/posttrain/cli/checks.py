@@ -6,11 +6,11 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
+from posttrain.base.files import require_file
+from posttrain.base.text import as_shown, on_one_line
 from posttrain.config.sections.datasets import DatasetConfig
-from posttrain.config.keys import as_shown, on_one_line
 from posttrain.config.sections.run import RunConfig, require_run_name
 from posttrain.config.sections.training import TrainingConfig
-from posttrain.base.files import require_file
 from posttrain.errors import ConfigError, DataError
 
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
-from posttrain.config.keys import on_one_line
 from posttrain.base.secrets import DiscreetFormatter, without_secrets
+from posttrain.base.text import on_one_line
 from posttrain.errors import RunInterrupted, ToolkitError
 
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from posttrain.cli import doorway
 from posttrain.base.extras import require_extra
+from posttrain.cli import doorway
 
 main = doorway.command_app()
 _OUTPUT = "Folder of the merged model; <run>/merged unless given."

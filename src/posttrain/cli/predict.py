@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from posttrain.cli import doorway
 from posttrain.base.extras import require_extra
+from posttrain.cli import doorway
 from posttrain.predict.config import load_predict_config
 from posttrain.predict.job import PredictJob
 from posttrain.predict.plan import show_plan

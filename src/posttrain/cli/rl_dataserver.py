@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
 from posttrain.config.load import load_config
-from posttrain.base.extras import require_extra
 from posttrain.dataserver.config.dataserver import DataserverConfig
 
 main = doorway.command_app()

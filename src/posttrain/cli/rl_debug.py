@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
+from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
 from posttrain.cli.checks import choose_run_name
 from posttrain.config.load import load_config
-from posttrain.base.extras import require_extra
 from posttrain.rl.config.rl import RLConfig
 
 main = doorway.command_app()

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
 
-from posttrain.config.keys import KeyPath, Problem, VERY_LARGE, is_secret, on_one_line, shown
+from posttrain.base.text import on_one_line
+from posttrain.config.keys import VERY_LARGE, KeyPath, Problem, is_secret, shown
 from posttrain.config.locate import Branch, locate
 from posttrain.config.schema import Node, alternatives, is_section, resolve, schema_of, sections, tags
 from posttrain.config.type_words import words

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posttrain.base.secrets import without_passwords
+from posttrain.base.text import as_shown, on_one_line
 from posttrain.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
@@ -40,7 +41,6 @@ def nearest_place(places: Mapping[KeyPath, Place], path: KeyPath) -> Place:
 # How many problems an error shows, and how much of one; it counts them all.
 _SHOWN_PROBLEMS = 20
 _LONGEST_PROBLEM = 2000
-_LONGEST_FILE_NAME = 1000
 
 
 def one_error(path: Path, problems: Sequence[str], *, are_all: bool = True) -> ConfigError:
@@ -52,19 +52,6 @@ def one_error(path: Path, problems: Sequence[str], *, are_all: bool = True) -> C
     left = len(shown) - _SHOWN_PROBLEMS
     more = [f"... and {left} more"] if left > 0 else []
     return ConfigError("\n".join([head, *(f"  {line}" for line in [*shown[:_SHOWN_PROBLEMS], *more])]))
-
-
-def as_shown(path: Path) -> str:
-    """A file's name as a message shows it: on one line, and without what would steer a terminal."""
-    name = str(path)
-    if len(name) > _LONGEST_FILE_NAME:
-        name = f"{name[: _LONGEST_FILE_NAME // 2]}…{name[-_LONGEST_FILE_NAME // 2 :]}"
-    return on_one_line(name)
-
-
-def on_one_line(text: str) -> str:
-    """Write line breaks and other characters that a terminal cannot show as escapes."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 _BARE_KEY = re.compile(r'[^."=\s]+')

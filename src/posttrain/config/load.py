@@ -6,9 +6,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from posttrain.config.keys import KeyPath, Place, as_shown, dotted, nearest_place, one_error, read_dotted
-from posttrain.config.overrides import apply_override, parse_override
+from posttrain.base.text import as_shown
 from posttrain.config.errors import MOST_FOUND, find_problems
+from posttrain.config.keys import KeyPath, Place, dotted, nearest_place, one_error, read_dotted
+from posttrain.config.overrides import apply_override, parse_override
 from posttrain.config.yaml_source import MAX_BYTES, read_yaml
 from posttrain.errors import ConfigError
 

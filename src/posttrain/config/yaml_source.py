@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from posttrain.config.keys import KeyPath, as_shown, one_error
+from posttrain.base.text import as_shown
+from posttrain.config.keys import KeyPath, one_error
 from posttrain.config.yaml_nodes import BoundedLoader, Builder, YamlRefusedError
 from posttrain.config.yaml_reasons import syntax_reason
 from posttrain.errors import ConfigError

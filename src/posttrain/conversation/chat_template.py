@@ -23,4 +23,4 @@ def chatml_template(chat: ChatConfig) -> str:
     # A JSON string is a Jinja one too, unless a character beyond U+FFFF were split into two escapes.
     system = "none" if chat.default_system is None else json.dumps(chat.default_system, ensure_ascii=False)
     settings = f"{{%- set default_system = {system} %}}{{%- set reasoning_history = '{chat.reasoning_history}' %}}\n"
-    return settings + files("posttrain.core").joinpath("chatml.jinja").read_text(encoding="utf-8")
+    return settings + files("posttrain.conversation").joinpath("chatml.jinja").read_text(encoding="utf-8")

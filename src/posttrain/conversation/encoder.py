@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from posttrain.conversation.chatml import IM_END, IM_START, render, render_prompt, with_default_system
+from posttrain.base.text import clipped
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.data.bad_records import clipped
+from posttrain.conversation.chatml import IM_END, IM_START, render, render_prompt, with_default_system
 from posttrain.conversation.hf_encoder import HfTextEncoder
 from posttrain.conversation.masks import TokenRow, encode_rows
 from posttrain.conversation.messages import Conversation

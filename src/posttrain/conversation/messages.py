@@ -16,7 +16,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from posttrain.data.json_lines import unrepeated
+from posttrain.base.strict_json import unrepeated
 from posttrain.errors import DataError
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -88,7 +88,7 @@ def parse_message(obj: object) -> Message:
     for key in _ASSISTANT_KEYS:
         if record.get(key):
             raise DataError(f"{key} belongs to assistant messages, not to a {role} message")
-    return Message(cast(Role, role), content, name=name)
+    return Message(cast("Role", role), content, name=name)
 
 
 def _content(record: dict[str, Any]) -> str:

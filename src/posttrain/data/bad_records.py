@@ -4,19 +4,10 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-from posttrain.config.keys import on_one_line
 from posttrain.errors import DataError, ToolkitError
 
 # How many bad records an error shows; it counts them all.
 SHOWN_FAULTS = 20
-
-# A fault may quote what is in the data.
-_LONGEST_FAULT = 300
-
-
-def clipped(text: str) -> str:
-    """The text at a length that a message can hold, and on one line, whatever the data hold."""
-    return on_one_line(text[:_LONGEST_FAULT]) + "..." * (len(text) > _LONGEST_FAULT)
 
 
 def refusal(name: str, faults: list[str], usable: int, *, count: int | None = None, others: str = "") -> DataError:

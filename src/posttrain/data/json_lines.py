@@ -9,18 +9,17 @@ import codecs
 import gzip
 import io
 import json
-import math
 import re
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
-from posttrain.config.keys import as_shown, on_one_line
 from posttrain.base.files import atomic_writer, require_file
+from posttrain.base.strict_json import json_line, parse_object
+from posttrain.base.text import as_shown, on_one_line
 from posttrain.errors import DataError
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -28,20 +27,9 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 # A JSON array is read as a whole, which takes several times its size in memory.
 MAX_ARRAY_BYTES = 512 * 1024 * 1024
 
-# Far beyond any tool schema, and far from where Python's own recursion, which depends on the caller, ends.
-MAX_DEPTH = 100
 
 _SPACE = b" \t\r\n"
 _BETWEEN_ELEMENTS = re.compile(r"[ \t\r\n,]*")
-_KINDS = {
-    list: "an array",
-    str: "a string",
-    int: "a number",
-    float: "a number",
-    bool: "a boolean",
-    type(None): "null",
-}
-_NOT_UTF8_AT_ALL = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16", b"\x1f\x8b": "gzip"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +58,6 @@ def read_json(path: Path) -> Iterator[Line]:
     return _array_elements(path) if is_array else read_jsonl(path)
 
 
-def json_line(value: object) -> bytes:
-    """One object as a line with its end; what UTF-8 cannot hold (half a surrogate pair) is escaped."""
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-    except UnicodeEncodeError:
-        return json.dumps(value, allow_nan=False).encode() + b"\n"
-
-
 def write_jsonl(path: Path, values: Iterable[object]) -> None:
     """Write a file of one line per value, all or nothing."""
     with atomic_writer(path) as file:
@@ -97,7 +77,7 @@ def append_jsonl(path: Path, values: Iterable[object]) -> None:
 def open_bytes(path: Path) -> io.BufferedIOBase:
     """The file's content, unpacked if it is named `.gz`."""
     require_file(path)
-    return cast(io.BufferedIOBase, gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb"))
+    return cast("io.BufferedIOBase", gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb"))
 
 
 def numbered_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes | None]]:
@@ -121,37 +101,6 @@ def unreadable(path: Path) -> Iterator[None]:
         raise DataError(f"{as_shown(path)} cannot be read to its end: {on_one_line(str(error))}") from None
 
 
-def parse_object(raw: bytes) -> dict[str, Any]:
-    """One JSON object; DataError says in one sentence, without a place in the file, why it is none."""
-    value = parse_json(raw)
-    if not isinstance(value, dict):
-        raise DataError(f"not a JSON object but {_KINDS[type(value)]}")
-    return value
-
-
-def parse_json(raw: bytes) -> Any:
-    """One JSON value, taken strictly; DataError as in `parse_object`."""
-    try:
-        value = json.loads(
-            raw.decode(), object_pairs_hook=unrepeated, parse_constant=_refuse_constant, parse_float=_finite_float
-        )
-    except DataError:
-        raise
-    except UnicodeDecodeError as error:
-        kind = next((kind for mark, kind in _NOT_UTF8_AT_ALL.items() if raw.startswith(mark)), None)
-        hint = f"; this looks like {kind}" if kind else ""
-        raise DataError(f"not UTF-8 at byte {error.start + 1} (0x{raw[error.start]:02x}){hint}") from None
-    except json.JSONDecodeError as error:
-        raise DataError(f"not JSON at column {error.colno}: {error.msg}") from None
-    except RecursionError:
-        raise DataError(f"nested deeper than {MAX_DEPTH} levels") from None
-    except ValueError:
-        raise DataError("not usable JSON: an integer of thousands of digits") from None
-    if _is_too_deep(value):
-        raise DataError(f"nested deeper than {MAX_DEPTH} levels")
-    return value
-
-
 def _line(number: int, raw: bytes) -> Line:
     try:
         return Line(number, parse_object(raw))
@@ -172,7 +121,7 @@ def _array_elements(path: Path) -> Iterator[Line]:
     decoder, number, position = json.JSONDecoder(), 1, 0
     end = text.index("[") + 1
     while True:
-        start = cast(re.Match[str], _BETWEEN_ELEMENTS.match(text, end)).end()
+        start = cast("re.Match[str]", _BETWEEN_ELEMENTS.match(text, end)).end()
         if text[start] == "]":
             return
         number, position = number + text.count("\n", position, start), start
@@ -191,34 +140,3 @@ def _whole_array(path: Path) -> bytes:
                     "write one object per line, and call the file .jsonl"
                 )
     return bytes(whole)
-
-
-def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The keys and values of a JSON object; DataError where a key stands there twice."""
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise DataError(f"key {twice[:60]!r} stands in one object more than once")
-    return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise DataError(f"{name} is not JSON; leave the value out or write null")
-
-
-def _finite_float(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise DataError(f"{text[:60]} is larger than any float")
-    return number
-
-
-def _is_too_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [item for item in level if isinstance(item, dict | list)]
-        if not level:
-            return False
-        inner = [item.values() if isinstance(item, dict) else item for item in level]
-        level = [item for items in inner for item in items]
-    return True

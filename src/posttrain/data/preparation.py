@@ -7,20 +7,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from posttrain.data import tokenized
 from posttrain.base.cache import cache_dir
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord
 from posttrain.conversation.encoder import ConversationEncoder, conversation_encoder
+from posttrain.conversation.masks import TokenRow, trained_ends
+from posttrain.conversation.truncation import Outcome, truncate
+from posttrain.data import tokenized
 from posttrain.data.bad_records import bad_records_first
 from posttrain.data.ledger import Ledger
-from posttrain.conversation.masks import TokenRow, trained_ends
 from posttrain.data.records import Record
 from posttrain.data.sources import RecordStream, Source, open_source
 from posttrain.data.splits import content_hash
 from posttrain.data.token_arrays import TokenArrays
 from posttrain.data.tokenized import TokenizedDataset, described_hash
-from posttrain.conversation.truncation import Outcome, truncate
 from posttrain.errors import DataError
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from posttrain.data.json_lines import parse_json
+from posttrain.base.strict_json import parse_json
 from posttrain.conversation.messages import Conversation, Message, parse_conversation
 from posttrain.errors import ConfigError, DataError
 

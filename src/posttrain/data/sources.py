@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord
-from posttrain.config.keys import as_shown
-from posttrain.data.bad_records import SHOWN_FAULTS, clipped, refusal, require_columns
 from posttrain.base.file_digests import file_digest
 from posttrain.base.files import require_file
+from posttrain.base.text import as_shown, clipped
+from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord
+from posttrain.data.bad_records import SHOWN_FAULTS, refusal, require_columns
 from posttrain.data.json_lines import Line, read_json, read_jsonl, unreadable
 from posttrain.data.records import Columns, Record, parse_record
 from posttrain.data.tables import is_hub_id, load_hub, load_parquet, read_csv, table_digest, table_lines

@@ -13,10 +13,10 @@ from typing import Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from posttrain.data.array_files import mapped_array
 from posttrain.base.cache import cache_dir
 from posttrain.base.files import atomic_folder
 from posttrain.conversation.messages import Conversation
+from posttrain.data.array_files import mapped_array
 from posttrain.data.records import Record
 from posttrain.errors import ConfigError, DataError
 

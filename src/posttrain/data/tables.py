@@ -15,9 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from posttrain.config.keys import as_shown, on_one_line
-from posttrain.data.bad_records import clipped
-from posttrain.data.json_lines import Line, MAX_LINE_BYTES, numbered_lines
+from posttrain.base.text import as_shown, clipped, on_one_line
+from posttrain.data.json_lines import MAX_LINE_BYTES, Line, numbered_lines
 from posttrain.errors import DataError
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def table_lines(dataset: "Dataset", columns: Iterable[str], name: str = "the tab
         DataError: a cell is no value, as text that is not UTF-8, or a date that no calendar has; `name` says where.
     """
     wanted = [name for name in columns if name in dataset.column_names]
-    rows = cast(Iterable[dict[str, Any]], dataset.select_columns(wanted) if wanted else dataset)
+    rows = cast("Iterable[dict[str, Any]]", dataset.select_columns(wanted) if wanted else dataset)
     for number, row in enumerate(_readable(rows, name), start=1):
         yield Line(number, {name: without_nulls(cell) for name, cell in row.items()})
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from posttrain.data.array_files import ArrayFile, growing_arrays, mapped_array
 from posttrain.base.files import atomic_folder
-from posttrain.data.ledger import Ledger
 from posttrain.conversation.masks import TokenRow
+from posttrain.data.array_files import ArrayFile, growing_arrays, mapped_array
+from posttrain.data.ledger import Ledger
 from posttrain.data.step_plan import RowSizes
 from posttrain.data.token_arrays import PickedValues, TokenArrays
 

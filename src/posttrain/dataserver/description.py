@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.data.rows import Rows
+from posttrain.dataserver.data.sampling import Sides
 from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.graders.code_stdio import CodeStdio
 from posttrain.dataserver.grading.grading_plans import stage_plan
-from posttrain.dataserver.data.rows import Rows
-from posttrain.dataserver.data.sampling import Sides
-from posttrain.dataserver.schemas import DatasetMeta, Limits, Meta, PROTOCOL_VERSION, StageMeta
+from posttrain.dataserver.schemas import PROTOCOL_VERSION, DatasetMeta, Limits, Meta, StageMeta
 
 
 def describe(

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.data.rows import Rows, json_digest
+from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.schemas import PROTOCOL_VERSION
 
 # Where a server listens and how much it takes changes no prompt and no reward.

@@ -7,8 +7,8 @@ from posttrain.dataserver.adaptive.outline import outline
 from posttrain.dataserver.adaptive.planned import as_slots
 from posttrain.dataserver.adaptive.planner import Planner
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.data.sampling import Slot
+from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.schemas import StageMeta
 
 _FIRST_PROMPTS = 4

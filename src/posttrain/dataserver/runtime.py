@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.data.loading import Report, load_datasets
+from posttrain.dataserver.data.rows import Rows
+from posttrain.dataserver.data.samples import Samples
+from posttrain.dataserver.data.sampling import Sampler, Sides, split_rows
 from posttrain.dataserver.description import describe
 from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.graders.remote import RemoteGrader
 from posttrain.dataserver.grading.cache import GradeBook
-from posttrain.dataserver.identity import config_id
-from posttrain.dataserver.data.loading import Report, load_datasets
 from posttrain.dataserver.grading.grading_plans import graders_in_use
 from posttrain.dataserver.grading.pool import GradingPool
 from posttrain.dataserver.grading.pools import GradingPools
-from posttrain.dataserver.data.rows import Rows
-from posttrain.dataserver.data.samples import Samples
-from posttrain.dataserver.data.sampling import Sampler, Sides, split_rows
-from posttrain.dataserver.schemas import Meta
 from posttrain.dataserver.grading.worker import Setup
+from posttrain.dataserver.identity import config_id
+from posttrain.dataserver.schemas import Meta
 from posttrain.errors import ConfigError
 
 if TYPE_CHECKING:

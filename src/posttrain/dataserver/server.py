@@ -4,13 +4,13 @@ import asyncio
 from functools import partial
 
 from posttrain.dataserver.adaptive.sampler import AdaptiveSampler
-from posttrain.dataserver.grading.golds import Progress, check_golds
 from posttrain.dataserver.graders.remote import new_client
+from posttrain.dataserver.grading.golds import Progress, check_golds
 from posttrain.dataserver.journal.database import open_database
 from posttrain.dataserver.journal.plans import PlanStore
 from posttrain.dataserver.journal.writer import JournalWriter
-from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.metrics import Metrics
+from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.service import Service
 
 

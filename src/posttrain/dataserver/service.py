@@ -10,19 +10,19 @@ from typing import TypeVar
 from cachetools import LRUCache
 
 from posttrain.dataserver.adaptive.sampler import AdaptiveSampler
-from posttrain.dataserver.graders.text.completions import completion_digest
 from posttrain.dataserver.config.datasets import FileDataset
-from posttrain.dataserver.grading.cache import GradeBook
-from posttrain.dataserver.journal.rows import JournalRow
-from posttrain.dataserver.journal.writer import JournalWriter
-from posttrain.dataserver.journal.graded_rows import journal_rows
-from posttrain.dataserver.runtime import Loaded
-from posttrain.dataserver.metrics import Metrics
-from posttrain.dataserver.grading.tasks import Questions
-from posttrain.dataserver.refusals import Refusal
-from posttrain.dataserver.grading.results import deadline_result, error_result, graded_result
 from posttrain.dataserver.data.samples import Target
 from posttrain.dataserver.data.sampling import Slot
+from posttrain.dataserver.graders.text.completions import completion_digest
+from posttrain.dataserver.grading.cache import GradeBook
+from posttrain.dataserver.grading.results import deadline_result, error_result, graded_result
+from posttrain.dataserver.grading.tasks import Questions
+from posttrain.dataserver.journal.graded_rows import journal_rows
+from posttrain.dataserver.journal.rows import JournalRow
+from posttrain.dataserver.journal.writer import JournalWriter
+from posttrain.dataserver.metrics import Metrics
+from posttrain.dataserver.refusals import Refusal
+from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.schemas import GradeItem, GradeRequest, GradeResponse, SampleRequest, SampleResponse
 from posttrain.errors import ConfigError, DataError, ServerError
 

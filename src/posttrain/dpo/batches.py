@@ -8,10 +8,10 @@ import torch
 
 from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.step_plan import StepPlan, StepPlanner
-from posttrain.train.batches import PositionCollator, pad_rows
 from posttrain.dpo.datasets import LabelledDataset, PreferenceDataset
 from posttrain.dpo.passes import plan_passes
 from posttrain.dpo.rows import Part, RunRows, trained_sides
+from posttrain.train.batches import PositionCollator, pad_rows
 
 
 class PreferenceCollator(PositionCollator):

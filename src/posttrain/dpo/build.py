@@ -5,20 +5,10 @@ from functools import lru_cache
 
 from transformers import PrinterCallback, TrainingArguments
 
-from posttrain.models.backend import LoadedModel
-from posttrain.runs.counters import RunCounters
-from posttrain.runs.directory import RunDirectory
-from posttrain.base.processes import process_count
 from posttrain.base.console import TrainingProgress
+from posttrain.base.processes import process_count
 from posttrain.data.step_plan import StepPlan, StepPlanner
 from posttrain.data.tokenized import TokenizedDataset
-from posttrain.train.arguments import trainer_arguments
-from posttrain.train.batches import positions
-from posttrain.train.broken_steps import TrainedRows, place_of
-from posttrain.train.callbacks import MetricsCallback, training_callbacks
-from posttrain.train.step_log import StepLog
-from posttrain.train.training_watchdogs import training_watchdogs
-from posttrain.train.watchdogs import Watch
 from posttrain.dpo.batches import PreferenceCollator, with_padding
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.config.reference import CachedReference as CachedConfig
@@ -34,6 +24,16 @@ from posttrain.dpo.rows import RunRows, trained_sides
 from posttrain.dpo.scores import AskedModel, RowScorer
 from posttrain.dpo.separate import load_separate
 from posttrain.dpo.trainer import PreferenceTrainer
+from posttrain.models.backend import LoadedModel
+from posttrain.runs.counters import RunCounters
+from posttrain.runs.directory import RunDirectory
+from posttrain.train.arguments import trainer_arguments
+from posttrain.train.batches import positions
+from posttrain.train.broken_steps import TrainedRows, place_of
+from posttrain.train.callbacks import MetricsCallback, training_callbacks
+from posttrain.train.step_log import StepLog
+from posttrain.train.training_watchdogs import training_watchdogs
+from posttrain.train.watchdogs import Watch
 
 _NOTHING_LEFT = (
     "every pair of the step is told apart as far as the method asks, so these pairs teach nothing more: end the stage "

@@ -12,9 +12,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from posttrain.conversation.masks import IGNORED_LABEL
+from posttrain.dpo.passes import Pass, Text
 from posttrain.models.kernels import recomputed_attention
 from posttrain.models.kernels.mask_probe import attends_to_everything, says_the_same
-from posttrain.dpo.passes import Pass, Text
 
 
 def inputs_of(

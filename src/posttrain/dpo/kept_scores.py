@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from posttrain.base.files import atomic_writer
 from posttrain.base.console import console
+from posttrain.base.files import atomic_writer
 from posttrain.dpo.rows import Part
 from posttrain.dpo.scores import AskedModel, RowScorer, summed
 

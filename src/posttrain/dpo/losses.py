@@ -14,7 +14,16 @@ from typing import Any
 import torch
 from torch.nn.functional import logsigmoid
 
-from posttrain.dpo.config.compared_methods import APODownMethod, APOZeroMethod, DPOMethod, EXOMethod, HingeMethod, IPOMethod, KTOMethod, RobustMethod
+from posttrain.dpo.config.compared_methods import (
+    APODownMethod,
+    APOZeroMethod,
+    DPOMethod,
+    EXOMethod,
+    HingeMethod,
+    IPOMethod,
+    KTOMethod,
+    RobustMethod,
+)
 from posttrain.dpo.config.methods import AnyMethod
 from posttrain.dpo.config.mixtures import MixtureMethod, MixturePart, SFTPart
 from posttrain.dpo.config.reference_free_methods import CPOMethod, ORPOMethod, SimPOMethod

@@ -5,24 +5,32 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from posttrain.base.console import console
+from posttrain.base.processes import process_count
 from posttrain.config.sections.model import ModelConfig
 from posttrain.data.curriculum.curriculum import Curriculum, Draw
 from posttrain.data.ledger import ledger_table
-from posttrain.train.plan import find_model, rows_left_to_train, show_estimate, show_resume_point, stage_table, step_lines, trained_weights
-from posttrain.runs.directory import RunDirectory, check_run_directory
-from posttrain.base.processes import process_count
-from posttrain.base.console import console
 from posttrain.dpo.config.data import AnyPreferences
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.config.mixtures import MixtureMethod
 from posttrain.dpo.config.reference import CachedReference, SeparateReference
 from posttrain.dpo.sources import open_preferences
 from posttrain.errors import ModelError
+from posttrain.runs.directory import RunDirectory, check_run_directory
+from posttrain.train.plan import (
+    find_model,
+    rows_left_to_train,
+    show_estimate,
+    show_resume_point,
+    stage_table,
+    step_lines,
+    trained_weights,
+)
 
 if TYPE_CHECKING:
+    from posttrain.dpo.data import PreferenceData
     from posttrain.train.estimate import Batch, Estimate
     from posttrain.train.model_shape import TrainedModel
-    from posttrain.dpo.data import PreferenceData
 
 
 def show_plan(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> None:
@@ -113,11 +121,11 @@ def _count(config: DPOConfig, dataset: AnyPreferences) -> int:
 
 
 def _tokenised_data(config: DPOConfig, run: RunDirectory, resume: bool) -> "PreferenceData":
-    from posttrain.models.load import choose_backend
-    from posttrain.train.arguments import accumulation_steps
     from posttrain.dpo.data import prepare_data
     from posttrain.dpo.separate import require_same_tokens
     from posttrain.dpo.train import run_identity
+    from posttrain.models.load import choose_backend
+    from posttrain.train.arguments import accumulation_steps
 
     accumulation_steps(config.training)
     tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
@@ -158,13 +166,13 @@ def _passes_of_steps(
 ) -> "list[list[list[Batch]]]":
     """What goes through the model together in each micro-batch of these optimizer steps."""
     from posttrain.conversation.masks import IGNORED_LABEL
-    from posttrain.models.devices import training_device
     from posttrain.data.step_plan import StepPlanner
-    from posttrain.train.estimate import Batch, micro_batches_of
     from posttrain.dpo.batches import numbered_rows
     from posttrain.dpo.joined import takes_joined_rows
     from posttrain.dpo.passes import cost_of_a_pass, plan_passes
     from posttrain.dpo.rows import RunRows, trained_sides
+    from posttrain.models.devices import training_device
+    from posttrain.train.estimate import Batch, micro_batches_of
 
     rows = RunRows(data.datasets, None, config.chat.max_length)
     joined = takes_joined_rows(trained.build("cpu", layers=1))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from posttrain.data.json_lines import parse_json
+from posttrain.base.strict_json import parse_json
 from posttrain.conversation.messages import Conversation, Message
 from posttrain.data.records import Columns, EmptyAnswerError, columns_found, parse_record
 from posttrain.dpo.config.data import LabelledColumnsConfig, PairColumnsConfig

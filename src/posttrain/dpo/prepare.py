@@ -7,14 +7,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from posttrain.data import tokenized
 from posttrain.base.cache import cache_dir
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.conversation.encoder import ConversationEncoder, conversation_encoder
+from posttrain.conversation.masks import TokenRow, trained_ends
+from posttrain.data import tokenized
 from posttrain.data.bad_records import bad_records_first
 from posttrain.data.ledger import Ledger
-from posttrain.conversation.masks import TokenRow, trained_ends
 from posttrain.data.preparation import batches, tokenizer_digest
 from posttrain.data.splits import content_hash
 from posttrain.data.token_arrays import TokenArrays

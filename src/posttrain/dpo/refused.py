@@ -1,6 +1,7 @@
 """Preference records that are bad or useless, and the errors that tell of all of them at once."""
 
-from posttrain.data.bad_records import SHOWN_FAULTS, clipped, refusal
+from posttrain.base.text import clipped
+from posttrain.data.bad_records import SHOWN_FAULTS, refusal
 from posttrain.errors import DataError
 
 # Of how many records an error tells at least the lines.

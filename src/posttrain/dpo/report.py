@@ -6,12 +6,12 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from posttrain.runs.directory import RunDirectory
-from posttrain.runs.finish import finish_run, loss_results, summary
-from posttrain.runs.plots import Picture
 from posttrain.base.console import console
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.measures import METRICS
+from posttrain.runs.directory import RunDirectory
+from posttrain.runs.finish import finish_run, loss_results, summary
+from posttrain.runs.plots import Picture
 
 # What is measured, as a person reads it.
 _WORDS = {

@@ -18,13 +18,13 @@ import torch
 from accelerate import Accelerator
 from rich.progress import Progress
 
-from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.base.console import console
-from posttrain.train.batches import pad_rows
-from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.dpo.joined import inputs_of, takes_joined_rows
 from posttrain.dpo.passes import Pass, cost_of_a_pass, plan_passes
 from posttrain.dpo.rows import Rows
+from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.train.batches import pad_rows
 
 # Of each rank; what was computed of a portion is lost where it is interrupted.
 _BATCHES_OF_A_PORTION = 16

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from posttrain.models.load import choose_backend
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.config.reference import SeparateReference
 from posttrain.errors import ModelError
+from posttrain.models.load import choose_backend
 
 
 def load_separate(config: DPOConfig, reference: SeparateReference) -> Any:

@@ -11,13 +11,13 @@ from types import FrameType
 from rich import box
 from rich.table import Table
 
-from posttrain.config.sections.several_models import model_labels, run_of_model
-from posttrain.runs.directory import RunDirectory
-from posttrain.runs.metrics import read_metrics
-from posttrain.base.processes import process_count
 from posttrain.base.console import console
+from posttrain.base.processes import process_count
+from posttrain.config.sections.several_models import model_labels, run_of_model
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.errors import ConfigError, RunError, RunInterrupted
+from posttrain.runs.directory import RunDirectory
+from posttrain.runs.metrics import read_metrics
 
 _COMMAND = "from posttrain.cli.dpo import main; main()"
 # What is compared, and how it is called.

@@ -8,12 +8,18 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from posttrain.config.sections.datasets import OnBadRecord
+from posttrain.conversation.messages import Conversation
 from posttrain.data.bad_records import require_columns
 from posttrain.data.json_lines import Line
-from posttrain.conversation.messages import Conversation
 from posttrain.data.records import Columns, EmptyAnswerError, parse_record
 from posttrain.data.sources import LineSource, Source, open_lines, open_source, values
-from posttrain.dpo.config.data import AnyPreferences, LabelledColumnsConfig, OnUselessPair, PairColumnsConfig, TwoFilesDataset
+from posttrain.dpo.config.data import (
+    AnyPreferences,
+    LabelledColumnsConfig,
+    OnUselessPair,
+    PairColumnsConfig,
+    TwoFilesDataset,
+)
 from posttrain.dpo.preferences import IdenticalAnswersError, Preference, make_pair, parse_labelled, parse_pair
 from posttrain.dpo.refused import Refused
 from posttrain.errors import DataError

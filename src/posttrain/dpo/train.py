@@ -4,29 +4,29 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from posttrain.base.console import console
+from posttrain.base.processes import is_main_process
 from posttrain.config.load import load_config
 from posttrain.data.curriculum.curriculum import Curriculum
 from posttrain.data.ledger import ledger_table
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.data import PreferenceData, prepare_data
+from posttrain.dpo.separate import require_same_tokens
 from posttrain.models.backend import LoadedModel
 from posttrain.models.load import choose_backend
 from posttrain.runs.counters import RunCounters
 from posttrain.runs.description import write_description
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.finish import finished_run
-from posttrain.runs.run_context import guarded_run
-from posttrain.train.identity import require_loaded_weights, require_same_weights
-from posttrain.train.identity import run_identity as identity_of
-from posttrain.base.processes import is_main_process
-from posttrain.base.console import console
 from posttrain.runs.resume import ResumePoint, find_resume_point, prepare_run_directory
-from posttrain.train.sharding import require_whole_model
+from posttrain.runs.run_context import guarded_run
 from posttrain.train.announce import Schedule, announce_changes, announce_start
 from posttrain.train.arguments import accumulation_steps, require_kernels
+from posttrain.train.identity import require_loaded_weights, require_same_weights
+from posttrain.train.identity import run_identity as identity_of
 from posttrain.train.running import run_training
+from posttrain.train.sharding import require_whole_model
 from posttrain.train.trained_model import trained_model
-from posttrain.dpo.config.dpo import DPOConfig
-from posttrain.dpo.data import PreferenceData, prepare_data
-from posttrain.dpo.separate import require_same_tokens
 
 if TYPE_CHECKING:
     from posttrain.dpo.trainer import PreferenceTrainer

@@ -6,17 +6,15 @@ Import this after the backend has been chosen: unsloth rewrites Trainer when it 
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from transformers import Trainer
 
-from posttrain.data.curriculum.curriculum import Draw
 from posttrain.conversation.masks import IGNORED_LABEL
+from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.step_plan import StepPlanner
-from posttrain.train.broken_steps import MicroBatchLosses
-from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.dpo.batches import numbered_rows
 from posttrain.dpo.config.methods import AnyMethod
 from posttrain.dpo.datasets import LabelledDataset, PreferenceDataset
@@ -24,9 +22,13 @@ from posttrain.dpo.frozen import COPY
 from posttrain.dpo.losses import kto_divergence
 from posttrain.dpo.measures import Answers, Measures, measure, summary
 from posttrain.dpo.passes import Pass
-from posttrain.dpo.reference import Reference
 from posttrain.dpo.rows import MISMATCHED, Part, RunRows
 from posttrain.dpo.scores import AskedModel, RowScorer, answer_logprobs, gathered
+from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.train.broken_steps import MicroBatchLosses
+
+if TYPE_CHECKING:
+    from posttrain.dpo.reference import Reference
 
 
 class PreferenceTrainer(Trainer):

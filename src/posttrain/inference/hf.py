@@ -12,10 +12,10 @@ import torch
 from transformers import DynamicCache, GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from posttrain.models.kernels.compiled_layers import as_written
 from posttrain.inference.batching import plan_batches
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
 from posttrain.inference.hf_hooks import LogProbRecorder, RepetitionPenalty, StopStrings
+from posttrain.models.kernels.compiled_layers import as_written
 
 
 class HfEngine:

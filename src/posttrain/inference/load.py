@@ -7,13 +7,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from posttrain.base.extras import require_extra
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.conversation.encoder import ConversationEncoder, conversation_encoder
-from posttrain.base.extras import require_extra
+from posttrain.inference.engine import Engine
 from posttrain.models.backend import LoadedModel
 from posttrain.models.load import choose_backend
-from posttrain.inference.engine import Engine
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posttrain.models.location import require_no_pickle
 from posttrain.errors import ConfigError, ModelError
 from posttrain.inference.engine import Sampling
+from posttrain.models.location import require_no_pickle
 
 _UNUSABLE = ("rank_pattern", "alpha_pattern", "trainable_token_indices", "lora_bias", "modules_to_save", "use_dora")
 """What vLLM does not look at in an adapter's config (the first four), or refuses."""

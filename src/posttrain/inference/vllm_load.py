@@ -14,8 +14,8 @@ import torch
 from pydantic import ValidationError
 
 from posttrain.base.extras import require_extra
-from posttrain.models.kernels.compiled_layers import has_compiler
 from posttrain.errors import ConfigError, ModelError, ToolkitError
+from posttrain.models.kernels.compiled_layers import has_compiler
 
 _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.runs.checkpoints import STATE_FILE
-from posttrain.runs.recorded_files import file_faults
 from posttrain.inspect.finding import Finding
 from posttrain.inspect.folders import KeptRun
+from posttrain.runs.checkpoints import STATE_FILE
+from posttrain.runs.recorded_files import file_faults
 
 
 def checkpoint_findings(run: KeptRun, expected: Sequence[Mapping[str, Any]] | None) -> Iterator[Finding]:

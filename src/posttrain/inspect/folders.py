@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.config.load import read_raw
+from posttrain.errors import ConfigError
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.metrics import read_metrics
-from posttrain.errors import ConfigError
 
 KINDS = {"toolkit-sft": "sft", "toolkit-dpo": "dpo", "toolkit-rl-train": "rl"}
 """What the runs of a command are called."""

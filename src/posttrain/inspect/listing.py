@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posttrain.runs.checkpoints import latest_checkpoint
-from posttrain.runs.directory import RunDirectory
 from posttrain.base.locks import holder_of
 from posttrain.errors import ConfigError
 from posttrain.inspect.folders import KINDS, KeptRun, read_run
+from posttrain.runs.checkpoints import latest_checkpoint
+from posttrain.runs.directory import RunDirectory
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,17 @@
 """The prompts of reinforcement learning, drawn once more from the dataserver's config, without a server."""
 
+from posttrain.base.extras import require_extra
 from posttrain.config.load import load_config
 from posttrain.data.curriculum.order_hash import OrderHash
-from posttrain.base.extras import require_extra
-from posttrain.models.load import choose_backend
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.schemas import Meta
+from posttrain.inspect.finding import Replay, Report
+from posttrain.inspect.folders import KeptRun
+from posttrain.models.load import choose_backend
 from posttrain.rl.clock import Clock
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.prompt_order import prompt_hash_after
 from posttrain.rl.train import run_identity
-from posttrain.inspect.finding import Replay, Report
-from posttrain.inspect.folders import KeptRun
 
 
 def replay_prompts(run: KeptRun, report: Report) -> Replay:

@@ -4,13 +4,13 @@ from typing import Any
 
 from posttrain.config.load import load_config
 from posttrain.data.curriculum.order_hash import OrderHash
-from posttrain.models.load import choose_backend
 from posttrain.data.step_plan import StepPlanner
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.data import prepare_data as prepare_preferences
 from posttrain.dpo.train import run_identity as preference_identity
 from posttrain.inspect.finding import Replay, Report
 from posttrain.inspect.folders import KeptRun
+from posttrain.models.load import choose_backend
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import prepare_data
 from posttrain.sft.train import run_identity

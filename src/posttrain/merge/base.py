@@ -6,8 +6,8 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 
 from posttrain.config.sections.model import ModelConfig
-from posttrain.models.loading import model_files
 from posttrain.errors import ModelError
+from posttrain.models.loading import model_files
 
 _NEEDED = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py", "LICENSE*", "NOTICE*"]
 

@@ -9,8 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from posttrain.conversation.chat_template import use_trained_template
 from posttrain.config.sections.chat import ChatConfig
+from posttrain.conversation.chat_template import use_trained_template
 from posttrain.conversation.encoder import conversation_encoder
 
 # Code that the config refers to, and what a licence asks to be passed on.

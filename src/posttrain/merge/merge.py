@@ -12,7 +12,6 @@ from transformers import AutoConfig
 
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
-from posttrain.models.hf import HfBackend
 from posttrain.merge.adapter import open_adapter
 from posttrain.merge.base import base_folder
 from posttrain.merge.companions import write_generation_config, write_model_config, write_tokenizer
@@ -21,6 +20,7 @@ from posttrain.merge.outline import Outline, adapter_outline
 from posttrain.merge.output import check_output, new_folder
 from posttrain.merge.plan import Plan, plan_tensors
 from posttrain.merge.shards import checkpoint_tensors, write_index, write_shard
+from posttrain.models.hf import HfBackend
 
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 """What weights can be stored as, and how safetensors calls it."""

@@ -16,8 +16,8 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper, TrainableTokensWrapper
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-from posttrain.models.tokens import extend_model
 from posttrain.errors import ModelError
+from posttrain.models.tokens import extend_model
 
 BASE_WEIGHTS = ("base_layer.weight", "token_adapter.base_layer.weight")
 """What PEFT's modules call the weight that they wrap and change."""

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from posttrain.base.files import atomic_rename_dir, fsync_tree
 from posttrain.base.disk_errors import why_unwritten
+from posttrain.base.files import atomic_rename_dir, fsync_tree
 from posttrain.errors import ConfigError, RunError, ToolkitError
 
 

@@ -6,12 +6,12 @@ from functools import partial
 
 import torch
 
-from posttrain.models.tokens import extend_rows
 from posttrain.errors import ModelError
 from posttrain.merge.adapter import Adapter
 from posttrain.merge.delta import base_name, is_finite, merged_weight
 from posttrain.merge.outline import Outline
 from posttrain.merge.shards import FLOATS, OutputTensor, StoredTensor
+from posttrain.models.tokens import extend_rows
 
 Plan = dict[str, list[OutputTensor]]
 """The tensors of each output file, in the base's own division into files."""

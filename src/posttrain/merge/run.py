@@ -8,10 +8,8 @@ from pathlib import Path
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from posttrain.base.output_lock import own_output, require_unowned
-from posttrain.runs.checkpoints import complete_checkpoints, find_checkpoint
 from posttrain.base.console import console
-from posttrain.runs.trained_run import TrainedRun, load_trained_run
+from posttrain.base.output_lock import own_output, require_unowned
 from posttrain.errors import ConfigError
 from posttrain.merge.adapter import CONFIG_FILE
 from posttrain.merge.merge import DTYPES, MergeReport, merge_adapter
@@ -19,6 +17,8 @@ from posttrain.merge.merge import Progress as OnTensor
 from posttrain.merge.output import check_output
 from posttrain.merge.shards import FLOATS, checkpoint_tensors
 from posttrain.merge.verify import Verification, verify_merge
+from posttrain.runs.checkpoints import complete_checkpoints, find_checkpoint
+from posttrain.runs.trained_run import TrainedRun, load_trained_run
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from posttrain.config.sections.model import ModelConfig
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.conversation.hf_encoder import HfTextEncoder
 from posttrain.conversation.messages import Conversation, Message
+from posttrain.errors import DataError, RunError
 from posttrain.models.backend import LoadedModel
 from posttrain.models.hf import HfBackend
-from posttrain.errors import DataError, RunError
 
 _PROBES = (
     Conversation((Message("user", "Name three primary colours."), Message("assistant", "Red, yellow and blue."))),

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posttrain.base.file_digests import file_digest
-from posttrain.models.location import locate_model
 from posttrain.errors import ModelError
+from posttrain.models.location import locate_model
 
 if TYPE_CHECKING:
     from posttrain.config.sections.model import ModelConfig

@@ -11,8 +11,8 @@ from typing import Any
 
 from posttrain.base.cache import cache_dir
 from posttrain.base.files import atomic_rename_dir, content_digest, fsync_tree, temporary_sibling
-from posttrain.models.location import require_all_weights
 from posttrain.errors import ModelError
+from posttrain.models.location import require_all_weights
 
 logger = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.utils import logging as transformers_logging
 
+from posttrain.errors import ModelError
 from posttrain.models.backend import LoadedModel, TrainingSettings
-from posttrain.models.kernels.compiled_layers import compile_layers, should_compile
 from posttrain.models.devices import compute_dtype, training_device
+from posttrain.models.kernels.compiled_layers import compile_layers, should_compile
 from posttrain.models.kernels.liger import use_liger_kernels
 from posttrain.models.loading import model_files, one_line_errors, require_trust, source_of
 from posttrain.models.location import require_all_weights, require_no_pickle
 from posttrain.models.lora import add_adapter, with_fused_layers
 from posttrain.models.tokens import add_tokens, extend_model
-from posttrain.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -11,11 +11,11 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig
 
-from posttrain.config.keys import on_one_line
+from posttrain.base.console import console
+from posttrain.base.text import on_one_line
+from posttrain.errors import ModelError
 from posttrain.models.gguf import converted_folder
 from posttrain.models.location import CONVERT, locate_model
-from posttrain.base.console import console
-from posttrain.errors import ModelError
 
 if TYPE_CHECKING:
     from posttrain.config.sections.model import ModelConfig

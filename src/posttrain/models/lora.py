@@ -8,9 +8,9 @@ from peft import LoraConfig as PeftLoraConfig
 from peft import PeftConfig, PeftMixedModel, PeftModel, get_peft_model
 from torch import nn
 
+from posttrain.errors import ModelError
 from posttrain.models.devices import training_device
 from posttrain.models.kernels.fused_lora import FusedLinear
-from posttrain.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -25,6 +25,7 @@ import torch
 from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from posttrain.errors import ModelError
 from posttrain.models import hf
 from posttrain.models.backend import LoadedModel, TrainingSettings
 from posttrain.models.devices import compute_dtype, training_device
@@ -32,7 +33,6 @@ from posttrain.models.loading import model_files, one_line_errors
 from posttrain.models.location import require_all_weights
 from posttrain.models.lora import peft_config
 from posttrain.models.tokens import extend_model
-from posttrain.errors import ModelError
 
 if TYPE_CHECKING:
     from peft import LoraConfig as PeftLoraConfig

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from pydantic import ConfigDict
 
+from posttrain.base.text import as_shown
+from posttrain.config.keys import read_dotted, shortened, shown
+from posttrain.config.load import load_config, read_raw
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.config.sections.generation import GenerationConfig
-from posttrain.config.keys import as_shown, read_dotted, shortened, shown
-from posttrain.config.load import load_config, read_raw
 from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.several_models import OneOrSeveralModels
 from posttrain.errors import ConfigError

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from posttrain.conversation.chatml import render
+from posttrain.base.text import as_shown
 from posttrain.config.sections.datasets import ColumnsConfig, DatasetConfig, OnBadRecord
-from posttrain.config.keys import as_shown
+from posttrain.conversation.chatml import render
 from posttrain.conversation.messages import Conversation
 from posttrain.data.sources import open_source
 from posttrain.errors import ConfigError, DataError

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from posttrain.base.differences import differences
 from posttrain.base.files import atomic_write_bytes, atomic_writer
-from posttrain.data.json_lines import json_line, parse_object
+from posttrain.base.strict_json import json_line, parse_object
 from posttrain.errors import ConfigError, DataError
 
 AnswerKey = tuple[str, int, int]

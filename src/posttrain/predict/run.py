@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from posttrain.config.sections.generation import GenerationConfig
-from posttrain.base.output_lock import own_output
 from posttrain.base.console import console
 from posttrain.base.disk_errors import why_unwritten
+from posttrain.base.output_lock import own_output
+from posttrain.config.sections.generation import GenerationConfig
 from posttrain.errors import RunError
 from posttrain.inference.engine import Engine, Sampling
 from posttrain.inference.load import load_engine, vllm_engine

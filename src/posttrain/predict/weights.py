@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
+from posttrain.errors import ConfigError, ModelError
 from posttrain.models.location import locate_model
+from posttrain.predict.config import PredictConfig, load_predict_config, section_of
 from posttrain.runs.checkpoints import find_checkpoint
 from posttrain.runs.trained_run import load_trained_run
-from posttrain.errors import ConfigError, ModelError
-from posttrain.predict.config import PredictConfig, load_predict_config, section_of
 
 Weights = Literal["auto", "merged", "adapter", "base"]
 

@@ -9,31 +9,31 @@ from datasets import Dataset
 from transformers import EarlyStoppingCallback, PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 
+from posttrain.base.console import TrainingProgress
 from posttrain.conversation.encoder import ConversationEncoder
+from posttrain.inference.load import end_ids
 from posttrain.models.backend import LoadedModel
 from posttrain.models.hf import keep_trained_weights_in_float32
+from posttrain.rl.callbacks import RLMetricsCallback
+from posttrain.rl.client.client import DataserverClient
+from posttrain.rl.correction import ImportanceCorrection
+from posttrain.rl.curriculum import held_out_count
+from posttrain.rl.evaluation import EVALUATIONS, Evaluator, evaluation_file, sampling_of
+from posttrain.rl.presets import resolve_objective
+from posttrain.rl.rewards import TotalReward
+from posttrain.rl.rollout.engines import RolloutEngine
+from posttrain.rl.rollout.load import rollout_engine
+from posttrain.rl.rollout.prompts import PromptSource
+from posttrain.rl.rollout.rollouts import Rollouts, Timer
+from posttrain.rl.run_plan import RunPlan
+from posttrain.rl.trainer import CurriculumGRPOTrainer
+from posttrain.rl.watchdogs import rl_watchdogs
 from posttrain.runs.counters import RunCounters
-from posttrain.base.console import TrainingProgress
 from posttrain.train.arguments import trainer_arguments
 from posttrain.train.callbacks import CheckpointCallback
 from posttrain.train.schedule import ScheduleCallback
 from posttrain.train.step_log import StepLog
 from posttrain.train.watchdogs import Watch
-from posttrain.inference.load import end_ids
-from posttrain.rl.presets import resolve_objective
-from posttrain.rl.callbacks import RLMetricsCallback
-from posttrain.rl.client.client import DataserverClient
-from posttrain.rl.correction import ImportanceCorrection
-from posttrain.rl.curriculum import held_out_count
-from posttrain.rl.rollout.engines import RolloutEngine
-from posttrain.rl.evaluation import EVALUATIONS, Evaluator, evaluation_file, sampling_of
-from posttrain.rl.rollout.load import rollout_engine
-from posttrain.rl.rollout.prompts import PromptSource
-from posttrain.rl.rewards import TotalReward
-from posttrain.rl.rollout.rollouts import Rollouts, Timer
-from posttrain.rl.run_plan import RunPlan
-from posttrain.rl.trainer import CurriculumGRPOTrainer
-from posttrain.rl.watchdogs import rl_watchdogs
 
 
 @contextmanager

@@ -7,15 +7,15 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from posttrain.rl.curriculum import stage_name
+from posttrain.rl.prompt_order import prompt_hash_after
+from posttrain.rl.rewards import TotalReward
+from posttrain.rl.rollout.prompts import Prompt
+from posttrain.rl.run_plan import RunPlan
+from posttrain.rl.transcript import append_lines, on_one_line, one_group, shown
 from posttrain.runs.counters import RunCounters
 from posttrain.train.broken_steps import last_checkpoint, require_finite, some_of
 from posttrain.train.step_log import StepLog
-from posttrain.rl.curriculum import stage_name
-from posttrain.rl.prompt_order import prompt_hash_after
-from posttrain.rl.rollout.prompts import Prompt
-from posttrain.rl.rewards import TotalReward
-from posttrain.rl.run_plan import RunPlan
-from posttrain.rl.transcript import append_lines, on_one_line, one_group, shown
 
 # Our names for what TRL logs.
 _NAMES = {

@@ -1,7 +1,7 @@
 """What the dataserver tells of its curriculum, held against the config."""
 
-from posttrain.config.sections.training import TrainingConfig
 from posttrain.base.processes import process_count
+from posttrain.config.sections.training import TrainingConfig
 from posttrain.dataserver.schemas import Meta
 from posttrain.errors import ConfigError
 from posttrain.rl.clock import Clock, require_within_curriculum

@@ -10,17 +10,17 @@ from typing import Any
 from posttrain.base.files import atomic_write_text
 from posttrain.base.intervals import mean_interval
 from posttrain.base.processes import is_main_process, process_count, process_rank
-from posttrain.train.ranks import any_rank
 from posttrain.errors import RunError, ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason
 from posttrain.inference.seeds import derive_seed
 from posttrain.inference.text import completion_text
-from posttrain.rl.config.rl import EvaluationConfig
-from posttrain.rl.rollout.engines import RolloutEngine
 from posttrain.rl.client.outages import Outage
-from posttrain.rl.rollout.prompts import Prompt, PromptSource
+from posttrain.rl.config.rl import EvaluationConfig
 from posttrain.rl.rewards import GradeSource, grade_all
+from posttrain.rl.rollout.engines import RolloutEngine
+from posttrain.rl.rollout.prompts import Prompt, PromptSource
 from posttrain.rl.transcript import GradedCompletion
+from posttrain.train.ranks import any_rank
 
 EVALUATIONS = "evaluations"
 """The folder in a run's directory."""

@@ -3,20 +3,20 @@
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from posttrain.base.extras import require_extra
-from posttrain.models.location import locate_model
-from posttrain.train.plan import show_estimate
-from posttrain.runs.directory import RunDirectory, check_run_directory
-from posttrain.runs.finish import finished_result
 from posttrain.base.console import console
+from posttrain.base.extras import require_extra
 from posttrain.dataserver.schemas import DatasetMeta, Meta
 from posttrain.errors import ConfigError, ModelError
-from posttrain.rl.presets import PRESETS
+from posttrain.models.location import locate_model
 from posttrain.rl.clock import Clock
 from posttrain.rl.config.rl import DataserverSection, RLConfig
 from posttrain.rl.curriculum import clock_of, held_out_count, require_fit
 from posttrain.rl.plan_tables import generation_table, objective_table, stage_table
+from posttrain.rl.presets import PRESETS
 from posttrain.rl.rollout.prompts import PromptSource, SampleSource
+from posttrain.runs.directory import RunDirectory, check_run_directory
+from posttrain.runs.finish import finished_result
+from posttrain.train.plan import show_estimate
 
 if TYPE_CHECKING:
     from posttrain.train.estimate import Estimate

@@ -4,9 +4,9 @@ from rich import box
 from rich.table import Table
 
 from posttrain.dataserver.schemas import Meta, StageMeta
-from posttrain.rl.presets import PRESETS, resolve_objective
 from posttrain.rl.clock import Clock
 from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.presets import PRESETS, resolve_objective
 
 _SHOWN_GENERATIONS = 4
 

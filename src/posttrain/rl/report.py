@@ -7,11 +7,11 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from posttrain.runs.directory import RunDirectory
-from posttrain.runs.finish import finish_run
 from posttrain.base.console import console
 from posttrain.rl.config.rl import RLConfig
-from posttrain.rl.evaluation import Difference, EVALUATIONS, evaluation_file, paired_difference
+from posttrain.rl.evaluation import EVALUATIONS, Difference, evaluation_file, paired_difference
+from posttrain.runs.directory import RunDirectory
+from posttrain.runs.finish import finish_run
 
 _FEW = 30  # prompts, below which chance decides much of a difference
 

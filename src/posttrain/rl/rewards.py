@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from posttrain.train.ranks import any_rank
 from posttrain.dataserver.schemas import GradeItem, GradeResult
 from posttrain.errors import RunError, ServerError
 from posttrain.rl.client.errors import OutageError
-from posttrain.rl.clock import Clock
 from posttrain.rl.client.outages import Outage
+from posttrain.rl.clock import Clock
 from posttrain.rl.rollout.rollouts import Timer
 from posttrain.rl.transcript import GradedCompletion
+from posttrain.train.ranks import any_rank
 
 logger = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from posttrain.runs.directory import RunDirectory
 from posttrain.dataserver.schemas import Meta
 from posttrain.rl.clock import Clock
 from posttrain.rl.config.rl import RLConfig
+from posttrain.runs.directory import RunDirectory
 
 
 @dataclass(frozen=True)

@@ -2,32 +2,32 @@
 
 from typing import Any
 
+from posttrain.base.extras import require_extra
+from posttrain.base.processes import is_main_process
 from posttrain.config.load import load_config
 from posttrain.conversation.encoder import conversation_encoder
-from posttrain.base.extras import require_extra
-from posttrain.models.backend import Backend
-from posttrain.models.load import choose_backend
 from posttrain.data.preparation import tokenizer_digest
-from posttrain.runs.description import write_description
-from posttrain.runs.directory import RunDirectory
-from posttrain.runs.finish import finished_run
-from posttrain.runs.run_context import guarded_run
-from posttrain.train.identity import fixed_training, known_weights, require_loaded_weights
-from posttrain.runs.metrics import keep_until
-from posttrain.base.processes import is_main_process
-from posttrain.runs.resume import ResumePoint, prepare_run_directory, resume_point
-from posttrain.train.sharding import launched_as, require_whole_model
-from posttrain.train.announce import Schedule, announce_changes, announce_start
-from posttrain.train.arguments import require_kernels
-from posttrain.train.running import run_training
-from posttrain.train.trained_model import trained_model
 from posttrain.dataserver.schemas import Meta
 from posttrain.errors import RunError
+from posttrain.models.backend import Backend
+from posttrain.models.load import choose_backend
+from posttrain.rl.client.connection import Connection, connected, write_record
 from posttrain.rl.clock import Clock
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.curriculum import clock_of, require_fit
 from posttrain.rl.run_plan import RunPlan
-from posttrain.rl.client.connection import Connection, connected, write_record
+from posttrain.runs.description import write_description
+from posttrain.runs.directory import RunDirectory
+from posttrain.runs.finish import finished_run
+from posttrain.runs.metrics import keep_until
+from posttrain.runs.resume import ResumePoint, prepare_run_directory, resume_point
+from posttrain.runs.run_context import guarded_run
+from posttrain.train.announce import Schedule, announce_changes, announce_start
+from posttrain.train.arguments import require_kernels
+from posttrain.train.identity import fixed_training, known_weights, require_loaded_weights
+from posttrain.train.running import run_training
+from posttrain.train.sharding import launched_as, require_whole_model
+from posttrain.train.trained_model import trained_model
 
 
 def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:

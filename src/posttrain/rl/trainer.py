@@ -114,7 +114,7 @@ class CurriculumGRPOTrainer(GRPOTrainer):
         outputs["advantages"] = outputs["advantages"].unsqueeze(1) * factors
         mode = "train" if self.model.training else "eval"
         for name, value in measured.items():
-            self._metrics[mode][name].append(float(cast(torch.Tensor, self.accelerator.gather(value)).mean()))
+            self._metrics[mode][name].append(float(cast("torch.Tensor", self.accelerator.gather(value)).mean()))
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -169,7 +169,7 @@ class CurriculumGRPOTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         self._in_loss = dict(inputs)  # the base class keeps the one that it was given
-        taught = cast(torch.Tensor, self.accelerator.gather(has_advantage(inputs).float().mean()))
+        taught = cast("torch.Tensor", self.accelerator.gather(has_advantage(inputs).float().mean()))
         self._metrics["train"]["taught_share"].append(float(taught.mean()))
         try:
             return super()._compute_loss(model, self._in_loss)

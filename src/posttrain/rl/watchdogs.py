@@ -3,11 +3,11 @@
 from collections import deque
 from statistics import median
 
+from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.presets import resolve_objective
 from posttrain.train.schedule import learning_rate_at
 from posttrain.train.training_watchdogs import LearningRateZero, OverflowingGradient, ZeroGradient
 from posttrain.train.watchdogs import Row, Watchdog
-from posttrain.rl.presets import resolve_objective
-from posttrain.rl.config.rl import RLConfig
 
 # Equal rewards happen by chance in a step of few prompts, five steps in a row do not: where half of the steps have
 # nothing to tell apart, which is bad enough, once in 32 times.

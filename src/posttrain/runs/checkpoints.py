@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.base.files import atomic_rename_dir, atomic_write_text, fsync_file, fsync_tree
+from posttrain.errors import ConfigError
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.recorded_files import Recorded, file_faults, record_files
-from posttrain.errors import ConfigError
 
 STATE_FILE = "toolkit_state.json"
 

@@ -4,13 +4,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from posttrain.config.dump import to_yaml
+from posttrain.base.console import console
 from posttrain.base.differences import differences
 from posttrain.base.files import atomic_write_text
+from posttrain.config.dump import to_yaml
 from posttrain.data.ledger import Ledger
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.manifest import SURROUNDINGS, describe_run, read_manifest
-from posttrain.base.console import console
 
 
 def write_description(

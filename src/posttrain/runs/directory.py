@@ -18,11 +18,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from posttrain.base.files import atomic_write_text
-from posttrain.base.output_lock import written_in
-from posttrain.base.locks import HeldError, Holder, ProcessLock, holder_of
-from posttrain.base.processes import is_main_process
 from posttrain.base.console import console
+from posttrain.base.files import atomic_write_text
+from posttrain.base.locks import HeldError, Holder, ProcessLock, holder_of
+from posttrain.base.output_lock import written_in
+from posttrain.base.processes import is_main_process
 from posttrain.errors import ConfigError
 
 

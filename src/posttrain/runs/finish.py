@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from posttrain.base.console import console
+from posttrain.errors import RunError
 from posttrain.runs.checkpoints import Checkpoint, best_checkpoint, latest_checkpoint
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.export import export_checkpoint
 from posttrain.runs.manifest import read_manifest, require_same_run
 from posttrain.runs.metrics import read_metrics
 from posttrain.runs.peak_memory import peak_memory_bytes
-from posttrain.base.console import console
-from posttrain.errors import RunError
 
 if TYPE_CHECKING:
     from posttrain.runs.plots import Picture

@@ -5,10 +5,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from posttrain.runs.checkpoints import latest_checkpoint
-from posttrain.runs.directory import RunDirectory
 from posttrain.base.processes import process_count
 from posttrain.errors import RunError, ToolkitError
+from posttrain.runs.checkpoints import latest_checkpoint
+from posttrain.runs.directory import RunDirectory
 
 # What Gloo, NCCL and torch's own store say when the other end is gone or silent, in torch 2.13.
 _SIGNS = (

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.base.differences import differences
-from posttrain.runs.source import commit, source_digest
 from posttrain.errors import ConfigError
+from posttrain.runs.source import commit, source_digest
 
 _PACKAGES = (
     "posttrain-toolkit",

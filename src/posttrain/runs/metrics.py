@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posttrain.base.files import atomic_write_bytes, atomic_write_text
 from posttrain.base.console import console
+from posttrain.base.files import atomic_write_bytes, atomic_write_text
 
 # What differs between two runs of the same command: everything else in metrics.jsonl repeats exactly.
 TIMING_KEYS = frozenset({"seconds", "tokens_per_second", "peak_memory_gib"})

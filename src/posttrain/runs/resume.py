@@ -7,12 +7,12 @@ from typing import Any
 
 from posttrain.data.curriculum.curriculum import Curriculum
 from posttrain.data.curriculum.order_hash import order_hash_after
+from posttrain.errors import ConfigError
 from posttrain.runs import metrics
 from posttrain.runs.checkpoints import Damaged, discard_unfinished, newest_sound_checkpoint
 from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory, clear_run_directory
 from posttrain.runs.manifest import read_manifest, require_same_run
-from posttrain.errors import ConfigError
 
 # What tells that something was learnt: the name of a checkpoint that is gone, and what a run leaves besides them.
 _LEARNT = ("latest", "best", "result.json", "*.safetensors", "merged*", "damaged-checkpoint-*")

@@ -4,10 +4,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from posttrain.runs.checkpoints import latest_checkpoint
-from posttrain.runs.directory import RunDirectory
 from posttrain.base.disk_errors import why_unwritten
 from posttrain.errors import RunError, ToolkitError
+from posttrain.runs.checkpoints import latest_checkpoint
+from posttrain.runs.directory import RunDirectory
 
 
 @contextmanager

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.load import load_config
+from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.lora import LoraConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.config.sections.several_models import run_of_model
 from posttrain.config.strict import ConfigPath
-from posttrain.runs.directory import RunDirectory
 from posttrain.errors import ConfigError
+from posttrain.runs.directory import RunDirectory
 
 
 class _Part(BaseModel):

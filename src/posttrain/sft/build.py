@@ -3,23 +3,23 @@
 from transformers import PrinterCallback
 from trl import SFTConfig as TrlSFTConfig
 
+from posttrain.base.console import TrainingProgress
 from posttrain.conversation.encoder import conversation_encoder
+from posttrain.data.step_plan import StepPlanner
 from posttrain.models.backend import LoadedModel
 from posttrain.models.hf import keep_trained_weights_in_float32
 from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory
-from posttrain.base.console import TrainingProgress
-from posttrain.data.step_plan import StepPlanner
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.data import SFTData
+from posttrain.sft.trainer import CurriculumSFTTrainer
+from posttrain.sft.watchdogs import sft_watchdogs
 from posttrain.train.arguments import trainer_arguments
 from posttrain.train.batches import CurriculumCollator, positions
 from posttrain.train.broken_steps import TrainedRows, place_of
 from posttrain.train.callbacks import MetricsCallback, training_callbacks
 from posttrain.train.step_log import StepLog
 from posttrain.train.watchdogs import Watch
-from posttrain.sft.config import SFTConfig
-from posttrain.sft.data import SFTData
-from posttrain.sft.trainer import CurriculumSFTTrainer
-from posttrain.sft.watchdogs import sft_watchdogs
 
 
 def build_trainer(

@@ -4,17 +4,25 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from posttrain.base.console import console
 from posttrain.data.curriculum.curriculum import Curriculum, Draw
 from posttrain.data.ledger import ledger_table
-from posttrain.train.plan import find_model, rows_left_to_train, show_estimate, show_resume_point, stage_table, step_lines, trained_weights
-from posttrain.runs.directory import RunDirectory, check_run_directory
-from posttrain.base.console import console
 from posttrain.data.sources import open_source
+from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.sft.config import SFTConfig
+from posttrain.train.plan import (
+    find_model,
+    rows_left_to_train,
+    show_estimate,
+    show_resume_point,
+    stage_table,
+    step_lines,
+    trained_weights,
+)
 
 if TYPE_CHECKING:
-    from posttrain.train.estimate import Estimate
     from posttrain.sft.data import SFTData
+    from posttrain.train.estimate import Estimate
 
 
 def show_plan(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> None:
@@ -56,9 +64,9 @@ def _counted_curriculum(config: SFTConfig) -> Curriculum:
 
 def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTData":
     from posttrain.models.load import choose_backend
-    from posttrain.train.arguments import accumulation_steps
     from posttrain.sft.data import prepare_data
     from posttrain.sft.train import run_identity
+    from posttrain.train.arguments import accumulation_steps
 
     accumulation_steps(config.training)
     tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")

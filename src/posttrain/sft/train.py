@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from posttrain.base.console import console
+from posttrain.base.processes import is_main_process
 from posttrain.config.load import load_config
 from posttrain.data.ledger import ledger_table
 from posttrain.models.backend import LoadedModel
@@ -10,19 +12,17 @@ from posttrain.runs.counters import RunCounters
 from posttrain.runs.description import write_description
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.finish import finish_run, finished_run, summary
-from posttrain.runs.run_context import guarded_run
-from posttrain.train.identity import require_loaded_weights
-from posttrain.train.identity import run_identity as identity_of
-from posttrain.base.processes import is_main_process
-from posttrain.base.console import console
 from posttrain.runs.resume import ResumePoint, find_resume_point, prepare_run_directory
-from posttrain.train.sharding import require_whole_model
-from posttrain.train.announce import Schedule, announce_changes, announce_start
-from posttrain.train.arguments import accumulation_steps, require_kernels
-from posttrain.train.running import run_training
-from posttrain.train.trained_model import trained_model
+from posttrain.runs.run_context import guarded_run
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import SFTData, prepare_data
+from posttrain.train.announce import Schedule, announce_changes, announce_start
+from posttrain.train.arguments import accumulation_steps, require_kernels
+from posttrain.train.identity import require_loaded_weights
+from posttrain.train.identity import run_identity as identity_of
+from posttrain.train.running import run_training
+from posttrain.train.sharding import require_whole_model
+from posttrain.train.trained_model import trained_model
 
 if TYPE_CHECKING:
     from posttrain.sft.trainer import CurriculumSFTTrainer

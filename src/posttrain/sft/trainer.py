@@ -11,9 +11,9 @@ from trl import SFTTrainer
 
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.data.tokenized import TokenizedDataset
+from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.train.batches import pad_rows
 from posttrain.train.broken_steps import MicroBatchLosses
-from posttrain.models.kernels.labelled_head import LabelledHead
 
 
 class CurriculumSFTTrainer(SFTTrainer):

@@ -5,10 +5,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from posttrain.config.sections.training import TrainingConfig
-from posttrain.base.differences import differences
-from posttrain.runs.directory import RunDirectory
 from posttrain.base.console import console
+from posttrain.base.differences import differences
+from posttrain.config.sections.training import TrainingConfig
+from posttrain.runs.directory import RunDirectory
 from posttrain.runs.resume import ResumePoint
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from posttrain.data.curriculum.curriculum import Draw
 from posttrain.conversation.masks import IGNORED_LABEL
+from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.step_plan import StepPlan, StepPlanner
 from posttrain.data.tokenized import TokenizedDataset
 

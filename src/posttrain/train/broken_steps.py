@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import distributed
 
+from posttrain.base.processes import process_count, process_rank
 from posttrain.config.sections.datasets import DatasetConfig
 from posttrain.data.curriculum.curriculum import Draw
-from posttrain.runs.checkpoints import latest_checkpoint
-from posttrain.runs.directory import RunDirectory
-from posttrain.base.processes import process_count, process_rank
 from posttrain.data.step_plan import StepPlan
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.errors import RunError
+from posttrain.runs.checkpoints import latest_checkpoint
+from posttrain.runs.directory import RunDirectory
 
 # How many rows of a step are named.
 _NAMED = 5

@@ -15,10 +15,10 @@ import numpy as np
 import psutil
 import torch
 
-from posttrain.data.curriculum.curriculum import Draw
-from posttrain.models.devices import training_device
 from posttrain.base.processes import process_count
+from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.step_plan import StepPlanner
+from posttrain.models.devices import training_device
 from posttrain.train.model_shape import ModelShape, TrainedModel, read_shape
 from posttrain.train.probe import KeptBytes, Probe, Seconds
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from posttrain.config.sections.model import ModelConfig
-from posttrain.models.digest import weights_digest
 from posttrain.data.preparation import tokenizer_digest
+from posttrain.models.digest import weights_digest
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.manifest import read_manifest, require_same_run
 from posttrain.train.sharding import launched_as

@@ -10,10 +10,10 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
-from posttrain.runs.directory import RunDirectory
 from posttrain.base.processes import is_main_process
-from posttrain.train.ranks import any_rank
 from posttrain.errors import RunInterrupted
+from posttrain.runs.directory import RunDirectory
+from posttrain.train.ranks import any_rank
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STOPPING = b"\nstopping: this step is finished and saved first; once more (Ctrl-C) stops at once\n"

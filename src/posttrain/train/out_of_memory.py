@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from posttrain.errors import RunError, ToolkitError
 from posttrain.runs.checkpoints import latest_checkpoint
 from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory
 from posttrain.train.memory_advice import Change, Phase, Situation, cheapest_changes
-from posttrain.errors import RunError, ToolkitError
 
 _GIB = 2**30
 # Keys that a run may change and still be resumed as the same run.
@@ -28,7 +28,7 @@ _PLACES = (
     ("posttrain.inference.vllm_load", "start_vllm", Phase.ENGINE, "while vLLM was started"),
     ("posttrain.rl", "update", Phase.ENGINE, "while vLLM got the weights after optimizer step {done}"),
     ("posttrain.rl", "complete", Phase.GENERATE, "while completions were generated after optimizer step {done}"),
-    ("toolkit", "evaluate", Phase.SCORE, "in the evaluation after optimizer step {done}"),
+    ("posttrain", "evaluate", Phase.SCORE, "in the evaluation after optimizer step {done}"),
     ("posttrain.dpo.reference", "cached_reference", Phase.SCORE, "while the reference was computed"),
     ("posttrain.dpo.reference", "of_batch", Phase.SCORE, "while the reference was asked in optimizer step {next}"),
     ("torch.optim", "step", Phase.UPDATE, "while optimizer step {next} changed the weights"),

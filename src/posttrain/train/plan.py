@@ -7,16 +7,16 @@ from pydantic import BaseModel
 from rich import box
 from rich.table import Table
 
+from posttrain.base.console import console
+from posttrain.base.processes import process_count
 from posttrain.config.sections.lora import LoraConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.data.curriculum.curriculum import Curriculum
+from posttrain.errors import ModelError
 from posttrain.models.location import ModelLocation, locate_model
 from posttrain.runs.directory import RunDirectory
-from posttrain.base.processes import process_count
-from posttrain.base.console import console
 from posttrain.train.memory_advice import Phase, Situation, cheapest_changes
-from posttrain.errors import ModelError
 
 if TYPE_CHECKING:
     from posttrain.train.estimate import Estimate

@@ -5,10 +5,10 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+from posttrain.errors import ModelError
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.lost_ranks import ranks_explained
 from posttrain.runs.resume import ResumePoint
-from posttrain.errors import ModelError
 
 
 def run_training(

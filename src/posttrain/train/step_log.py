@@ -3,10 +3,10 @@
 import math
 from typing import Any
 
+from posttrain.base.console import TrainingProgress
+from posttrain.base.processes import is_main_process
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.metrics import append_metrics, read_metrics
-from posttrain.base.processes import is_main_process
-from posttrain.base.console import TrainingProgress
 from posttrain.train.watchdogs import Watch
 
 

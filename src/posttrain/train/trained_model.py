@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from posttrain.conversation.chat_template import use_trained_template
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.lora import LoraConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.config.sections.training import TrainingConfig
+from posttrain.conversation.chat_template import use_trained_template
 from posttrain.models.backend import Backend, LoadedModel, TrainingSettings
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.resume import ResumePoint

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.dataserver.data.procedural import ProceduralItems, REFUSED, from_json, make_dataset, to_json
+from posttrain.dataserver.data.procedural import REFUSED, ProceduralItems, from_json, make_dataset, to_json
 from posttrain.errors import ConfigError
 
 # Whole numbers, tuples, NumPy's texts, a seed for NumPy, words, expressions.

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.base.cache import cache_dir
-from posttrain.dataserver.identity import config_id
 from posttrain.dataserver.data.loading import load_datasets
-from posttrain.dataserver.grading.grading_plans import graders_in_use
 from posttrain.dataserver.data.row_files import FileRows, RowFault, RowWriter
 from posttrain.dataserver.data.samples import Samples
 from posttrain.dataserver.data.sampling import Sampler, split_rows
+from posttrain.dataserver.grading.grading_plans import graders_in_use
+from posttrain.dataserver.identity import config_id
 from posttrain.errors import DataError
 
 

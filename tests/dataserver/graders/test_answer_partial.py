@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.answer_partial import AnswerPartial
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import DataError
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags, split_completion
 from posttrain.dataserver.graders.base import Grader, Score
 from posttrain.dataserver.graders.catalogue import built_in_graders
+from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags, split_completion
 
 SETTINGS: list[tuple[str, dict[str, Any], Any]] = [
     ("choice", {}, "B"),

@@ -6,10 +6,10 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags
 from posttrain.dataserver.graders import reference
 from posttrain.dataserver.graders.base import Example, Grader
 from posttrain.dataserver.graders.catalogue import built_in_graders
+from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags
 
 PAGE = reference.render_catalogue()
 ROWS = [line for line in PAGE.splitlines() if line.startswith("|")]

@@ -1,8 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.category_match import CategoryMatch
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import DataError
 
 

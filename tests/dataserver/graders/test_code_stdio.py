@@ -1,19 +1,21 @@
 """Programs in answers: which one is run, what counts as the right output, and tricks that win nothing."""
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
 from dataserver.sandboxes import SANDBOXES
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.code_stdio import CodeStdio, last_program
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.grading.pool import GradingPool
-from posttrain.dataserver.grading.rewards import Judgement
 from posttrain.dataserver.grading.worker import Setup, Task
 from posttrain.errors import DataError
+
+if TYPE_CHECKING:
+    from posttrain.dataserver.grading.rewards import Judgement
 
 SUMS = [{"input": "1 2\n", "output": "3\n"}, {"input": "5 -7\n", "output": "-2\n"}]
 ADD = "print(sum(map(int, input().split())))"
@@ -95,7 +97,7 @@ def test_white_space_counts_only_where_it_parts_words_and_lines(printed: str, wa
         ("while True: print(3)", "File too large"),
         ("import os\nwhile True: os.fork()", "BlockingIOError: [Errno 11] Resource temporarily unavailable"),
         ("import os\nos.kill(0, 9)", "PermissionError"),
-        ("import toolkit", "ModuleNotFoundError: No module named 'toolkit'"),
+        ("import posttrain", "ModuleNotFoundError: No module named 'posttrain'"),
         ("class Same(str):\n    __eq__ = lambda *_: True\nprint(Same('x'))", "wrong output"),
         ("print('\\n'.join(map(str, range(-9, 9))))", "wrong output"),
         ("print(open('tests.json').read())", "tests.json"),

@@ -1,8 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.completion_length_cap import CompletionLengthCap
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 
 def test_a_cap_that_caps_nothing_is_refused() -> None:

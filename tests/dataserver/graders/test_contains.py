@@ -1,9 +1,9 @@
 import pytest
 from pydantic import ValidationError
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.contains import Contains
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import DataError
 
 

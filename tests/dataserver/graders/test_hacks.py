@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataserver.sandboxes import runnable
-from posttrain.dataserver.graders.text.completions import ReasoningTags
 from posttrain.dataserver.graders.base import Abstain, Example, Grader, Score
 from posttrain.dataserver.graders.catalogue import built_in_graders
+from posttrain.dataserver.graders.text.completions import ReasoningTags
 
 TAGS = ReasoningTags()
 OFFLINE = {name: grader for name, grader in built_in_graders().items() if grader.examples}

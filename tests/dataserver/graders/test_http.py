@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dataserver.graders.services import free_port, serving_app
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.http import HttpGrader
 from posttrain.dataserver.graders.remote import Failure, Outcome, new_client
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 CANARY = "canary-6f1d9b"
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.json_equal import JsonEqual
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import DataError
 
 LEAVES = st.sampled_from([None, True, False, 0, 1, 1.0, -2.5, "", "1"])

@@ -3,9 +3,9 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.json_schema import JsonSchema
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import DataError
 
 

@@ -1,8 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.json_valid import JsonValid
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 
 def score(grader: JsonValid, text: str) -> tuple[float, str]:

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.latex_only import LatexOnly
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 
 def score(answer: str) -> float:

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.length_soft import LengthSoft
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 
 @given(st.integers(0, 3000))

@@ -11,10 +11,10 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from dataserver.graders.services import free_port, serving_app
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.llm_judge import LlmJudge
 from posttrain.dataserver.graders.remote import Failure, Outcome, new_client
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 CANARY = "canary-6f1d9b"
 GOLD = re.compile(r"<(gold-\w+)>\n(.*?)\n</\1>", re.DOTALL)

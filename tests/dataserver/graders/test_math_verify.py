@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from posttrain.dataserver.graders.text.completions import GradeInput
-from posttrain.dataserver.graders.text.extraction import AfterMarker
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.math_verify import MathVerify
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.text.extraction import AfterMarker
 from posttrain.errors import DataError
 
 

@@ -3,11 +3,11 @@
 import pytest
 from pydantic import ValidationError
 
-from posttrain.dataserver.graders.text.completions import GradeInput
-from posttrain.dataserver.graders.text.extraction import AfterMarker
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.catalogue import built_in_graders
 from posttrain.dataserver.graders.number_exact import NumberExact
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.text.extraction import AfterMarker
 from posttrain.errors import DataError
 
 # The shapes that occur in GSM8K: a solution with calculations in it, and the answer after ####.

@@ -2,9 +2,9 @@
 
 import pytest
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.number_only import NumberOnly
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 
 from posttrain.config.load import load_config
 from posttrain.config.strict import StrictModel
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Abstain, Score
 from posttrain.dataserver.graders.catalogue import AnyGrader
 from posttrain.dataserver.graders.python import PythonGrader
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import ConfigError, ToolkitError
 
 ITEM = GradeInput("abc", "abc", gold="abc", record={"weight": 0.25})

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags, split_completion
 from posttrain.dataserver.graders.base import Abstain, Score
 from posttrain.dataserver.graders.reasoning_format import ReasoningFormat
+from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags, split_completion
 
 TAGS = ReasoningTags()
 PIECES = st.lists(st.sampled_from(["<think>", "</think>", "a", " ", "\n", "<", "é\ud800"]), max_size=8).map("".join)

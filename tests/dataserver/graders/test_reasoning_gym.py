@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.data.procedural import ProceduralItems
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.reasoning_gym import ReasoningGym
 from posttrain.dataserver.graders.reasoning_gym_answers import is_harmless
-from posttrain.dataserver.data.procedural import ProceduralItems
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import DataError
 
 # Those whose scorers hand the answer to eval, or to a parser that does.

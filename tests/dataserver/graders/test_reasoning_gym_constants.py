@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.data.procedural import REFUSED, ProceduralItems, load_library
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.reasoning_gym import ReasoningGym
-from posttrain.dataserver.data.procedural import ProceduralItems, REFUSED, load_library
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 SERVED = sorted(set(load_library().factory.DATASETS) - set(REFUSED))
 

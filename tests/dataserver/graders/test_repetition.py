@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.repetition import Repetition
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 
 def score(text: str, n: int = 4) -> float:

@@ -3,9 +3,9 @@ import itertools
 import pytest
 from pydantic import ValidationError
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.tag_format import TagFormat
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 TAGS = ("<start_working_out>", "<end_working_out>", "<SOLUTION>", "</SOLUTION>")
 

@@ -1,8 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Score
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.xml_schema import XmlSchema, XmlShape
 from posttrain.errors import DataError
 

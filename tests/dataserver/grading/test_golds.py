@@ -4,21 +4,23 @@ import asyncio
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 from dataserver_cases import make_config, questions, write_rows
 
-from running import BIN
 from posttrain.base.cache import cache_dir
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.grading.golds import check_golds
-from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.grading.pool import GradingPool
-from posttrain.dataserver.grading.rewards import Judgement
 from posttrain.dataserver.grading.worker import Task
+from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import DataError
+from running import BIN
+
+if TYPE_CHECKING:
+    from posttrain.dataserver.grading.rewards import Judgement
 
 Told = list[tuple[str, int, int]]
 Check = Callable[..., Told]

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from nasty_graders import Obedient
-from posttrain.dataserver.graders.text.completions import GradeInput, completion_digest
 from posttrain.dataserver.graders.base import Grader, Score
 from posttrain.dataserver.graders.remote import Failure, Outcome, RemoteGrader
+from posttrain.dataserver.graders.text.completions import GradeInput, completion_digest
 from posttrain.dataserver.grading.cache import GradeBook, Graded, Question
 from posttrain.dataserver.grading.pool import GradingPool
 from posttrain.dataserver.grading.rewards import GradingPlan

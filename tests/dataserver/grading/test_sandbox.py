@@ -85,7 +85,7 @@ print(Point(1), "ä".encode("latin-1"), __name__, sys.argv)
         ("print(1)\nimport os\nos._exit(1)", "exit code 1"),
         ("def f(:", "SyntaxError: invalid syntax"),
         ("import numpy", "ModuleNotFoundError: No module named 'numpy'"),
-        ("import toolkit", "ModuleNotFoundError: No module named 'toolkit'"),
+        ("import posttrain", "ModuleNotFoundError: No module named 'posttrain'"),
         ("print(1)\0", "NUL"),
         ("print('\ud800')", "no valid Unicode"),
         ("#" * 200_000, "more than 120000 bytes"),
@@ -364,7 +364,8 @@ print("done")
 def test_a_program_ends_with_the_process_that_started_it() -> None:
     mark = f"orphan-{uuid.uuid4().hex}"
     program = f"import os, time\nopen(os.environ['TMPDIR'] + '/{mark}', 'w')\ntime.sleep(60)"
-    start = "import sys\nfrom posttrain.dataserver.grading.sandbox import *\nrun_program(sys.argv[1], '', Limits(50), 'rlimits')"
+    imported = "import sys\nfrom posttrain.dataserver.grading.sandbox import *"
+    start = f"{imported}\nrun_program(sys.argv[1], '', Limits(50), 'rlimits')"
     starter = subprocess.Popen([sys.executable, "-c", start, program])
     until(lambda: bool(list(Path(tempfile.gettempdir()).glob(f"sandbox-*/{mark}"))))
     (folder,) = (each.parent for each in Path(tempfile.gettempdir()).glob(f"sandbox-*/{mark}"))

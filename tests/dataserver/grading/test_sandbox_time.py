@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from posttrain.dataserver.grading import sandbox_time
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Score, checked_score
 from posttrain.dataserver.graders.code_stdio import CodeStdio
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.grading import sandbox_time
 from posttrain.dataserver.grading.sandbox import Limits, run_program
 
 HALF_A_SECOND = "import time\nwhile time.process_time() < 0.5: pass\nprint('done')"

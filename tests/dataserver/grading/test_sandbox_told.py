@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dataserver.serving import a_config, good, serving
-from running import BIN
 from posttrain.rl.client.client import DataserverClient
 from posttrain.rl.client.handshake import handshake
+from running import BIN
 
 WARNING = "graders.code: warning: programs that a model wrote run under limits alone (sandbox: rlimits)"
 

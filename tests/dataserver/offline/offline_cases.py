@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 
-from running import BIN
 from posttrain.config.load import load_config
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.journal.config import JournalConfig
@@ -18,6 +17,7 @@ from posttrain.dataserver.journal.database import open_database
 from posttrain.dataserver.journal.rows import JournalRow
 from posttrain.dataserver.journal.writer import JournalWriter
 from posttrain.dataserver.runtime import Loaded
+from running import BIN
 
 # Scores by the word at its place in the completion: a number, or what to do instead.
 _TOLD = """

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from offline_cases import table_rows
 
+from posttrain.dataserver.data.rows import Row
+from posttrain.dataserver.data.samples import Target
 from posttrain.dataserver.offline.changes import Changes, kind_of_change
 from posttrain.dataserver.offline.completion import Judged
 from posttrain.dataserver.offline.earlier import Earlier
-from posttrain.dataserver.data.rows import Row
-from posttrain.dataserver.data.samples import Target
 from posttrain.dataserver.schemas import Component, GradeResult
 
 

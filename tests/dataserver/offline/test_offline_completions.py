@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from offline_cases import load, write_lines
 
-from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.offline.completion import Completion
 from posttrain.dataserver.offline.completions import CompletionFile
+from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import DataError
 
 ROW = {"dataset": "sums", "line": 1}

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from offline_cases import load, write_config
 
-from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.offline.completion import Completion, Judged, graded_line
 from posttrain.dataserver.offline.grading import grade_all
+from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import ConfigError, DataError
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from offline_cases import read_lines
 
-from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.offline.output import check_output, output_lines
+from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import ConfigError
 
 

@@ -11,7 +11,14 @@ from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.reader import RowFilter
 from posttrain.dataserver.journal.rows import JournalRow
 from posttrain.dataserver.journal.writer import JournalStats, JournalWriter
-from posttrain.dataserver.web.dashboard_data import cell_width, completions, dashboard, latencies, percentile, row_filter
+from posttrain.dataserver.web.dashboard_data import (
+    cell_width,
+    completions,
+    dashboard,
+    latencies,
+    percentile,
+    row_filter,
+)
 
 
 def keep(engine: Engine, *rows: JournalRow) -> None:

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from posttrain.config.sections.lora import LoraConfig
+from posttrain.errors import ModelError
 from posttrain.models.kernels.compiled_layers import as_written, compile_layers, should_compile
 from posttrain.models.kernels.labelled_head import LabelledHead
-from posttrain.errors import ModelError
 
 CPU = torch.device("cpu")
 

@@ -7,9 +7,9 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, 
 
 from posttrain.config.sections.lora import LoraConfig
 from posttrain.conversation.masks import IGNORED_LABEL
+from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.lora import add_adapter
 from posttrain.models.tokens import extend_model
-from posttrain.models.kernels.labelled_head import LabelledHead
 
 # Three rows of 6, 4 and 2 tokens, padded on the right. 3 + 2 + 1 labels.
 INPUTS = torch.tensor([[1, 10, 20, 30, 40, 50], [1, 60, 70, 80, 0, 0], [1, 90, 0, 0, 0, 0]])

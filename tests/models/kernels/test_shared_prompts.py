@@ -6,9 +6,9 @@ from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
 
 from posttrain.config.sections.lora import LoraConfig
 from posttrain.conversation.masks import IGNORED_LABEL
-from posttrain.models.lora import add_adapter
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.kernels.shared_prompts import SharedPrompts
+from posttrain.models.lora import add_adapter
 
 LONG, OTHER = list(range(10, 90)), list(range(100, 190))
 SHORT = [5, 6, 7]

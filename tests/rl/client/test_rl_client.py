@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from dataserver.chaos import FAULTS, chaos_before
 from dataserver.serving import Server, a_config, serving, until
 from dataserver.trainer import journal
-from rl.rl_serving import Fault, changed, failing, items_for, spoiling
 from posttrain.dataserver.schemas import GradeItem, GradeResult, Limits
 from posttrain.errors import ConfigError, ServerError
 from posttrain.rl.client.client import DataserverClient
 from posttrain.rl.client.errors import OutageError
 from posttrain.rl.client.requests import GradeCall, Label, bounded_run_id, encoded, grade_calls
+from rl.rl_serving import Fault, changed, failing, items_for, spoiling
 
 KILOBYTE = 1024
 TOKEN = "a-long-token-with-ümlauts"

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from dataserver.serving import Server, a_config, good, serving, until
-from rl.rl_serving import Fault, changed, failing, spoiling
 from posttrain.dataserver.schemas import Meta
 from posttrain.errors import ConfigError, ServerError
 from posttrain.rl.client.client import DataserverClient
 from posttrain.rl.client.errors import OutageError
 from posttrain.rl.client.handshake import handshake
+from rl.rl_serving import Fault, changed, failing, spoiling
 
 
 @pytest.fixture(scope="module")

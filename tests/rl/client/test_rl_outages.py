@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dataserver.serving import serving
+from posttrain.errors import RunError
 from rl.rl_runs import (
     WriteRun,
     folder_of,
@@ -25,7 +26,6 @@ from rl.rl_runs import (
     wait_for_step,
 )
 from running import metrics
-from posttrain.errors import RunError
 
 
 def test_a_run_does_not_notice_that_its_dataserver_is_killed(

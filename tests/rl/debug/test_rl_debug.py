@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from cli.refusals import contents, the_one_error
 from dataserver.serving import serving
-from rl.rl_runs import WriteRun, journal, lines
-from sharp_model import write_adapter
 from posttrain.cli.rl_debug import main
 from posttrain.config.load import load_config
 from posttrain.errors import ModelError
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.debug.run import DebugRequest, Look, look_at_rollouts
 from posttrain.rl.debug.weights import choose_weights
+from rl.rl_runs import WriteRun, journal, lines
+from sharp_model import write_adapter
 
 
 @pytest.fixture(scope="module")

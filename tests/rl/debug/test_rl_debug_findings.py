@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from dataserver.serving import Server, serving
-from rl.rl_runs import WriteRun, write_run
 from posttrain.config.load import load_config
 from posttrain.rl.config.rl import RLConfig
-from posttrain.rl.debug.run import DebugRequest, Look, look_at_rollouts
 from posttrain.rl.debug.findings import one_line
+from posttrain.rl.debug.run import DebugRequest, Look, look_at_rollouts
+from rl.rl_runs import WriteRun, write_run
 
 GRADERS = """
 from posttrain.dataserver.graders.base import Abstain

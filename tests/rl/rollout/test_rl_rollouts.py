@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import TrainerState
 
-from rl.rl_runs import WriteRun, folder_of, lines, train_here, training_rows, write_run
-from rl.rl_trainers import WrittenServer, a_trainer, first_generation, gradients, move_adapter
-from running import metrics
 from posttrain.errors import ConfigError, RunError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
 from posttrain.inference.seeds import derive_seed
 from posttrain.rl.clock import Clock
 from posttrain.rl.rollout.prompts import Prompt
 from posttrain.rl.rollout.rollouts import Rollouts, Timer
+from rl.rl_runs import WriteRun, folder_of, lines, train_here, training_rows, write_run
+from rl.rl_trainers import WrittenServer, a_trainer, first_generation, gradients, move_adapter
+from running import metrics
 
 
 class WrittenEngine:

@@ -8,11 +8,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from posttrain.models.backend import LoadedModel
 from posttrain.errors import ConfigError
 from posttrain.inference.engine import Sampling
 from posttrain.inference.vllm import VllmEngine
 from posttrain.inference.vllm_load import VllmOptions
+from posttrain.models.backend import LoadedModel
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.config.rollout import RolloutConfig
 from posttrain.rl.rollout.load import rollout_engine

@@ -5,8 +5,8 @@ from typing import Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from posttrain.dataserver.journal.plans import Plan, RowStatistics
 from posttrain.dataserver.data.sampling import Slot
+from posttrain.dataserver.journal.plans import Plan, RowStatistics
 from posttrain.errors import ServerError
 
 RowKey = tuple[str, str]

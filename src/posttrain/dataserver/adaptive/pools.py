@@ -5,9 +5,9 @@ from collections.abc import Container, Mapping
 from posttrain.dataserver.adaptive.chance import chance
 from posttrain.dataserver.adaptive.planned import PlannedRow, RowPlace, Statistics
 from posttrain.dataserver.config.adaptive import PoolsConfig
-from posttrain.dataserver.journal.plans import RowStatistics
 from posttrain.dataserver.data.rows import Rows
 from posttrain.dataserver.data.sampling import Sides
+from posttrain.dataserver.journal.plans import RowStatistics
 
 _DRAWS = 64
 

@@ -7,9 +7,9 @@ from cachetools import LRUCache
 from posttrain.dataserver.adaptive.planned import Statistics, as_slots, from_journal, to_journal
 from posttrain.dataserver.adaptive.planner import Planner
 from posttrain.dataserver.config.adaptive import AdaptiveConfig
+from posttrain.dataserver.data.sampling import Slot
 from posttrain.dataserver.journal.plans import PlanStore
 from posttrain.dataserver.runtime import Loaded
-from posttrain.dataserver.data.sampling import Slot
 
 # About 15 MB.
 _REMEMBERED_SLOTS = 2**17

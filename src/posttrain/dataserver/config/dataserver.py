@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from posttrain.config.sections.datasets import OnBadRecord, StageConfig
 from posttrain.config.names import OneLine
+from posttrain.config.sections.datasets import OnBadRecord, StageConfig
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.dataserver.config.adaptive import AdaptiveConfig

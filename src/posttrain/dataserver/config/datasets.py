@@ -8,8 +8,8 @@ from pydantic import BeforeValidator, Field, JsonValue, field_validator
 
 from posttrain.config.sections.datasets import ColumnName, DistinctColumns
 from posttrain.config.strict import StrictModel
-from posttrain.dataserver.graders.text.completions import ReasoningTags
 from posttrain.dataserver.config.grading import Gates, GoldConfig, OnMissingScore, Weight, check_weights
+from posttrain.dataserver.graders.text.completions import ReasoningTags
 
 
 class PromptColumnsConfig(DistinctColumns):

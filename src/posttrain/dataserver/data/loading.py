@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from posttrain.base.cache import cache_dir
-from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.base.files import atomic_folder
+from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.conversation.messages import Conversation
 from posttrain.data.sources import Source, clipped, open_data
 from posttrain.data.splits import content_hash

@@ -5,9 +5,9 @@ from typing import Any
 
 from posttrain.conversation.messages import Conversation, Message, ToolCall
 from posttrain.data.records import Columns, parse_record
-from posttrain.dataserver.data.columns import column_value
 from posttrain.dataserver.config.datasets import PromptColumnsConfig
 from posttrain.dataserver.config.grading import GoldConfig
+from posttrain.dataserver.data.columns import column_value
 from posttrain.dataserver.graders.text.extraction import extract
 from posttrain.dataserver.schemas import WireMessage
 from posttrain.errors import DataError

@@ -5,9 +5,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from posttrain.config.keys import shown
+from posttrain.dataserver.graders.base import Example, Score, TextGrader
 from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.text.extraction import Extract, extract_untrimmed
-from posttrain.dataserver.graders.base import Example, Score, TextGrader
 from posttrain.dataserver.graders.text.numbers import is_near, parse_number, spelled
 from posttrain.errors import DataError
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Example, Score, TextGrader
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import DataError
 
 _DENIED = "\u00ac"  # stands for a letter that is denied, so that what is around it does not close up

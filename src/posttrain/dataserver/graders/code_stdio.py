@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Example, Score, TextGrader
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.grading.sandbox import Kind, Limits, require_sandbox, run_program
 from posttrain.errors import DataError
 

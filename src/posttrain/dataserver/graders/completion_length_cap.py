@@ -4,8 +4,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Abstain, Example, Grader, Score
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 
 class CompletionLengthCap(Grader):

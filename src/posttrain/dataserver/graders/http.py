@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Score, checked_score
 from posttrain.dataserver.graders.remote import CallFailedError, Failure, Outcome, RemoteGrader
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 if TYPE_CHECKING:
     import httpx

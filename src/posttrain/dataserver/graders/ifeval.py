@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Example, Score, TextGrader
 from posttrain.dataserver.graders.ifeval_checks import CHECKS
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.text.languages import load_languages
 from posttrain.dataserver.graders.text.visible import without_invisible
 from posttrain.errors import DataError

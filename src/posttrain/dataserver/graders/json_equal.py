@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Example, Score
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.text.json_answers import JsonGrader, parse_strictly
 from posttrain.errors import DataError
 

@@ -5,8 +5,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Abstain, Example, Score, TextGrader
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.text.languages import LANGUAGES, guess_language, load_languages, prose_of
 from posttrain.errors import DataError
 

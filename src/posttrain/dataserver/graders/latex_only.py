@@ -3,8 +3,8 @@
 import re
 from typing import ClassVar, Literal
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Example, Score, TextGrader
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.text.visible import without_invisible
 
 _TOKEN = re.compile(

@@ -4,8 +4,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Abstain, Example, Grader, Score
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 _DAPO = {"max_tokens": 20480, "buffer_tokens": 4096}
 

@@ -10,10 +10,10 @@ from weakref import WeakKeyDictionary
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.judging import DEFAULT_TEMPLATE, Scale, fill_template, is_empty_answer, read_verdict
 from posttrain.dataserver.graders.remote import CallFailedError, Failure, Outcome, RemoteGrader, require_no_secret
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 if TYPE_CHECKING:
     import httpx

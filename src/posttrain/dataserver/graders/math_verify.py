@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from posttrain.config.keys import shown
+from posttrain.dataserver.graders.base import Example, Score, TextGrader
 from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags
 from posttrain.dataserver.graders.text.effort import is_heavy
 from posttrain.dataserver.graders.text.expressions import Expression, find_expressions
 from posttrain.dataserver.graders.text.extraction import Extract, extract
-from posttrain.dataserver.graders.base import Example, Score, TextGrader
-from posttrain.dataserver.graders.text.mathematics import are_equal, can_be_parsed, is_as_simple, is_definite, parse, set_of, sides
+from posttrain.dataserver.graders.text.mathematics import (
+    are_equal,
+    can_be_parsed,
+    is_as_simple,
+    is_definite,
+    parse,
+    set_of,
+    sides,
+)
 from posttrain.dataserver.graders.text.numbers import spelled
 from posttrain.errors import DataError
 

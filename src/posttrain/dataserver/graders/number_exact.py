@@ -5,9 +5,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from posttrain.dataserver.graders.base import Example, Score, TextGrader
 from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags
 from posttrain.dataserver.graders.text.extraction import Extract, extract
-from posttrain.dataserver.graders.base import Example, Score, TextGrader
 from posttrain.dataserver.graders.text.numbers import gold_number, is_near, last_number, numerals
 
 

@@ -2,8 +2,8 @@
 
 from typing import ClassVar, Literal
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Example, Score, TextGrader
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.text.numbers import numerals
 
 _STEPS = ((0, 1.0), (9, 0.5), (19, 0.4), (29, 0.3), (39, 0.2), (49, 0.1))

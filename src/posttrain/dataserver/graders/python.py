@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
-from posttrain.config.strict import resolve_path
 from posttrain.base.files import require_file
-from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.config.strict import resolve_path
 from posttrain.dataserver.graders.base import Grader, Score, checked_score
 from posttrain.dataserver.graders.remote import require_no_secret
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.user_code import find_module_file, load_scorer, split_place
 
 

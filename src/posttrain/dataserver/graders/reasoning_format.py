@@ -4,8 +4,8 @@ from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags, split_completion
 from posttrain.dataserver.graders.base import Abstain, Example, Grader, Score
+from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags, split_completion
 from posttrain.dataserver.graders.text.visible import visible
 
 _TAGS = ReasoningTags()

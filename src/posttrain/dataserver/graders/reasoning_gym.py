@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from posttrain.dataserver.graders.text.completions import GradeInput
-from posttrain.dataserver.graders.text.extraction import Extract, extract
+from posttrain.dataserver.data.procedural import from_json, load_library, make_dataset
 from posttrain.dataserver.graders.base import Example, Score, TextGrader, checked_score
 from posttrain.dataserver.graders.reasoning_gym_answers import is_harmless
-from posttrain.dataserver.data.procedural import from_json, load_library, make_dataset
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.text.extraction import Extract, extract
 from posttrain.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

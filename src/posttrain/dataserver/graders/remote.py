@@ -13,11 +13,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, JsonValue, field_validator
 
+from posttrain.base.secrets import SHORTEST_SECRET, hidden
 from posttrain.config.environment import VariableName
 from posttrain.config.keys import KeyPath, dotted, is_secret
-from posttrain.base.secrets import SHORTEST_SECRET, hidden
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Grader, Score
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 import unicodedata
 from typing import Any, ClassVar, Literal
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Example, TextGrader
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import DataError
 
 # With `ignore_punctuation` more may go; an answer with so many signs is not the gold text.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cachetools import LRUCache, TTLCache
 
-from posttrain.dataserver.graders.text.completions import ReasoningTags
 from posttrain.dataserver.graders.base import Grader, checked_score
 from posttrain.dataserver.graders.remote import Failure, Outcome, RemoteGrader
+from posttrain.dataserver.graders.text.completions import ReasoningTags
 from posttrain.dataserver.grading.pools import GradingPools
 from posttrain.dataserver.grading.rewards import GradingPlan, Judgement, Reward, total_reward
 from posttrain.dataserver.grading.worker import Task, grade_input, shown

@@ -8,14 +8,14 @@ from itertools import islice
 from posttrain.base.cache import cache_dir
 from posttrain.base.files import atomic_write_text
 from posttrain.data.sources import SHOWN_FAULTS
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset
-from posttrain.dataserver.graders.base import Grader
-from posttrain.dataserver.grading.grading_plans import graders_of
-from posttrain.dataserver.grading.pools import GradingPools
 from posttrain.dataserver.data.rows import Rows, json_digest
 from posttrain.dataserver.data.samples import Samples
+from posttrain.dataserver.graders.base import Grader
+from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.grading.grading_plans import graders_of
+from posttrain.dataserver.grading.pools import GradingPools
 from posttrain.dataserver.grading.worker import RowCheck, RowFault
 from posttrain.errors import DataError
 

@@ -2,14 +2,14 @@
 
 from typing import NamedTuple
 
+from posttrain.dataserver.data.samples import Target
 from posttrain.dataserver.graders.remote import RemoteGrader
 from posttrain.dataserver.grading.cache import Question
-from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.grading.grading_plans import own_plan, stage_plan
 from posttrain.dataserver.grading.rewards import GradingPlan
-from posttrain.dataserver.data.samples import Target
-from posttrain.dataserver.schemas import GradeItem
 from posttrain.dataserver.grading.worker import Task
+from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.schemas import GradeItem
 
 
 class _NamedPlan(NamedTuple):

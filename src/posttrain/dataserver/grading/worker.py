@@ -19,8 +19,8 @@ from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
-from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags, split_completion
 from posttrain.dataserver.graders.base import Abstain, Grader, checked_score
+from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags, split_completion
 from posttrain.dataserver.grading.progress import Marks, set_mark
 from posttrain.dataserver.grading.rewards import Judgement
 from posttrain.errors import ToolkitError

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from posttrain.dataserver.journal.rows import JournalRow
 from posttrain.dataserver.data.samples import Target
+from posttrain.dataserver.journal.rows import JournalRow
 from posttrain.dataserver.schemas import GradeRequest, GradeResponse
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from posttrain.dataserver.journal.records import MAX_PROMPT_CHARS, storable, without_middle
-from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.offline.earlier import Earlier, EarlierCompletions
 from posttrain.dataserver.offline.reasons import Reasons
 from posttrain.dataserver.offline.wording import counted, say
+from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import DataError
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.data.samples import Target
+from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.schemas import GradeResult
 
 

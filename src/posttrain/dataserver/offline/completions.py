@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from posttrain.config.keys import as_shown
-from posttrain.data.json_lines import Line, read_json, read_jsonl
+from posttrain.base.text import as_shown
 from posttrain.conversation.messages import Message, parse_conversation
+from posttrain.data.json_lines import Line, read_json, read_jsonl
 from posttrain.data.sources import SHOWN_FAULTS, clipped
-from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.offline.completion import Completion
 from posttrain.dataserver.offline.rows import NAMING, RowFinder, shown_keys
 from posttrain.dataserver.offline.wording import counted
+from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import DataError
 
 _LARGEST_NUMBER = 2**63 - 1

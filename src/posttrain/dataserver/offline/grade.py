@@ -4,7 +4,6 @@ from pathlib import Path
 
 from posttrain.base.files import require_file
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.offline.completion import Completion, Judged, graded_line
 from posttrain.dataserver.offline.completions import CompletionFile
 from posttrain.dataserver.offline.grading import grade_all
@@ -13,6 +12,7 @@ from posttrain.dataserver.offline.plan import Plan
 from posttrain.dataserver.offline.progress import progress
 from posttrain.dataserver.offline.summary import Summary
 from posttrain.dataserver.offline.wording import counted, say
+from posttrain.dataserver.runtime import Loaded
 
 
 def grade_file(

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
-from posttrain.dataserver.graders.text.completions import completion_digest
+from posttrain.dataserver.data.samples import Target
 from posttrain.dataserver.graders.remote import new_client
+from posttrain.dataserver.graders.text.completions import completion_digest
 from posttrain.dataserver.grading.cache import GradeBook, Question
-from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.grading.results import error_result, graded_result
+from posttrain.dataserver.grading.tasks import Questions
 from posttrain.dataserver.offline.completion import Completion, Judged, stage_of
 from posttrain.dataserver.offline.progress import progress
-from posttrain.dataserver.grading.tasks import Questions
-from posttrain.dataserver.grading.results import error_result, graded_result
-from posttrain.dataserver.data.samples import Target
+from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.schemas import GradeItem
 
 _BATCH = 256

@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from posttrain.base.files import atomic_writer
-from posttrain.data.json_lines import json_line
 from posttrain.base.output_lock import own_output, require_unowned
+from posttrain.base.strict_json import json_line
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset
 from posttrain.errors import ConfigError

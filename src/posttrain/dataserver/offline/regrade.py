@@ -5,7 +5,6 @@ from pathlib import Path
 
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.journal.reader import RowFilter
-from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.offline.again import Again
 from posttrain.dataserver.offline.changes import Changes
 from posttrain.dataserver.offline.completion import Judged, graded_line
@@ -15,6 +14,7 @@ from posttrain.dataserver.offline.output import checked_output, output_lines
 from posttrain.dataserver.offline.plan import Plan
 from posttrain.dataserver.offline.progress import progress
 from posttrain.dataserver.offline.wording import say
+from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import ConfigError
 
 

@@ -12,9 +12,9 @@ from posttrain.conversation.messages import Conversation
 from posttrain.data.records import Columns
 from posttrain.data.splits import content_hash
 from posttrain.dataserver.config.datasets import FileDataset, PromptColumnsConfig
-from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.data.prompts import last_user_text, parse_prompt, prompt_columns
 from posttrain.dataserver.data.rows import Row, Rows
+from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import DataError
 
 NAMING = "a line names its row by sample_id, by dataset and line, or by a prompt that is word for word the row's own"

@@ -2,7 +2,7 @@
 
 import re
 from importlib.resources import files
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
@@ -13,8 +13,10 @@ from posttrain.dataserver.journal.reader import JournalReader
 from posttrain.dataserver.journal.rows import StoredRow
 from posttrain.dataserver.refusals import Refusal
 from posttrain.dataserver.schemas import Split, Status
-from posttrain.dataserver.server import DataServer
 from posttrain.dataserver.web import dashboard_data
+
+if TYPE_CHECKING:
+    from posttrain.dataserver.server import DataServer
 
 # What the page says of itself: its own script runs, and talks to nobody but this server.
 _POLICY = re.compile('http-equiv="Content-Security-Policy" content="([^"]+)"')

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
-from posttrain.base.secrets import DiscreetFormatter
 from posttrain.base.console import console
+from posttrain.base.secrets import DiscreetFormatter
 
 _OWN = ("request_id", "status", "ms")
 
@@ -38,7 +38,7 @@ def set_up_logs(form: Literal["text", "json"], debug: bool) -> Callable[[str], N
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(DiscreetFormatter(JsonLines() if form == "json" else text))
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("toolkit").setLevel(logging.DEBUG if debug or form == "json" else logging.WARNING)
+    logging.getLogger("posttrain").setLevel(logging.DEBUG if debug or form == "json" else logging.WARNING)
     for chatty in ("httpx", "httpcore", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     return logging.getLogger("posttrain.dataserver").info if form == "json" else console.print

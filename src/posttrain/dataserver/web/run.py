@@ -15,18 +15,18 @@ import uvicorn
 from fastapi import FastAPI
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from posttrain.base.files import atomic_write_text
 from posttrain.base.console import console
+from posttrain.base.files import atomic_write_text
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.serving import ListenConfig
 from posttrain.dataserver.grading.golds import Progress as GoldProgress
-from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.grading.worker import spare_garbage_collector
 from posttrain.dataserver.metrics import Metrics
+from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.server import DataServer
 from posttrain.dataserver.web.app import create_app
 from posttrain.dataserver.web.logs import set_up_logs
 from posttrain.dataserver.web.protocol import bounded_protocol
-from posttrain.dataserver.grading.worker import spare_garbage_collector
 from posttrain.errors import ConfigError
 
 # Requests that are being answered may take so much longer than limits.grade_seconds after SIGTERM.

@@ -6,9 +6,17 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from posttrain.config.sections.datasets import ColumnName, ColumnsConfig, DataFileConfig, DatasetConfig, DistinctColumns, HeldOutConfig, require_something_drawn
 from posttrain.config.names import OneLine
 from posttrain.config.references import LocalOrNamed
+from posttrain.config.sections.datasets import (
+    ColumnName,
+    ColumnsConfig,
+    DataFileConfig,
+    DatasetConfig,
+    DistinctColumns,
+    HeldOutConfig,
+    require_something_drawn,
+)
 from posttrain.config.strict import StrictModel
 from posttrain.data.curriculum.curriculum import Stage
 from posttrain.errors import ConfigError

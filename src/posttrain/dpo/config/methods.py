@@ -4,7 +4,16 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from posttrain.dpo.config.compared_methods import APODownMethod, APOZeroMethod, DPOMethod, EXOMethod, HingeMethod, IPOMethod, KTOMethod, RobustMethod
+from posttrain.dpo.config.compared_methods import (
+    APODownMethod,
+    APOZeroMethod,
+    DPOMethod,
+    EXOMethod,
+    HingeMethod,
+    IPOMethod,
+    KTOMethod,
+    RobustMethod,
+)
 from posttrain.dpo.config.mixtures import MixtureMethod
 from posttrain.dpo.config.reference_free_methods import CPOMethod, ORPOMethod, SimPOMethod
 

@@ -5,7 +5,16 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from posttrain.config.strict import StrictModel
-from posttrain.dpo.config.compared_methods import APODownMethod, APOZeroMethod, DPOMethod, EXOMethod, HingeMethod, IPOMethod, MethodConfig, RobustMethod
+from posttrain.dpo.config.compared_methods import (
+    APODownMethod,
+    APOZeroMethod,
+    DPOMethod,
+    EXOMethod,
+    HingeMethod,
+    IPOMethod,
+    MethodConfig,
+    RobustMethod,
+)
 from posttrain.dpo.config.reference_free_methods import CPOMethod, ORPOMethod, SimPOMethod
 
 

@@ -15,9 +15,9 @@ import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from posttrain.base.cache import cache_dir
-from posttrain.models.kernels import recomputed_attention
 from posttrain.base.console import console
 from posttrain.errors import ModelError
+from posttrain.models.kernels import recomputed_attention
 
 # Compiling takes 40 seconds, which training SmolLM2-135M wins back on 300 rows of 200 tokens.
 _WORTH_IT = 1000 * 135_000_000

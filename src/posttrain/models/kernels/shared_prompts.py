@@ -14,9 +14,9 @@ import torch
 
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.models.kernels import recomputed_attention
-from posttrain.models.kernels.mask_probe import attends_to_everything, says_the_same
 from posttrain.models.kernels.frozen_head import Scores
 from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.kernels.mask_probe import attends_to_everything, says_the_same
 
 # What a wider attention costs more, in tokens of a micro-batch (SmolLM2-135M on a CPU, forwards and backwards).
 _WORTH_IT = 64

@@ -7,7 +7,15 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from posttrain.dataserver.schemas import GradeResponse, GradeResult, Meta, PROTOCOL_VERSION, Sample, SampleRequest, SampleResponse
+from posttrain.dataserver.schemas import (
+    PROTOCOL_VERSION,
+    GradeResponse,
+    GradeResult,
+    Meta,
+    Sample,
+    SampleRequest,
+    SampleResponse,
+)
 from posttrain.errors import ServerError
 from posttrain.rl.client.errors import PassingError, WrongServerError, as_told, config_changed
 

@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from posttrain.runs.directory import RunDirectory
 from posttrain.base.processes import is_main_process, process_count, process_rank
 from posttrain.dataserver.schemas import Meta
 from posttrain.errors import ConfigError, ServerError, ToolkitError
 from posttrain.rl.client.client import DataserverClient
-from posttrain.rl.config.rl import DataserverSection
 from posttrain.rl.client.handshake import handshake
 from posttrain.rl.client.local_server import LocalServer
+from posttrain.rl.config.rl import DataserverSection
+from posttrain.runs.directory import RunDirectory
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from email.utils import parsedate_to_datetime
 import httpx
 from pydantic import ValidationError
 
-from posttrain.data.bad_records import clipped
 from posttrain.base.secrets import hidden, without_secrets
+from posttrain.base.text import clipped
 from posttrain.dataserver.schemas import Problem
 from posttrain.errors import ServerError
 

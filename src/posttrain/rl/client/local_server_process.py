@@ -1,6 +1,7 @@
 """`toolkit-rl-dataserver` as the child of a trainer: it ends when the trainer does, be that one killed.
 
-Run as `python -P -m posttrain.rl.client.local_server_process PID ARGUMENTS…`, in a session of its own; PID is the trainer's.
+Run as `python -P -m posttrain.rl.client.local_server_process PID ARGUMENTS…`, in a session of its own; PID is the
+trainer's.
 """
 
 import os

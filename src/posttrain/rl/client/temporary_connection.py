@@ -5,10 +5,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from posttrain.runs.directory import RunDirectory
-from posttrain.rl.config.rl import DataserverSection
-from posttrain.rl.client.local_server import LocalServer
 from posttrain.rl.client.connection import Connection, connected
+from posttrain.rl.client.local_server import LocalServer
+from posttrain.rl.config.rl import DataserverSection
+from posttrain.runs.directory import RunDirectory
 
 
 @contextmanager

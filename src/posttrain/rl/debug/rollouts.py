@@ -6,7 +6,6 @@ from itertools import groupby
 from typing import Any
 
 from posttrain.conversation.encoder import conversation_encoder
-from posttrain.models.load import choose_backend
 from posttrain.dataserver.schemas import Meta, Sample, Split
 from posttrain.errors import ConfigError
 from posttrain.inference.engine import Completion, GenerationRequest, StopReason
@@ -14,14 +13,15 @@ from posttrain.inference.hf import HfEngine
 from posttrain.inference.load import end_ids
 from posttrain.inference.seeds import derive_seed
 from posttrain.inference.text import completion_text
+from posttrain.models.load import choose_backend
 from posttrain.rl.clock import Clock
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.debug.groups import Group
 from posttrain.rl.debug.weights import DebugWeights
-from posttrain.rl.rollout.engines import RolloutEngine, TrainingModelEngine
 from posttrain.rl.evaluation import sampling_of
-from posttrain.rl.rollout.prompts import Prompt, PromptSource, SampleSource
 from posttrain.rl.rewards import GradeSource, grade_all
+from posttrain.rl.rollout.engines import RolloutEngine, TrainingModelEngine
+from posttrain.rl.rollout.prompts import Prompt, PromptSource, SampleSource
 from posttrain.rl.transcript import GradedCompletion
 
 # So many prompts, from all over the curriculum, tell how long prompts are.

@@ -3,10 +3,11 @@
 from contextlib import closing
 from dataclasses import dataclass
 
-from posttrain.models.load import choose_backend
 from posttrain.base.console import console
 from posttrain.errors import ConfigError
 from posttrain.inference.load import load_text
+from posttrain.models.load import choose_backend
+from posttrain.rl.client.temporary_connection import visiting
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.curriculum import clock_of, require_fit
 from posttrain.rl.debug.findings import findings
@@ -15,7 +16,6 @@ from posttrain.rl.debug.markers import marker_faults
 from posttrain.rl.debug.report import show_findings, show_groups, show_summary
 from posttrain.rl.debug.weights import choose_weights
 from posttrain.rl.rollout.prompts import PromptSource
-from posttrain.rl.client.temporary_connection import visiting
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.config.sections.model import ModelConfig
+from posttrain.errors import ModelError
 from posttrain.models.location import locate_model
+from posttrain.rl.config.rl import RLConfig
 from posttrain.runs.checkpoints import latest_checkpoint
 from posttrain.runs.directory import RunDirectory
-from posttrain.errors import ModelError
-from posttrain.rl.config.rl import RLConfig
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from posttrain.models.backend import LoadedModel
 from posttrain.errors import ConfigError
 from posttrain.inference.hf import HfEngine
+from posttrain.models.backend import LoadedModel
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.rollout.engines import RolloutEngine, TrainingModelEngine
 
@@ -60,8 +60,8 @@ def chosen_eager(config: RLConfig, loaded: LoadedModel) -> bool | None:
 
 
 def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> RolloutEngine:
-    from posttrain.models.loading import model_files
     from posttrain.inference.vllm_load import VllmOptions
+    from posttrain.models.loading import model_files
     from posttrain.rl.rollout.vllm import VllmRolloutEngine
     from posttrain.rl.rollout.weight_sync import AdapterAlone, MergedWeights
 

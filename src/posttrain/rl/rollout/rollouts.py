@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from posttrain.base.processes import process_rank
-from posttrain.train.ranks import any_rank
 from posttrain.errors import RunError, ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason
 from posttrain.inference.seeds import derive_seed
 from posttrain.inference.text import completion_text
+from posttrain.rl.client.outages import Outage
 from posttrain.rl.clock import Clock
 from posttrain.rl.rollout.engines import RolloutEngine
-from posttrain.rl.client.outages import Outage
 from posttrain.rl.rollout.prompts import Prompt, PromptSource
+from posttrain.train.ranks import any_rank
 
 
 @dataclass

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 from accelerate.utils import wait_for_everyone
 
-from posttrain.models.backend import LoadedModel
 from posttrain.base.processes import is_main_process
 from posttrain.inference.vllm import VllmEngine
 from posttrain.inference.vllm_weights import write_merged_weights
+from posttrain.models.backend import LoadedModel
 
 _SHARED_MEMORY = Path("/dev/shm")
 

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.dataserver.graders.text.numbers import find_numbers, gold_number, is_near, last_number, numerals, parse_number
+from posttrain.dataserver.graders.text.numbers import (
+    find_numbers,
+    gold_number,
+    is_near,
+    last_number,
+    numerals,
+    parse_number,
+)
 from posttrain.errors import DataError
 
 

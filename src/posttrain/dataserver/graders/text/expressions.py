@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from posttrain.dataserver.graders.text.extraction import find_boxes
 from posttrain.dataserver.graders.text.latex_numbers import has_numbers_side_by_side, without_unit
-from posttrain.dataserver.graders.text.numbers import MULTIPLES, MULTIPLE_AFTER, Numeral, numerals, parse_number
+from posttrain.dataserver.graders.text.numbers import MULTIPLE_AFTER, MULTIPLES, Numeral, numerals, parse_number
 
 _MAX_LENGTH = 500  # characters of an expression, and
 _MAX_DEPTH = 8  # nested brackets: both keep the LaTeX parser under a second

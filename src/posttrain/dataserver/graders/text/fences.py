@@ -4,8 +4,8 @@ import re
 
 from pydantic import Field
 
-from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.base import Score, TextGrader
+from posttrain.dataserver.graders.text.completions import GradeInput
 
 _OPENING = re.compile(r"```[\w+-]*[ \t\r]*")
 

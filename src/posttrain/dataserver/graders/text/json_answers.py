@@ -5,10 +5,10 @@ from typing import Any
 
 from pydantic import Field
 
-from posttrain.data.json_lines import parse_json
+from posttrain.base.strict_json import parse_json
+from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.text.fences import FencedTextGrader
-from posttrain.dataserver.graders.base import Score
 from posttrain.errors import DataError
 
 

@@ -64,15 +64,15 @@ class CompiledPattern:
 
     def search(self, text: str) -> Match | None:
         """The first match anywhere in the text."""
-        return cast(Match | None, self._compiled.search(_encodable(text)))
+        return cast("Match | None", self._compiled.search(_encodable(text)))
 
     def fullmatch(self, text: str) -> Match | None:
         """A match that takes up all of the text."""
-        return cast(Match | None, self._compiled.fullmatch(_encodable(text)))
+        return cast("Match | None", self._compiled.fullmatch(_encodable(text)))
 
     def finditer(self, text: str) -> Iterator[Match]:
         """All matches that do not overlap, from the left. Reading all of them may take quadratic time."""
-        return cast(Iterator[Match], self._compiled.finditer(_encodable(text)))
+        return cast("Iterator[Match]", self._compiled.finditer(_encodable(text)))
 
     def last(self, text: str) -> Match | None:
         """The last of the matches that do not overlap; None also where there are too many of them.
