@@ -1,15 +1,17 @@
 """Where a run goes on, and when it is refused because it would not be the same run."""
 
+import json
 import shutil
 import subprocess
 import sys
 
 import pytest
 
+from cli.refusals import contents
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.data.step_plan import RowSizes, StepPlanner
 from posttrain.errors import ConfigError
-from posttrain.runs.checkpoints import Damaged, publish
+from posttrain.runs.checkpoints import STATE_FILE, Damaged, publish
 from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory, clear_run_directory
 from posttrain.runs.manifest import describe_run
@@ -98,6 +100,19 @@ def test_what_was_learnt_is_not_removed_by_beginning_again(run, name):
     (run.path / name).mkdir()
     with pytest.raises(ConfigError, match=rf"would remove what was learnt \({name}\); do so with --overwrite"):
         resumed(run)
+
+
+def test_a_checkpoint_of_another_format_is_not_gone_on_with_and_stays(run):
+    state = run.path / "checkpoint-6" / STATE_FILE
+    written = json.loads(state.read_text())
+    del written["format"]  # as it was before formats had numbers
+    state.write_text(json.dumps(written))
+    before = contents(run.path)
+    with pytest.raises(
+        ConfigError, match=r"checkpoint-6 was written by another version .*format 1, .* format 2.*--run-n"
+    ):
+        resumed(run)
+    assert contents(run.path) == before
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"command": "toolkit-sft"}', '{"identity": 3}'])

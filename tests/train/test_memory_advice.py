@@ -121,13 +121,6 @@ def test_generation_by_transformers_is_made_smaller_and_not_the_step():
     ]
 
 
-def test_rounds_of_generation_that_are_counted_in_micro_batches_stay_as_long():
-    config = rl(rollout={"steps_per_generation": 8})
-    change = cheapest_changes(Situation(config.model_dump(mode="json"), Phase.STEP, on_cuda=False))[0]
-    assert (change.before, change.after) == ("8", "4")
-    assert "rollout.steps_per_generation: 8 → 16" in change.cost
-
-
 def test_modules_trained_in_full_are_named():
     config = sft(lora={"modules_to_save": ["embed_tokens", "lm_head"]})
     assert "lora.modules_to_save: [embed_tokens, lm_head] → []" in keys(config, Phase.UPDATE)

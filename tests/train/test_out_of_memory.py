@@ -10,7 +10,7 @@ from posttrain.errors import ModelError, RunError, ServerError
 from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory
 from posttrain.train.memory_advice import Phase
-from posttrain.train.out_of_memory import ForwardSizes, memory_explained, ran_out_of_memory, whereabouts
+from posttrain.train.out_of_memory import ForwardSizes, during, memory_explained, ran_out_of_memory, whereabouts
 
 # More than any machine has: 2⁵⁰ bytes.
 TOO_LARGE = 2**50
@@ -64,23 +64,27 @@ def test_before_anything_is_known_the_message_says_how_much_was_asked_for(tmp_pa
     assert last == "nothing was saved yet; start again, with --overwrite where the run's folder is there already"
 
 
-def test_the_step_in_progress_is_the_one_after_those_done():
-    def training_step() -> None:
-        raise failed_allocation()
+def test_the_innermost_block_says_what_was_going_on_whatever_was_made_of_the_error():
+    with pytest.raises(ModelError) as caught, during(Phase.STEP, "in optimizer step 13"):
+        try:
+            with during(Phase.SCORE, "while the reference was asked"):
+                raise failed_allocation()
+        except RuntimeError as error:
+            raise ModelError("cannot ask it") from error
+    assert whereabouts(caught.value) == (Phase.SCORE, "while the reference was asked")
 
-    with pytest.raises(RuntimeError) as caught:
-        training_step()
-    assert whereabouts(caught.value, 12) == (Phase.STEP, "in optimizer step 13")
+
+def test_without_a_block_it_was_before_the_first_step():
+    assert whereabouts(failed_allocation()) == (Phase.LOAD, "before the first optimizer step")
 
 
-def test_an_optimizer_that_finds_no_room_for_its_states_is_told_from_a_backward_pass():
+def test_an_optimizer_that_finds_no_room_for_its_states_has_run_out_of_memory():
     # One number that stands for 2⁴⁸: it takes no room, and its mean and square would.
     parameter = torch.nn.Parameter(torch.zeros(1).expand(2**48))
     parameter.grad = parameter.detach()
     with pytest.raises(RuntimeError) as caught:
         torch.optim.AdamW([parameter], foreach=False).step()
     assert ran_out_of_memory(caught.value)
-    assert whereabouts(caught.value, 0) == (Phase.UPDATE, "while optimizer step 1 changed the weights")
 
 
 def test_the_size_of_what_went_through_the_model_last_is_remembered():

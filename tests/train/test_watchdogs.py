@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.config.sections.training import TrainingConfig
-from posttrain.train.schedule import learning_rate_at
 from posttrain.train.training_watchdogs import (
-    LearningRateZero,
     LossSpike,
     NothingToLearn,
     OverflowingGradient,
@@ -94,37 +91,6 @@ def test_a_gradient_of_0_is_wrong_only_where_there_was_something_to_learn():
     assert said is not None and "loss of 2.5" in said and "lora.target_modules" in said
 
 
-def scheduled(**training: Any) -> LearningRateZero:
-    config = TrainingConfig(learning_rate=1e-4, **training)
-    return LearningRateZero(lambda step: learning_rate_at(config, 8, step))
-
-
-def test_a_learning_rate_of_0_is_right_at_the_start_of_a_warm_up_and_wrong_after_it():
-    watchdog = scheduled(warmup_steps=4)
-    rates = [0.0, 2.5e-5, 0.0, 7.5e-5]
-    assert warned(watchdog, [row(step, learning_rate=rate) for step, rate in enumerate(rates, start=1)]) == [3]
-    said = watchdog.look(row(5, learning_rate=0.0))
-    assert said is not None and "0.0001" in said and "training.schedule" in said
-
-
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
-def test_a_run_that_follows_its_schedule_is_never_warned_of(schedule: Any):
-    config = TrainingConfig(learning_rate=1e-4, schedule=schedule, warmup_steps=2)
-    rates = [learning_rate_at(config, 8, step) for step in range(8)]
-    assert rates[0] == 0
-    rows = [row(step, learning_rate=rate) for step, rate in enumerate(rates, start=1)]
-    assert warned(scheduled(schedule=schedule, warmup_steps=2), rows) == []
-
-
-def test_a_schedule_waits_for_gradients_that_overflow_in_float16():
-    # Two steps are passed over while the scale of the loss is found; only the third takes the first learning rate.
-    watchdog = scheduled(warmup_steps=4)
-    rows = [row(1, learning_rate=0.0, grad_norm=None), row(2, learning_rate=0.0, grad_norm=None)]
-    rows += [row(3, learning_rate=0.0), row(4, learning_rate=2.5e-5)]
-    assert warned(watchdog, rows) == []
-    assert warned(watchdog, [row(5, learning_rate=0.0)]) == [5]
-
-
 def gradients(norms: Iterable[float | None]) -> list[dict[str, Any]]:
     return [row(step, grad_norm=norm) for step, norm in enumerate(norms, start=1)]
 
@@ -194,7 +160,6 @@ def all_watchdogs() -> list[Watchdog]:
         ZeroGradient(lambda each: not has_no_loss(each), "see"),
         LossSpike(),
         OverflowingGradient(),
-        scheduled(warmup_steps=4),
     ]
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     import torch
     from transformers import PreTrainedTokenizerBase
 
@@ -28,9 +30,17 @@ class LoadedModel:
     new_token_ids: tuple[int, ...]
     compiled: bool = False
 
+    def autocast(self) -> "AbstractContextManager[Any]":
+        """Within it the model computes in its compute dtype."""
+        import torch
+
+        return torch.autocast(
+            self.device.type, dtype=self.compute_dtype, enabled=self.compute_dtype is not torch.float32
+        )
+
 
 class Backend(Protocol):
-    """Loads models. A backend is chosen before TRL is imported, because unsloth rewrites TRL's classes."""
+    """Loads models. It is chosen before transformers is imported, because unsloth rewrites classes of transformers."""
 
     name: str
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def choose_backend(config: "ModelConfig") -> "Backend":
     """The backend that `config.backend` names; `auto` is unsloth where an accelerator and unsloth are both there.
 
-    Call this before anything imports TRL: unsloth rewrites TRL's classes when it is imported.
+    Call this before anything imports transformers or PEFT: unsloth rewrites their classes when it is imported.
 
     Raises:
         ConfigError: the backend's packages are not installed.
@@ -26,10 +26,7 @@ def choose_backend(config: "ModelConfig") -> "Backend":
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     # Nor is a service on the hub asked to convert a model that has pickled weights alone.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
-    # TRL imports it where it is there, and it has something to say to everyone.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    # TRL says that `rollout_func` is experimental, at every start.
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     if _wanted(config) == "unsloth":
         require_extra("unsloth", "model.backend: unsloth")
         from posttrain.models.unsloth import UnslothBackend

@@ -19,15 +19,18 @@ from posttrain.runs.directory import RunDirectory
 from posttrain.runs.recorded_files import Recorded, file_faults, record_files
 
 STATE_FILE = "toolkit_state.json"
+FORMAT = 2
+"""Of what is in a checkpoint; those of other formats are not gone on with."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint: its step, its folder, and the state that the toolkit keeps beside the trainer's."""
+    """A complete checkpoint: its step, its folder, the toolkit's own state, and the format that all is written in."""
 
     step: int
     path: Path
     state: dict[str, Any]
+    format: int
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def publish(run: RunDirectory, step: int, state: dict[str, Any]) -> Checkpoint:
     if isinstance(there := _read(final), Checkpoint):
         shutil.rmtree(private)
         return there
-    atomic_write_text(private / STATE_FILE, json.dumps({**state, "files": record_files(private)}))
+    atomic_write_text(private / STATE_FILE, json.dumps({"format": FORMAT, **state, "files": record_files(private)}))
     fsync_tree(private)
     for log in run.path.glob("*.jsonl"):  # a checkpoint that outlives a power cut has the lines of its steps
         fsync_file(log)
@@ -56,7 +59,7 @@ def publish(run: RunDirectory, step: int, state: dict[str, Any]) -> Checkpoint:
         _remove(run, final)
     atomic_rename_dir(private, final)
     atomic_write_text(run.path / "latest", final.name)
-    return Checkpoint(step, final, state)
+    return Checkpoint(step, final, state, FORMAT)
 
 
 def complete_checkpoints(run: RunDirectory) -> list[Checkpoint]:
@@ -85,6 +88,11 @@ def newest_sound_checkpoint(run: RunDirectory) -> tuple[Checkpoint | None, tuple
         else:
             sound = sound or found
     return sound, tuple(damaged)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What was kept beside the weights of a complete checkpoint."""
+    return json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
 
 
 def find_checkpoint(run: RunDirectory, wanted: str) -> Checkpoint:
@@ -171,7 +179,8 @@ def _read(path: Path, *, contents: bool = False) -> Checkpoint | Damaged:
     try:
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
         recorded: Recorded = state.pop("files")
+        written_as = state.pop("format", 1)
         faults = list(file_faults(path, recorded, contents=contents))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return Damaged(path, f"{STATE_FILE} is missing or damaged")
-    return Damaged(path, "; ".join(faults)) if faults else Checkpoint(_step_of(path), path, state)
+    return Damaged(path, "; ".join(faults)) if faults else Checkpoint(_step_of(path), path, state, written_as)

@@ -9,7 +9,7 @@ from posttrain.data.curriculum.curriculum import Curriculum
 from posttrain.data.curriculum.order_hash import order_hash_after
 from posttrain.errors import ConfigError
 from posttrain.runs import metrics
-from posttrain.runs.checkpoints import Damaged, discard_unfinished, newest_sound_checkpoint
+from posttrain.runs.checkpoints import FORMAT, Checkpoint, Damaged, discard_unfinished, newest_sound_checkpoint
 from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory, clear_run_directory
 from posttrain.runs.manifest import read_manifest, require_same_run
@@ -74,14 +74,25 @@ def resume_point(
     if not resume or not run.manifest.is_file():
         return ResumePoint(None, RunCounters())
     saved = read_manifest(run.manifest)
-    require_same_run(saved, identity)
     newest, damaged = newest_sound_checkpoint(run)
+    if newest is not None:
+        _require_known_format(newest)
+    require_same_run(saved, identity)
     if newest is None:
         _require_nothing_learnt(run, damaged)
         return ResumePoint(None, RunCounters(), begins_anew=True)
     counters = RunCounters(**newest.state["counters"])
     require_same_way(counters)
     return ResumePoint(newest.path, counters, compiled=saved["identity"].get("compiled"), passed_over=damaged)
+
+
+def _require_known_format(checkpoint: Checkpoint) -> None:
+    if checkpoint.format != FORMAT:
+        raise ConfigError(
+            f"{checkpoint.path} was written by another version of the toolkit (checkpoint format {checkpoint.format}, "
+            f"and this one goes on from format {FORMAT}); end the run with that version, or start another with "
+            "--run-name. What it has trained can be merged and asked as before"
+        )
 
 
 def _require_nothing_learnt(run: RunDirectory, damaged: Sequence[Damaged]) -> None:

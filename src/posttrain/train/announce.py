@@ -10,6 +10,7 @@ from posttrain.base.differences import differences
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.resume import ResumePoint
+from posttrain.train.learning_rate import schedule_change
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,6 @@ def announce_start(run: RunDirectory, point: ResumePoint, model: Any) -> None:
 
 def announce_changes(before: Schedule, now: Schedule, step: int) -> None:
     """Say what about a run that is resumed after `step` is not as it was when it started."""
-    from posttrain.train.schedule import schedule_change  # heavy: torch
-
     for change in differences(before.config.model_dump(mode="json"), now.config.model_dump(mode="json")):
         console.print(f"  changed since the run started: {change}")
     change = schedule_change(before.training, before.max_steps, now.training, now.max_steps, step)

@@ -19,23 +19,20 @@ from posttrain.base.processes import process_count
 from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.step_plan import StepPlanner
 from posttrain.models.devices import training_device
+from posttrain.models.kernels.frozen_head import LOGIT_BYTES, rows_at_once
 from posttrain.train.model_shape import ModelShape, TrainedModel, read_shape
 from posttrain.train.probe import KeptBytes, Probe, Seconds
 
 _GIB = 2**30
 _STEPS = 100
 _FLOOR = 0.52 * _GIB
-"""What a process has besides tensors: torch, transformers and TRL."""
+"""What a process has besides tensors: torch, transformers and PEFT."""
 _COMPILER = 0.1 * _GIB
 """The same of torch's compiler."""
 _HELD = 1.32
 """Memory over what autograd keeps in it, of layers as they are written: malloc cannot give back what lies between."""
 _COMPILED = 0.68
 """Time of a layer through torch.compile over that of the same layer as it is written."""
-_HEAD_ROWS = 128
-"""Rows of logits that a frozen head computes at once."""
-_LOGIT_BYTES = 12
-"""For each logit that is there: in 16 bits, in float32, and in float32 as probabilities."""
 _CGROUPS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -156,14 +153,14 @@ def _kept_bytes(shape: ModelShape, kept: KeptBytes, micro_batch: MicroBatch) -> 
         activations = shape.layers * inputs + 2 * max(of_layer)
     logits = max(batch.trained for batch in micro_batch)
     if kept.by_head < shape.vocabulary:  # a head that keeps no logits computes some rows at a time
-        logits = min(logits, _HEAD_ROWS)
+        logits = min(logits, rows_at_once(training_device(), shape.vocabulary))
     return (
         (1.0 if shape.compiled else _HELD) * activations
         + shape.layers * kept.by_layer.always
         + kept.around.always
         + sum(kept.around.growing(batch.rows, batch.width) for batch in batches)
         + kept.by_head * sum(batch.trained for batch in batches)
-        + _LOGIT_BYTES * logits * shape.vocabulary
+        + LOGIT_BYTES * logits * shape.vocabulary
     )
 
 

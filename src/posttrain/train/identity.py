@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from posttrain.base.processes import process_count
 from posttrain.config.sections.model import ModelConfig
 from posttrain.data.preparation import tokenizer_digest
 from posttrain.models.digest import weights_digest
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.manifest import read_manifest, require_same_run
-from posttrain.train.sharding import launched_as
 
 _TRAINING = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing", "compile")
 
@@ -37,7 +37,7 @@ def run_identity(
     return {
         **{key: described[key] for key in sections},
         "training": fixed_training(described["training"]),
-        "processes": launched_as(),
+        "processes": process_count(),
         **known_weights(config.model),
         "tokenizer": tokenizer_digest(tokenizer),
         "datasets": dict(digests),

@@ -89,8 +89,6 @@ def _micro_batch(situation: Situation) -> Sequence[Change]:
     # A divisor, so that the optimizer step is made of whole micro-batches as before, on any number of devices.
     fewer = max(divisor for divisor in range(1, rows) if rows % divisor == 0)
     cost = "the same training in smaller pieces: rows_per_step stays"
-    if rounds := situation.value("rollout.steps_per_generation"):
-        cost += f"; rollout.steps_per_generation: {rounds} → {rounds * rows // fewer} keeps the rounds as they are"
     return (Change("training.micro_batch_size", str(rows), str(fewer), cost),)
 
 

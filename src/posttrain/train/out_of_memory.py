@@ -2,7 +2,6 @@
 
 import re
 import resource
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,22 +19,23 @@ _SIGNS = ("out of memory", "allocate memory", "not enough memory", "bad_alloc", 
 _ASKED = re.compile(r"tried to allocate ([\d.]+) (bytes|[KMGT]iB)", re.IGNORECASE)
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
-# Where a run was, by what had been called: start of a module's name, function, phase, and how it is told. The first
-# that is on the stack counts, so what is part of something else comes after it.
-_PLACES = (
-    ("posttrain.models", "load_for_training", Phase.LOAD, "while the model was loaded"),
-    ("posttrain.models", "load_for_inference", Phase.LOAD, "while the reference was loaded"),
-    ("posttrain.inference.vllm_load", "start_vllm", Phase.ENGINE, "while vLLM was started"),
-    ("posttrain.rl", "update", Phase.ENGINE, "while vLLM got the weights after optimizer step {done}"),
-    ("posttrain.rl", "complete", Phase.GENERATE, "while completions were generated after optimizer step {done}"),
-    ("posttrain", "evaluate", Phase.SCORE, "in the evaluation after optimizer step {done}"),
-    ("posttrain.dpo.reference", "cached_reference", Phase.SCORE, "while the reference was computed"),
-    ("posttrain.dpo.reference", "of_batch", Phase.SCORE, "while the reference was asked in optimizer step {next}"),
-    ("torch.optim", "step", Phase.UPDATE, "while optimizer step {next} changed the weights"),
-    ("bitsandbytes.optim", "step", Phase.UPDATE, "while optimizer step {next} changed the weights"),
-    ("", "training_step", Phase.STEP, "in optimizer step {next}"),
-    ("transformers", "train", Phase.STEP, "after optimizer step {done}"),
-)
+_MARK = "posttrain_phase"
+"""The attribute of an error that says in which phase it was raised."""
+
+
+@contextmanager
+def during(phase: Phase, words: str) -> Iterator[None]:
+    """Mark an error that leaves the block with what was going on: the innermost such block counts.
+
+    Args:
+        words: how a message says it, as in "out of memory in optimizer step 3".
+    """
+    try:
+        yield
+    except Exception as error:
+        if not hasattr(error, _MARK):
+            setattr(error, _MARK, (phase, words))
+        raise
 
 
 class ForwardSizes:
@@ -94,7 +94,7 @@ def _message(
     import torch  # whoever runs out of memory has it
 
     on_cuda = torch.cuda.is_available() and not _of_the_machine(error)
-    phase, place = whereabouts(error, counters.step)
+    phase, place = whereabouts(error)
     measured = phase in (Phase.STEP, Phase.SCORE) and sizes.rows > 0
     situation = Situation(config, phase, on_cuda, sizes.tokens if measured else None)
     changes = cheapest_changes(situation)
@@ -114,18 +114,14 @@ def _of_the_machine(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "DefaultCPUAllocator" in f"{error} {error.__cause__}"
 
 
-def whereabouts(error: BaseException, done: int) -> tuple[Phase, str]:
-    """The phase that an error comes from, and how to say so; `done` optimizer steps had been made."""
-    called = set()
+def whereabouts(error: BaseException) -> tuple[Phase, str]:
+    """What was going on when an error was raised, and how to say so, by the mark of the first of its causes."""
+    found = Phase.LOAD, "before the first optimizer step"
     cause: BaseException | None = error
     while cause is not None:
-        for frame, _ in traceback.walk_tb(cause.__traceback__):
-            called.add((str(frame.f_globals.get("__name__", "")), frame.f_code.co_name))
+        found = getattr(cause, _MARK, found)
         cause = cause.__cause__
-    for module, function, phase, words in _PLACES:
-        if any(name == function and where.startswith(module) for where, name in called):
-            return phase, words.format(done=done, next=done + 1)
-    return Phase.LOAD, "before the first optimizer step"
+    return found
 
 
 def _asked(error: BaseException) -> str:

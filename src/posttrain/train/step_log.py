@@ -1,7 +1,11 @@
-"""Where the optimizer steps of a run are written down and shown, with what its watchdogs say of them."""
+"""The record of a run's steps: metrics.jsonl, the terminal and trackers, with what the watchdogs say of them."""
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+from accelerate.tracking import GeneralTracker
 
 from posttrain.base.console import TrainingProgress
 from posttrain.base.processes import is_main_process
@@ -11,33 +15,50 @@ from posttrain.train.watchdogs import Watch
 
 
 class StepLog:
-    """metrics.jsonl and the terminal; `write` and `write_evaluation` are for the main process."""
+    """Writes and shows steps and evaluations; `write` and `write_evaluation` are for the main process."""
 
-    def __init__(self, run: RunDirectory, progress: TrainingProgress, watch: Watch) -> None:
+    def __init__(
+        self, run: RunDirectory, progress: TrainingProgress, watch: Watch, trackers: Sequence[GeneralTracker] = ()
+    ) -> None:
         self.run = run
         self._progress = progress
         self._watch = watch
+        self._trackers = trackers
 
-    def begin(self, done: int) -> None:
-        """Training begins, with so many steps done: the watchdogs see those as they did when they were made."""
+    @contextmanager
+    def showing(self, done: int) -> Iterator[None]:
+        """Show how far training is within the block, which begins with `done` steps done.
+
+        The watchdogs see those steps as they did when they were made.
+        """
         if done and is_main_process():
             for row in read_metrics(self.run.metrics):
                 if "loss" in row and row["step"] <= done:
                     self._watch.look(row)
         self._progress.start(done)
+        try:
+            yield
+            if (summary := self._watch.summary()) is not None:
+                self._progress.say(summary)
+        finally:
+            self._progress.stop()
+            for tracker in self._trackers:
+                tracker.finish()
 
     def write(self, row: dict[str, Any], facts: str) -> None:
         """A step: its numbers, with the names of the watchdogs that warn as `warnings`, and `facts` for people."""
         names, lines = self._watch.look(row)
         append_metrics(self.run.metrics, {**row, "warnings": names} if names else row)
+        self._track("train", row["step"], row)
         self._progress.step(row, facts)
         for line in lines:
             self._progress.say(line)
 
-    def write_evaluation(self, step: int, values: dict[str, Any], facts: str) -> None:
+    def write_evaluation(self, step: int, values: Mapping[str, Any], facts: str) -> None:
         """An evaluation after `step` steps; what is not finite is written as null, and told."""
         lost = [name for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)]
         append_metrics(self.run.metrics, {"step": step, **values, **dict.fromkeys(lost)})
+        self._track("eval", step, {name.removeprefix("eval_"): value for name, value in values.items()})
         self._progress.say(f"step {step}: {facts}")
         if lost:
             self._progress.say(
@@ -45,12 +66,22 @@ class StepLog:
                 "the held-out rows; if the loss of training is fine, model.dtype: float32 may help"
             )
 
+    def has_evaluation(self, step: int) -> bool:
+        """Whether an evaluation after `step` steps was written; on other ranks than the first, as it is on that one."""
+        return any(
+            row["step"] == step and any(key.startswith("eval_") for key in row)
+            for row in read_metrics(self.run.metrics)
+        )
+
     def say(self, text: str) -> None:
         """Show lines that are not written down."""
         self._progress.say(text)
 
-    def end(self) -> None:
-        """Training has ended: say what the watchdogs found, and give the terminal back."""
-        if (summary := self._watch.summary()) is not None:
-            self._progress.say(summary)
-        self._progress.stop()
+    def _track(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        numbers = {
+            f"{kind}/{name}": value
+            for name, value in values.items()
+            if isinstance(value, int | float) and name != "step"
+        }
+        for tracker in self._trackers:
+            tracker.log(numbers, step=step)

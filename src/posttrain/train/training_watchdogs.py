@@ -1,10 +1,9 @@
-"""The watchdogs of every trainer: loss, gradient and learning rate."""
+"""The watchdogs of every kind of training: loss and gradient."""
 
 from collections import deque
 from collections.abc import Callable
 from statistics import median
 
-from posttrain.config.sections.training import TrainingConfig
 from posttrain.train.watchdogs import Row, Watchdog
 
 # A loss that is shown as 0.0000: each trained token has a probability of 0.99995, or each pair a margin of 10 nats.
@@ -114,33 +113,6 @@ class OverflowingGradient:
         )
 
 
-class LearningRateZero:
-    """The learning rate is 0 where the schedule has another one.
-
-    At the first step of a warm-up the schedule itself says 0. It stands still at steps that are passed over because
-    their gradient overflowed in float16.
-    """
-
-    name = "learning_rate_zero"
-
-    def __init__(self, scheduled: Callable[[int], float]) -> None:
-        """`scheduled`: the learning rate that the schedule has at a step, counted from 0."""
-        self._scheduled = scheduled
-        self._passed_over = 0
-
-    def look(self, row: Row) -> str | None:
-        """`learning_rate` and `grad_norm` are looked at."""
-        place = row["step"] - 1 - self._passed_over
-        self._passed_over += _is_passed_over(row)
-        if row.get("learning_rate") != 0 or not (wanted := self._scheduled(place)):
-            return None
-        return (
-            f"the learning rate is 0 where training.schedule has {wanted:.3g}, so nothing is learnt: for one step that "
-            "is so where a run whose schedule had ended is made longer; otherwise see who else sets it (a callback, or "
-            "a scheduler in accelerate's or DeepSpeed's config), and leave it to training.schedule"
-        )
-
-
 def _is_passed_over(row: Row) -> bool:
     """Whether the gradient overflowed in float16; otherwise one that is not finite stops the run."""
     return "grad_norm" in row and row["grad_norm"] is None
@@ -151,10 +123,8 @@ def has_no_loss(row: Row) -> bool:
     return abs(row["loss"]) <= _NO_LOSS
 
 
-def training_watchdogs(training: TrainingConfig, max_steps: int, nothing_to_learn: str) -> list[Watchdog]:
+def training_watchdogs(nothing_to_learn: str) -> list[Watchdog]:
     """Those of a run whose loss is not less than 0; `nothing_to_learn` says what a loss of 0 means and what to do."""
-    from posttrain.train.schedule import learning_rate_at  # heavy: torch
-
     return [
         NothingToLearn(nothing_to_learn),
         ZeroGradient(
@@ -164,5 +134,4 @@ def training_watchdogs(training: TrainingConfig, max_steps: int, nothing_to_lear
         ),
         LossSpike(),
         OverflowingGradient(),
-        LearningRateZero(lambda step: learning_rate_at(training, max_steps, step)),
     ]

@@ -2,20 +2,17 @@
 
 import pytest
 import torch
-from transformers import TrainingArguments, get_scheduler
+from transformers import get_scheduler
 
-from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.training import TrainingConfig
-from posttrain.runs.directory import RunDirectory
-from posttrain.train.arguments import trainer_arguments
-from posttrain.train.schedule import learning_rate_at, schedule_change
+from posttrain.train.learning_rate import learning_rate, schedule_change
 
 LINEAR = TrainingConfig(learning_rate=1e-3, schedule="linear")
 WARM = TrainingConfig(learning_rate=1e-3, schedule="linear", warmup_steps=2)
 
 
 def rates(training: TrainingConfig, max_steps: int, *steps: int) -> list[float]:
-    return [learning_rate_at(training, max_steps, step) for step in steps]
+    return [learning_rate(training, max_steps, step) for step in steps]
 
 
 def test_a_linear_schedule_falls_to_zero_at_the_last_step():
@@ -48,37 +45,27 @@ def test_a_constant_schedule_stays_where_it_is_after_its_warm_up():
 
 
 @pytest.mark.parametrize(
-    "training",
+    ("training", "name", "options"),
     [
-        {"schedule": "linear", "warmup_steps": 3},
-        {"schedule": "cosine"},
-        {"schedule": "cosine", "min_learning_rate_ratio": 0.2, "warmup_steps": 1},
-        {"schedule": "constant", "warmup_steps": 2},
+        ({"schedule": "linear", "warmup_steps": 3}, "linear", {}),
+        ({"schedule": "cosine"}, "cosine", {}),
+        ({"schedule": "cosine", "min_learning_rate_ratio": 0.2, "warmup_steps": 1}, "cosine_with_min_lr", None),
+        ({"schedule": "constant", "warmup_steps": 2}, "constant_with_warmup", {}),
     ],
     ids=str,
 )
-def test_the_trainer_itself_uses_the_same_rates(training, tmp_path):
+def test_the_rates_are_those_of_transformers_schedulers(training, name, options):
     config = TrainingConfig(learning_rate=1e-3, **training)
-    given = trainer_arguments(
-        config,
-        RunConfig(),
-        RunDirectory(tmp_path),
-        max_steps=9,
-        compute_dtype=torch.float32,
-        validation=None,
-        first_step=0,
-    )
-    arguments = TrainingArguments(**given)
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=arguments.learning_rate)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-3)
     scheduler = get_scheduler(
-        arguments.lr_scheduler_type,
+        name,
         optimizer,
-        num_warmup_steps=arguments.get_warmup_steps(9),
+        num_warmup_steps=config.warmup_steps,
         num_training_steps=9,
-        scheduler_specific_kwargs=arguments.lr_scheduler_kwargs,
+        scheduler_specific_kwargs={"min_lr_rate": 0.2} if options is None else options,
     )
     for step in range(9):
-        assert scheduler.get_last_lr()[0] == learning_rate_at(config, 9, step)
+        assert learning_rate(config, 9, step) == pytest.approx(scheduler.get_last_lr()[0], rel=1e-12)
         optimizer.step()
         scheduler.step()
 

@@ -1,0 +1,48 @@
+"""The trained weights of a model in a checkpoint: an adapter, or a whole model, that others can load too."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+
+from posttrain.errors import ModelError
+from posttrain.models.backend import LoadedModel
+
+TRAINED_ADAPTER = "default"
+"""PEFT's name of the adapter that is trained; others, such as a frozen copy of it, are no part of a checkpoint."""
+
+
+def save_trained_weights(loaded: LoadedModel, folder: Path) -> None:
+    """Write the adapter, or all weights where there is none, and the tokenizer, as PEFT and transformers do."""
+    if isinstance(loaded.model, PeftModel):
+        loaded.model.save_pretrained(str(folder), selected_adapters=[TRAINED_ADAPTER])
+    else:
+        loaded.model.save_pretrained(str(folder))
+    loaded.tokenizer.save_pretrained(str(folder))
+
+
+def load_trained_weights(model: Any, folder: Path) -> None:
+    """Give `model` the weights that `save_trained_weights` wrote.
+
+    Raises:
+        ModelError: they are not those of this model, or not safetensors.
+    """
+    is_adapter = isinstance(model, PeftModel)
+    # Where these are not there, the loaders would take a pickle.
+    written = "adapter_model.safetensors" if is_adapter else "model*.safetensors"
+    if not any(folder.glob(written)):
+        raise ModelError(
+            f"{folder} is not as this toolkit writes checkpoints: it has no {written}; resume from an older one "
+            "without it, or start another run"
+        )
+    if is_adapter:
+        # The adapter's own config says where the base is, which is here already.
+        found = model.load_adapter(str(folder), TRAINED_ADAPTER, is_trainable=True)
+        missing = [name for name in found.missing_keys if f".{TRAINED_ADAPTER}" in name]
+    else:
+        # By the model's own loader: files may name weights otherwise than the model does.
+        saved = type(model).from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True)
+        missing = model.load_state_dict(saved.state_dict(), strict=False).missing_keys
+    if missing:
+        raise ModelError(f"{folder} has no weights for {len(missing)} places of the model, such as {missing[0]}")

@@ -1,0 +1,154 @@
+"""The training loop: a recipe's batches through the model, an optimizer step, and what follows from it."""
+
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from posttrain.base.processes import is_main_process
+from posttrain.config.sections.run import RunConfig
+from posttrain.config.sections.training import TrainingConfig
+from posttrain.errors import RunError, RunInterrupted
+from posttrain.runs.checkpoints import rotate
+from posttrain.runs.directory import RunDirectory
+from posttrain.train.broken_steps import last_checkpoint, require_finite
+from posttrain.train.learning_rate import learning_rate
+from posttrain.train.memory_advice import Phase
+from posttrain.train.optim import update
+from posttrain.train.out_of_memory import during
+from posttrain.train.parallel import any_rank, gathered, summed
+from posttrain.train.recipe import Evaluations, Recipe, StepResult, UnavailableError
+from posttrain.train.signals import StopRequest, stop_on_signals
+from posttrain.train.state import TrainState, seed_step
+from posttrain.train.step_log import StepLog
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Trains a recipe from a state to the end, in the run directory `run`."""
+
+    recipe: Recipe
+    state: TrainState
+    run: RunDirectory
+    log: StepLog
+    training: TrainingConfig
+    settings: RunConfig
+    evaluations: Evaluations | None
+
+    def train(self) -> None:
+        """Train to the last step; Ctrl-C or SIGTERM end it earlier, with a checkpoint.
+
+        Raises:
+            RunInterrupted: it was ended early.
+            RunError: loss or gradient are not finite, or what the recipe needs is not to be had.
+        """
+        state, recipe = self.state, self.recipe
+        first = state.counters.step
+        if is_main_process():
+            rotate(self.run, self.settings.keep_checkpoints)  # a kill may have come before it
+        with stop_on_signals() as stop, self.log.showing(first):
+            try:
+                if self._evaluates_before(first) and self._evaluate(first):
+                    self._save(is_best=True)
+                if self._has_converged():  # and was killed before its end was written down
+                    return
+                for step in range(first, recipe.max_steps):
+                    self._record(self._step(step))
+                    if self._after_step(step + 1, stop):
+                        return
+            except UnavailableError as error:
+                self._save_and_give_up(first, error)
+
+    def _step(self, step: int) -> StepResult:
+        """Optimizer step `step`, counted from 0."""
+        state, accelerator = self.state, self.state.accelerator
+        began = time.perf_counter()
+        seed_step(self.training.seed, step)
+        with during(Phase.SCORE, f"in optimizer step {step + 1}"):
+            batch = self.recipe.batch(step)
+        losses = []
+        for number, micro_batch in enumerate(batch, start=1):
+            # Ranks exchange gradients once, in the last backward pass.
+            exchange = nullcontext() if number == len(batch) else accelerator.no_sync(state.model)
+            with exchange, during(Phase.STEP, f"in optimizer step {step + 1}"):
+                with state.loaded.autocast():
+                    loss = self.recipe.loss(state.model, micro_batch)
+                # The exchange takes the mean over the ranks, and the parts of the loss are to be added up.
+                accelerator.backward(state.scaler.scale(loss * accelerator.num_processes))
+            losses.append(loss.detach().float())
+        total = torch.stack(losses)
+        rate = learning_rate(self.training, self.recipe.max_steps, step)
+        with during(Phase.UPDATE, f"while optimizer step {step + 1} changed the weights"):
+            norm = update(state.optimizer, state.scaler, rate, self.training.max_grad_norm)
+        seconds = time.perf_counter() - began
+        result = StepResult(step + 1, float(summed(accelerator, total.sum())), norm, rate, seconds)
+        self._require_finite(result, total)
+        return result
+
+    def _record(self, result: StepResult) -> None:
+        row, facts = self.recipe.count(result, self.state.counters)
+        if is_main_process():
+            self.log.write(row, facts)
+
+    def _after_step(self, step: int, stop: StopRequest) -> bool:
+        """Evaluate and save where it is time after `step` steps; returns whether training ends here."""
+        is_last, is_best = step == self.recipe.max_steps, False
+        if self.evaluations is not None and (step % self.evaluations.every == 0 or is_last):
+            is_best = self._evaluate(step)
+        ends = is_last or self._has_converged()
+        is_stopped = stop.on_any_rank() and not ends and self.recipe.may_stop_after(step)
+        if ends or is_stopped or is_best or step % self.settings.save_every == 0:
+            self._save(is_best=is_best)
+        if is_stopped:
+            checkpoint = self.run.path / f"checkpoint-{step}"
+            raise RunInterrupted(
+                f"stopped after step {step}, which is saved in {checkpoint}; --resume goes on from it", stop.exit_code
+            )
+        return ends
+
+    def _has_converged(self) -> bool:
+        """Whether so many evaluations in a row were no better that training ends."""
+        patience = self.evaluations.patience if self.evaluations is not None else None
+        return patience is not None and self.state.progress.since_best >= patience
+
+    def _evaluates_before(self, step: int) -> bool:
+        """Whether an evaluation comes before the first step: at the start, or one that an earlier end kept from it."""
+        if self.evaluations is None:
+            return False
+        if step == 0:
+            return self.evaluations.at_start
+        is_due = step % self.evaluations.every == 0 or step >= self.recipe.max_steps
+        return is_due and not any_rank(self.log.has_evaluation(step))
+
+    def _evaluate(self, step: int) -> bool:
+        """Evaluate after `step` steps; returns whether it is the best so far, which that before training never is."""
+        assert self.evaluations is not None
+        with during(Phase.SCORE, f"in the evaluation after optimizer step {step}"):
+            values, facts = self.recipe.evaluate(self.state.model, step)
+        if is_main_process():
+            self.log.write_evaluation(step, {f"eval_{name}": value for name, value in values.items()}, facts)
+        measure = self.recipe.measure
+        return step > 0 and self.state.progress.measured(values[measure], measure, self.evaluations.min_improvement)
+
+    def _save(self, *, is_best: bool) -> None:
+        self.state.save(self.run, keep=self.settings.keep_checkpoints, is_best=is_best)
+
+    def _save_and_give_up(self, first: int, error: UnavailableError) -> None:
+        step = self.state.counters.step
+        if step == 0:
+            raise RunError(f"stopped before the first step was done, so there is nothing to save: {error}") from error
+        if step > first:
+            self._save(is_best=False)
+        raise RunError(f"stopped after step {step}, which is saved; --resume goes on from it: {error}") from error
+
+    def _require_finite(self, result: StepResult, losses: torch.Tensor) -> None:
+        """`losses` are those of this rank's micro-batches, shape [micro-batches]."""
+
+        def told() -> list[str]:
+            everywhere = gathered(self.state.accelerator, losses.isfinite().unsqueeze(1))
+            by_micro_batch = everywhere.view(-1, len(losses)).T.flatten()
+            broken = (~by_micro_batch).nonzero().flatten().tolist()
+            return [self.recipe.trained_in(result.step - 1, broken), last_checkpoint(self.run)]
+
+        require_finite(result.loss, result.grad_norm, result.step, scaled=self.state.scaler.is_enabled(), told=told)

@@ -1,0 +1,103 @@
+"""Processes that train together: how they are connected, and what they agree on."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.tracking import GeneralTracker, TensorBoardTracker, TrackioTracker, WandBTracker
+from accelerate.utils import DistributedDataParallelKwargs
+from torch import distributed
+
+from posttrain.base.processes import process_count
+from posttrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from posttrain.config.sections.run import Tracker
+    from posttrain.config.sections.training import TrainingConfig
+
+_YES = {"1", "true", "yes", "on", "y", "t"}
+_LAUNCHED_WITH = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
+_PROJECT = "posttrain"
+"""What services that keep several runs call the project; a run has its own name in it."""
+
+
+def require_unsharded(command: str) -> None:
+    """Raise ConfigError where `accelerate launch` was told to shard the model or the optimizer over the ranks."""
+    for variable, kind in _LAUNCHED_WITH.items():
+        if os.environ.get(variable, "").lower() in _YES:
+            raise ConfigError(
+                f"{kind} was asked for by accelerate launch, and {command} cannot train what is sharded over ranks; "
+                "launch with torchrun, where each rank has the whole model, and make it small enough by a lora section "
+                "and model.quantization"
+            )
+
+
+def accumulation_steps(training: "TrainingConfig") -> int:
+    """Micro-batches of one process in one optimizer step.
+
+    Raises:
+        ConfigError: the step does not divide into equal micro-batches over the processes.
+    """
+    at_once = training.micro_batch_size * process_count()
+    if training.rows_per_step % at_once:
+        raise ConfigError(
+            f"training.rows_per_step {training.rows_per_step} is not a multiple of micro_batch_size "
+            f"{training.micro_batch_size} × {process_count()} processes; choose a multiple of {at_once}"
+        )
+    return training.rows_per_step // at_once
+
+
+def connect() -> Accelerator:
+    """This process's Accelerator, which places models on its device and connects it with the other processes.
+
+    Precision, accumulation and clipping are the loop's own: the Accelerator is told of none of them.
+    """
+    return Accelerator(
+        cpu=not torch.cuda.is_available(),
+        mixed_precision="no",
+        gradient_accumulation_steps=1,
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=False)],
+    )
+
+
+def trackers(names: "tuple[Tracker, ...]", run: Path) -> list[GeneralTracker]:
+    """What sends metrics to the services that a config names; TensorBoard's files go into the run directory `run`."""
+    made: dict[str, Any] = {
+        "tensorboard": lambda: TensorBoardTracker("tensorboard", logging_dir=run),
+        "wandb": lambda: WandBTracker(_PROJECT, name=run.name),
+        "trackio": lambda: TrackioTracker(_PROJECT, name=run.name),
+    }
+    started = [made[name]() for name in names]
+    for tracker in started:
+        tracker.start()
+    return started
+
+
+def any_rank(is_so: bool) -> bool:
+    """Whether it is so on any rank; all ranks must ask, and all get the same answer."""
+    if not is_distributed():
+        return is_so
+    flag = torch.tensor([float(is_so)], device="cuda" if torch.cuda.is_available() else "cpu")
+    distributed.all_reduce(flag)
+    return bool(flag.item())
+
+
+def is_distributed() -> bool:
+    """Whether this process is connected with others."""
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def summed(accelerator: Accelerator, values: torch.Tensor) -> torch.Tensor:
+    """The sum of all ranks' values, on every rank; of the shape of `values`."""
+    everywhere = accelerator.reduce(values, reduction="sum")
+    assert isinstance(everywhere, torch.Tensor)
+    return everywhere
+
+
+def gathered(accelerator: Accelerator, values: torch.Tensor) -> torch.Tensor:
+    """The values of all ranks, one rank after another; every rank has as many."""
+    everywhere = accelerator.gather(values)
+    assert isinstance(everywhere, torch.Tensor)
+    return everywhere

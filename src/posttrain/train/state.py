@@ -1,0 +1,143 @@
+"""What a run needs to go on after an optimizer step: weights, optimizer, counters, and how its evaluations went."""
+
+import math
+import random
+import shutil
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+
+from posttrain.base.processes import is_main_process, process_rank
+from posttrain.config.sections.training import TrainingConfig
+from posttrain.errors import ModelError
+from posttrain.models.backend import LoadedModel
+from posttrain.models.checkpoint import load_trained_weights, save_trained_weights
+from posttrain.runs import checkpoints
+from posttrain.runs.counters import RunCounters
+from posttrain.runs.directory import RunDirectory
+from posttrain.runs.resume import ResumePoint
+from posttrain.train.optim import make_optimizer
+from posttrain.train.recipe import Measure
+
+_OPTIMIZER = "optimizer.pt"
+
+
+@dataclass
+class Progress:
+    """How the evaluations of a run went so far.
+
+    Attributes:
+        best: the best value that was measured; None as long as there is none.
+        since_best: evaluations since the last one that was better by enough.
+    """
+
+    best: float | None = None
+    since_best: int = 0
+
+    def measured(self, value: float, measure: Measure, min_improvement: float) -> bool:
+        """Take note of an evaluation; returns whether it is the best one so far. One that is not finite never is."""
+        gain = math.inf
+        if self.best is not None:
+            gain = self.best - value if measure == "loss" else value - self.best
+        is_best = math.isfinite(value) and gain > 0
+        self.since_best = 0 if is_best and gain > min_improvement else self.since_best + 1
+        if is_best:
+            self.best = value
+        return is_best
+
+
+@dataclass
+class TrainState:
+    """A run between two optimizer steps.
+
+    Attributes:
+        model: as it is called in training: `loaded.model`, or what connects it with the other ranks.
+        scaler: scales the loss of float16; disabled in other dtypes.
+    """
+
+    accelerator: Accelerator
+    loaded: LoadedModel
+    model: Any
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    counters: RunCounters
+    progress: Progress = field(default_factory=Progress)
+
+    @classmethod
+    def build(
+        cls, accelerator: Accelerator, loaded: LoadedModel, training: TrainingConfig, point: ResumePoint
+    ) -> "TrainState":
+        """The state at `point`: that of its checkpoint, or the beginning.
+
+        Raises:
+            ModelError: the checkpoint holds more than tensors and numbers.
+        """
+        if point.checkpoint is not None:
+            load_trained_weights(loaded.model, point.checkpoint)
+        model = accelerator.prepare_model(loaded.model)
+        scaler = torch.amp.GradScaler(loaded.device.type, enabled=loaded.compute_dtype is torch.float16)
+        state = cls(accelerator, loaded, model, make_optimizer(model, training), scaler, point.counters)
+        if point.checkpoint is not None:
+            state._restore(point.checkpoint)
+        return state
+
+    def save(self, run: RunDirectory, *, keep: int, is_best: bool) -> None:
+        """Write a checkpoint; all ranks call it together, and the main process writes.
+
+        Args:
+            keep: how many of the newest checkpoints stay; the best one stays besides.
+        """
+        self.accelerator.wait_for_everyone()
+        if is_main_process():
+            step = self.counters.step
+            folder = run.trainer_private / f"checkpoint-{step}"
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            save_trained_weights(self.loaded, folder)
+            torch.save(self.optimizer.state_dict(), folder / _OPTIMIZER)
+            published = checkpoints.publish(
+                run,
+                step,
+                {
+                    "counters": self.counters.as_dict(),
+                    "progress": asdict(self.progress),
+                    "scaler": self.scaler.state_dict(),
+                    "is_best": is_best,
+                },
+            )
+            if is_best:
+                checkpoints.mark_best(run, published)
+            checkpoints.rotate(run, keep)
+        self.accelerator.wait_for_everyone()
+
+    def _restore(self, checkpoint: Path) -> None:
+        try:
+            optimizer = torch.load(checkpoint / _OPTIMIZER, map_location="cpu", weights_only=True)
+        except UnpicklingError as error:  # torch reads tensors and numbers alone
+            raise ModelError(
+                f"{checkpoint} is not as this toolkit writes checkpoints: a file in it holds more than tensors and "
+                "numbers, and was not read; resume from an older one without it, or start another run"
+            ) from error
+        self.optimizer.load_state_dict(optimizer)
+        kept = checkpoints.read_state(checkpoint)
+        self.progress = Progress(**kept["progress"])
+        self.scaler.load_state_dict(kept["scaler"])
+
+
+def seed_step(seed: int, step: int) -> None:
+    """Seed all random numbers of this rank for an optimizer step.
+
+    They are a function of the run's seed, the step and the rank, so that a checkpoint has none to keep, and a step that
+    is made once more after a failure draws the same.
+    """
+    digest = blake2b(f"{seed}:{step}:{process_rank()}".encode(), digest_size=8).digest()
+    number = int.from_bytes(digest, "big")
+    random.seed(number)
+    np.random.seed(number % 2**32)
+    torch.manual_seed(number)
