@@ -44,27 +44,6 @@ def test_two_processes_go_on_bit_for_bit(write_config, toolkit, tmp_path):
     assert (metrics(run), (run / "adapter_model.safetensors").read_bytes()) == whole
 
 
-def test_a_resumed_run_fetches_no_row_of_an_earlier_step(write_config, tmp_path):
-    from posttrain.models.backend import TrainingSettings
-    from posttrain.models.load import choose_backend
-    from posttrain.runs.counters import RunCounters
-    from posttrain.runs.directory import RunDirectory
-    from posttrain.sft.build import build_trainer
-    from posttrain.sft.data import prepare_data
-
-    config = load_config(write_config(), SFTConfig)
-    train(config, "run")
-    backend = choose_backend(config.model)
-    data = prepare_data(config, backend.load_tokenizer(config.model, chatml=True), print)
-    settings = TrainingSettings(chatml=True, max_length=256, gradient_checkpointing=False, seed=0)
-    loaded = backend.load_for_training(config.model, config.lora, settings=settings)
-    trainer = build_trainer(config, data, loaded, RunDirectory(tmp_path / "again"), RunCounters(step=6))
-    (tmp_path / "again").mkdir(exist_ok=True)
-    trainer.train(resume_from_checkpoint=str(tmp_path / "runs" / "run" / "checkpoint-6"))
-    # 2 of 8 steps are left, of 4 rows each.
-    assert trainer.data_collator.rows_fetched == 8
-
-
 @pytest.mark.parametrize(
     ("section", "value", "named"),
     [

@@ -8,16 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from in_process import sft
 from posttrain.config.load import load_config
 from posttrain.data.step_plan import StepPlanner
 from posttrain.errors import RunError
-from posttrain.models.backend import TrainingSettings
-from posttrain.models.load import choose_backend
-from posttrain.runs.counters import RunCounters
-from posttrain.runs.directory import RunDirectory
-from posttrain.sft.build import build_trainer
 from posttrain.sft.config import SFTConfig
-from posttrain.sft.data import prepare_data
 from posttrain.sft.train import train
 from posttrain.sft.watchdogs import EndTokenUnlearnt
 from running import metrics
@@ -42,15 +37,6 @@ def write_rows(write_config, tmp_path, write_jsonl):
     return write
 
 
-def build(config: SFTConfig, folder) -> tuple[Any, Any]:
-    backend = choose_backend(config.model)
-    data = prepare_data(config, backend.load_tokenizer(config.model, chatml=True), lambda line: None)
-    settings = TrainingSettings(chatml=True, max_length=256, gradient_checkpointing=False, seed=0)
-    loaded = backend.load_for_training(config.model, config.lora, settings=settings)
-    folder.mkdir()
-    return build_trainer(config, data, loaded, RunDirectory(folder), RunCounters()), data
-
-
 def warnings(run) -> dict[str, list[int]]:
     """The steps at which each watchdog warned."""
     found: dict[str, list[int]] = {}
@@ -70,7 +56,8 @@ def test_an_ordinary_run_warns_of_nothing(write_config, tmp_path, capsys):
 
 def test_a_loss_that_is_not_finite_names_its_rows_and_the_last_checkpoint(write_config, tmp_path):
     config = load_config(write_config(training=QUICK, run={"save_every": 2, "keep_checkpoints": 9}), SFTConfig)
-    trainer, data = build(config, tmp_path / "built")
+    training = sft(config, tmp_path / "built")
+    data = training.data
     calls: list[int] = []
 
     def spoil(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
@@ -78,9 +65,9 @@ def test_a_loss_that_is_not_finite_names_its_rows_and_the_last_checkpoint(write_
         # Two micro-batches make a step: the second one of step 4 overflows.
         return output * math.inf if len(calls) == 8 else output
 
-    trainer.model.get_input_embeddings().register_forward_hook(spoil)
+    training.model.get_input_embeddings().register_forward_hook(spoil)
     with pytest.raises(RunError) as stopped:
-        trainer.train()
+        training.train()
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
     plan = StepPlanner(data.curriculum, sizes, 2).plan(3)
     places = [tmp_path / f"a.jsonl:{data.datasets['a'].lines[plan.draws[slot].row]}" for slot in plan.order]
@@ -103,12 +90,12 @@ def test_all_processes_end_where_a_loss_is_not_finite(write_config, toolkit, tmp
 
 def test_an_adapter_of_zeros_has_no_gradient(write_config, tmp_path, capsys):
     # Each of its two factors is multiplied by the other, so neither can move.
-    trainer, _ = build(load_config(write_config(), SFTConfig), tmp_path / "built")
+    training = sft(load_config(write_config(), SFTConfig), tmp_path / "built")
     with torch.no_grad():
-        for name, parameter in trainer.model.named_parameters():
+        for name, parameter in training.model.named_parameters():
             if "lora_A" in name:
                 parameter.zero_()
-    trainer.train()
+    training.train()
     assert warnings(tmp_path / "built") == {"zero_gradient": list(range(1, 9))}
     said = capsys.readouterr().err
     assert said.count("warning at step") == 1
@@ -139,15 +126,6 @@ def test_a_row_unlike_all_others_is_a_spike(write_rows, tmp_path, capsys):
     assert f"warning at step {longest}: the loss is" in said and "training.max_grad_norm" in said
 
 
-def test_a_learning_rate_that_somebody_else_sets_to_0_is_noticed(write_config, tmp_path, capsys):
-    trainer, _ = build(load_config(write_config(training=QUICK), SFTConfig), tmp_path / "built")
-    trainer.create_optimizer()
-    trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, lambda step: float(step < 5))
-    trainer.train()
-    assert warnings(tmp_path / "built") == {"learning_rate_zero": [6, 7, 8]}
-    assert "the learning rate is 0 where training.schedule has 0.01" in capsys.readouterr().err
-
-
 def test_answers_that_have_lost_their_end_are_told_after_ten_steps(write_rows, tmp_path, capsys):
     rows = [{"prompt": "Count", "completion": "one two three " * 9}] * 8
     chat = {"max_length": 32, "truncation": "right", "min_end_tokens_kept": 0}
@@ -170,17 +148,18 @@ def test_an_end_token_that_stays_unlikely_is_told_after_fifty_steps(write_config
 
 def test_the_loss_of_the_end_token_is_the_mean_over_the_answers_ends(write_config, tmp_path):
     config = load_config(write_config(lora={"r": 4}), SFTConfig, ["model.dtype=float32"])
-    trainer, data = build(config, tmp_path / "built")
+    training = sft(config, tmp_path / "built")
+    data = training.data
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
     plan = StepPlanner(data.curriculum, sizes, 2).plan(0)
     expected = []
     for draw in plan.draws:
         ids, trained = (torch.tensor(part) for part in data.datasets[draw.dataset].row(draw.row))
-        (end,) = torch.where(trained & (ids == trainer.processing_class.eos_token_id))[0]
+        (end,) = torch.where(trained & (ids == training.loaded.tokenizer.eos_token_id))[0]
         with torch.no_grad():
-            log_p = trainer.model(input_ids=ids[None, :end].long()).logits[0, -1].log_softmax(-1)
-        expected.append(-float(log_p[trainer.processing_class.eos_token_id]))
-    trainer.train()
+            log_p = training.model(input_ids=ids[None, :end].long()).logits[0, -1].log_softmax(-1)
+        expected.append(-float(log_p[training.loaded.tokenizer.eos_token_id]))
+    training.train()
     assert metrics(tmp_path / "built")[0]["end_token_loss"] == pytest.approx(sum(expected) / 4, abs=1e-4)
 
 

@@ -1,13 +1,14 @@
 """Supervised fine-tuning through unsloth, run by run against the hf backend; each backend has a process of its own.
 
-On a CPU both train the same: unsloth has PEFT draw the adapter's start from the same seed, and leaves layers and
-trainers to transformers and TRL. Two things round in another order: torch's AdamW, which unsloth steps in one kernel,
-and a new adapter's layers, which are PEFT's own there and the toolkit's in the hf backend. Where neither is in play,
-every bit is the same. On a CUDA device unsloth's kernels round in other places, too, and a new adapter may start from
-other random numbers: only runs that go on from one adapter could be compared as closely. That is not tested here.
+On a CPU both train the same: unsloth has PEFT draw the adapter's start from the same seed, and leaves the layers to
+transformers. One thing rounds in another order: a new adapter's layers, which are PEFT's own there and the toolkit's
+in the hf backend. Where they are not in play, every bit is the same. On a CUDA device unsloth's kernels round in other
+places, too, and a new adapter may start from other random numbers: only runs that go on from one adapter could be
+compared as closely. That is not tested here.
 """
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,12 @@ def test_unsloth_comes_before_what_it_rewrites_and_leaves_nothing_where_it_is_st
 
 def test_what_unsloth_says_is_no_part_of_what_a_command_prints(folder: Path) -> None:
     assert (folder / "unsloth.txt").read_text() == (folder / "hf.txt").read_text()
+
+
+def test_an_8bit_optimizer_without_a_cuda_device_is_refused_whatever_the_backend(write_config, toolkit) -> None:
+    for backend in ("hf", "unsloth"):
+        options = (f"model.backend={backend}", "training.optimizer=adamw_8bit")
+        said = toolkit(
+            "toolkit-sft", write_config(), *(word for each in options for word in ("--set", each)), expect=2
+        ).stderr
+        assert re.search(r"training\.optimizer: adamw_8bit needs (bitsandbytes and )?a CUDA device", said)

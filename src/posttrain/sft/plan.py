@@ -66,7 +66,7 @@ def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTD
     from posttrain.models.load import choose_backend
     from posttrain.sft.data import prepare_data
     from posttrain.sft.train import run_identity
-    from posttrain.train.arguments import accumulation_steps
+    from posttrain.train.parallel import accumulation_steps
 
     accumulation_steps(config.training)
     tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")

@@ -1,31 +1,23 @@
 """`toolkit-sft`: a supervised fine-tuning run, step by named step."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from posttrain.base.console import console
 from posttrain.base.processes import is_main_process
-from posttrain.config.load import load_config
+from posttrain.conversation.encoder import conversation_encoder
 from posttrain.data.ledger import ledger_table
-from posttrain.models.backend import LoadedModel
 from posttrain.models.load import choose_backend
-from posttrain.runs.counters import RunCounters
-from posttrain.runs.description import write_description
 from posttrain.runs.directory import RunDirectory
-from posttrain.runs.finish import finish_run, finished_run, summary
-from posttrain.runs.resume import ResumePoint, find_resume_point, prepare_run_directory
-from posttrain.runs.run_context import guarded_run
+from posttrain.runs.finish import finish_run, summary
+from posttrain.runs.resume import find_resume_point
+from posttrain.runs.run_context import run_context
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import SFTData, prepare_data
-from posttrain.train.announce import Schedule, announce_changes, announce_start
-from posttrain.train.arguments import accumulation_steps, require_kernels
-from posttrain.train.identity import require_loaded_weights
+from posttrain.sft.watchdogs import sft_watchdogs
 from posttrain.train.identity import run_identity as identity_of
-from posttrain.train.running import run_training
-from posttrain.train.sharding import require_whole_model
-from posttrain.train.trained_model import trained_model
-
-if TYPE_CHECKING:
-    from posttrain.sft.trainer import CurriculumSFTTrainer
+from posttrain.train.kernels import require_kernels
+from posttrain.train.parallel import accumulation_steps, connect, require_unsharded
+from posttrain.train.session import Session
 
 
 def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
@@ -37,31 +29,23 @@ def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool
         RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
     """
     accumulation_steps(config.training)  # refuses a step that does not divide, before anything is read
-    require_whole_model("toolkit-sft")
+    require_unsharded("toolkit-sft")
     run = RunDirectory(config.run.output_dir / name)
-    with guarded_run(run, resume=resume, overwrite=overwrite):
+    with run_context(run, resume=resume, overwrite=overwrite):
         return _train(config, run, resume=resume)
 
 
 def _train(config: SFTConfig, run: RunDirectory, *, resume: bool) -> dict[str, Any]:
-    backend = choose_backend(config.model)  # before TRL is imported: unsloth rewrites its classes
-    require_kernels(config.training, backend.name)
-    tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
-    data = prepare_data(config, tokenizer, console.print)
-    console.print(ledger_table(data.ledgers), soft_wrap=False)
-    identity = run_identity(config, data, tokenizer)
-    if resume and (done := finished_run(run, config.max_steps, identity)):
+    session, data = open_session(config, run)
+    if done := session.finished(resume=resume):
         return done
-    point = find_resume_point(run, identity, data.curriculum, resume=resume)
-    with trained_model(config, run, point, backend, longest=config.chat.max_length, steps=config.max_steps) as loaded:
-        require_loaded_weights(run, identity, config.model, resume=resume)
-        identity["compiled"] = loaded.compiled
-        trainer = _build_trainer(config, data, loaded, run, point.counters)
-        if is_main_process():
-            _announce(config, run, point, loaded.model)
-            prepare_run_directory(run, point)
-            write_description(run, "toolkit-sft", config, identity, data.ledgers)
-        run_training(trainer, run, point)
+    point = find_resume_point(run, session.identity, data.curriculum, resume=resume)
+    with session.model(point, resume=resume) as loaded:
+        from posttrain.sft.recipe import SFTRecipe  # heavy, as the libraries that the backend has set up by now
+
+        accelerator = connect()
+        end_ids = conversation_encoder(config.chat, loaded.tokenizer).end_ids
+        session.train(SFTRecipe(config, data, loaded, accelerator, end_ids), accelerator, loaded, point)
     if not is_main_process():
         return {}
     result = finish_run(run, config.run.export, config.max_steps)
@@ -69,25 +53,31 @@ def _train(config: SFTConfig, run: RunDirectory, *, resume: bool) -> dict[str, A
     return result
 
 
+def open_session(config: SFTConfig, run: RunDirectory) -> tuple[Session, SFTData]:
+    """Everything that comes before the model: backend, tokenizer and data, which are told of."""
+    backend = choose_backend(config.model)
+    require_kernels(config.training, backend.name)
+    tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
+    data = prepare_data(config, tokenizer, console.print)
+    console.print(ledger_table(data.ledgers), soft_wrap=False)
+    session = Session(
+        command="toolkit-sft",
+        config=config,
+        run=run,
+        backend=backend,
+        identity=run_identity(config, data, tokenizer),
+        max_steps=config.max_steps,
+        longest=config.chat.max_length,
+        evaluations=config.validation,
+        watchdogs=sft_watchdogs(),
+        steps_of=lambda other: other.max_steps,
+        ledgers=data.ledgers,
+    )
+    return session, data
+
+
 def run_identity(config: SFTConfig, data: SFTData, tokenizer: Any) -> dict[str, Any]:
     """Everything that must be the same for a resumed run to be the same run, bit for bit."""
     digests = {name: dataset.digest for name, dataset in data.datasets.items()}
     held_out = data.validation.digest if data.validation is not None else None
     return identity_of(config, ("model", "lora", "chat", "validation"), tokenizer, digests, held_out)
-
-
-def _build_trainer(
-    config: SFTConfig, data: SFTData, loaded: LoadedModel, run: RunDirectory, counters: RunCounters
-) -> "CurriculumSFTTrainer":
-    from posttrain.sft.build import build_trainer  # imports what a backend changes, so only now that it is there
-
-    return build_trainer(config, data, loaded, run, counters)
-
-
-def _announce(config: SFTConfig, run: RunDirectory, point: ResumePoint, model: Any) -> None:
-    """Say what is trained, from where a resumed run goes on, and what about it is not as it was."""
-    announce_start(run, point, model)
-    if point.checkpoint is not None:
-        before = load_config(run.config, SFTConfig)
-        then, now = (Schedule(each, each.training, each.max_steps) for each in (before, config))
-        announce_changes(then, now, point.counters.step)

@@ -4,7 +4,6 @@ import math
 from collections import deque
 from statistics import median
 
-from posttrain.sft.config import SFTConfig
 from posttrain.train.training_watchdogs import training_watchdogs
 from posttrain.train.watchdogs import Row, Watchdog
 
@@ -22,9 +21,9 @@ _END_FEWEST = 50
 _STEPS_WITHOUT_END = 10
 
 
-def sft_watchdogs(config: SFTConfig) -> list[Watchdog]:
+def sft_watchdogs() -> list[Watchdog]:
     """Those of a run of supervised fine-tuning."""
-    return [*training_watchdogs(config.training, config.max_steps, _NOTHING_LEFT), EndTokenUnlearnt()]
+    return [*training_watchdogs(_NOTHING_LEFT), EndTokenUnlearnt()]
 
 
 class EndTokenUnlearnt:

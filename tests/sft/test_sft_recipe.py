@@ -5,14 +5,9 @@ import json
 import pytest
 import torch
 
+from in_process import sft
 from posttrain.config.load import load_config
-from posttrain.models.backend import TrainingSettings
-from posttrain.models.load import choose_backend
-from posttrain.runs.counters import RunCounters
-from posttrain.runs.directory import RunDirectory
-from posttrain.sft.build import build_trainer
 from posttrain.sft.config import SFTConfig
-from posttrain.sft.data import prepare_data
 from posttrain.sft.train import train
 from running import metrics
 
@@ -67,17 +62,10 @@ def test_four_uneven_micro_batches_train_like_one_big_batch(write_uneven, tiny_m
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def build(config, tmp_path):
-    backend = choose_backend(config.model)
-    data = prepare_data(config, backend.load_tokenizer(config.model, chatml=True), print)
-    settings = TrainingSettings(chatml=True, max_length=256, gradient_checkpointing=False, seed=0)
-    loaded = backend.load_for_training(config.model, config.lora, settings=settings)
-    return build_trainer(config, data, loaded, RunDirectory(tmp_path / "run"), RunCounters()), data, loaded
-
-
 def test_the_first_loss_is_the_mean_over_trained_tokens_computed_by_hand(write_uneven, tiny_model, tmp_path):
     config = write_uneven(model=tiny_model)
-    _, data, loaded = build(config, tmp_path)
+    training = sft(config, tmp_path / "run")
+    data, loaded = training.data, training.loaded
     total, count = 0.0, 0
     for row in range(4):
         ids, trained = (torch.tensor(part) for part in data.datasets["a"].row(row))
@@ -105,13 +93,12 @@ def test_a_row_of_weight_three_trains_like_three_rows(write_uneven, tiny_model, 
 
 
 def test_a_head_that_is_trained_sees_only_positions_that_are_trained(write_uneven, tiny_model, tmp_path):
-    trainer, _, loaded = build(write_uneven(micro_batch_size=2, model=tiny_model, lora=None), tmp_path)
+    training = sft(write_uneven(micro_batch_size=2, model=tiny_model, lora=None), tmp_path / "run")
     rows: list[int] = []
-    handle = loaded.model.get_output_embeddings().register_forward_hook(
+    handle = training.model.get_output_embeddings().register_forward_hook(
         lambda module, inputs, output: rows.append(inputs[0].shape[:-1].numel())
     )
-    (tmp_path / "run").mkdir(exist_ok=True)
-    trainer.train()
+    training.train()
     handle.remove()
     trained = sum(row["trained_tokens"] for row in metrics(tmp_path / "run"))
     computed = sum(row["tokens"] for row in metrics(tmp_path / "run"))

@@ -1,0 +1,127 @@
+"""Supervised fine-tuning as the loop trains it: conversations, and the cross-entropy of their answers."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+
+from posttrain.base.processes import process_count, process_rank
+from posttrain.conversation.masks import IGNORED_LABEL
+from posttrain.data.curriculum.curriculum import Draw
+from posttrain.data.step_plan import StepPlanner
+from posttrain.data.tokenized import TokenizedDataset
+from posttrain.models.backend import LoadedModel
+from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.runs.counters import RunCounters
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.data import SFTData
+from posttrain.train.batches import pad_rows
+from posttrain.train.parallel import summed
+from posttrain.train.planned_steps import PlannedSteps, place_of, step_facts
+from posttrain.train.recipe import Measure, StepResult
+
+Batch = dict[str, torch.Tensor]
+
+
+class SFTRecipe:
+    """Trains on conversations.
+
+    The loss of an optimizer step is Σ weight·(−log p) / Σ weight over the trained tokens of all its micro-batches on
+    all ranks: how the rows are cut into micro-batches does not change the gradient.
+    """
+
+    measure: Measure = "loss"
+
+    def __init__(
+        self,
+        config: SFTConfig,
+        data: SFTData,
+        loaded: LoadedModel,
+        accelerator: Accelerator,
+        end_ids: Collection[int],
+    ) -> None:
+        """`end_ids`: tokens that end an answer; their loss is told too."""
+        self.max_steps = config.max_steps
+        self._width = config.training.micro_batch_size
+        sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
+        planner = StepPlanner(data.curriculum, sizes, self._width)
+        place = place_of(config.data_sources(), data.datasets)
+        self._steps = PlannedSteps(planner.plan, place, self._width)
+        self._data, self._loaded, self._accelerator = data, loaded, accelerator
+        self._head = LabelledHead(loaded.model)
+        self._end_ids = torch.tensor(sorted(end_ids), device=accelerator.device)
+        self._ends: list[torch.Tensor] = []
+        self._loss_weight = 1.0
+
+    def batch(self, step: int) -> list[Batch]:
+        """This rank's micro-batches of a step, on its device."""
+        self._loss_weight = self._steps.plan(step).loss_weight
+        self._ends = []
+        return [self._micro_batch(draws) for draws in self._steps.micro_batches(step)]
+
+    def loss(self, model: Any, micro_batch: Batch) -> torch.Tensor:
+        """This micro-batch's part of the step's loss, in nats per trained token."""
+        labels = micro_batch["labels"]
+        losses = self._head.token_losses(model, micro_batch["input_ids"], labels)
+        is_end = torch.isin(labels[labels != IGNORED_LABEL], self._end_ids)
+        self._ends.append(torch.stack([(losses.detach() * is_end).sum(), is_end.sum()]))
+        return (losses * micro_batch["token_weights"]).sum() / self._loss_weight
+
+    def count(self, result: StepResult, counters: RunCounters) -> tuple[dict[str, Any], str]:
+        """The step with the mean loss of its end tokens over all ranks, if there are any."""
+        row = self._steps.count(result, counters)
+        total, ends = summed(self._accelerator, torch.stack(self._ends).sum(dim=0)).tolist()
+        if ends:
+            row["end_token_loss"] = total / ends
+        return row, f"loss {row['loss']:.4f}  {step_facts(row)}"
+
+    def evaluate(self, model: Any, step: int) -> tuple[dict[str, float], str]:
+        """Loss per trained token over all validation rows, exact whatever the batches and ranks."""
+        assert self._data.validation is not None
+        loss = self.mean_loss(self._data.validation)
+        return {"loss": loss}, f"validation loss {loss:.4f}"
+
+    def mean_loss(self, dataset: TokenizedDataset) -> float:
+        """Σ weight·(−log p) / Σ weight over the trained tokens of `dataset`, in nats."""
+        model = self._loaded.model
+        was_training = model.training
+        model.eval()
+        sums = torch.zeros(2, dtype=torch.float64, device=self._accelerator.device)
+        with torch.no_grad(), self._loaded.autocast():
+            for rows in self._batches_of_this_rank(dataset):
+                weights = [dataset.weights[row] for row in rows]
+                batch = self._tensors([dataset.row(row) for row in rows], weights)
+                losses = self._head.token_losses(model, batch["input_ids"], batch["labels"]).double()
+                by_token = batch["token_weights"].double()
+                sums += torch.stack([(losses * by_token).sum(), by_token.sum()])
+        model.train(was_training)
+        total, weight = summed(self._accelerator, sums).tolist()
+        return total / weight
+
+    def trained_in(self, step: int, broken: Sequence[int]) -> str:
+        """The rows that gave a step a loss or gradient that is not finite."""
+        return self._steps.trained_in(step, broken)
+
+    def may_stop_after(self, step: int) -> bool:
+        """After any step."""
+        return True
+
+    def _micro_batch(self, draws: Sequence[Draw]) -> Batch:
+        datasets = self._data.datasets
+        rows = [datasets[draw.dataset].row(draw.row) for draw in draws]
+        return self._tensors(rows, [datasets[draw.dataset].weights[draw.row] for draw in draws])
+
+    def _tensors(self, rows: Sequence[tuple[np.ndarray, np.ndarray]], weights: Sequence[float]) -> Batch:
+        """input_ids and labels [rows, seq], and token_weights [labelled]: the weight of its row for each label."""
+        input_ids, labels = pad_rows(rows)
+        counts = (labels != IGNORED_LABEL).sum(dim=1)
+        token_weights = torch.tensor(weights, dtype=torch.float32).repeat_interleave(counts)
+        batch = {"input_ids": input_ids, "labels": labels, "token_weights": token_weights}
+        return {name: values.to(self._accelerator.device) for name, values in batch.items()}
+
+    def _batches_of_this_rank(self, dataset: TokenizedDataset) -> list[list[int]]:
+        by_length = dataset.lengths().argsort(kind="stable").tolist()
+        batches = [by_length[first : first + self._width] for first in range(0, len(by_length), self._width)]
+        return batches[process_rank() :: process_count()]
