@@ -10,12 +10,13 @@ from typing import Any
 
 import yaml
 
+import in_process
+from in_process import Training
 from posttrain.config.load import load_config
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.data import PreferenceData, prepare_data
 from posttrain.models.backend import LoadedModel, TrainingSettings
 from posttrain.models.load import choose_backend
-from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory
 from running import BIN
 
@@ -70,27 +71,37 @@ def write_rows(path: Path, rows: Sequence[Mapping]) -> None:
 
 @dataclass
 class Built:
-    """A trainer with what it was built from."""
+    """A training that is about to begin, with what it was built from."""
 
     config: DPOConfig
-    data: PreferenceData
-    loaded: LoadedModel
-    trainer: Any
-    run: RunDirectory
+    training: Training
+
+    @property
+    def data(self) -> PreferenceData:
+        return self.training.data
+
+    @property
+    def loaded(self) -> LoadedModel:
+        return self.training.loaded
+
+    @property
+    def recipe(self) -> Any:
+        return self.training.recipe
+
+    @property
+    def run(self) -> RunDirectory:
+        return self.training.run
+
+    def train(self) -> None:
+        self.training.train()
 
 
 def build(
     path: Path, *overrides: str, folder: str = "run", change: Callable[[PreferenceData], PreferenceData] | None = None
 ) -> Built:
     """Everything up to the first step of the run of a config, in this process; `change` makes other data of its own."""
-    from posttrain.dpo.build import build_trainer
-
     config = load_config(path, DPOConfig, list(overrides))
-    data, loaded = load(config)
-    data = change(data) if change else data
-    run = RunDirectory(path.parent / "built" / folder)
-    run.path.mkdir(parents=True, exist_ok=True)
-    return Built(config, data, loaded, build_trainer(config, data, loaded, run, RunCounters()), run)
+    return Built(config, in_process.dpo(config, path.parent / "built" / folder, change))
 
 
 def load(config: DPOConfig) -> tuple[PreferenceData, LoadedModel]:

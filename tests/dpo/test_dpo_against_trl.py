@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from datasets import Dataset
 from trl import DPOConfig as TrlDPOConfig
 from trl import DPOTrainer, KTOConfig, KTOTrainer
@@ -22,9 +21,8 @@ from posttrain.conversation.masks import TokenRow
 from posttrain.data.tokenized import TokenizedDataset, from_rows
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.data import PreferenceData
-from posttrain.runs.directory import RunDirectory
-from posttrain.train.arguments import trainer_arguments
 from running import metrics
+from trl_arguments import trl_arguments
 
 # One pair at a time: TRL takes the mean likelihood over the tokens of a whole batch, we over each answer's.
 ONE_BY_ONE = {**TRAINING, "rows_per_step": 1, "micro_batch_size": 1}
@@ -105,22 +103,14 @@ def ours_and_trls(
 ) -> tuple[Built, Any]:
     """Train both for three steps; TRL's gets the rows of each of our steps."""
     built = build(path, change=change)
-    built.trainer.train()
+    built.train()
 
     again = build(path, folder="again", change=change)  # the same start; its own trainer is not used
-    plans = [built.trainer.data_collator._planner.plan(step) for step in range(3)]
+    plans = [built.recipe.steps.plan(step) for step in range(3)]
     # In the order of the data, in which KTO's mismatched answers are rotated.
     wanted = [row for plan in plans for row in sorted(draw.row for draw in plan.draws)]
     settings = load_config(path, DPOConfig)
-    arguments = trainer_arguments(
-        settings.training,
-        settings.run,
-        RunDirectory(path.parent / "trl"),
-        max_steps=3,
-        compute_dtype=torch.float32,
-        validation=None,
-        first_step=0,
-    )
+    arguments = trl_arguments(settings.training, path.parent / "trl", 3)
     theirs = trainer(
         model=again.loaded.model,
         args=config(**arguments, max_length=None, **fields),
@@ -264,7 +254,7 @@ def test_orpo_has_trls_loss_but_for_the_likelihood_of_the_prompt(tiny_model: Pat
     # At the first step both models are the same. TRL's mean likelihood is over the prompt's tokens too.
     log = theirs.state.log_history[0]
     chosen = built.data.datasets["a"].chosen
-    row = built.trainer.data_collator._planner.plan(0).draws[0].row
+    row = built.recipe.steps.plan(0).draws[0].row
     prompt, _ = prompt_and_answer(chosen, row)
     assert len(prompt) > 1
     of_answer = -log["logps/chosen"]  # a mean per token in TRL's ORPO

@@ -55,7 +55,7 @@ def test_only_what_training_draws_is_computed_and_later_only_what_is_missing(
     assert "reference log-probabilities of datasets.a, chosen: 8 rows of 40\n" in capfd.readouterr().err
     before = kept()
     assert [set(np.flatnonzero(~np.isnan(each))) for each in before] == [drawn(two)] * 2
-    two.trainer.train()
+    two.train()
     assert training_rows(metrics(two.run.path))[0]["loss"] == pytest.approx(np.log(2), abs=1e-4)
 
     asked.clear()
@@ -77,7 +77,7 @@ def test_all_held_out_rows_are_computed_and_for_kto_the_mismatched_ones_of_what_
     built = build(config)
     # 8 answers, and 2 × 7 held-out ones, each with one that does not belong to its prompt.
     assert sum(asked) == 2 * 8 + 2 * 14
-    built.trainer.train()
+    built.train()
     assert all(np.isfinite(row["loss"]) for row in training_rows(metrics(built.run.path)))
 
 
@@ -111,7 +111,7 @@ def test_a_run_that_was_stopped_while_the_reference_was_computed_can_be_started_
 ) -> None:
     config = write_run(tmp_path, tiny_model)
     for option in ((), ("--resume",), ("--overwrite",)):
-        # As transformers' trainer leaves it, which makes its folder before anything is computed.
+        # As it is left where a checkpoint was begun.
         (tmp_path / "runs" / "run" / ".trainer").mkdir(parents=True)
         folder = run(config, *option)
         assert (folder / "result.json").is_file()

@@ -17,11 +17,11 @@ from dpo.dpo_runs import TRAINING, Built, build, training_rows, write_run
 from posttrain.base.cache import cache_dir
 from posttrain.config.load import load_config
 from posttrain.dpo.config.dpo import DPOConfig
-from posttrain.dpo.frozen import without_dropout
 from posttrain.dpo.plan import show_plan
 from posttrain.dpo.train import train
-from posttrain.errors import ConfigError, ModelError
-from posttrain.train.sharding import require_whole_model
+from posttrain.errors import ModelError
+from posttrain.models.checkpoint import save_trained_weights
+from posttrain.models.frozen import without_dropout
 from running import metrics
 
 KTO = {"type": "kto"}
@@ -37,20 +37,20 @@ def moved(built: Built, amount: float = 0.1) -> None:
 
 def references(built: Built) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Of the run's first micro-batch, and of all its parts."""
-    batch = built.trainer.data_collator([{"position": place} for place in range(4)])
+    batch = built.recipe.batch(0)[0]
     built.loaded.model.train()
-    parts = [built.trainer.reference.of_part(part) for part in built.trainer._rows]
-    return built.trainer.reference.of_batch(batch), parts
+    parts = [built.recipe.reference.of_part(part) for part in built.recipe.rows]
+    return built.recipe.reference.of_batch(batch), parts
 
 
 def of_policy(built: Built) -> list[torch.Tensor]:
-    return [built.trainer._policy_of(part) for part in built.trainer._rows]
+    return [built.recipe.policy_logprobs(part) for part in built.recipe.rows]
 
 
 def by_whole_logits(built: Built, model: Any) -> list[list[float]]:
     """log p of every answer of every part, by logits of every position."""
     found: list[list[float]] = []
-    for part in built.trainer._rows:
+    for part in built.recipe.rows:
         found.append([])
         for ids, trained in map(part.rows.row, range(len(part.rows))):
             with torch.no_grad():
@@ -103,7 +103,7 @@ def test_all_kinds_of_reference_are_the_model_as_training_starts(
         assert [part.tolist() for part in parts] == [pytest.approx(each, abs=2e-3) for each in wanted]
         # The first micro-batch has every row of the data, or for kto half of them.
         everything = torch.cat(parts)
-        numbers = built.trainer.data_collator([{"position": place} for place in range(4)])["row_numbers"]
+        numbers = built.recipe.batch(0)[0]["row_numbers"]
         torch.testing.assert_close(of_batch, everything[numbers], rtol=1e-5, atol=1e-4)
         # And what is trained is something else by now.
         assert not torch.allclose(torch.cat(of_policy(built)), everything, atol=0.1)
@@ -140,13 +140,13 @@ def test_a_frozen_copy_of_an_adapter_is_not_trained_and_not_saved(
 
     assert trained() == names
     before = torch.cat(references(built)[1])
-    built.trainer.train()
+    built.train()
     assert trained() == names
-    built.trainer.reference._parts.clear()
+    built.recipe.reference._parts.clear()
     torch.testing.assert_close(torch.cat(references(built)[1]), before)
     assert not torch.allclose(torch.cat(of_policy(built)), before, atol=0.1)
 
-    built.trainer.save_model(tmp_path / "saved")
+    save_trained_weights(built.loaded, tmp_path / "saved")
     assert not (tmp_path / "saved" / "reference").exists()
     saved = load_file(tmp_path / "saved" / "adapter_model.safetensors")
     assert saved.keys() == load_file(tmp_path / "sft" / "adapter" / "adapter_model.safetensors").keys()
@@ -284,7 +284,7 @@ def test_a_model_without_training_is_its_own_reference_also_where_it_and_its_ada
     training = {**TRAINING, "learning_rate": 1e-12}
     config = write_run(tmp_path, model, model=section, lora=..., reference={"type": reference}, training=training)
     built = build(config)
-    built.trainer.train()
+    built.train()
     for row in training_rows(metrics(built.run.path)):
         assert row["loss"] == pytest.approx(math.log(2), abs=1e-5)
 
@@ -297,30 +297,3 @@ def test_dropout_of_attention_is_turned_off_where_it_is_a_number_beside_the_laye
         assert not torch.equal(model(input_ids=ids).logits, model(input_ids=ids).logits)
         without_dropout(model)
         assert torch.equal(model(input_ids=ids).logits, model(input_ids=ids).logits)
-
-
-@pytest.mark.parametrize(
-    ("launch", "told"),
-    [
-        ({"ACCELERATE_USE_FSDP": "true"}, "FSDP was asked for by accelerate launch, and toolkit-dpo cannot train a"),
-        ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "ZeRO-3 was asked for"),
-        ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_CONFIG_FILE": "zero.json"}, "ZeRO-3 was asked"),
-    ],
-)
-def test_a_model_that_is_sharded_over_ranks_is_refused(
-    launch: dict[str, str], told: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 3}}')
-    for name, value in launch.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=told):
-        train(load_config(write_run(tmp_path, tiny_model), DPOConfig), "run")
-    assert not (tmp_path / "runs").exists()
-
-
-def test_zero_that_keeps_the_model_whole_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    for stage in ("1", "2"):
-        monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", stage)
-        require_whole_model("toolkit-dpo")

@@ -45,7 +45,7 @@ def sft_adapter(tiny_model: Path, tmp_path: Path) -> Path:
     """An adapter that a run of its own has trained."""
     (tmp_path / "sft").mkdir()
     built = build(write_run(tmp_path / "sft", tiny_model, lora={"r": 4}, method={"type": "simpo"}))
-    built.trainer.train()
+    built.train()
     built.loaded.model.save_pretrained(tmp_path / "sft" / "adapter")
     return tmp_path / "sft" / "adapter"
 

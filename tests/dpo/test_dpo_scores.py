@@ -19,6 +19,8 @@ from posttrain.dpo.datasets import LabelledDataset, PairedDataset
 from posttrain.dpo.passes import Pass, Text, plan_passes
 from posttrain.dpo.rows import MismatchedRows, RunRows, partners
 from posttrain.dpo.scores import AskedModel, RowScorer, answer_logprobs
+from posttrain.models.backend import LoadedModel
+from posttrain.models.frozen import FrozenModel
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.train.batches import pad_rows
 
@@ -104,14 +106,16 @@ def test_no_other_passes_compute_fewer_tokens(lengths: list[int], cost: int) -> 
 @pytest.mark.parametrize("width", [1, 2, 8])
 def test_all_rows_of_a_data_set_come_in_their_order_whatever_the_batches(model: Any, width: int) -> None:
     rows = dataset()
-    found = RowScorer(Accelerator(cpu=True), width)(AskedModel(model).logprobs, rows, "rows")
+    loaded: Any = LoadedModel(model, None, torch.device("cpu"), torch.float32, ())  # pyright: ignore[reportArgumentType]
+    scorer = RowScorer(Accelerator(cpu=True), width, loaded)
+    found = scorer(AskedModel(FrozenModel(model)).logprobs, rows, "rows")
     assert found.dtype == torch.float32
     assert found.tolist() == pytest.approx([by_whole_logits(model, *row) for row in ROWS], abs=1e-4)
 
 
 def test_a_model_that_is_asked_has_no_dropout_and_goes_on_training_as_it_was(tiny_model: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_model, attention_dropout=0.9)
-    asked = AskedModel(model)
+    asked = AskedModel(FrozenModel(model))
     model.train()
     first, second = (asked.logprobs(*padded()) for _ in range(2))
     assert torch.equal(first, second)

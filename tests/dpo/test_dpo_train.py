@@ -123,7 +123,7 @@ def test_every_method_learns_to_tell_the_pairs_apart(method: dict[str, Any], tin
     # Answers of like length: cpo compares sums, in which a long answer has it hard.
     rows = [{"prompt": row["prompt"], "chosen": "one two", "rejected": "six seven"} for row in PAIRS]
     built = build(write_run(tmp_path, tiny_model, rows=rows, method=method, stages=stages))
-    built.trainer.train()
+    built.train()
     steps = training_rows(metrics(built.run.path))
     assert steps[-1]["loss"] < steps[0]["loss"]
     assert steps[-1]["reward_margin"] > max(0, steps[0]["reward_margin"])
@@ -153,7 +153,7 @@ def test_a_run_answers_as_it_was_taught_and_so_does_what_is_merged(tiny_model: P
 def test_what_is_merged_after_training_from_an_adapter_is_the_trained_one(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "sft").mkdir()
     first = build(write_run(tmp_path / "sft", tiny_model, method={"type": "simpo"}))
-    first.trainer.train()
+    first.train()
     first.loaded.model.save_pretrained(tmp_path / "sft" / "adapter")
     model = {"name": str(tiny_model), "adapter": str(tmp_path / "sft" / "adapter"), "dtype": "float32"}
     config = write_run(tmp_path, tiny_model, model=model, lora=..., reference={"type": "live"})

@@ -34,7 +34,7 @@ def test_uneven_micro_batches_train_like_one_big_batch(
         # AdamW would make as large a step of a gradient that is all rounding.
         training = {**TRAINING, "micro_batch_size": size, "optimizer": "sgd"}
         built = build(write_run(tmp_path, tiny_model, method=method, training=training), folder=str(size))
-        built.trainer.train()
+        built.train()
         trained[size] = built
     small, big = trained.values()
     for name, weight in adapter(big).items():
@@ -42,8 +42,10 @@ def test_uneven_micro_batches_train_like_one_big_batch(
     numbers = [training_rows(metrics(built.run.path)) for built in (small, big)]
     for one, other in zip(*numbers, strict=True):
         assert one["order_hash"] == other["order_hash"]
-        for name in ("loss", "reward_accuracy", "reward_margin", "chosen_reward", "chosen_logprob"):
+        for name in ("loss", "reward_margin", "chosen_reward", "chosen_logprob"):
             assert one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-5)
+        if one["step"] > 1:  # before anything is learnt only rounding tells chosen from rejected
+            assert one["reward_accuracy"] == other["reward_accuracy"]
 
 
 @pytest.mark.parametrize("method", [{"type": "dpo"}, {"type": "orpo"}], ids=lambda method: method["type"])
@@ -53,11 +55,11 @@ def test_a_pair_of_weight_three_trains_like_three_pairs(
     # Three copies of a pair beside another, in steps of 4; the pair at weight 3 beside the other, in steps of 2:
     # every step is the same weighted mean.
     copied = build(write_run(tmp_path, tiny_model, rows=[PAIRS[0]] * 3 + [PAIRS[1]], method=method), folder="copied")
-    copied.trainer.train()
+    copied.train()
     training = {**TRAINING, "rows_per_step": 2, "micro_batch_size": 1}
     rows = [{**PAIRS[0], "weight": 3.0}, PAIRS[1]]
     weighted = build(write_run(tmp_path, tiny_model, rows=rows, method=method, training=training), folder="weighted")
-    weighted.trainer.train()
+    weighted.train()
     for name, weight in adapter(copied).items():
         torch.testing.assert_close(adapter(weighted)[name], weight, atol=1e-5, rtol=1e-4)
 
@@ -69,7 +71,7 @@ def test_recomputed_activations_change_nothing(reference: str, tiny_model: Path,
         training = {**TRAINING, "gradient_checkpointing": recomputed}
         config = write_run(tmp_path, tiny_model, training=training, reference={"type": reference})
         built = build(config, folder=str(recomputed))
-        built.trainer.train()
+        built.train()
         losses.append([row["loss"] for row in training_rows(metrics(built.run.path))])
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
     assert losses[0][2] < losses[0][0] - 0.05
@@ -91,7 +93,7 @@ def test_the_head_sees_only_answers_and_the_reference_is_not_asked_again(
     handle = built.loaded.model.get_output_embeddings().register_forward_hook(
         lambda module, inputs, output: left.append(output.shape[:-1].numel())
     )
-    built.trainer.train()
+    built.train()
     handle.remove()
     assert set(left) == {0}
     rows = training_rows(metrics(built.run.path))
@@ -108,7 +110,7 @@ def test_what_is_computed_besides_the_tokens_is_counted_as_padding(
     handle = built.loaded.model.get_input_embeddings().register_forward_hook(
         lambda module, inputs, output: computed.append(inputs[0].numel())
     )
-    built.trainer.train()
+    built.train()
     handle.remove()
     rows = training_rows(metrics(built.run.path))
     # Of each row the last token is only predicted; with sdpa a pair's prompt is computed once for its 2 rows.
@@ -141,7 +143,7 @@ def test_a_prompt_that_is_computed_once_for_both_answers_changes_no_number(
         built.loaded.model.get_input_embeddings().register_forward_hook(
             lambda module, inputs, output, seen=seen: seen.append(inputs[0].numel())
         )
-        built.trainer.train()
+        built.train()
         found.append(built)
         tokens.append(sum(seen))
     joined, apart = found
@@ -165,7 +167,7 @@ def test_held_out_numbers_do_not_depend_on_how_their_rows_are_batched(
             "validation": {"dataset": {"path": "held_out.jsonl"}, "every": 2},
         }
         built = build(write_run(tmp_path, tiny_model, **sections), folder=str(size))
-        built.trainer.train()
+        built.train()
         found.append([row for row in read_metrics(built.run.metrics) if "eval_loss" in row])
     assert [row["step"] for row in found[0]] == [0, 2, 3]
     for one, other in zip(*found, strict=True):
@@ -176,7 +178,7 @@ def test_held_out_numbers_are_those_of_training_on_the_same_rows(tiny_model: Pat
     # The held-out rows are the training rows, so the evaluation before step 3 is what step 3 logs.
     validation = {"dataset": {"path": "pairs.jsonl"}, "every": 1}
     built = build(write_run(tmp_path, tiny_model, validation=validation))
-    built.trainer.train()
+    built.train()
     rows = read_metrics(built.run.metrics)
     before = next(row for row in rows if row["step"] == 2 and "eval_loss" in row)
     third = training_rows(rows)[2]
@@ -201,7 +203,7 @@ def test_the_validation_loss_is_weighted_by_the_rows(tiny_model: Path, tmp_path:
             tmp_path, tiny_model, method={"type": "orpo"}, validation={"dataset": {"path": "held_out.jsonl"}}
         )
         write_rows(tmp_path / "held_out.jsonl", rows)
-        return build(config).trainer.evaluate()["eval_loss"]
+        return build(config).recipe.evaluate(None, 0)[0]["loss"]
 
     one_by_one = [loss(tuple(1.0 if row == each else 1e-6 for row in range(7))) for each in range(7)]
     mean = (2 * one_by_one[0] + sum(one_by_one[1:])) / 8

@@ -35,7 +35,7 @@ def test_an_ordinary_run_warns_of_nothing(
     method: str, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     built = build(write_run(tmp_path, tiny_model, stages=stages(20), method={"type": method}))
-    built.trainer.train()
+    built.train()
     assert warnings(built.run.path) == {}
     assert "warning" not in capsys.readouterr().err
 
@@ -44,7 +44,7 @@ def test_a_loss_that_is_not_finite_names_its_pairs_and_the_last_checkpoint(tiny_
     training = {**TRAINING, "micro_batch_size": 1}
     run = {"save_every": 1, "keep_checkpoints": 9}
     built = build(write_run(tmp_path, tiny_model, training=training, run=run, reference={"type": "cached"}))
-    plan = built.trainer.data_collator._planner.plan(1)
+    plan = built.recipe.steps.plan(1)
     broken = plan.draws[plan.order[2]].row
     pairs: Any = built.data.datasets["a"]
     ids, trained = pairs.chosen.row(broken)
@@ -53,11 +53,12 @@ def test_a_loss_that_is_not_finite_names_its_pairs_and_the_last_checkpoint(tiny_
     def spoil(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
         # In step 2 the answer of the third micro-batch overflows, whatever else goes through the model with it.
         is_there = any(answer in spelled(row) for row in inputs[0].tolist())
-        return output * math.inf if is_there and built.trainer.state.global_step == 1 else output
+        has_trained = built.run.metrics.is_file() and len(training_rows(metrics(built.run.path))) == 1
+        return output * math.inf if is_there and has_trained else output
 
     built.loaded.model.get_input_embeddings().register_forward_hook(spoil)
     with pytest.raises(RunError) as stopped:
-        built.trainer.train()
+        built.train()
     message = str(stopped.value)
     assert "loss is nan at step 2, so training stopped" in message
     assert f"it comes from {tmp_path / 'pairs.jsonl'}:{broken + 1}: look at them" in message
@@ -75,7 +76,7 @@ def test_pairs_of_two_files_are_named_by_their_data_set(tiny_model: Path, tmp_pa
         if parameter.requires_grad:
             parameter.register_hook(lambda gradient: gradient * math.nan)
     with pytest.raises(RunError, match=r"(?s)grad_norm is nan at step 1.*the rows of the step: datasets\.a line \d, "):
-        built.trainer.train()
+        built.train()
 
 
 def test_an_adapter_of_zeros_has_no_gradient(
@@ -87,7 +88,7 @@ def test_an_adapter_of_zeros_has_no_gradient(
         for name, parameter in built.loaded.model.named_parameters():
             if "lora_A" in name:
                 parameter.zero_()
-    built.trainer.train()
+    built.train()
     assert warnings(built.run.path) == {"zero_gradient": [1, 2, 3]}
     # Of a model that is its own reference every pair has the loss ln 2.
     assert "warning at step 1: the gradient is 0 with a loss of 0.6931" in capsys.readouterr().err
@@ -98,7 +99,7 @@ def test_pairs_that_are_told_apart_far_enough_have_nothing_to_teach(
 ) -> None:
     # The loss of a pair is 0 from a margin of 1 on.
     built = build(write_run(tmp_path, tiny_model, stages=stages(40), method={"type": "hinge", "beta": 1.0}))
-    built.trainer.train()
+    built.train()
     steps = warnings(built.run.path)["nothing_to_learn"]
     rows = training_rows(metrics(built.run.path))
     assert steps == [row["step"] for row in rows if row["loss"] == 0] and len(steps) > 1
@@ -116,7 +117,7 @@ def test_a_pair_that_is_the_wrong_way_round_is_a_spike(
     other = {"prompt": "Count", "chosen": "nine nine " * 9, "rejected": "one two three"}
     training = {**TRAINING, "rows_per_step": 1, "micro_batch_size": 1, "seed": 3}
     built = build(write_run(tmp_path, tiny_model, rows=[*same, other], stages=stages(32), training=training))
-    built.trainer.train()
+    built.train()
     rows = training_rows(metrics(built.run.path))
     longest = max(rows, key=lambda row: row["tokens"])["step"]
     assert longest > 10  # where the curriculum has put it, by its seed

@@ -1,4 +1,4 @@
-"""From positions in the run's row sequence to tensors of pairs, or of labelled answers."""
+"""Micro-batches of preference pairs or of labelled answers, as tensors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,46 +7,38 @@ import numpy as np
 import torch
 
 from posttrain.data.curriculum.curriculum import Draw
-from posttrain.data.step_plan import StepPlan, StepPlanner
+from posttrain.data.step_plan import StepPlan
 from posttrain.dpo.datasets import LabelledDataset, PreferenceDataset
 from posttrain.dpo.passes import plan_passes
 from posttrain.dpo.rows import Part, RunRows, trained_sides
-from posttrain.train.batches import PositionCollator, pad_rows
+from posttrain.train.batches import pad_rows
 
 
-class PreferenceCollator(PositionCollator):
-    """Micro-batches of what the curriculum draws: pairs, all chosen answers before all rejected ones, or labelled
-    answers."""
+def micro_batch(
+    datasets: Mapping[str, PreferenceDataset], rows: RunRows, draws: Sequence[Draw]
+) -> dict[str, torch.Tensor]:
+    """The rows drawn as one micro-batch: of B pairs, all chosen answers before all rejected ones, 2 B rows of tokens;
+    of B labelled answers as many.
 
-    def __init__(self, planner: StepPlanner, datasets: Mapping[str, PreferenceDataset], rows: RunRows) -> None:
-        super().__init__(planner)
-        self._datasets = datasets
-        self._rows = rows
+    Returns:
+        What `numbered_rows` gives, and row_weights [B]; of labelled answers also desirable [B].
+    """
+    labelled = isinstance(datasets[draws[0].dataset], LabelledDataset)
+    batch = numbered_rows(rows, draws, trained_sides(labelled=labelled))
+    batch["row_weights"] = torch.tensor([weight_of(datasets, draw) for draw in draws], dtype=torch.float32)
+    if labelled:
+        batch["desirable"] = torch.tensor([_is_desirable(datasets[draw.dataset], draw.row) for draw in draws])
+    return batch
 
-    def tensors(self, plan: StepPlan, draws: Sequence[Draw]) -> dict[str, torch.Tensor]:
-        """One micro-batch of B pairs, which has 2 B rows of tokens, or of B labelled answers, which has B.
 
-        Returns:
-            What `numbered_rows` gives, row_weights [B], and loss_weight [], which is the sum of the weights of all
-            pairs (answers) of the optimizer step; of labelled answers also desirable [B].
-        """
-        labelled = isinstance(self._datasets[draws[0].dataset], LabelledDataset)
-        batch = numbered_rows(self._rows, draws, trained_sides(labelled=labelled))
-        if labelled:
-            batch["desirable"] = torch.tensor([self._is_desirable(draw) for draw in draws])
-        return {
-            **batch,
-            "row_weights": torch.tensor([self._weight(draw) for draw in draws], dtype=torch.float32),
-            "loss_weight": torch.tensor(sum(map(self._weight, plan.draws)), dtype=torch.float64),
-        }
+def weight_of(datasets: Mapping[str, PreferenceDataset], draw: Draw) -> float:
+    """Factor on the loss of the pair or answer that was drawn."""
+    return float(datasets[draw.dataset].weights[draw.row])
 
-    def _weight(self, draw: Draw) -> float:
-        return float(self._datasets[draw.dataset].weights[draw.row])
 
-    def _is_desirable(self, draw: Draw) -> bool:
-        dataset = self._datasets[draw.dataset]
-        assert isinstance(dataset, LabelledDataset)
-        return bool(dataset.desirable[draw.row])
+def _is_desirable(dataset: PreferenceDataset, row: int) -> bool:
+    assert isinstance(dataset, LabelledDataset)
+    return bool(dataset.desirable[row])
 
 
 def numbered_rows(rows: RunRows, draws: Sequence[Draw], sides: Sequence[int]) -> dict[str, torch.Tensor]:

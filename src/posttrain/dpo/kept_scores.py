@@ -14,7 +14,8 @@ import torch
 from posttrain.base.console import console
 from posttrain.base.files import atomic_writer
 from posttrain.dpo.rows import Part
-from posttrain.dpo.scores import AskedModel, RowScorer, summed
+from posttrain.dpo.scores import AskedModel, RowScorer
+from posttrain.train.parallel import summed
 
 logger = logging.getLogger(__name__)
 

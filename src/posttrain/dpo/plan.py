@@ -125,7 +125,7 @@ def _tokenised_data(config: DPOConfig, run: RunDirectory, resume: bool) -> "Pref
     from posttrain.dpo.separate import require_same_tokens
     from posttrain.dpo.train import run_identity
     from posttrain.models.load import choose_backend
-    from posttrain.train.arguments import accumulation_steps
+    from posttrain.train.parallel import accumulation_steps
 
     accumulation_steps(config.training)
     tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")

@@ -4,16 +4,26 @@
 and `model` compute them when they are asked.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
 
 from posttrain.base.cache import cache_dir
 from posttrain.data.tokenized import cache_key
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.config.reference import CachedReference as CachedConfig
+from posttrain.dpo.config.reference import SeparateReference
+from posttrain.dpo.data import PreferenceData
+from posttrain.dpo.frozen import Frozen, start_digest
 from posttrain.dpo.kept_scores import KeptScores, complete
 from posttrain.dpo.rows import Part, RunRows
 from posttrain.dpo.scores import AskedModel, RowScorer
+from posttrain.dpo.separate import load_separate
+from posttrain.models.backend import LoadedModel
+from posttrain.models.frozen import FrozenModel, start_of_training, without_dropout
+from posttrain.train.memory_advice import Phase
+from posttrain.train.out_of_memory import during
 
 # Raise it when the same weights and rows come to give other numbers, so that older files are not read.
 _FORMAT_VERSION = 3
@@ -31,6 +41,43 @@ class Reference(Protocol):
         ...
 
 
+def make_reference(
+    config: DPOConfig,
+    data: PreferenceData,
+    loaded: LoadedModel,
+    rows: RunRows,
+    scorer: RowScorer,
+    require_weights: Callable[[Mapping[str, str]], None],
+) -> Reference | None:
+    """The reference of a run, None where its method has none; call it before anything is attached to the model.
+
+    Args:
+        require_weights: called with the digest of the weights that it stands on, by where the config names them.
+    """
+    without_dropout(loaded.model)
+    if config.reference is None:
+        return None
+    if isinstance(config.reference, SeparateReference):
+        with during(Phase.LOAD, "while the reference was loaded"):
+            separate = load_separate(config, config.reference)
+        frozen = Frozen(AskedModel(FrozenModel(separate)), "reference", start_digest(separate, new_adapter=False))
+    else:
+        new_adapter = config.lora is not None and config.model.adapter is None
+        weights = start_digest(loaded.model, new_adapter=new_adapter)
+        asked = start_of_training(
+            loaded.model, new_adapter=new_adapter, asked_later=not isinstance(config.reference, CachedConfig)
+        )
+        frozen = Frozen(
+            AskedModel(asked), "model.adapter on model.name" if config.model.adapter else "model.name", weights
+        )
+    require_weights({f"weights of {frozen.name}": frozen.weights})
+    if not isinstance(config.reference, CachedConfig):
+        return LiveReference(frozen.asked, scorer)
+    drawn = data.curriculum.drawn_rows(data.max_steps)
+    with during(Phase.SCORE, "while the reference was computed"):
+        return cached_reference(frozen.asked, frozen.weights, rows, drawn, scorer)
+
+
 class LiveReference:
     """Asks a frozen model. It does not change, so the numbers of a whole part are computed once."""
 
@@ -42,7 +89,7 @@ class LiveReference:
     def of_batch(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """log π_ref of the micro-batch's rows."""
         passes = self._scorer.passes(batch, joined="shared" in batch and self._frozen.takes_joined_rows)
-        with self._scorer.accelerator.autocast():
+        with self._scorer.loaded.autocast():
             return self._frozen.logprobs(batch["input_ids"], batch["labels"], passes).float()
 
     def of_part(self, part: Part) -> torch.Tensor:
@@ -83,7 +130,7 @@ def cached_reference(
     computed_with = {
         "reference": _FORMAT_VERSION,
         "weights": weights_digest,
-        "mixed_precision": str(accelerator.mixed_precision),
+        "dtype": str(scorer.loaded.compute_dtype),
         "device": _device_name(accelerator.device),
         "torch": torch.__version__,
         "attention": frozen.attention,

@@ -7,7 +7,6 @@ prompt of a pair is computed once for both rows of a micro-batch where that is l
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,8 +22,11 @@ from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.dpo.joined import inputs_of, takes_joined_rows
 from posttrain.dpo.passes import Pass, cost_of_a_pass, plan_passes
 from posttrain.dpo.rows import Rows
+from posttrain.models.backend import LoadedModel
+from posttrain.models.frozen import FrozenModel
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.train.batches import pad_rows
+from posttrain.train.parallel import summed
 
 # Of each rank; what was computed of a portion is lost where it is interrupted.
 _BATCHES_OF_A_PORTION = 16
@@ -62,46 +64,42 @@ def answer_logprobs(
 
 
 class AskedModel:
-    """A model that gives log-probabilities without gradient and without dropout."""
+    """Log-probabilities of answers by a frozen model, without gradient and without dropout."""
 
-    def __init__(self, model: Any, *, switched: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
-        """`switched`: within it, `model` computes what is asked for, such as without its adapter."""
-        self._model = model
-        self._switched = switched
-        self._head = LabelledHead(model)
+    def __init__(self, frozen: FrozenModel) -> None:
+        self._frozen = frozen
+        self._head = LabelledHead(frozen.model)
 
     @property
     def attention(self) -> str:
         """The implementation of attention that it computes with, as transformers calls it."""
-        return str(self._model.config._attn_implementation)
+        return str(self._frozen.model.config._attn_implementation)
 
     @cached_property
     def takes_joined_rows(self) -> bool:
         """Whether both rows of a pair can go through it as one text."""
-        return takes_joined_rows(self._model)
+        return takes_joined_rows(self._frozen.model)
 
     def logprobs(
         self, input_ids: torch.Tensor, labels: torch.Tensor, passes: Sequence[Pass] | None = None
     ) -> torch.Tensor:
         """log p of each row, shape [rows], as `answer_logprobs`."""
-        was_training = self._model.training
-        self._model.eval()
-        try:
-            with torch.no_grad(), self._switched():
-                return answer_logprobs(self._head, self._model, input_ids, labels, passes)
-        finally:
-            self._model.train(was_training)
+        with self._frozen.asked() as model:
+            return answer_logprobs(self._head, model, input_ids, labels, passes)
 
 
 @dataclass(frozen=True)
 class RowScorer:
     """Goes through all rows of a data set, each rank through its share.
 
-    `width` rows go through the model at once.
+    Attributes:
+        width: rows that go through the model at once.
+        loaded: the model that is trained, in whose dtype every model computes.
     """
 
     accelerator: Accelerator
     width: int
+    loaded: LoadedModel
 
     def passes(self, batch: Mapping[str, torch.Tensor], *, joined: bool = False, at_once: bool = False) -> list[Pass]:
         """How the rows of a micro-batch go through a model.
@@ -146,7 +144,7 @@ class RowScorer:
             place = slice(start, start + self.width)
             batch = [rows.row(int(row)) for row in portion[place]]
             input_ids, labels = (part.to(device) for part in pad_rows(batch))
-            with self.accelerator.autocast():
+            with self.loaded.autocast():
                 found[place] = score(input_ids, labels).float()
             progress.advance(len(batch) * ranks)
         # Every rank has zeros where another one computed.
@@ -178,17 +176,3 @@ class _Progress:
         if not console.is_terminal and time.monotonic() - self._told >= _SECONDS_BETWEEN_LINES:
             console.print(f"{self._title}: {self._done:,} of {self._total:,} rows")
             self._told = time.monotonic()
-
-
-def summed(accelerator: Accelerator, values: torch.Tensor) -> torch.Tensor:
-    """The sum of all ranks' values, on every rank; of the shape of `values`."""
-    everywhere = accelerator.reduce(values, reduction="sum")
-    assert isinstance(everywhere, torch.Tensor)
-    return everywhere
-
-
-def gathered(accelerator: Accelerator, values: torch.Tensor) -> torch.Tensor:
-    """The values of all ranks, one rank after another; every rank has as many."""
-    everywhere = accelerator.gather(values)
-    assert isinstance(everywhere, torch.Tensor)
-    return everywhere

@@ -1,0 +1,206 @@
+"""Preference optimisation as the loop trains it: pairs or labelled answers, their loss, and its measures."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+
+from posttrain.base.processes import process_count
+from posttrain.conversation.masks import IGNORED_LABEL
+from posttrain.data.curriculum.curriculum import Draw
+from posttrain.data.step_plan import StepPlan, StepPlanner
+from posttrain.data.tokenized import TokenizedDataset
+from posttrain.dpo.batches import micro_batch, numbered_rows, weight_of, with_padding
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.data import PreferenceData
+from posttrain.dpo.datasets import LabelledDataset, PairedDataset, PreferenceDataset
+from posttrain.dpo.joined import takes_joined_rows
+from posttrain.dpo.losses import kto_divergence
+from posttrain.dpo.measures import Answers, Measures, measure, summary
+from posttrain.dpo.passes import Pass, cost_of_a_pass
+from posttrain.dpo.reference import make_reference
+from posttrain.dpo.rows import MISMATCHED, Part, RunRows, trained_sides
+from posttrain.dpo.scores import AskedModel, RowScorer, answer_logprobs
+from posttrain.models.backend import LoadedModel
+from posttrain.models.frozen import FrozenModel
+from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.runs.counters import RunCounters
+from posttrain.train.memory_advice import Phase
+from posttrain.train.out_of_memory import during
+from posttrain.train.parallel import gathered
+from posttrain.train.planned_steps import PlannedSteps, place_of, step_facts
+from posttrain.train.recipe import Measure, StepResult
+
+Batch = dict[str, torch.Tensor]
+
+
+class DPORecipe:
+    """Trains on pairs, or for kto on labelled answers.
+
+    The loss of an optimizer step is Σ weight·loss / Σ weight over all its pairs (answers) on all ranks: how they are
+    cut into micro-batches does not change the gradient.
+
+    Attributes:
+        steps: the rows of each optimizer step.
+        scorer: goes through whole data sets.
+        reference: what the model is compared with; None where the method has none.
+    """
+
+    measure: Measure = "loss"
+
+    def __init__(
+        self,
+        config: DPOConfig,
+        data: PreferenceData,
+        loaded: LoadedModel,
+        accelerator: Accelerator,
+        require_weights: Callable[[Mapping[str, str]], None] = lambda weights: None,
+    ) -> None:
+        """What a cached reference does not have yet is computed here, by all ranks together.
+
+        Args:
+            require_weights: called before that with the digests of the weights on which the reference stands, by names;
+                it may refuse them.
+        """
+        self.max_steps = data.max_steps
+        self.rows = RunRows(data.datasets, data.validation, config.chat.max_length)
+        width = config.training.micro_batch_size
+        self.scorer = RowScorer(accelerator, width, loaded)
+        self.reference = make_reference(config, data, loaded, self.rows, self.scorer, require_weights)
+        self._method, self._data, self._accelerator = config.method, data, accelerator
+        self._joined = not config.method.unpaired and takes_joined_rows(loaded.model)
+        self.steps = PlannedSteps(self._plans(width), place_of(config.data_sources(), _one_side(data)), width)
+        self._head = LabelledHead(loaded.model)
+        self._policy = AskedModel(FrozenModel(loaded.model))
+        self._measured: list[Measures] = []
+        self._divergence: torch.Tensor | None = None
+        self._loss_weight = 1.0
+
+    def batch(self, step: int) -> list[Batch]:
+        """This rank's micro-batches of a step, on its device."""
+        draws = self.steps.micro_batches(step)
+        self._loss_weight = sum(weight_of(self._data.datasets, draw) for draw in self.steps.plan(step).draws)
+        self._measured = []
+        if self._method.unpaired:
+            ratios = torch.cat([self._mismatched_ratios(each) for each in draws])
+            self._divergence = kto_divergence(gathered(self._accelerator, ratios))
+        return [self._on_device(micro_batch(self._data.datasets, self.rows, each)) for each in draws]
+
+    def loss(self, model: Any, micro_batch: Batch) -> torch.Tensor:
+        """This micro-batch's part of the step's loss, in nats per pair (answer)."""
+        input_ids, labels = micro_batch["input_ids"], micro_batch["labels"]
+        answers = Answers(
+            logprobs=answer_logprobs(self._head, model, input_ids, labels, self._passes(micro_batch)),
+            tokens=(labels != IGNORED_LABEL).sum(dim=1),
+            references=self._references_of(micro_batch),
+            desirable=micro_batch.get("desirable"),
+            divergence=self._divergence,
+        )
+        measured = measure(self._method, answers)
+        self._measured.append({name: values.detach() for name, values in measured.items()})
+        return (measured["loss"] * micro_batch["row_weights"]).sum() / self._loss_weight
+
+    def count(self, result: StepResult, counters: RunCounters) -> tuple[dict[str, Any], str]:
+        """The step with its rewards and log-probabilities over all ranks."""
+        joined = {name: torch.cat([each[name] for each in self._measured]) for name in self._measured[0]}
+        numbers = summary({name: gathered(self._accelerator, values) for name, values in joined.items()})
+        row = {**self.steps.count(result, counters), **numbers}
+        accuracy = f"{_accuracy(row, 'reward_accuracy')}  " if "reward_accuracy" in row else ""
+        return row, f"loss {row['loss']:.4f}  {accuracy}{step_facts(row)}"
+
+    def evaluate(self, model: Any, step: int) -> tuple[dict[str, float], str]:
+        """Loss, accuracy, margin, rewards and log-probabilities over all held-out rows, exact whatever the batches and
+        ranks."""
+        assert self._data.validation is not None
+        found = self.measure_dataset(self._data.validation, *self.rows.validation())
+        accuracy = f", {_accuracy(found, 'reward_accuracy')}" if "reward_accuracy" in found else ""
+        return found, f"validation loss {found['loss']:.4f}{accuracy}"
+
+    def measure_dataset(self, dataset: PreferenceDataset, first: Part, second: Part) -> dict[str, float]:
+        """The weighted mean loss over a data set, of which these are the sides, and everything `summary` gives."""
+        measures = measure(self._method, self._answers_of(dataset, first, second))
+        weights = torch.tensor(dataset.weights, dtype=torch.float64, device=measures["loss"].device)
+        loss = (measures["loss"].double() * weights).sum() / weights.sum()
+        return {"loss": float(loss), **summary(measures)}
+
+    def trained_in(self, step: int, broken: Sequence[int]) -> str:
+        """The rows that gave a step a loss or gradient that is not finite."""
+        return self.steps.trained_in(step, broken)
+
+    def may_stop_after(self, step: int) -> bool:
+        """After any step."""
+        return True
+
+    def _plans(self, width: int) -> Callable[[int], StepPlan]:
+        """The planner's plans as they are counted: with the padding that is computed."""
+        sizes = {name: dataset.sizes() for name, dataset in self._data.datasets.items()}
+        planner = StepPlanner(self._data.curriculum, sizes, width)
+        sides = trained_sides(labelled=self._method.unpaired)
+        cost = cost_of_a_pass(self._accelerator.device.type) if process_count() == 1 else None
+
+        @lru_cache(maxsize=2)
+        def plan(step: int) -> StepPlan:
+            return with_padding(planner.plan(step), self.rows, width, sides, cost, joined=self._joined)
+
+        return plan
+
+    def _passes(self, batch: Batch) -> list[Pass]:
+        # Ranks wait for each other in every pass of a model that they share, so all must make as many.
+        return self.scorer.passes(batch, joined=self._joined, at_once=process_count() > 1)
+
+    def _answers_of(self, dataset: PreferenceDataset, first: Part, second: Part) -> Answers:
+        device = self._accelerator.device
+        if isinstance(dataset, LabelledDataset):
+            return Answers(
+                logprobs=self.policy_logprobs(first),
+                tokens=torch.tensor(dataset.completions.trained_counts(), device=device),
+                references=self._reference_of(first),
+                desirable=torch.tensor(dataset.desirable, device=device),
+                divergence=kto_divergence(self.policy_logprobs(second) - self._reference_of(second)),
+            )
+        counts = np.concatenate([dataset.chosen.trained_counts(), dataset.rejected.trained_counts()])
+        references = None
+        if self.reference is not None:
+            references = torch.cat([self._reference_of(part) for part in (first, second)])
+        logprobs = torch.cat([self.policy_logprobs(part) for part in (first, second)])
+        return Answers(logprobs, torch.tensor(counts, device=device), references)
+
+    def policy_logprobs(self, part: Part) -> torch.Tensor:
+        """log π of all rows of one side of a data set, as the model is: shape [rows]."""
+        return self.scorer(self._policy.logprobs, part.rows, part.name)
+
+    def _reference_of(self, part: Part) -> torch.Tensor:
+        assert self.reference is not None
+        return self.reference.of_part(part)
+
+    def _references_of(self, micro_batch: Batch) -> torch.Tensor | None:
+        if self.reference is None:
+            return None
+        with during(Phase.SCORE, "while the reference was asked in an optimizer step"):
+            return self.reference.of_batch(micro_batch)
+
+    def _mismatched_ratios(self, draws: Sequence[Draw]) -> torch.Tensor:
+        """log π/π_ref of prompts with others' answers, in nats, shape [draws]: kto measures divergence by them."""
+        assert self.reference is not None
+        batch = self._on_device(numbered_rows(self.rows, draws, sides=(MISMATCHED,)))
+        with self.scorer.loaded.autocast():
+            logprobs = self._policy.logprobs(batch["input_ids"], batch["labels"], self.scorer.passes(batch))
+        return logprobs - self.reference.of_batch(batch)
+
+    def _on_device(self, batch: Batch) -> Batch:
+        return {name: values.to(self._accelerator.device) for name, values in batch.items()}
+
+
+def _accuracy(numbers: Mapping[str, float], key: str) -> str:
+    return f"reward accuracy {numbers[key]:.3f}"
+
+
+def _one_side(data: PreferenceData) -> dict[str, TokenizedDataset]:
+    """Rows of which each has the line of its pair (answer), by the names of the data sets."""
+    return {
+        name: dataset.chosen if isinstance(dataset, PairedDataset) else dataset.completions
+        for name, dataset in data.datasets.items()
+    }
