@@ -9,9 +9,10 @@ from posttrain.config.load import load_config
 from posttrain.dataserver.schemas import DatasetMeta
 from posttrain.errors import ConfigError
 from posttrain.rl.config.rl import RLConfig
-from posttrain.rl.curriculum import clock_of, require_fit, stage_name
+from posttrain.rl.curriculum import require_fit, stage_name
+from posttrain.rl.schedule import RolloutSchedule
+from rl.rl_recipes import a_meta
 from rl.rl_runs import WriteRun, train_here
-from rl.rl_trainers import a_meta
 
 HELD_OUT = [DatasetMeta(name="a", rows=10, validation_rows=0, digest="")]
 
@@ -78,12 +79,8 @@ def test_samples_of_vllm_are_corrected_unless_told_otherwise(a_run: WriteRun, en
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"rollout": {"generations": 3}}, r"rollout\.generations: 3 does not divide the 8 completions"),
-        ({"rollout": {"steps_per_generation": 3}}, r"steps_per_generation: 3 × rollout\.iterations 1 = 3 micro-b"),
-        (
-            {"algorithm": "rloo", "rollout": {"iterations": 2}},
-            r"algorithm: rloo wants a generation to serve one optimizer step, and this one serves 2; lower rollout",
-        ),
+        ({"rollout": {"generations": 3}}, r"rows_per_step: 8 is not a multiple of rollout\.generations 3.* 6 or 9"),
+        ({"rollout": {"generations": 16}}, r"is not a multiple of rollout\.generations 16.* choose 16,"),
         ({"run": {"save_every": 3}, "rollout": {"iterations": 2}}, r"run\.save_every: 3 falls into the middle"),
     ],
 )
@@ -102,7 +99,7 @@ def test_a_step_that_does_not_divide_over_the_processes_is_refused(
     monkeypatch.setenv("WORLD_SIZE", "3")
     config = load_config(a_run(), RLConfig)
     with pytest.raises(ConfigError, match=r"8 is not a multiple of training\.micro_batch_size 4 × 3 processes.* of 12"):
-        clock_of(config)
+        RolloutSchedule.of(config)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +116,12 @@ def test_a_step_that_does_not_divide_over_the_processes_is_refused(
             r"iteration_stride: 1 do not fit .* set prompts_per_iteration: 2 and iteration_stride: 2",
         ),
         (
+            # Counted in micro-batches, of which a step has two, this would be two generations for each step.
+            {"rollout": {"steps_per_generation": 2}},
+            {"prompts_per_iteration": 2, "iteration_stride": 1},
+            r"steps_per_generation: 2 counts optimizer steps, .* 2 micro-batches.* set it to 1",
+        ),
+        (
             {"training": {"max_steps": 9}},
             {},
             r"training\.max_steps: 9 is beyond the dataserver's last stage, which ends at 8; .*beyond_last_stage",
@@ -132,28 +135,28 @@ def test_a_config_that_does_not_fit_its_dataserver_is_refused(
     a_run: WriteRun, changes: dict[str, Any], meta: dict[str, Any], told: str
 ) -> None:
     config = load_config(a_run(**changes), RLConfig)
-    clock = clock_of(config)
+    schedule = RolloutSchedule.of(config)
     with pytest.raises(ConfigError, match=told):
-        require_fit(config, clock, a_meta(clock, **meta))
+        require_fit(config, schedule, a_meta(schedule, **meta))
 
 
 def test_training_may_go_beyond_the_last_stage_where_the_config_says_so(a_run: WriteRun) -> None:
     changes: dict[str, Any] = {"training": {"max_steps": 9}, "dataserver": {"beyond_last_stage": True}}
     config = load_config(a_run(**changes), RLConfig)
-    meta = a_meta(clock_of(config))
+    meta = a_meta(RolloutSchedule.of(config))
 
-    assert require_fit(config, clock_of(config), meta) == 9
+    assert require_fit(config, RolloutSchedule.of(config), meta) == 9
     assert (stage_name(meta, 7), stage_name(meta, 8)) == ("one", "one")
 
 
 def test_a_run_ends_with_the_dataservers_last_stage_unless_told_otherwise(a_run: WriteRun) -> None:
     config = load_config(a_run(), RLConfig)
-    assert require_fit(config, clock_of(config), a_meta(clock_of(config))) == 8
+    assert require_fit(config, RolloutSchedule.of(config), a_meta(RolloutSchedule.of(config))) == 8
 
 
 def test_without_an_evaluation_the_dataserver_need_not_hold_rows_out(a_run: WriteRun) -> None:
     config = load_config(a_run(evaluation=None), RLConfig)
-    assert require_fit(config, clock_of(config), a_meta(clock_of(config), datasets=HELD_OUT)) == 8
+    assert require_fit(config, RolloutSchedule.of(config), a_meta(RolloutSchedule.of(config), datasets=HELD_OUT)) == 8
 
 
 def test_a_token_that_is_not_there_is_refused_before_a_model_is_loaded(

@@ -17,8 +17,8 @@ from posttrain.rl.config.rl import EvaluationConfig
 from posttrain.rl.evaluation import Evaluator, discard_evaluations, evaluation_file, paired_difference
 from posttrain.rl.report import change_table
 from posttrain.rl.rollout.prompts import Prompt
+from rl.rl_recipes import WrittenServer
 from rl.rl_runs import WriteRun, folder_of, lines, train_here
-from rl.rl_trainers import WrittenServer
 from running import metrics
 
 
@@ -207,7 +207,9 @@ def test_the_best_weights_are_exported_where_the_config_says_so(a_run: WriteRun)
     }
     evaluation = {"prompts": 2, "samples": 1, "patience": 2}
     changes: dict[str, Any] = {"data": {"graders": graders, "datasets": datasets}, "evaluation": evaluation}
-    config = a_run(**changes, run={"export": "best", "save_every": 1, "keep_checkpoints": 1}, objective={"beta": 0.1})
+    # Without an advantage nothing but the decay changes weights.
+    training, run = {"weight_decay": 0.1}, {"export": "best", "save_every": 1, "keep_checkpoints": 1}
+    config = a_run(**changes, run=run, training=training)
     result = train_here(config)
     folder = folder_of(config)
 

@@ -54,18 +54,18 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterat
         yield server
 
 
-def test_the_plan_tells_objective_clock_curriculum_and_prompts(a_run: WriteRun):
+def test_the_plan_tells_objective_schedule_curriculum_and_prompts(a_run: WriteRun):
     config = a_run()
     before = contents(config.parent)
     plan = shown(config)
     assert contents(config.parent) == before
     rows = words(plan)
     assert "algorithm       dr_grpo, arXiv:2503.20783\n" in plan
-    assert ["loss_type", "dr_grpo"] in rows
+    assert ["aggregation", "constant"] in rows
     assert "8 completions, the groups of 2 prompts: 4 at once × 1 process × 2 micro-batches\n" in plan
     assert "8 completions, 4 of each of 2 prompts, serve 1 optimizer step\n" in plan
     assert "dataserver      needs prompts_per_iteration: 2 and iteration_stride: 1\n" in plan
-    assert ["3", "3", "3", "2", "0–1"] in rows
+    assert ["3", "3", "3", "2"] in rows
     assert "(folder), LoRA r=4 on all-linear\n" in plan
     assert "temperature 1, at most 8 new tokens after at most 1024; importance correction none\n" in plan
     assert "steps           8, learning rate 0.01 constant after 0 warm-up steps\n" in plan
@@ -120,24 +120,30 @@ def test_an_algorithm_tells_where_it_differs_from_its_paper(unserved: Path):
     )
 
 
-# By P, G, GA, SPG and μ, as in the text of the clock: what a generation serves, S and the stride, and of the third
-# generation the step that makes it, the steps that it serves, the iteration and the slots that it asks.
+# By rows at once, G, micro-batches of a step, steps_per_generation and passes: what a generation serves, the prompts
+# and the stride of an iteration, and of the third generation the step that makes it, the steps that it serves, the
+# iteration that it asks.
 WORKED = [
-    ((4, 2, 2, 2, 1), "8 completions, 2 of each of 4 prompts, serve 1 optimizer step", (4, 1), "3 3 3 2 0–3"),
-    ((4, 2, 2, 1, 1), "4 completions, 2 of each of 2 prompts, serve 1/2 of an optimizer step", (4, 1), "3 2 2 1 0–1"),
-    ((4, 2, 2, 4, 1), "16 completions, 2 of each of 8 prompts, serve 2 optimizer steps", (8, 2), "3 5 5–6 4 0–7"),
+    ((4, 2, 2, 1, 1), "8 completions, 2 of each of 4 prompts, serve 1 optimizer step", (4, 1), "3 3 3 2"),
+    ((4, 2, 2, 2, 1), "16 completions, 2 of each of 8 prompts, serve 2 optimizer steps", (8, 2), "3 5 5–6 4"),
     (
-        (4, 2, 2, 2, 2),
+        (4, 2, 2, 1, 2),
         "8 completions, 2 of each of 4 prompts, serve 2 optimizer steps, 2 times over",
         (4, 2),
-        "3 5 5–6 4 0–3",
+        "3 5 5–6 4",
     ),
-    ((3, 2, 2, 2, 1), "6 completions, 2 of each of 3 prompts, serve 1 optimizer step", (3, 1), "3 3 3 2 0–2"),
+    (
+        (4, 2, 2, 2, 2),
+        "16 completions, 2 of each of 8 prompts, serve 4 optimizer steps, 2 times over",
+        (8, 4),
+        "3 9 9–12 8",
+    ),
+    ((3, 2, 2, 1, 1), "6 completions, 2 of each of 3 prompts, serve 1 optimizer step", (3, 1), "3 3 3 2"),
 ]
 
 
 @pytest.mark.parametrize(("numbers", "serves", "shape", "third"), WORKED)
-def test_the_first_generations_are_those_of_the_clock(
+def test_the_first_generations_are_those_of_the_schedule(
     numbers: tuple[int, ...], serves: str, shape: tuple[int, int], third: str, unserved: Path
 ):
     at_once, group, accumulation, per_generation, passes = numbers
@@ -147,6 +153,8 @@ def test_the_first_generations_are_those_of_the_clock(
         "rollout.generations": group,
         "rollout.steps_per_generation": per_generation,
         "rollout.iterations": passes,
+        "run.save_every": 4,
+        "evaluation.every": 4,
     }
     plan = shown(unserved, *(word for key, value in overrides.items() for word in ("--set", f"{key}={value}")))
     assert f"generation      {serves}\n" in plan

@@ -40,11 +40,11 @@ def test_a_killed_run_goes_on_bit_for_bit(left_alone: Path, a_run: WriteRun) -> 
     assert journal(killed) == journal(left_alone)
 
 
-# With a KL divergence, of whose reference TRL keeps a second adapter.
+# With a KL divergence, whose reference is a second adapter.
 REUSED = {
     "algorithm": "grpo",
     "data": {"prompts_per_iteration": 4, "iteration_stride": 2},
-    "rollout": {"steps_per_generation": 4},
+    "rollout": {"steps_per_generation": 2},
     "training": {"max_steps": 6},
     "evaluation": {"prompts": 2, "samples": 1},
 }

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.config.load import load_config
-from posttrain.conversation.encoder import conversation_encoder
 from posttrain.dataserver.schemas import GradeItem, GradeResult
 from posttrain.errors import RunError
-from posttrain.rl.config.rl import RLConfig
-from posttrain.rl.curriculum import clock_of
+from posttrain.models.backend import LoadedModel
 from posttrain.rl.watchdogs import AllTruncated, EntropyCollapse, EqualRewards, NoAdvantage, PolicyLossSpike
-from posttrain.runs.counters import RunCounters
-from posttrain.runs.directory import RunDirectory
 from posttrain.train.watchdogs import Watch, Watchdog
+from rl.rl_recipes import WrittenServer, train_written
 from rl.rl_runs import WriteRun, training_rows
-from rl.rl_trainers import WrittenServer, a_meta, load
 from running import metrics
 
 # Two groups of four completions, in each of which one is better.
@@ -69,20 +65,20 @@ def test_all_completions_are_cut_three_times_before_it_is_told():
 
 def test_a_step_without_any_advantage_is_told_by_its_reason():
     watchdog = NoAdvantage()
-    assert watchdog.look(row(taught_share=0.125, zero_variance_share=0.5, reward=0.2)) is None
-    equal = watchdog.look(row(taught_share=0.0, zero_variance_share=1.0, reward=0.0, truncated_share=1.0))
+    assert watchdog.look(row(trained_share=0.125, zero_variance_share=0.5, reward=0.2)) is None
+    equal = watchdog.look(row(trained_share=0.0, zero_variance_share=1.0, reward=0.0, truncated_share=1.0))
     assert equal is not None and "rollout.generations" in equal
     # Rewards that are equal up to rounding have advantages of rounding, too.
-    assert watchdog.look(row(taught_share=1.0, zero_variance_share=1.0, reward=0.3)) == equal
-    none = watchdog.look(row(taught_share=0.0, zero_variance_share=0.0, reward=None, abstained=0.75, failed=0.25))
+    assert watchdog.look(row(trained_share=1.0, zero_variance_share=1.0, reward=0.3)) == equal
+    none = watchdog.look(row(trained_share=0.0, zero_variance_share=0.0, reward=None, abstained=0.75, failed=0.25))
     assert none is not None and "75% abstained, 25% failed" in none
-    cut = watchdog.look(row(taught_share=0.0, zero_variance_share=0.5, reward=0.2, truncated_share=1.0))
+    cut = watchdog.look(row(trained_share=0.0, zero_variance_share=0.5, reward=0.2, truncated_share=1.0))
     assert cut is not None and "objective.mask_truncated_completions" in cut
 
 
 def test_the_entropy_has_collapsed_at_a_tenth_of_what_it_was():
     # The first ten have the median 0.5, and the last ten more than 0.05 until six of them are at 0.04.
-    lines = rows("entropy", [0.4, 0.6] * 5 + [0.3] * 10 + [0.04] * 8, taught_share=0.5)
+    lines = rows("entropy", [0.4, 0.6] * 5 + [0.3] * 10 + [0.04] * 8, trained_share=0.5)
     assert warned(EntropyCollapse(masks_truncated=False), lines) == [26, 27, 28]
     told = EntropyCollapse(masks_truncated=False)
     last = [told.look(each) for each in lines][-1]
@@ -91,35 +87,36 @@ def test_the_entropy_has_collapsed_at_a_tenth_of_what_it_was():
 
 def test_an_entropy_that_falls_to_a_fifth_is_that_of_a_model_that_learns():
     assert (
-        warned(EntropyCollapse(masks_truncated=False), rows("entropy", [0.5] * 10 + [0.1] * 30, taught_share=0.5)) == []
+        warned(EntropyCollapse(masks_truncated=False), rows("entropy", [0.5] * 10 + [0.1] * 30, trained_share=0.5))
+        == []
     )
 
 
 def test_where_cut_completions_are_left_out_a_step_of_nothing_else_has_no_entropy():
-    lines = rows("entropy", [0.5] * 10 + [0.0] * 10, taught_share=0.0, truncated_share=1.0)
+    lines = rows("entropy", [0.5] * 10 + [0.0] * 10, trained_share=0.0, truncated_share=1.0)
     assert warned(EntropyCollapse(masks_truncated=True), lines) == []
     assert warned(EntropyCollapse(masks_truncated=False), lines) == [20]
 
 
 def test_a_loss_of_ten_times_the_largest_before_is_a_spike():
     uneven = [0.1, -0.2] * 5
-    assert warned(PolicyLossSpike(), rows("loss", [*uneven, 1.9], taught_share=0.5)) == []
-    assert warned(PolicyLossSpike(), rows("loss", [*uneven, -2.1], taught_share=0.5)) == [11]
-    assert warned(PolicyLossSpike(), rows("loss", [*uneven[:9], 50.0], taught_share=0.5)) == []
+    assert warned(PolicyLossSpike(), rows("loss", [*uneven, 1.9], trained_share=0.5)) == []
+    assert warned(PolicyLossSpike(), rows("loss", [*uneven, -2.1], trained_share=0.5)) == [11]
+    assert warned(PolicyLossSpike(), rows("loss", [*uneven[:9], 50.0], trained_share=0.5)) == []
     # Where completions are of one length it is 0 but for rounding, from which everything would be far.
-    assert warned(PolicyLossSpike(), rows("loss", [1e-9] * 10 + [0.9], taught_share=0.5)) == []
-    assert warned(PolicyLossSpike(), rows("loss", [1e-9] * 10 + [1.1], taught_share=0.5)) == [11]
+    assert warned(PolicyLossSpike(), rows("loss", [1e-9] * 10 + [0.9], trained_share=0.5)) == []
+    assert warned(PolicyLossSpike(), rows("loss", [1e-9] * 10 + [1.1], trained_share=0.5)) == [11]
 
 
 @given(st.lists(st.floats(0.2, 1.0), max_size=80))
 def test_an_entropy_within_a_factor_of_five_never_collapses(values: list[float]):
-    assert warned(EntropyCollapse(masks_truncated=False), rows("entropy", values, taught_share=1.0)) == []
+    assert warned(EntropyCollapse(masks_truncated=False), rows("entropy", values, trained_share=1.0)) == []
 
 
 ANY_ROW = st.fixed_dictionaries(
     {
         "loss": st.sampled_from([0.01, -0.02, 5.0]),
-        "taught_share": st.sampled_from([0.0, 0.5]),
+        "trained_share": st.sampled_from([0.0, 0.5]),
         "zero_variance_share": st.sampled_from([0.5, 1.0]),
         "truncated_share": st.sampled_from([0.5, 1.0]),
         "entropy": st.sampled_from([0.5, 0.01]),
@@ -162,22 +159,10 @@ def trained(
     server: WrittenServer,
     *overrides: str,
     steps: int,
-    change: Callable[[Any], None] = lambda trainer: None,
+    change: Callable[[LoadedModel], None] = lambda loaded: None,
 ) -> dict[str, list[int]]:
-    """Train in this process, after `change` to the trainer; the steps at which each watchdog warned."""
-    settings = load_config(config, RLConfig, ["model.dtype=float32", "lora.dropout=0", *overrides])
-    loaded = load(settings)
-    from posttrain.rl.build import open_trainer
-    from posttrain.rl.run_plan import RunPlan
-
-    clock, run = clock_of(settings), RunDirectory(config.parent / "runs" / config.stem)
-    run.path.mkdir(parents=True)
-    plan = RunPlan(settings, clock, a_meta(clock, total_iterations=steps), steps, run)
-    encoder = conversation_encoder(settings.chat, loaded.tokenizer)
-    client: Any = server
-    with open_trainer(plan, loaded, encoder, client, RunCounters()) as trainer:
-        change(trainer)
-        trainer.train()
+    """Train in this process, after `change` to the model; the steps at which each watchdog warned."""
+    run = train_written(config, server, f"training.max_steps={steps}", *overrides, change=change)
     found: dict[str, list[int]] = {}
     for each in training_rows(metrics(run.path)):
         for name in each.get("warnings", []):
@@ -190,7 +175,7 @@ def test_an_ordinary_run_warns_of_nothing(a_run: WriteRun, capsys: pytest.Captur
     assert trained(config, WrittenServer(SOME_BETTER), "training.learning_rate=1e-3", steps=8) == {}
     told = training_rows(metrics(config.parent / "runs" / "rl"))
     # Of each group of four, one is better than the mean and three are worse.
-    assert [each["taught_share"] for each in told] == [1.0] * 8
+    assert [each["trained_share"] for each in told] == [1.0] * 8
     assert "warning" not in capsys.readouterr().err
 
 
@@ -208,7 +193,7 @@ def test_rewards_that_are_all_equal_teach_nothing(a_run: WriteRun, capsys: pytes
 def test_half_of_the_groups_teach_half_of_the_completions(a_run: WriteRun):
     config = a_run(evaluation=None, rollout={"max_new_tokens": 16})
     assert trained(config, WrittenServer([*SOME_BETTER[:4], *[1.0] * 4]), steps=2) == {}
-    assert [each["taught_share"] for each in training_rows(metrics(config.parent / "runs" / "rl"))] == [0.5, 0.5]
+    assert [each["trained_share"] for each in training_rows(metrics(config.parent / "runs" / "rl"))] == [0.5, 0.5]
 
 
 def test_completions_without_any_reward_teach_nothing(a_run: WriteRun, capsys: pytest.CaptureFixture[str]):
@@ -227,9 +212,9 @@ def test_completions_that_are_all_cut_are_told_after_three_steps(a_run: WriteRun
 
 
 def test_an_adapter_of_zeros_has_no_gradient(a_run: WriteRun, capsys: pytest.CaptureFixture[str]):
-    def zero(trainer: Any) -> None:
+    def zero(loaded: LoadedModel) -> None:
         with torch.no_grad():
-            for name, parameter in trainer.model.named_parameters():
+            for name, parameter in loaded.model.named_parameters():
                 if "lora" in name:
                     parameter.zero_()
 
@@ -251,40 +236,42 @@ def test_a_model_that_comes_to_write_one_and_the_same_is_noticed(a_run: WriteRun
 
 
 def test_a_ratio_that_runs_away_is_a_spike_of_the_loss(a_run: WriteRun, capsys: pytest.CaptureFixture[str]):
-    # Each generation is trained on in four steps. In the third one's the weights leap, away from where it was sampled.
-    def leap(trainer: Any) -> None:
-        trainer.create_optimizer()
-        trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
-            trainer.optimizer, lambda step: 1e4 if step == 12 else 1
-        )
+    # Each generation is trained on in four steps. In the fourth one's the weights leap towards what was bad.
+    def leap(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.data += 0.3 * parameter.grad.sign()
 
     config = a_run(evaluation=None, rollout={"max_new_tokens": 16, "iterations": 4}, run={"save_every": 4})
-    server = WrittenServer(SOME_BETTER)
-    found = trained(config, server, "lora=null", "training.learning_rate=1e-4", steps=14, change=leap)
+    rates = ("lora=null", "training.learning_rate=1e-4")
+    some_worse = [1 - reward for reward in SOME_BETTER]
+    found = trained(config, WrittenServer(some_worse), *rates, steps=14, change=after_backward(26, leap))
     assert found == {"loss_spike": [14]}
     assert "some ratio of new to old policy has run away" in capsys.readouterr().err
 
 
-def test_a_learning_rate_that_somebody_else_sets_to_0_is_noticed(a_run: WriteRun):
-    def freeze(trainer: Any) -> None:
-        trainer.create_optimizer()
-        trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, lambda step: float(step < 1))
+def after_backward(passes: int, act: Callable[[torch.Tensor], None]) -> Callable[[LoadedModel], None]:
+    """A change of a model that calls `act` for each trained parameter after so many backward passes."""
 
-    config = a_run(evaluation=None, rollout={"max_new_tokens": 16})
-    assert trained(config, WrittenServer(SOME_BETTER), steps=3, change=freeze) == {"learning_rate_zero": [2, 3]}
+    def change(loaded: LoadedModel) -> None:
+        for parameter in loaded.model.parameters():
+            if parameter.requires_grad:
+                counted = count(1)
+                parameter.register_post_accumulate_grad_hook(
+                    lambda each, counted=counted: act(each) if next(counted) == passes else None
+                )
+
+    return change
 
 
 def test_a_gradient_that_is_not_finite_names_its_prompts_and_the_last_checkpoint(a_run: WriteRun):
-    def spoil(trainer: Any) -> None:
-        for parameter in trainer.model.parameters():
-            if parameter.requires_grad:
-                parameter.register_hook(
-                    lambda gradient: gradient * (math.nan if trainer.state.global_step == 2 else 1.0)
-                )
+    # A step is two backward passes.
+    def spoil(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad *= math.nan
 
     config = a_run(evaluation=None, rollout={"max_new_tokens": 16})
     with pytest.raises(RunError) as stopped:
-        trained(config, WrittenServer(SOME_BETTER), steps=4, change=spoil)
+        trained(config, WrittenServer(SOME_BETTER), steps=4, change=after_backward(5, spoil))
     run, message = config.parent / "runs" / "rl", str(stopped.value)
     assert "grad_norm is nan at step 3, so training stopped" in message
     assert (

@@ -4,39 +4,18 @@ from posttrain.base.processes import process_count
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.dataserver.schemas import Meta
 from posttrain.errors import ConfigError
-from posttrain.rl.clock import Clock, require_within_curriculum
 from posttrain.rl.config.rl import EvaluationConfig, RLConfig
+from posttrain.rl.schedule import RolloutSchedule, require_within_curriculum
 
 
-def clock_of(config: RLConfig) -> Clock:
-    """The clock of a config, on as many processes as there are; ConfigError where its numbers do not fit."""
-    training, rollout = config.training, config.rollout
-    clock = Clock.of_step(
-        training.rows_per_step,
-        training.micro_batch_size,
-        process_count(),
-        rollout.generations,
-        steps_per_generation=rollout.steps_per_generation,
-        iterations=rollout.iterations,
-    )
-    clock.require_aligned(config.run.save_every, "run.save_every")
-    if config.evaluation is not None:
-        clock.require_aligned(config.evaluation.every, "evaluation.every")
-    if config.algorithm == "rloo" and clock.iteration_stride > 1:
-        raise ConfigError(
-            "algorithm: rloo wants a generation to serve one optimizer step, and this one serves "
-            f"{clock.iteration_stride}; lower rollout.steps_per_generation or rollout.iterations"
-        )
-    return clock
-
-
-def require_fit(config: RLConfig, clock: Clock, meta: Meta) -> int:
+def require_fit(config: RLConfig, schedule: RolloutSchedule, meta: Meta) -> int:
     """Hold the config against the dataserver's; returns the optimizer step at which training ends.
 
     Raises:
         ConfigError: they do not fit; the message says which numbers would.
     """
-    clock.require_same_shape(meta.prompts_per_iteration, meta.iteration_stride)
+    _require_optimizer_steps(config, meta)
+    schedule.require_same_shape(meta.prompts_per_iteration, meta.iteration_stride)
     max_steps = config.training.max_steps or meta.total_iterations
     require_within_curriculum(max_steps, meta.total_iterations, beyond_last_stage=config.dataserver.beyond_last_stage)
     _require_warmup_fits(config.training, max_steps)
@@ -62,6 +41,22 @@ def held_out_count(meta: Meta, evaluation: EvaluationConfig) -> int:
 def stage_name(meta: Meta, iteration: int) -> str:
     """The stage of an iteration; past the last one, the last."""
     return next((stage.name for stage in meta.stages if iteration < stage.until_iteration), meta.stages[-1].name)
+
+
+def _require_optimizer_steps(config: RLConfig, meta: Meta) -> None:
+    """Raise ConfigError where the dataserver's numbers fit if `steps_per_generation` is taken for micro-batches."""
+    training, rollout = config.training, config.rollout
+    micro_batches = training.rows_per_step // (training.micro_batch_size * process_count())
+    steps, rest = divmod(rollout.steps_per_generation, micro_batches)
+    if rest or micro_batches == 1:
+        return
+    prompts = training.rows_per_step // rollout.generations * steps
+    if (meta.prompts_per_iteration, meta.iteration_stride) == (prompts, steps * rollout.iterations):
+        raise ConfigError(
+            f"rollout.steps_per_generation: {rollout.steps_per_generation} counts optimizer steps, and the "
+            f"dataserver's prompts_per_iteration {meta.prompts_per_iteration} fits {rollout.steps_per_generation} "
+            f"micro-batches, which are {steps}; set it to {steps}"
+        )
 
 
 def _require_warmup_fits(training: TrainingConfig, max_steps: int) -> None:

@@ -11,16 +11,17 @@ from posttrain.base.files import atomic_write_text
 from posttrain.base.intervals import mean_interval
 from posttrain.base.processes import is_main_process, process_count, process_rank
 from posttrain.errors import RunError, ServerError
-from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason
+from posttrain.inference.engine import GenerationRequest, Sampling
 from posttrain.inference.seeds import derive_seed
-from posttrain.inference.text import completion_text
-from posttrain.rl.client.outages import Outage
 from posttrain.rl.config.rl import EvaluationConfig
-from posttrain.rl.rewards import GradeSource, grade_all
 from posttrain.rl.rollout.engines import RolloutEngine
+from posttrain.rl.rollout.grading import GradeSource, grade_all
 from posttrain.rl.rollout.prompts import Prompt, PromptSource
-from posttrain.rl.transcript import GradedCompletion
-from posttrain.train.ranks import any_rank
+from posttrain.rl.rollout.rollout import Rollout
+from posttrain.train.memory_advice import Phase
+from posttrain.train.out_of_memory import during
+from posttrain.train.parallel import any_rank
+from posttrain.train.recipe import UnavailableError
 
 EVALUATIONS = "evaluations"
 """The folder in a run's directory."""
@@ -52,10 +53,12 @@ class Evaluator:
         """Means over the held-out prompts: reward, each grader's score, length, and shares of what went wrong.
 
         Raises:
-            Outage: the dataserver cannot be asked.
+            UnavailableError: the dataserver cannot be asked.
         """
-        self._engine.update(step)
-        asked, mine = self._graded_by_all(step)
+        with during(Phase.ENGINE, f"while vLLM got the weights after optimizer step {step}"):
+            self._engine.update(step)
+        with during(Phase.GENERATE, f"while held-out prompts were answered after optimizer step {step}"):
+            asked, mine = self._graded_by_all(step)
         graded = _from_all_ranks(mine)
         if is_main_process():
             lines = "".join(json.dumps(each.as_dict(), ensure_ascii=False) + "\n" for each in graded)
@@ -64,34 +67,26 @@ class Evaluator:
             atomic_write_text(path, lines.encode(errors="replace").decode())
         return {**_means(graded, step), "too_long_prompts": 1 - asked / self._count}
 
-    def _graded_by_all(self, step: int) -> tuple[int, list[GradedCompletion]]:
+    def _graded_by_all(self, step: int) -> tuple[int, list[Rollout]]:
         """How many prompts all ranks ask together, and this rank's share of the answers."""
-        graded: tuple[int, list[GradedCompletion]] = 0, []
+        graded: tuple[int, list[Rollout]] = 0, []
         failure: ServerError | None = None
         try:
             graded = self._graded(step)
         except ServerError as error:
             failure = error
         if any_rank(failure is not None):
-            raise Outage(str(failure) if failure else "another process could not have its held-out answers graded")
+            raise UnavailableError(
+                str(failure) if failure else "another process could not have its held-out answers graded"
+            )
         return graded
 
-    def _graded(self, step: int) -> tuple[int, list[GradedCompletion]]:
+    def _graded(self, step: int) -> tuple[int, list[Rollout]]:
         prompts = [each for each in self._prompts.held_out(self._count) if not each.is_too_long]
         mine = prompts[process_rank() :: process_count()]
-        ungraded = [
-            GradedCompletion(
-                prompt,
-                completion_text(self._tokenizer, answer, self._config.stop),
-                len(answer.token_ids),
-                answer.stop_reason is StopReason.LENGTH,
-                None,
-            )
-            for prompt, answer in self._answers(mine)
-        ]
-        return len(prompts), grade_all(self._grades, step, f"eval-{step}", ungraded)
+        return len(prompts), grade_all(self._grades, step, f"eval-{step}", self._answers(mine, step))
 
-    def _answers(self, prompts: Sequence[Prompt]) -> list[tuple[Prompt, Completion]]:
+    def _answers(self, prompts: Sequence[Prompt], step: int) -> list[Rollout]:
         samples = range(self._config.samples)
         requests = [
             GenerationRequest(
@@ -100,7 +95,19 @@ class Evaluator:
             for prompt in prompts
         ]
         made = self._engine.complete(requests, sampling_of(self._config)) if requests else {}
-        return [(prompt, made[place, number]) for place, prompt in enumerate(prompts) for number in samples]
+        return [
+            Rollout.of(
+                prompt,
+                number,
+                made[place, number],
+                self._tokenizer,
+                stop=self._config.stop,
+                version=step,
+                temperature=self._config.temperature,
+            )
+            for place, prompt in enumerate(prompts)
+            for number in samples
+        ]
 
 
 def evaluation_file(folder: Path, step: int) -> Path:
@@ -160,7 +167,7 @@ def _by_prompt(path: Path, key: str) -> dict[str, float]:
     return {name: statistics.fmean(found) for name, found in values.items()}
 
 
-def _means(graded: Sequence[GradedCompletion], step: int) -> dict[str, float]:
+def _means(graded: Sequence[Rollout], step: int) -> dict[str, float]:
     rewards = [each.reward for each in graded if each.reward is not None]
     if not rewards:
         reason = next((each.result.reason for each in graded if each.result is not None), "all prompts are too long")
@@ -179,7 +186,7 @@ def _means(graded: Sequence[GradedCompletion], step: int) -> dict[str, float]:
     }
 
 
-def _from_all_ranks(mine: list[GradedCompletion]) -> list[GradedCompletion]:
+def _from_all_ranks(mine: list[Rollout]) -> list[Rollout]:
     if process_count() == 1:
         return mine
     from accelerate.utils import gather_object

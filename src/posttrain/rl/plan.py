@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING
 
 from posttrain.base.console import console
 from posttrain.base.extras import require_extra
+from posttrain.base.processes import process_count
 from posttrain.dataserver.schemas import DatasetMeta, Meta
 from posttrain.errors import ConfigError, ModelError
 from posttrain.models.location import locate_model
-from posttrain.rl.clock import Clock
 from posttrain.rl.config.rl import DataserverSection, RLConfig
-from posttrain.rl.curriculum import clock_of, held_out_count, require_fit
+from posttrain.rl.curriculum import held_out_count, require_fit
 from posttrain.rl.plan_tables import generation_table, objective_table, stage_table
-from posttrain.rl.presets import PRESETS
+from posttrain.rl.presets import PRESETS, resolve_objective
 from posttrain.rl.rollout.prompts import PromptSource, SampleSource
+from posttrain.rl.schedule import RolloutSchedule
 from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.runs.finish import finished_result
 from posttrain.train.plan import show_estimate
@@ -37,17 +38,21 @@ def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: b
     Raises:
         ConfigError, DataError, ModelError, ServerError: as the run itself would.
     """
-    clock = clock_of(config)
+    schedule = RolloutSchedule.of(config)
     model = f"{config.model.name} ({locate_model(config.model.name).kind}), {_trained(config)}"
     run = RunDirectory(config.run.output_dir / name)
     preset = PRESETS[config.algorithm]
+    if find_spec("torch") is not None:
+        from posttrain.rl.user_functions import check_user_functions
+
+        check_user_functions(resolve_objective(config.algorithm, config.objective))
     console.print(f"algorithm       {config.algorithm}, {preset.paper}{f': {preset.note}' if preset.note else ''}")
     console.print(objective_table(config), soft_wrap=False)
-    console.print("\n".join(_clock_lines(clock)))
-    console.print(generation_table(clock), soft_wrap=False)
+    console.print("\n".join(_schedule_lines(config, schedule)))
+    console.print(generation_table(schedule), soft_wrap=False)
     console.print(f"model           {model}")
     console.print(f"sampling        {_sampling(config)}")
-    _show_dataserver(config, clock, run, resume)
+    _show_dataserver(config, schedule, run, resume)
     if find_spec("transformers") is not None:
         show_estimate(config, lambda: _estimated(config))
     console.print(f"run directory   {run.path}")
@@ -56,20 +61,19 @@ def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: b
     console.print("nothing was trained (--dry-run)")
 
 
-def _clock_lines(clock: Clock) -> list[str]:
-    rows, prompts = clock.rows_per_step, clock.rows_per_step // clock.generations
-    uses = clock.iteration_stride
-    served = f"{uses} optimizer steps" if uses > 1 else "1 optimizer step"
-    if clock.micro_steps_per_generation < clock.accumulation_steps:
-        served = f"1/{clock.accumulation_steps // clock.micro_steps_per_generation} of an optimizer step"
-    passes = f", {clock.iterations} times over" if clock.iterations > 1 else ""
+def _schedule_lines(config: RLConfig, schedule: RolloutSchedule) -> list[str]:
+    served, ranks = schedule.iteration_stride, process_count()
+    at_once = config.training.micro_batch_size
+    passes = f", {schedule.passes} times over" if schedule.passes > 1 else ""
     return [
-        f"optimizer step  {rows} completions, the groups of {prompts} prompts: {clock.micro_batch_size} at once × "
-        f"{clock.processes} process{'es' * (clock.processes > 1)} × {clock.accumulation_steps} micro-batches",
-        f"generation      {clock.completions_per_generation} completions, {clock.generations} of each of "
-        f"{clock.prompts_per_generation} prompts, serve {served}{passes}",
-        f"dataserver      needs prompts_per_iteration: {clock.prompts_per_iteration} and "
-        f"iteration_stride: {clock.iteration_stride}",
+        f"optimizer step  {schedule.rows_per_step} completions, the groups of {schedule.prompts_per_step} prompts: "
+        f"{at_once} at once × {ranks} process{'es' * (ranks > 1)} × "
+        f"{schedule.rows_per_step // (at_once * ranks)} micro-batches",
+        f"generation      {schedule.prompts_per_iteration * schedule.generations} completions, {schedule.generations} "
+        f"of each of {schedule.prompts_per_iteration} prompts, serve {served} optimizer "
+        f"step{'s' * (served > 1)}{passes}",
+        f"dataserver      needs prompts_per_iteration: {schedule.prompts_per_iteration} and "
+        f"iteration_stride: {schedule.iteration_stride}",
     ]
 
 
@@ -84,7 +88,7 @@ def _sampling(config: RLConfig) -> str:
     )
 
 
-def _show_dataserver(config: RLConfig, clock: Clock, run: RunDirectory, resume: bool) -> None:
+def _show_dataserver(config: RLConfig, schedule: RolloutSchedule, run: RunDirectory, resume: bool) -> None:
     section = config.dataserver
     missing = _missing_for(section)
     if missing is not None:
@@ -97,13 +101,13 @@ def _show_dataserver(config: RLConfig, clock: Clock, run: RunDirectory, resume: 
     patience = 0.0 if section.url is not None else None
     try:
         with visiting(section, retry_seconds=patience) as connection:
-            max_steps = require_fit(config, clock, connection.meta)
+            max_steps = require_fit(config, schedule, connection.meta)
             console.print("\n".join(_run_lines(config, connection.meta, max_steps)))
             console.print(stage_table(connection.meta, max_steps), soft_wrap=False)
             if find_spec("transformers") is not None:
-                _show_prompts(config, clock, connection.client)
+                _show_prompts(config, schedule, connection.client)
                 if resume:
-                    _show_resume(config, clock, connection.meta, run, max_steps)
+                    _show_resume(config, schedule, connection.meta, run, max_steps)
     except OutageError:
         if section.url is None:
             raise
@@ -146,12 +150,12 @@ def _rows_of(dataset: DatasetMeta) -> str:
     return f"{dataset.name} {dataset.rows:,}{left_out}"
 
 
-def _show_prompts(config: RLConfig, clock: Clock, samples: SampleSource) -> None:
+def _show_prompts(config: RLConfig, schedule: RolloutSchedule, samples: SampleSource) -> None:
     """Render the first prompts as the run would, and tell how long they are."""
     from posttrain.inference.load import load_text
 
     rollout, text = config.rollout, load_text(config.model, config.chat)
-    prompts = PromptSource(samples, text.encoder, clock, rollout.max_prompt_tokens).of_generation(0)
+    prompts = PromptSource(samples, text.encoder, schedule, rollout.max_prompt_tokens).of_generation(0)
     lengths, longer = [len(prompt.ids) for prompt in prompts], sum(prompt.is_too_long for prompt in prompts)
     told = f"the first {len(prompts)} have {min(lengths)} to {max(lengths)} tokens"
     if longer:
@@ -191,12 +195,12 @@ def _estimated(config: RLConfig) -> "Estimate":
     return estimate(TrainedModel.of(config, steps), Work([[[longest]]], steps), timed=False)
 
 
-def _show_resume(config: RLConfig, clock: Clock, meta: Meta, run: RunDirectory, max_steps: int) -> None:
+def _show_resume(config: RLConfig, schedule: RolloutSchedule, meta: Meta, run: RunDirectory, max_steps: int) -> None:
     from posttrain.models.load import choose_backend
     from posttrain.rl.train import find_resume_point, run_identity
 
     tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
-    point = find_resume_point(run, run_identity(config, meta, tokenizer), clock, resume=True)
+    point = find_resume_point(run, run_identity(config, meta, tokenizer), schedule, resume=True)
     if finished_result(run, max_steps):
         console.print(f"{run.path} is finished: nothing is left to resume")
     elif point.checkpoint is not None:

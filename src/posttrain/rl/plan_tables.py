@@ -4,9 +4,9 @@ from rich import box
 from rich.table import Table
 
 from posttrain.dataserver.schemas import Meta, StageMeta
-from posttrain.rl.clock import Clock
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.presets import PRESETS, resolve_objective
+from posttrain.rl.schedule import RolloutSchedule
 
 _SHOWN_GENERATIONS = 4
 
@@ -14,9 +14,9 @@ _SHOWN_GENERATIONS = 4
 def objective_table(config: RLConfig) -> Table:
     """Every field of the objective, and where the config replaces the preset's value."""
     table = _table("Objective", "field", "value", "", right=())
-    preset = PRESETS[config.algorithm].objective.as_arguments()
+    preset = PRESETS[config.algorithm].objective.fields()
     given = {name for name, value in config.objective.model_dump().items() if value is not None}
-    for name, value in resolve_objective(config.algorithm, config.objective).as_arguments().items():
+    for name, value in resolve_objective(config.algorithm, config.objective).fields().items():
         origin = ""
         if name in given:
             origin = f"set in objective; {config.algorithm} has {_worded(preset[name])}"
@@ -26,21 +26,14 @@ def objective_table(config: RLConfig) -> Table:
     return table
 
 
-def generation_table(clock: Clock) -> Table:
-    """The first generations: when each is made, for which prompts, and the steps that it serves."""
-    columns = ("generation", "made at step", "serves steps", "asks iteration", "slots")
+def generation_table(schedule: RolloutSchedule) -> Table:
+    """The first generations: when each is made, and the steps that it serves."""
+    columns = ("generation", "made at step", "serves steps", "asks iteration")
     table = _table("The first generations", *columns, right=columns)
-    size, served, step = clock.prompts_per_generation, clock.micro_steps_per_generation, clock.accumulation_steps
     for generation in range(_SHOWN_GENERATIONS):
-        place = clock.place(generation * size)
-        last = ((generation + 1) * served - 1) // step
-        table.add_row(
-            str(generation + 1),
-            str(place.iteration + 1),
-            _span(place.iteration + 1, last + 1),
-            str(place.iteration),
-            _span(place.slot, place.slot + size - 1),
-        )
+        iteration = schedule.iteration_of(generation)
+        served = _span(iteration + 1, iteration + schedule.iteration_stride)
+        table.add_row(str(generation + 1), str(iteration + 1), served, str(iteration))
     return table
 
 

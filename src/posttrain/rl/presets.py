@@ -1,27 +1,33 @@
-"""The algorithms as presets of TRL's GRPOConfig: name, paper, fields, and what is missing."""
+"""The algorithms by name, each with its paper and the parts that it is made of."""
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
-from posttrain.rl.config.objective import Algorithm, LossType, ObjectiveConfig
+from posttrain.rl.config.objective import Algorithm, ObjectiveConfig, UserFunction
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Every field of GRPOConfig that decides what is optimised, under TRL's names."""
+    """Everything that decides what is optimised, under the names of `ObjectiveConfig`."""
 
-    loss_type: LossType = "grpo"
-    importance_sampling_level: str = "token"
-    scale_rewards: str = "group"
-    beta: float = 0.0
+    baseline: Literal["group", "leave_one_out", "batch", "none"] = "group"
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    advantage: UserFunction | None = None
+    policy_loss: Literal["clip", "cispo"] | UserFunction = "clip"
+    importance_sampling_level: Literal["token", "sequence", "sequence_sum"] = "token"
     epsilon: float = 0.2
     epsilon_high: float = 0.2
     delta: float | None = None
+    aggregation: Literal["completion_mean", "completion_sum", "step_tokens", "micro_batch_tokens", "constant"] = (
+        "completion_mean"
+    )
+    beta: float = 0.0
+    kl_estimator: Literal["k2", "k3", "k3_corrected"] = "k3_corrected"
     mask_truncated_completions: bool = False
     top_entropy_quantile: float = 1.0
 
-    def as_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of GRPOConfig."""
+    def fields(self) -> dict[str, Any]:
+        """The values by their names."""
         return asdict(self)
 
 
@@ -40,34 +46,41 @@ class Preset:
 
 
 PRESETS: dict[Algorithm, Preset] = {
-    "grpo": Preset("arXiv:2402.03300", Objective(beta=0.04)),
-    "dr_grpo": Preset("arXiv:2503.20783", Objective(loss_type="dr_grpo", scale_rewards="none")),
+    "grpo": Preset(
+        "arXiv:2402.03300",
+        Objective(beta=0.04),
+        "the KL divergence has the gradient of arXiv:2512.02556; kl_estimator: k3 is the paper's",
+    ),
+    "dr_grpo": Preset("arXiv:2503.20783", Objective(scale_rewards="none", aggregation="constant")),
     "dapo": Preset(
         "arXiv:2503.14476",
-        Objective(loss_type="dapo", epsilon_high=0.28, mask_truncated_completions=True),
+        Objective(epsilon_high=0.28, aggregation="step_tokens", mask_truncated_completions=True),
         "without dynamic sampling: groups whose rewards are all equal are kept, and teach nothing; the penalty for "
         "overlong answers is the grader length_soft",
     ),
     "gspo": Preset(
         "arXiv:2507.18071",
         Objective(importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4),
-        "clips only where a generation serves several optimizer steps, as in the paper: rollout.steps_per_generation "
-        "of 4 × the accumulation steps",
+        "clips only where a generation serves several optimizer steps, as in the paper: "
+        "rollout.steps_per_generation: 4",
     ),
-    "bnpo": Preset("arXiv:2506.02864", Objective(loss_type="bnpo"), "its token mean is that of each micro-batch"),
-    "cispo": Preset("arXiv:2506.13585", Objective(loss_type="cispo", epsilon_high=5.0)),
+    "bnpo": Preset(
+        "arXiv:2506.02864",
+        Objective(aggregation="micro_batch_tokens"),
+        "its token mean is that of each micro-batch",
+    ),
+    "cispo": Preset("arXiv:2506.13585", Objective(policy_loss="cispo", epsilon_high=5.0, aggregation="step_tokens")),
     "rloo": Preset(
         "arXiv:2402.14740",
-        Objective(loss_type="luspo", scale_rewards="none"),
-        "the baseline holds the completion itself, so the gradient is (G − 1)/G times the paper's; equal to it only "
-        "where a generation serves one optimizer step",
+        Objective(baseline="leave_one_out", scale_rewards="none", importance_sampling_level="sequence_sum"),
+        "with objective.beta the KL divergence is a term of the loss, where the paper has it in the reward",
     ),
 }
 
 
 def resolve_objective(algorithm: Algorithm, overrides: ObjectiveConfig) -> Objective:
     """The preset, with the fields that the config sets in their place."""
-    given = {name: value for name, value in overrides.model_dump().items() if value is not None}
+    given = {name: value for name in ObjectiveConfig.model_fields if (value := getattr(overrides, name)) is not None}
     objective = PRESETS[algorithm].objective
     if "epsilon" in given and "epsilon_high" not in given and objective.epsilon_high == objective.epsilon:
         given["epsilon_high"] = given["epsilon"]  # a preset that clips alike on both sides goes on to

@@ -1,33 +1,42 @@
 """`toolkit-rl-train`: a run of reinforcement learning, step by named step."""
 
-from typing import Any
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from posttrain.base.extras import require_extra
-from posttrain.base.processes import is_main_process
-from posttrain.config.load import load_config
+from posttrain.base.processes import is_main_process, process_count
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.data.preparation import tokenizer_digest
 from posttrain.dataserver.schemas import Meta
-from posttrain.errors import RunError
-from posttrain.models.backend import Backend
+from posttrain.models.backend import LoadedModel
 from posttrain.models.load import choose_backend
 from posttrain.rl.client.connection import Connection, connected, write_record
-from posttrain.rl.clock import Clock
 from posttrain.rl.config.rl import RLConfig
-from posttrain.rl.curriculum import clock_of, require_fit
-from posttrain.rl.run_plan import RunPlan
-from posttrain.runs.description import write_description
+from posttrain.rl.curriculum import held_out_count, require_fit
+from posttrain.rl.presets import resolve_objective
+from posttrain.rl.schedule import RolloutSchedule
+from posttrain.rl.transcript import Transcript
+from posttrain.rl.user_functions import check_user_functions, digests
+from posttrain.rl.watchdogs import rl_watchdogs
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.finish import finished_run
 from posttrain.runs.metrics import keep_until
-from posttrain.runs.resume import ResumePoint, prepare_run_directory, resume_point
-from posttrain.runs.run_context import guarded_run
-from posttrain.train.announce import Schedule, announce_changes, announce_start
-from posttrain.train.arguments import require_kernels
-from posttrain.train.identity import fixed_training, known_weights, require_loaded_weights
-from posttrain.train.running import run_training
-from posttrain.train.sharding import launched_as, require_whole_model
-from posttrain.train.trained_model import trained_model
+from posttrain.runs.resume import ResumePoint, resume_point
+from posttrain.runs.run_context import run_context
+from posttrain.train.identity import fixed_training, known_weights
+from posttrain.train.kernels import require_kernels
+from posttrain.train.memory_advice import Phase
+from posttrain.train.out_of_memory import during
+from posttrain.train.parallel import connect, require_unsharded
+from posttrain.train.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from accelerate import Accelerator
+
+    from posttrain.rl.recipe import RLRecipe
 
 
 def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
@@ -38,57 +47,119 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
         RunError: the run failed after it had started.
         RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
     """
-    clock = clock_of(config)  # refuses a step that does not divide, before anything is started
+    schedule = RolloutSchedule.of(config)  # refuses a step that does not divide, before anything is started
     if config.rollout.engine == "vllm":
         require_extra("vllm", "rollout.engine: vllm")
-    require_whole_model("toolkit-rl-train")
+    require_unsharded("toolkit-rl-train")
     run = RunDirectory(config.run.output_dir / name)
-    with guarded_run(run, resume=resume, overwrite=overwrite):
-        return _train_connected(config, clock, run, resume=resume)
+    with run_context(run, resume=resume, overwrite=overwrite):
+        return _train_connected(config, schedule, run, resume=resume)
 
 
-def _train_connected(config: RLConfig, clock: Clock, run: RunDirectory, *, resume: bool) -> dict[str, Any]:
+def _train_connected(config: RLConfig, schedule: RolloutSchedule, run: RunDirectory, *, resume: bool) -> dict[str, Any]:
     """Train in a folder that is the run's own."""
     if resume and config.training.max_steps:
         # As far as that is known without a server, so that none is started for nothing.
         done = finished_run(run, config.training.max_steps, config_identity(config))
         if done is not None:
             return done
-    backend = choose_backend(config.model)  # before TRL is imported: unsloth rewrites its classes
-    require_kernels(config.training, backend.name)
+    require_kernels(config.training, choose_backend(config.model).name)
+    check_user_functions(resolve_objective(config.algorithm, config.objective))
     with connected(config.dataserver, run, resume=resume) as connection:
-        plan = RunPlan(config, clock, connection.meta, require_fit(config, clock, connection.meta), run)
-        done = _train(plan, backend, connection, resume=resume)
+        max_steps = require_fit(config, schedule, connection.meta)
+        done = _train(config, schedule, run, connection, max_steps, resume=resume)
     if done is not None or not is_main_process():
         return done or {}
     from posttrain.rl.report import finish
 
-    return finish(run, config, plan.max_steps)
+    return finish(run, config, max_steps)
 
 
-def _train(plan: RunPlan, backend: Backend, connection: Connection, *, resume: bool) -> dict[str, Any] | None:
+def _train(
+    config: RLConfig,
+    schedule: RolloutSchedule,
+    run: RunDirectory,
+    connection: Connection,
+    max_steps: int,
+    *,
+    resume: bool,
+) -> dict[str, Any] | None:
     """Train to the end; where nothing is left to train, return what the run has come to."""
-    config, run = plan.config, plan.run
-    tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
-    identity = run_identity(config, plan.meta, tokenizer)
-    if resume and (done := finished_run(run, plan.max_steps, identity)):
+    session = open_session(config, schedule, run, connection, max_steps)
+    if done := session.finished(resume=resume):
         return done
-    point = find_resume_point(run, identity, plan.clock, resume=resume)
-    longest = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
-    with trained_model(config, run, point, backend, longest=longest, steps=plan.max_steps) as loaded:
-        require_loaded_weights(run, identity, config.model, resume=resume)
-        identity["compiled"] = loaded.compiled
-        from posttrain.rl.build import open_trainer  # imports what a backend changes, so only now that it is there
-
-        encoder = conversation_encoder(config.chat, loaded.tokenizer)
-        with open_trainer(plan, loaded, encoder, connection.client, point.counters) as trainer:
-            if is_main_process():
-                _announce(plan, point, loaded.model)
-                _prepare(run, point)
-                write_description(run, "toolkit-rl-train", config, identity, [])
-                write_record(run, connection.record)
-            _train_or_save(trainer, plan, point)
+    point = find_resume_point(run, session.identity, schedule, resume=resume)
+    with session.model(point, resume=resume) as loaded:
+        accelerator = connect()
+        with open_recipe(config, schedule, run, connection, max_steps, loaded, accelerator) as recipe:
+            session.train(recipe, accelerator, loaded, point)
     return None
+
+
+def open_session(
+    config: RLConfig, schedule: RolloutSchedule, run: RunDirectory, connection: Connection, max_steps: int
+) -> Session:
+    """The run that a config describes, with the dataserver that it is connected to."""
+    backend = choose_backend(config.model)
+    tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
+    return Session(
+        command="toolkit-rl-train",
+        config=config,
+        run=run,
+        backend=backend,
+        identity=run_identity(config, connection.meta, tokenizer),
+        max_steps=max_steps,
+        longest=config.rollout.max_prompt_tokens + config.rollout.max_new_tokens,
+        evaluations=config.evaluation,
+        watchdogs=rl_watchdogs(config),
+        steps_of=lambda other: other.training.max_steps or connection.meta.total_iterations,
+        prepare=partial(_prepare, run, connection),
+    )
+
+
+@contextmanager
+def open_recipe(
+    config: RLConfig,
+    schedule: RolloutSchedule,
+    run: RunDirectory,
+    connection: Connection,
+    max_steps: int,
+    loaded: LoadedModel,
+    accelerator: "Accelerator",
+) -> "Iterator[RLRecipe]":
+    """The recipe of a run with the engine that completes its prompts, which ends with the block."""
+    from posttrain.inference.load import end_ids
+    from posttrain.rl.evaluation import EVALUATIONS, Evaluator, sampling_of
+    from posttrain.rl.recipe import RLRecipe
+    from posttrain.rl.rollout.collector import Collector, Timer
+    from posttrain.rl.rollout.grading import TrainingGrades
+    from posttrain.rl.rollout.load import rollout_engine
+    from posttrain.rl.rollout.prompts import PromptSource
+
+    rollout, client, server = config.rollout, connection.client, config.dataserver
+    encoder = conversation_encoder(config.chat, loaded.tokenizer)
+    prompts = PromptSource(client, encoder, schedule, rollout.max_prompt_tokens)
+    with during(Phase.ENGINE, "while vLLM was started"):
+        started = rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)
+    with closing(started) as engine:
+        grades = TrainingGrades(client, server.abstain_steps if server.on_grade_failure == "abstain" else 0)
+        sampling = sampling_of(rollout, logprobs=rollout.correction != "none")
+        collector = Collector(
+            schedule, prompts, engine, grades, loaded.tokenizer, sampling, config.training.seed, Timer()
+        )
+        evaluator = None
+        if (asked := config.evaluation) is not None:
+            count = held_out_count(connection.meta, asked)
+            evaluator = Evaluator(asked, prompts, count, engine, loaded.tokenizer, client, run.path / EVALUATIONS)
+        yield RLRecipe(
+            config,
+            max_steps,
+            loaded,
+            accelerator,
+            collector,
+            evaluator,
+            Transcript(run.path / "completions.jsonl", connection.meta, max_steps),
+        )
 
 
 def config_identity(config: RLConfig) -> dict[str, Any]:
@@ -99,8 +170,9 @@ def config_identity(config: RLConfig) -> dict[str, Any]:
         del described["rollout"][key]
     return {
         **{key: described[key] for key in ("model", "lora", "chat", "algorithm", "objective", "rollout")},
+        **digests(resolve_objective(config.algorithm, config.objective)),
         "training": fixed_training(described["training"]),
-        "processes": launched_as(),
+        "processes": process_count(),
     }
 
 
@@ -114,49 +186,23 @@ def run_identity(config: RLConfig, meta: Meta, tokenizer: Any) -> dict[str, Any]
     }
 
 
-def find_resume_point(run: RunDirectory, identity: dict[str, Any], clock: Clock, *, resume: bool) -> ResumePoint:
+def find_resume_point(
+    run: RunDirectory, identity: dict[str, Any], schedule: RolloutSchedule, *, resume: bool
+) -> ResumePoint:
     """The newest sound checkpoint, after checking that this config would have led there and can go on from it.
 
     Raises:
         ConfigError: as `resume_point`; model, dataserver or sampling changed; or the checkpoint lies where a generation
             is half used.
     """
-    return resume_point(run, identity, lambda counters: clock.require_resumable(counters.step), resume=resume)
+    return resume_point(run, identity, lambda counters: schedule.require_resumable(counters.step), resume=resume)
 
 
-def _train_or_save(trainer: Any, plan: RunPlan, point: ResumePoint) -> None:
-    """Train; where the dataserver stays out of reach, keep what was learnt before giving up."""
-    from posttrain.rl.client.outages import Outage
-
-    first = point.counters.step  # the counters go on with the run
-    try:
-        run_training(trainer, plan.run, point, may_stop_after=plan.clock.is_aligned)
-    except Outage as error:
-        step = trainer.state.global_step
-        if step == 0:
-            raise RunError(f"stopped before the first step was done, so there is nothing to save: {error}") from error
-        if step > first:
-            trainer.save_now()
-        raise RunError(f"stopped after step {step}, which is saved; --resume goes on from it: {error}") from error
-
-
-def _prepare(run: RunDirectory, point: ResumePoint) -> None:
+def _prepare(run: RunDirectory, connection: Connection, point: ResumePoint) -> None:
+    """Make what RL keeps in the run directory as it was at `point`."""
     from posttrain.rl.evaluation import EVALUATIONS, discard_evaluations
 
-    prepare_run_directory(run, point)
     if point.checkpoint is not None:
         keep_until(run.path / "completions.jsonl", point.counters.step)
         discard_evaluations(run.path / EVALUATIONS, point.counters.step)
-
-
-def _announce(plan: RunPlan, point: ResumePoint, model: Any) -> None:
-    announce_start(plan.run, point, model)
-    if point.checkpoint is None:
-        return
-    before = load_config(plan.run.config, RLConfig)
-    steps = before.training.max_steps or plan.meta.total_iterations
-    announce_changes(
-        Schedule(before, before.training, steps),
-        Schedule(plan.config, plan.config.training, plan.max_steps),
-        point.counters.step,
-    )
+    write_record(run, connection.record)

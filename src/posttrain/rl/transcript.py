@@ -2,52 +2,43 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from posttrain.dataserver.schemas import GradeResult
-from posttrain.rl.rollout.prompts import Prompt
+from posttrain.base.console import console
+from posttrain.base.processes import is_main_process
+from posttrain.dataserver.schemas import Meta
+from posttrain.rl.curriculum import stage_name
+from posttrain.rl.rollout.rollout import Rollout
 
-
-@dataclass(frozen=True)
-class GradedCompletion:
-    """One completion and what became of it.
-
-    Attributes:
-        tokens: its length.
-        was_cut: whether it reached the length limit.
-        result: None where it was not graded: its prompt is too long, or the dataserver cannot be reached.
-    """
-
-    prompt: Prompt
-    text: str
-    tokens: int
-    was_cut: bool
-    result: GradeResult | None
-
-    @property
-    def reward(self) -> float | None:
-        """None where there is none, which is not 0."""
-        return self.result.reward if self.result is not None else None
-
-    def as_dict(self) -> dict[str, Any]:
-        """For a line of JSON."""
-        result = self.result
-        return {
-            "sample_id": self.prompt.sample_id,
-            "prompt": self.prompt.text,
-            "completion": self.text,
-            "tokens": self.tokens,
-            "truncated": self.was_cut,
-            "status": result.status if result is not None else "not graded",
-            "reward": self.reward,
-            "reason": result.reason if result is not None else "",
-            "scores": {name: each.score for name, each in result.components.items()} if result is not None else {},
-        }
+# How often completions are shown: so many times in a run.
+_SHOWINGS = 10
+_SHOWN_AT_ONCE = 4
 
 
-def append_lines(path: Path, step: int, graded: Iterable[GradedCompletion]) -> None:
+class Transcript:
+    """The completions that a run keeps and shows, step by step."""
+
+    def __init__(self, file: Path, meta: Meta, max_steps: int) -> None:
+        self._file, self._meta = file, meta
+        self._every = max(1, max_steps // _SHOWINGS)
+
+    def stage_of(self, iteration: int) -> str:
+        """The stage of the dataserver's curriculum that an iteration is in."""
+        return stage_name(self._meta, iteration)
+
+    def add(self, step: int, rollouts: Sequence[Rollout]) -> None:
+        """Keep the completions of the first prompt of a step, counted from 1, and now and then show some of them."""
+        if not is_main_process() or not rollouts:
+            return
+        group = one_group(rollouts)
+        append_lines(self._file, step, group)
+        if (step - 1) % self._every == 0:
+            best_first = sorted(group, key=lambda each: -(each.reward or -1))
+            lines = [shown(each) for each in best_first[:_SHOWN_AT_ONCE]]
+            console.print("\n".join([f"step {step} asked: {on_one_line(group[0].prompt.text)}", *lines]))
+
+
+def append_lines(path: Path, step: int, graded: Iterable[Rollout]) -> None:
     """Add a line of JSON for each of them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8", errors="replace") as file:
@@ -55,12 +46,12 @@ def append_lines(path: Path, step: int, graded: Iterable[GradedCompletion]) -> N
             file.write(json.dumps({"step": step, **each.as_dict()}, ensure_ascii=False) + "\n")
 
 
-def one_group(graded: Sequence[GradedCompletion]) -> list[GradedCompletion]:
+def one_group(graded: Sequence[Rollout]) -> list[Rollout]:
     """All completions of the first prompt."""
     return [each for each in graded if each.prompt.sample_id == graded[0].prompt.sample_id]
 
 
-def shown(graded: GradedCompletion, width: int = 160) -> str:
+def shown(graded: Rollout, width: int = 160) -> str:
     """One completion on a line."""
     reward = "none" if graded.reward is None else f"{graded.reward:.2f}"
     return f"  {reward:>5}  {on_one_line(graded.text, width)}"

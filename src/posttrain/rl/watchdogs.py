@@ -5,8 +5,7 @@ from statistics import median
 
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.presets import resolve_objective
-from posttrain.train.schedule import learning_rate_at
-from posttrain.train.training_watchdogs import LearningRateZero, OverflowingGradient, ZeroGradient
+from posttrain.train.training_watchdogs import OverflowingGradient, ZeroGradient
 from posttrain.train.watchdogs import Row, Watchdog
 
 # Equal rewards happen by chance in a step of few prompts, five steps in a row do not: where half of the steps have
@@ -29,7 +28,7 @@ _LOSS_WINDOW = 20
 _LOSS_FEWEST = 10
 
 
-def rl_watchdogs(config: RLConfig, max_steps: int) -> list[Watchdog]:
+def rl_watchdogs(config: RLConfig) -> list[Watchdog]:
     """Those of a run of reinforcement learning."""
     return [
         NoAdvantage(),
@@ -40,7 +39,6 @@ def rl_watchdogs(config: RLConfig, max_steps: int) -> list[Watchdog]:
         ),
         PolicyLossSpike(),
         OverflowingGradient(),
-        LearningRateZero(lambda step: learning_rate_at(config.training, max_steps, step)),
         EqualRewards(),
         AllTruncated(config.rollout.max_new_tokens),
         EntropyCollapse(
@@ -55,7 +53,7 @@ class NoAdvantage:
     name = "nothing_to_learn"
 
     def look(self, row: Row) -> str | None:
-        """`taught_share`, `zero_variance_share`, `reward` and `truncated_share` are looked at."""
+        """`trained_share`, `zero_variance_share`, `reward` and `truncated_share` are looked at."""
         if _had_advantage(row):
             return None
         if "reward" in row and row["reward"] is None:
@@ -178,4 +176,4 @@ class PolicyLossSpike:
 
 def _had_advantage(row: Row) -> bool:
     """Whether some completion of a step had an advantage that is not 0 (but for rounding, where rewards are equal)."""
-    return row.get("taught_share") != 0 and row.get("zero_variance_share") != 1
+    return row.get("trained_share") != 0 and row.get("zero_variance_share") != 1

@@ -17,10 +17,9 @@ from rl.rl_runs import (
     lines,
     refusing,
     require_same_runs,
+    run,
     said,
     server_pid,
-    started,
-    steps_done,
     train_here,
     training_rows,
     wait_for_step,
@@ -53,29 +52,32 @@ def test_a_run_does_not_notice_that_its_dataserver_is_killed(
 def test_a_run_whose_dataserver_stays_away_stops_with_all_it_learnt_and_goes_on_when_it_is_back(
     left_alone: Path, a_run: WriteRun
 ) -> None:
-    data = a_run().with_name("data.yaml")
-    with serving(data) as server:
-        config = a_run(dataserver={"config": None, "url": server.url, "retry_seconds": 1.0})
-        with started(config) as process:
-            wait_for_step(config, 3, process)
-            server.end(signal.SIGKILL)
-            assert process.wait(200) == 1
-    done = steps_done(config)
-    assert f"error: stopped after step {done}, which is saved; --resume goes on from it: " in said(config)
-    assert "Traceback" not in said(config)
-    assert (folder_of(config) / f"checkpoint-{done}" / "optimizer.pt").is_file()
-    assert (folder_of(config) / "latest").read_text() == f"checkpoint-{done}"
+    data, killed = a_run().with_name("data.yaml"), False
 
-    with serving(data, port=server.port):
-        train_here(config, resume=True)
+    def kill(path: str, body: dict[str, Any]) -> bool:
+        nonlocal killed
+        if path == "/grade" and body["iteration"] == 3 and not killed:
+            server.end(signal.SIGKILL)
+            killed = True
+        return False
+
+    with serving(data) as server, refusing(server.url, kill) as url:
+        config = a_run(dataserver={"config": None, "url": url, "retry_seconds": 1.0})
+        run(config, expect=1)
+        assert "error: stopped after step 3, which is saved; --resume goes on from it: " in said(config)
+        assert "Traceback" not in said(config)
+        assert (folder_of(config) / "checkpoint-3" / "optimizer.pt").is_file()
+        assert (folder_of(config) / "latest").read_text() == "checkpoint-3"
+
+        with serving(data, port=server.port):
+            train_here(config, resume=True)
 
     require_same_runs(config, left_alone)
     assert journal(config) == journal(left_alone)
 
 
 def test_a_step_that_breaks_off_is_trained_anew_from_its_start_however_often_that_happens(a_run: WriteRun) -> None:
-    # Each step generates twice, and the dropout of its first half is drawn before the second half is graded.
-    changes: dict[str, Any] = {"rollout": {"steps_per_generation": 1}, "training": {"max_steps": 4}}
+    changes: dict[str, Any] = {"training": {"max_steps": 4}}
     refused = "/train-0-0/"
 
     def refuse(path: str, body: dict[str, Any]) -> bool:
@@ -89,10 +91,10 @@ def test_a_step_that_breaks_off_is_trained_anew_from_its_start_however_often_tha
         assert not list(folder_of(whole).glob("checkpoint-*"))
         refused = "nothing"
         train_here(whole, resume=True)
-        refused = "/train-1-3/"
+        refused = "/train-1-1/"
         with pytest.raises(RunError, match="stopped after step 1, which is saved"):
             train_here(broken)
-        refused = "/train-3-7/"
+        refused = "/train-3-3/"
         with pytest.raises(RunError, match="stopped after step 3, which is saved"):
             train_here(broken, resume=True)
         assert [path.name for path in sorted(folder_of(broken).glob("checkpoint-*"))][-1] == "checkpoint-3"
@@ -138,8 +140,7 @@ def test_a_run_may_go_on_without_rewards_for_a_few_steps_in_a_row(
         with pytest.raises(RunError, match="stopped after step 6, which is saved"):
             train_here(config)
 
-    run = folder_of(config)
-    rows = training_rows(metrics(run))
+    rows = training_rows(metrics(folder_of(config)))
     assert [row["reward"] is not None for row in rows] == [True, False, False, True, False, False]
     for row in rows:
         assert (row["grad_norm"] > 0) == (row["reward"] is not None)
@@ -147,6 +148,6 @@ def test_a_run_may_go_on_without_rewards_for_a_few_steps_in_a_row(
     assert "step 1 has no rewards and teaches nothing (1 of at most 2 in a row)" in caplog.text
     assert "step 5 has no rewards and teaches nothing (2 of at most 2 in a row)" in caplog.text
     assert "step 6 has no rewards" not in caplog.text
-    assert (run / "checkpoint-6").is_dir()
-    ungraded = [line for line in lines(run / "completions.jsonl") if line["step"] == 2]
+    assert (folder_of(config) / "checkpoint-6").is_dir()
+    ungraded = [line for line in lines(folder_of(config) / "completions.jsonl") if line["step"] == 2]
     assert [(line["status"], line["reward"]) for line in ungraded] == [("not graded", None)] * 4

@@ -1,18 +1,19 @@
 """The numbers of toolkit-rl-debug, by hand."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.dataserver.schemas import Component, GradeResult, Sample, Status, WireMessage
+from posttrain.dataserver.schemas import Sample, Status, WireMessage
 from posttrain.rl.debug.findings import one_line, printable
 from posttrain.rl.debug.groups import Group, Summary, percentile, said_by_graders, summarise
 from posttrain.rl.debug.markers import asked_markers, marker_counts, markers_in
 from posttrain.rl.rollout.prompts import Prompt
-from posttrain.rl.transcript import GradedCompletion
+from rl.written_rollouts import a_rollout
 
 Said = tuple[str, float | None, Status]
 
@@ -24,9 +25,8 @@ def a_group(*said: Said, asked: str = "Why?", cut: int = 0) -> Group:
     prompt = Prompt("a:0", "a", 0, (1, 2, 3), asked, False)
     completions = []
     for number, (text, reward, status) in enumerate(said):
-        component = Component(score=reward, weight=1.0, status=status, ms=0.1)
-        result = GradeResult(item_id=str(number), status=status, reward=reward, components={"one": component})
-        completions.append(GradedCompletion(prompt, text, len(text), number < cut, result))
+        made = a_rollout(prompt, number, range(len(text)), reward, status=status, was_cut=number < cut)
+        completions.append(replace(made, text=text))
     return Group(0, prompt, sample, tuple(completions))
 
 
@@ -55,7 +55,7 @@ def test_the_summary_is_the_one_by_hand():
         tokens=about((1 + 2 + 1 + 3 + 1 + 1 + 2 + 1 + 4 + 4) / 10),
     )
     assert [group.is_alike for group in groups] == [False, False, True]
-    assert [component.score for _, component in said_by_graders(groups)["one"]] == [
+    assert [component.score for _, component in said_by_graders(groups)["it"]] == [
         *(0.0, 1.0, 0.0, 1.0),
         *(0.25, 0.25, None, None),
         *(1.0, None),

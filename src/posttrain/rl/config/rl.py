@@ -35,10 +35,10 @@ class DataserverSection(StrictModel):
 
     on_grade_failure: Literal["stop", "abstain"] = "stop"
     """What follows when that was in vain: stop, after a checkpoint; or go on without rewards, so that a step teaches
-    nothing, for at most `abstain_steps` optimizer steps in a row."""
+    nothing, for at most `abstain_steps` generations in a row."""
 
     abstain_steps: int = Field(default=5, ge=1)
-    """How many steps in a row may go without rewards."""
+    """How many generations in a row may go without rewards."""
 
     beyond_last_stage: bool = False
     """Let `training.max_steps` go beyond the dataserver's last stage, whose mix then goes on."""

@@ -26,11 +26,11 @@ class RolloutConfig(SamplingConfig):
     generations: int = Field(default=8, ge=2)
     """Completions of each prompt, against whose mean reward each of them is judged."""
 
-    steps_per_generation: int | None = Field(default=None, ge=1)
-    """Micro-batches that one round of generation serves; those of one optimizer step unless given."""
+    steps_per_generation: int = Field(default=1, ge=1)
+    """Optimizer steps that go once through what was generated, each with its own part of the prompts."""
 
     iterations: int = Field(default=1, ge=1)
-    """How often each completion is trained on."""
+    """How often what was generated is gone through, and so each completion is trained on."""
 
     engine: Literal["hf", "vllm"] = "hf"
     """What generates: the training model by transformers, which repeats exactly; or vLLM beside it, which is

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from posttrain.rl.config.rollout import RolloutConfig
 from posttrain.rl.debug.groups import Group, all_completions, percentile, said_by_graders, summarise
-from posttrain.rl.transcript import GradedCompletion
+from posttrain.rl.rollout.rollout import Rollout
 
 # Fewer scores than this say nothing about what a grader always does.
 _FEWEST_SCORES = 4
@@ -136,7 +136,7 @@ def _constant_graders(groups: Sequence[Group]) -> Iterator[str]:
             )
 
 
-def _quoted(completions: Sequence[GradedCompletion]) -> str:
+def _quoted(completions: Sequence[Rollout]) -> str:
     """The first of them that says anything, best one that is whole."""
     chosen = max(completions, key=lambda each: (bool(each.text.strip()), not each.was_cut))
     return one_line(chosen.text) or "(empty)"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from posttrain.dataserver.schemas import Component, Sample
 from posttrain.rl.rollout.prompts import Prompt
-from posttrain.rl.transcript import GradedCompletion
+from posttrain.rl.rollout.rollout import Rollout
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Group:
     iteration: int
     prompt: Prompt
     sample: Sample
-    completions: tuple[GradedCompletion, ...]
+    completions: tuple[Rollout, ...]
 
     @property
     def rewards(self) -> list[float]:
@@ -84,14 +84,14 @@ def summarise(groups: Sequence[Group]) -> Summary:
     )
 
 
-def all_completions(groups: Sequence[Group]) -> list[GradedCompletion]:
+def all_completions(groups: Sequence[Group]) -> list[Rollout]:
     """Those of all groups, in their order."""
     return [each for group in groups for each in group.completions]
 
 
-def said_by_graders(groups: Sequence[Group]) -> dict[str, list[tuple[GradedCompletion, Component]]]:
+def said_by_graders(groups: Sequence[Group]) -> dict[str, list[tuple[Rollout, Component]]]:
     """By the name of each grader: what it said, and of which completion."""
-    said: dict[str, list[tuple[GradedCompletion, Component]]] = {}
+    said: dict[str, list[tuple[Rollout, Component]]] = {}
     for each in all_completions(groups):
         for name, component in each.result.components.items() if each.result is not None else ():
             said.setdefault(name, []).append((each, component))

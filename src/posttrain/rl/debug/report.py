@@ -10,7 +10,7 @@ from posttrain.dataserver.schemas import Component
 from posttrain.rl.debug.findings import one_line, printable
 from posttrain.rl.debug.groups import Group, Summary, all_completions, percentile, said_by_graders
 from posttrain.rl.debug.markers import marker_counts, markers_in
-from posttrain.rl.transcript import GradedCompletion
+from posttrain.rl.rollout.rollout import Rollout
 
 # The beginning and the end of a longer text are shown: a completion's answer is at its end.
 _SHOWN_CHARACTERS = 1200
@@ -57,7 +57,7 @@ def show_findings(found: Sequence[str]) -> None:
         console.print(f"- {line}")
 
 
-def _facts(completion: GradedCompletion) -> str:
+def _facts(completion: Rollout) -> str:
     result = completion.result
     reward = "none" if completion.reward is None else f"{completion.reward:.3f}"
     reason = f" ({result.status}: {one_line(result.reason)})" if result is not None and result.status != "ok" else ""

@@ -8,21 +8,20 @@ from typing import Any
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.dataserver.schemas import Meta, Sample, Split
 from posttrain.errors import ConfigError
-from posttrain.inference.engine import Completion, GenerationRequest, StopReason
+from posttrain.inference.engine import GenerationRequest
 from posttrain.inference.hf import HfEngine
 from posttrain.inference.load import end_ids
 from posttrain.inference.seeds import derive_seed
-from posttrain.inference.text import completion_text
 from posttrain.models.load import choose_backend
-from posttrain.rl.clock import Clock
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.debug.groups import Group
 from posttrain.rl.debug.weights import DebugWeights
 from posttrain.rl.evaluation import sampling_of
-from posttrain.rl.rewards import GradeSource, grade_all
 from posttrain.rl.rollout.engines import RolloutEngine, TrainingModelEngine
+from posttrain.rl.rollout.grading import GradeSource, grade_all
 from posttrain.rl.rollout.prompts import Prompt, PromptSource, SampleSource
-from posttrain.rl.transcript import GradedCompletion
+from posttrain.rl.rollout.rollout import Rollout
+from posttrain.rl.schedule import RolloutSchedule
 
 # So many prompts, from all over the curriculum, tell how long prompts are.
 _MEASURED_PROMPTS = 256
@@ -52,22 +51,22 @@ class Asked:
     prompt: Prompt
 
 
-def training_prompts(source: PromptSource, clock: Clock, iteration: int, count: int) -> list[Asked]:
+def training_prompts(source: PromptSource, schedule: RolloutSchedule, iteration: int, count: int) -> list[Asked]:
     """The first `count` prompts from `iteration` on, those of the next iterations included where it has fewer."""
-    generation = clock.first_row_at(iteration) // clock.prompts_per_generation
+    generation = schedule.generations_until(iteration)
     asked: list[Asked] = []
     while len(asked) < count:
         prompts = source.of_generation(generation)
-        at = clock.iteration_of(generation)
+        at = schedule.iteration_of(generation)
         asked += [Asked(at, generation, place, prompt) for place, prompt in enumerate(prompts)]
         generation += 1
     return asked[:count]
 
 
-def prompt_lengths(source: PromptSource, clock: Clock, max_steps: int) -> list[int]:
+def prompt_lengths(source: PromptSource, schedule: RolloutSchedule, max_steps: int) -> list[int]:
     """Tokens of prompts from generations that are evenly spread over the run."""
-    size = clock.prompts_per_generation
-    generations = clock.rows_needed(max_steps) // size
+    size = schedule.prompts_per_iteration
+    generations = schedule.generations_until(max_steps)
     wanted = min(generations, -(-_MEASURED_PROMPTS // size))
     places = [number * generations // wanted for number in range(wanted)]
     return [len(prompt.ids) for generation in places for prompt in source.of_generation(generation)]
@@ -104,7 +103,7 @@ def debug_engine(weights: DebugWeights, config: RLConfig) -> TrainingModelEngine
 
 def sampled(
     asked: Sequence[Asked], engine: RolloutEngine, tokenizer: Any, config: RLConfig, samples: int
-) -> list[list[GradedCompletion]]:
+) -> list[list[Rollout]]:
     """`samples` completions of each prompt, by the sampling that training uses; not graded yet.
 
     A prompt that is too long has none.
@@ -123,7 +122,15 @@ def sampled(
     made = engine.complete(requests, sampling_of(config.rollout))
     return [
         [
-            _ungraded(each.prompt, made[position, number], tokenizer, config.rollout.stop)
+            Rollout.of(
+                each.prompt,
+                number,
+                made[position, number],
+                tokenizer,
+                stop=config.rollout.stop,
+                version=0,
+                temperature=config.rollout.temperature,
+            )
             for number in range(requests[position].n)
         ]
         for position, each in enumerate(asked)
@@ -132,7 +139,7 @@ def sampled(
 
 def graded(
     asked: Sequence[Asked],
-    completions: Sequence[Sequence[GradedCompletion]],
+    completions: Sequence[Sequence[Rollout]],
     grades: GradeSource,
     kept: KeptSamples,
 ) -> list[Group]:
@@ -152,13 +159,3 @@ def graded(
         results = iter(grade_all(grades, iteration, f"debug-{iteration}", flat))
         finished += [replace(group, completions=tuple(next(results) for _ in group.completions)) for group in together]
     return finished
-
-
-def _ungraded(prompt: Prompt, completion: Completion, tokenizer: Any, stop: Sequence[str]) -> GradedCompletion:
-    return GradedCompletion(
-        prompt,
-        completion_text(tokenizer, completion, stop),
-        len(completion.token_ids),
-        completion.stop_reason is StopReason.LENGTH,
-        None,
-    )

@@ -9,13 +9,14 @@ from posttrain.inference.load import load_text
 from posttrain.models.load import choose_backend
 from posttrain.rl.client.temporary_connection import visiting
 from posttrain.rl.config.rl import RLConfig
-from posttrain.rl.curriculum import clock_of, require_fit
+from posttrain.rl.curriculum import require_fit
 from posttrain.rl.debug.findings import findings
 from posttrain.rl.debug.groups import Group, summarise
 from posttrain.rl.debug.markers import marker_faults
 from posttrain.rl.debug.report import show_findings, show_groups, show_summary
 from posttrain.rl.debug.weights import choose_weights
 from posttrain.rl.rollout.prompts import PromptSource
+from posttrain.rl.schedule import RolloutSchedule
 
 
 @dataclass(frozen=True)
@@ -63,24 +64,25 @@ def look_at_rollouts(config: RLConfig, name: str, request: DebugRequest) -> Look
         ConfigError, DataError, ModelError: config, dataserver and request do not fit, or there is no such model.
         ServerError: the dataserver cannot be reached.
     """
-    clock = clock_of(config)
-    if not clock.is_aligned(request.iteration):
-        below, above = clock.nearest_aligned(request.iteration)
+    schedule = RolloutSchedule.of(config)
+    if not schedule.starts_generation(request.iteration):
+        below = request.iteration - request.iteration % schedule.iteration_stride
+        above = below + schedule.iteration_stride
         raise ConfigError(f"--iteration {request.iteration}: nothing is asked at that step; give {below} or {above}")
     weights = choose_weights(config, name, request.weights)
     choose_backend(weights.model)  # before anything imports transformers
-    from posttrain.rl.debug import rollouts as rollouts
+    from posttrain.rl.debug import rollouts
 
     with visiting(config.dataserver) as connection:
-        max_steps = require_fit(config, clock, connection.meta)
+        max_steps = require_fit(config, schedule, connection.meta)
         text = load_text(weights.model, config.chat)
         kept = rollouts.KeptSamples(connection.client)
-        source = PromptSource(kept, text.encoder, clock, config.rollout.max_prompt_tokens)
+        source = PromptSource(kept, text.encoder, schedule, config.rollout.max_prompt_tokens)
         if request.held_out:
             asked, lengths = rollouts.held_out_prompts(source, connection.meta, request.iteration, request.prompts)
         else:
-            lengths = rollouts.prompt_lengths(source, clock, max_steps)
-            asked = rollouts.training_prompts(source, clock, request.iteration, request.prompts)
+            lengths = rollouts.prompt_lengths(source, schedule, max_steps)
+            asked = rollouts.training_prompts(source, schedule, request.iteration, request.prompts)
         samples = request.samples or config.rollout.generations
         console.print(f"{weights}: {samples} completions of each of {len(asked)} prompts")
         with closing(rollouts.debug_engine(weights, config)) as engine:

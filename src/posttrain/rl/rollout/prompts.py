@@ -9,7 +9,7 @@ from posttrain.conversation.encoder import ConversationEncoder
 from posttrain.conversation.messages import Conversation, parse_conversation
 from posttrain.dataserver.schemas import Sample, Split
 from posttrain.errors import DataError
-from posttrain.rl.clock import Clock
+from posttrain.rl.schedule import RolloutSchedule
 
 
 @dataclass(frozen=True)
@@ -42,26 +42,23 @@ class PromptSource:
     """Asks for the prompts of a generation, or for held-out ones, and encodes them."""
 
     def __init__(
-        self, samples: SampleSource, encoder: ConversationEncoder, clock: Clock, max_prompt_tokens: int
+        self, samples: SampleSource, encoder: ConversationEncoder, schedule: RolloutSchedule, max_prompt_tokens: int
     ) -> None:
         self._samples = samples
         self._encoder = encoder
-        self._clock = clock
+        self._schedule = schedule
         self._limit = max_prompt_tokens
-        # Those of one optimizer step, and of one more.
-        generations = 2 * max(1, clock.accumulation_steps // clock.micro_steps_per_generation)
-        self.of_generation = lru_cache(maxsize=generations)(self._of_generation)
+        self.of_generation = lru_cache(maxsize=2)(self._of_generation)
 
     def _of_generation(self, generation: int) -> tuple[Prompt, ...]:
-        """All prompts of a generation, whichever rank completes them.
+        """All prompts of a generation, in slot order.
 
         Raises:
             ServerError: the dataserver cannot be asked.
             DataError: the chat template refuses a prompt.
         """
-        size = self._clock.prompts_per_generation
-        place = self._clock.place(generation * size)
-        return self._encoded(self._samples.sample(place.iteration, place.slot, size))
+        iteration = self._schedule.iteration_of(generation)
+        return self._encoded(self._samples.sample(iteration, 0, self._schedule.prompts_per_iteration))
 
     def held_out(self, count: int) -> tuple[Prompt, ...]:
         """The first `count` held-out prompts; errors as above."""

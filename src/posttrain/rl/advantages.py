@@ -1,0 +1,55 @@
+"""Advantages: how much better a completion is than what is to be expected of its prompt.
+
+A pure function from rewards to advantages. Rewards come as [groups, G], one row for the completions of each prompt, NaN
+where a completion has no reward: it is no part of a mean or a deviation, and its advantage is 0.
+"""
+
+from typing import Literal
+
+import torch
+
+Baseline = Literal["group", "leave_one_out", "batch", "none"]
+Scale = Literal["group", "batch", "none"]
+
+_NO_DIVISION_BY_ZERO = 1e-4
+"""Added to each standard deviation, as TRL does."""
+
+
+def advantages(rewards: torch.Tensor, baseline: Baseline, scale: Scale) -> torch.Tensor:
+    """A = (r − baseline) / (standard deviation + 1e-4), or r − baseline where nothing is scaled; shape [groups, G].
+
+    Baselines, with n the completions of the prompt that have a reward:
+
+    - group: the mean of the prompt's rewards (GRPO, arXiv:2402.03300, eq. 4);
+    - leave_one_out: the mean of the prompt's other rewards, Σ_{j≠i} rⱼ / (n − 1) (RLOO, arXiv:2402.14740, eq. 8);
+    - batch: the mean of all rewards (REINFORCE++, arXiv:2501.03262, eq. 11);
+    - none: 0.
+
+    Standard deviations are those of samples (n − 1): of the prompt's rewards, or of all rewards. Of a prompt with a
+    single reward nothing is known, and its advantage is 0, but where the baseline does not ask for the group.
+
+    Args:
+        rewards: shape [groups, G], NaN where there is none.
+    """
+    found = rewards - _baseline(rewards, baseline)
+    if scale == "group":
+        found = found / (_deviation(rewards, dim=1).unsqueeze(1) + _NO_DIVISION_BY_ZERO)
+    elif scale == "batch":
+        found = found / (_deviation(rewards.flatten(), dim=0) + _NO_DIVISION_BY_ZERO)
+    return torch.nan_to_num(found, nan=0.0)
+
+
+def _baseline(rewards: torch.Tensor, baseline: Baseline) -> torch.Tensor:
+    if baseline == "group":
+        return rewards.nanmean(dim=1, keepdim=True)
+    if baseline == "leave_one_out":
+        others = (~rewards.isnan()).sum(dim=1, keepdim=True) - 1
+        return (rewards.nansum(dim=1, keepdim=True) - rewards) / others.masked_fill(others < 1, 0)
+    return rewards.nanmean() if baseline == "batch" else torch.zeros_like(rewards)
+
+
+def _deviation(rewards: torch.Tensor, dim: int) -> torch.Tensor:
+    """The standard deviation of samples along `dim`; NaN where there are fewer than two."""
+    count = (~rewards.isnan()).sum(dim=dim)
+    squares = (rewards - rewards.nanmean(dim=dim, keepdim=True)).square().nansum(dim=dim)
+    return (squares / (count - 1).clamp(min=0)).sqrt()

@@ -1,0 +1,190 @@
+"""The policy losses of reinforcement learning: pure functions of the tokens' log-probabilities.
+
+In the formulas π is the model that is trained, π_old the same at the weights that its generation was begun with, π_ref
+the model that training started with, μ the engine that sampled, A the advantage of a completion o, and |o| the number
+of its tokens. All log-probabilities are in nats, at the sampling temperature. Tensors are of shape
+[completions, tokens] unless something else is said; where `mask` is false they may hold anything that is finite.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+Level = Literal["token", "sequence", "sequence_sum"]
+Estimator = Literal["k2", "k3", "k3_corrected"]
+Aggregation = Literal["completion_mean", "completion_sum", "step_tokens", "micro_batch_tokens", "constant"]
+Correction = Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+
+
+@dataclass(frozen=True)
+class LossInputs:
+    """What a loss is computed from.
+
+    Attributes:
+        logprobs: log π of each token, with gradient.
+        old_logprobs: log π_old; `logprobs` itself without its gradient where no weight has changed since.
+        advantages: A, shape [completions, 1].
+        mask: bool; the tokens that the model sampled and that count.
+        reference_logprobs: log π_ref; None where nothing is held near it.
+        sampling_logprobs: log μ; None where the engine did not tell.
+    """
+
+    logprobs: torch.Tensor
+    old_logprobs: torch.Tensor
+    advantages: torch.Tensor
+    mask: torch.Tensor
+    reference_logprobs: torch.Tensor | None = None
+    sampling_logprobs: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """The range of the ratio, 1 − epsilon to 1 + epsilon_high, and the largest one where a completion is bad."""
+
+    epsilon: float
+    epsilon_high: float
+    delta: float | None = None
+
+
+def importance_ratios(inputs: LossInputs, level: Level) -> torch.Tensor:
+    """The ratio of new to old policy.
+
+    - token: π / π_old of each token (PPO, arXiv:1707.06347, eq. 6);
+    - sequence: (Π π / π_old)^(1/|o|), of shape [completions, 1] (GSPO, arXiv:2507.18071, eq. 7);
+    - sequence_sum: Π π / π_old, of shape [completions, 1] (RLOO as a ratio: its gradient at 1 is that of log π(o)).
+    """
+    log_ratios = (inputs.logprobs - inputs.old_logprobs) * inputs.mask
+    if level == "token":
+        return log_ratios.exp()
+    total = log_ratios.sum(dim=1, keepdim=True)
+    if level == "sequence":
+        total = total / inputs.mask.sum(dim=1, keepdim=True).clamp(min=1)
+    return total.exp()
+
+
+def clipped_loss(inputs: LossInputs, ratios: torch.Tensor, clipping: Clipping) -> torch.Tensor:
+    """−min(min(ρ, δ)·A, clip(ρ, 1 − ε, 1 + ε_high)·A).
+
+    PPO, arXiv:1707.06347, eq. 7; ε_high as in DAPO, arXiv:2503.14476, eq. 8; δ, which bounds ρ also where A < 0, as in
+    INTELLECT-2, arXiv:2505.07291, section 3.4.
+
+    Args:
+        ratios: ρ, shape [completions, tokens] or [completions, 1].
+    """
+    clipped = ratios.clamp(1 - clipping.epsilon, 1 + clipping.epsilon_high)
+    bounded = ratios if clipping.delta is None else ratios.clamp(max=clipping.delta)
+    loss = -torch.min(bounded * inputs.advantages, clipped * inputs.advantages)
+    return loss.expand_as(inputs.logprobs)
+
+
+def cispo_loss(inputs: LossInputs, ratios: torch.Tensor, clipping: Clipping) -> torch.Tensor:
+    """−sg(min(ρ, ε_high))·A·log π, sg without gradient: no token is left out, however unlikely it was before.
+
+    CISPO, arXiv:2506.13585, eq. 4 and 5, of which the lower bound is not used, as in the paper.
+    """
+    return -ratios.clamp(max=clipping.epsilon_high).detach() * inputs.advantages * inputs.logprobs
+
+
+def clipped_tokens(inputs: LossInputs, ratios: torch.Tensor, clipping: Clipping) -> torch.Tensor:
+    """Where the ratio is outside its range and the clipped loss has no gradient, bool of the shape of `ratios`."""
+    low = (ratios < 1 - clipping.epsilon) & (inputs.advantages < 0)
+    return low | ((ratios > 1 + clipping.epsilon_high) & (inputs.advantages > 0))
+
+
+def kl_divergence(inputs: LossInputs, estimator: Estimator, ratios: torch.Tensor) -> torch.Tensor:
+    """An estimate of KL(π ‖ π_ref) at each token, with d = log π_ref − log π.
+
+    - k2: ½ d², biased, with the right gradient on the policy's own samples (J. Schulman, "Approximating KL divergence",
+      2020);
+    - k3: eᵈ − d − 1, unbiased and never negative (the same; GRPO, arXiv:2402.03300, eq. 4);
+    - k3_corrected: k3 times the ratio, whose gradient on the policy's own samples is that of the divergence: of each
+      token's with ratios of tokens, of the completion's with their product (DeepSeek-V3.2, arXiv:2512.02556, eq. 7).
+    """
+    assert inputs.reference_logprobs is not None
+    difference = (inputs.reference_logprobs - inputs.logprobs) * inputs.mask
+    if estimator == "k2":
+        return difference.square() / 2
+    k3 = difference.exp() - difference - 1
+    return k3 * ratios if estimator == "k3_corrected" else k3
+
+
+def correction_factors(inputs: LossInputs, correction: Correction, limit: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Factors of the policy loss that make up for an engine whose probabilities are not quite the model's.
+
+    ρ = π_old / μ, of each token or as a product over a completion: cut at the limit (truncate; arXiv:2508.05144 and the
+    practice before it), or 0 beyond it (mask).
+
+    Returns:
+        The factors, of shape [completions, tokens] or [completions, 1], and which ratios are beyond the limit.
+    """
+    assert inputs.sampling_logprobs is not None
+    log_ratios = sampling_difference(inputs)
+    if correction.startswith("sequence"):
+        log_ratios = log_ratios.sum(dim=1, keepdim=True)
+    ratios = log_ratios.exp()
+    beyond = ratios > limit
+    if correction.endswith("truncate"):
+        return ratios.clamp(max=limit), beyond
+    return ratios.masked_fill(beyond, 0.0), beyond
+
+
+def sampling_difference(inputs: LossInputs) -> torch.Tensor:
+    """log π_old − log μ of each token that counts; 0 elsewhere, and where the engine gave no number."""
+    assert inputs.sampling_logprobs is not None
+    return torch.nan_to_num((inputs.old_logprobs.detach() - inputs.sampling_logprobs) * inputs.mask)
+
+
+def entropy_threshold(entropies: torch.Tensor, trained_share: float) -> float:
+    """The entropy that `trained_share` of the tokens of a step have at least (arXiv:2506.01939, eq. 6).
+
+    Args:
+        entropies: of all tokens that count, on all ranks, shape [tokens].
+    """
+    # Not torch.quantile, which takes no more than 2²⁴ numbers.
+    return float(np.quantile(entropies.double().cpu().numpy(), 1 - trained_share)) if len(entropies) else 0.0
+
+
+@dataclass(frozen=True)
+class StepTotals:
+    """What the losses of an optimizer step are divided by, over all its micro-batches and ranks.
+
+    Attributes:
+        completions: all of them, also those of which no token counts.
+        tokens: that count.
+        micro_batches: of the plan, over all ranks.
+        longest: `rollout.max_new_tokens`.
+    """
+
+    completions: int
+    tokens: int
+    micro_batches: int
+    longest: int
+
+
+def token_weights(
+    mask: torch.Tensor, aggregation: Aggregation, step: StepTotals, micro_batch_tokens: int
+) -> torch.Tensor:
+    """The weight of each token's loss, so that Σ weight·loss over the micro-batches of a step is the loss of the step.
+
+    - completion_mean: 1 / (completions · |o|) (GRPO, arXiv:2402.03300, eq. 3);
+    - completion_sum: 1 / completions;
+    - step_tokens: 1 / tokens of the step (DAPO, arXiv:2503.14476, eq. 8);
+    - micro_batch_tokens: 1 / (micro-batches · tokens of the micro-batch) (BNPO, arXiv:2506.02864);
+    - constant: 1 / (completions · max_new_tokens) (Dr. GRPO, arXiv:2503.20783, section 3.2).
+
+    Args:
+        mask: the tokens that count, shape [completions, tokens].
+        micro_batch_tokens: that count in the whole micro-batch, of which `mask` may be a part.
+    """
+    weights = mask.float()
+    if aggregation == "completion_mean":
+        return weights / mask.sum(dim=1, keepdim=True).clamp(min=1) / step.completions
+    divisor = {
+        "completion_sum": step.completions,
+        "step_tokens": max(step.tokens, 1),
+        "micro_batch_tokens": step.micro_batches * max(micro_batch_tokens, 1),
+        "constant": step.completions * step.longest,
+    }[aggregation]
+    return weights / divisor

@@ -1,0 +1,124 @@
+"""The objective of a run: its parts put together into the loss of a micro-batch, and what is measured on the way."""
+
+import torch
+from accelerate import Accelerator
+
+from posttrain.rl.advantages import advantages
+from posttrain.rl.config.objective import UserFunction
+from posttrain.rl.losses import (
+    Clipping,
+    Correction,
+    LossInputs,
+    cispo_loss,
+    clipped_loss,
+    clipped_tokens,
+    correction_factors,
+    importance_ratios,
+    kl_divergence,
+    sampling_difference,
+)
+from posttrain.rl.presets import Objective
+from posttrain.rl.user_functions import UserTensors
+from posttrain.train.parallel import summed
+
+
+class Means:
+    """Means over all tokens (completions) of an optimizer step, on all ranks."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, torch.Tensor] = {}
+
+    def add(self, name: str, values: torch.Tensor, mask: torch.Tensor) -> None:
+        """Count the values where `mask` is true; both of one shape."""
+        found = torch.stack([(values.detach().double() * mask).sum(), mask.sum().double()])
+        self._sums[name] = self._sums.get(name, torch.zeros_like(found)) + found
+
+    def over_all_ranks(self, accelerator: Accelerator) -> dict[str, float]:
+        """The means by name, without those of which nothing was counted; every rank counts under the same names."""
+        names = sorted(self._sums)
+        if not names:
+            return {}
+        totals = summed(accelerator, torch.stack([self._sums[name] for name in names])).tolist()
+        return {name: total / count for name, (total, count) in zip(names, totals, strict=True) if count}
+
+
+class PolicyObjective:
+    """What is optimised.
+
+    Attributes:
+        objective: its parts.
+        needs_all: whether completions of advantage 0 have a loss, too: by a divergence, by a share of all tokens, or
+            by a loss of the user's.
+    """
+
+    def __init__(self, objective: Objective, correction: Correction, limit: float) -> None:
+        """`correction` and `limit`: of an engine's probabilities, as `correction_factors` takes them."""
+        self.objective = objective
+        self._correction: Correction = correction
+        self._limit = limit
+        self._clipping = Clipping(objective.epsilon, objective.epsilon_high, objective.delta)
+        self._own_advantage = UserTensors(objective.advantage) if objective.advantage is not None else None
+        own_loss = objective.policy_loss if isinstance(objective.policy_loss, UserFunction) else None
+        self._own_loss = UserTensors(own_loss) if own_loss is not None else None
+        self.needs_all = bool(objective.beta) or objective.top_entropy_quantile < 1 or self._own_loss is not None
+
+    def advantages(self, rewards: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Advantages of the shape of `rewards`, [groups, G], which is NaN where a completion has none.
+
+        Args:
+            lengths: the completions' tokens, of the same shape.
+
+        Raises:
+            RunError: the user's own function failed.
+        """
+        if self._own_advantage is not None:
+            return self._own_advantage(rewards, lengths, shape=rewards.shape)
+        return advantages(rewards, self.objective.baseline, self.objective.scale_rewards)
+
+    def token_losses(
+        self, inputs: LossInputs, entropies: torch.Tensor, threshold: float | None, means: Means
+    ) -> torch.Tensor:
+        """The loss of each token, shape [completions, tokens]; where `inputs.mask` is false it means nothing.
+
+        Args:
+            entropies: of the model at each token, in nats.
+            threshold: only tokens of at least this entropy are trained; None trains all.
+            means: gets what is measured.
+        """
+        objective, mask = self.objective, inputs.mask
+        ratios = importance_ratios(inputs, objective.importance_sampling_level)
+        losses = self._policy_losses(inputs, ratios)
+        if threshold is not None:
+            losses = losses * (entropies >= threshold)
+        if self._correction != "none":
+            losses = losses * self._corrected(inputs, means)
+        if objective.beta:
+            divergence = kl_divergence(inputs, objective.kl_estimator, ratios)
+            losses = losses + objective.beta * divergence
+            means.add("kl", divergence, mask)
+        means.add("entropy", entropies, mask)
+        if self._own_loss is None:
+            means.add("clipped_share", *self._clipped(inputs, ratios))
+        return losses
+
+    def _policy_losses(self, inputs: LossInputs, ratios: torch.Tensor) -> torch.Tensor:
+        if self._own_loss is not None:
+            return self._own_loss(inputs, shape=inputs.logprobs.shape)
+        formula = cispo_loss if self.objective.policy_loss == "cispo" else clipped_loss
+        return formula(inputs, ratios, self._clipping)
+
+    def _clipped(self, inputs: LossInputs, ratios: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which ratios are clipped, and which are counted."""
+        if self.objective.policy_loss == "cispo":
+            clipped = (ratios > self._clipping.epsilon_high) & (inputs.advantages > 0)
+        else:
+            clipped = clipped_tokens(inputs, ratios, self._clipping)
+        counted = inputs.mask if ratios.shape == inputs.mask.shape else inputs.mask.any(dim=1, keepdim=True)
+        return clipped, counted
+
+    def _corrected(self, inputs: LossInputs, means: Means) -> torch.Tensor:
+        factors, beyond = correction_factors(inputs, self._correction, self._limit)
+        means.add("sampling/logprob_difference", sampling_difference(inputs).abs(), inputs.mask)
+        counted = inputs.mask if beyond.shape == inputs.mask.shape else inputs.mask.any(dim=1, keepdim=True)
+        means.add("sampling/ratio_beyond_limit", beyond, counted)
+        return factors

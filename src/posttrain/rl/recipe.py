@@ -1,0 +1,187 @@
+"""Reinforcement learning as the loop trains it: rollouts of a generation, and the policy loss of their tokens."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from posttrain.base.processes import process_count, process_rank
+from posttrain.base.text import first_of
+from posttrain.models.backend import LoadedModel
+from posttrain.models.frozen import FrozenModel, start_of_training, without_dropout
+from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.evaluation import Evaluator
+from posttrain.rl.generation import Cutter, Generation, MicroBatch
+from posttrain.rl.logprobs import CompletionScorer
+from posttrain.rl.losses import LossInputs, entropy_threshold
+from posttrain.rl.metrics import generation_metrics, step_facts
+from posttrain.rl.objective import Means, PolicyObjective
+from posttrain.rl.presets import resolve_objective
+from posttrain.rl.prompt_order import prompt_hash_after
+from posttrain.rl.rollout.collector import Collector
+from posttrain.rl.transcript import Transcript
+from posttrain.runs.counters import RunCounters
+from posttrain.train.parallel import gathered
+from posttrain.train.recipe import Measure, StepResult
+
+
+class RLRecipe:
+    """Trains on what the model said, by what it earned.
+
+    Attributes:
+        loaded: the model that is trained.
+        generation: the one that it is trained on.
+    """
+
+    measure: Measure = "reward"
+
+    def __init__(
+        self,
+        config: RLConfig,
+        max_steps: int,
+        loaded: LoadedModel,
+        accelerator: Accelerator,
+        collector: Collector,
+        evaluator: Evaluator | None,
+        transcript: Transcript,
+    ) -> None:
+        without_dropout(loaded.model)  # by it neither the old policy nor the engine's is the new one's
+        rollout, training = config.rollout, config.training
+        objective = resolve_objective(config.algorithm, config.objective)
+        tokenizer: Any = loaded.tokenizer
+        self.max_steps = max_steps
+        self.generation: Generation | None = None
+        self._objective = PolicyObjective(objective, rollout.correction, rollout.importance_limit)
+        self._schedule, self._collector, self._evaluator = collector.schedule, collector, evaluator
+        self.loaded, self._accelerator, self._transcript = loaded, accelerator, transcript
+        self._cutter = Cutter(
+            self._objective,
+            collector.schedule,
+            training.micro_batch_size,
+            process_rank(),
+            process_count(),
+            rollout.max_new_tokens,
+            tokenizer.pad_token_id,
+            accelerator.device,
+        )
+        self._reference = self._frozen_start(config) if objective.beta else None
+        self._scorer = CompletionScorer(loaded.model, training.micro_batch_size)
+        self._reference_scorer = self._scorer
+        if self._reference is not None and self._reference.model is not loaded.model:
+            self._reference_scorer = CompletionScorer(self._reference.model, training.micro_batch_size)
+        self._means = Means()
+
+    def batch(self, step: int) -> list[MicroBatch]:
+        """This rank's micro-batches of a step; where the step begins a generation, that is made first.
+
+        Raises:
+            UnavailableError: the dataserver cannot be asked.
+        """
+        self._means = Means()
+        self._collector.timer.seconds.clear()
+        if self._schedule.starts_generation(step):
+            self._begin(self._schedule.generation_of(step))
+        assert self.generation is not None
+        micro_batches = self.generation.parts[self._schedule.part_of(step)]
+        if self._objective.objective.top_entropy_quantile < 1:
+            self._set_entropy_threshold(micro_batches)
+        return micro_batches
+
+    def loss(self, model: Any, micro_batch: MicroBatch) -> torch.Tensor:
+        """This micro-batch's part of the step's loss."""
+        logprobs, entropies = self._scorer(model, micro_batch.completions)
+        if micro_batch.old_logprobs is None:
+            micro_batch.old_logprobs = logprobs.detach()
+        inputs = LossInputs(
+            logprobs,
+            micro_batch.old_logprobs,
+            micro_batch.advantages,
+            micro_batch.mask,
+            micro_batch.reference_logprobs,
+            micro_batch.sampling_logprobs,
+        )
+        losses = self._objective.token_losses(inputs, entropies, micro_batch.threshold, self._means)
+        return (losses * micro_batch.weights).sum()
+
+    def count(self, result: StepResult, counters: RunCounters) -> tuple[dict[str, Any], str]:
+        """The step with its rewards, and what was measured of its tokens over all ranks."""
+        assert self.generation is not None
+        step, made = result.step - 1, self._schedule.starts_generation(result.step - 1)
+        seconds = self._collector.timer.seconds
+        spent = {name: round(seconds.get(name, 0.0), 4) for name in ("generate", "grade", "sync")}
+        learn = round(result.seconds - sum(spent.values()), 4)
+        rollouts = self.generation.rollouts if made else ()
+        asked = [each.prompt.sample_id for each in rollouts[:: self._schedule.generations]]
+        tokens = sum(len(each.prompt.ids) + each.tokens for each in rollouts if each.tokens)
+        order_hash = prompt_hash_after(counters.order_hash, asked)
+        counters.count(self._schedule.rows_per_step, tokens, 0, result.seconds, order_hash)
+        row = {
+            "step": result.step,
+            "stage": self._transcript.stage_of(step),
+            "seconds": {**spent, "learn": learn, "all": round(result.seconds, 4)},
+            **result.numbers(),
+            **(generation_metrics(self.generation) if made else {}),
+            **self._means.over_all_ranks(self._accelerator),
+            "order_hash": order_hash,
+        }
+        if made:
+            self._transcript.add(result.step, rollouts)
+        return row, step_facts(row)
+
+    def evaluate(self, model: Any, step: int) -> tuple[dict[str, float], str]:
+        """Rewards on held-out prompts."""
+        assert self._evaluator is not None
+        found = self._evaluator.evaluate(step)
+        return found, f"held-out reward {found['reward']:.3f}"
+
+    def trained_in(self, step: int, broken: Sequence[int]) -> str:
+        """The prompts of the generation that a step trained."""
+        assert self.generation is not None
+        names = [each.prompt.sample_id for each in self.generation.rollouts[:: self._schedule.generations]]
+        iteration = self._schedule.iteration_of(self.generation.number)
+        where = f"the dataserver's journal has their completions, under iteration {iteration}"
+        return f"its prompts: {first_of(names)}; {where}"
+
+    def may_stop_after(self, step: int) -> bool:
+        """Where a generation ends."""
+        return self._schedule.starts_generation(step)
+
+    def _begin(self, number: int) -> None:
+        """Make a generation, and compute what its losses need of the model as it is now."""
+        rollouts = self._collector.collect(number)
+        self.generation = Generation.of(number, rollouts, self._objective, self._schedule.generations)
+        self._cutter.cut(self.generation)
+        for part, micro_batches in enumerate(self.generation.parts):
+            for each in micro_batches:
+                if part > 0:  # the first part is trained before any weight changes: its own pass gives the old policy
+                    each.old_logprobs = self._scored(each)[0]
+                if self._reference is not None:
+                    each.reference_logprobs = self._by_reference(each)
+
+    def _scored(self, micro_batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and entropies without gradient, by the pass that the loss makes."""
+        with self.loaded.autocast():
+            logprobs, entropies = self._scorer(self.loaded.model, micro_batch.completions)
+        return logprobs.detach(), entropies
+
+    def _by_reference(self, micro_batch: MicroBatch) -> torch.Tensor:
+        assert self._reference is not None
+        with self._reference.asked() as model, self.loaded.autocast():
+            return self._reference_scorer(model, micro_batch.completions)[0]
+
+    def _set_entropy_threshold(self, micro_batches: Sequence[MicroBatch]) -> None:
+        """The least entropy that is trained: the quantile over all tokens of the step, on all ranks."""
+        found = torch.cat([self._scored(each)[1][each.mask] for each in micro_batches]).float()
+        most = int(gathered(self._accelerator, torch.tensor([len(found)], device=found.device)).max())
+        padded = found.new_full((most,), torch.nan)
+        padded[: len(found)] = found
+        everywhere = gathered(self._accelerator, padded)
+        share = self._objective.objective.top_entropy_quantile
+        threshold = entropy_threshold(everywhere[~everywhere.isnan()], share)
+        for each in micro_batches:
+            each.threshold = threshold
+
+    def _frozen_start(self, config: RLConfig) -> FrozenModel:
+        new_adapter = config.lora is not None and config.model.adapter is None
+        return start_of_training(self.loaded.model, new_adapter=new_adapter, asked_later=True)

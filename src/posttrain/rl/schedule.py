@@ -1,0 +1,139 @@
+"""Which prompts a generation asks, and which optimizer steps it serves: arithmetic on four numbers of the config."""
+
+from dataclasses import dataclass
+
+from posttrain.base.processes import process_count
+from posttrain.errors import ConfigError
+from posttrain.rl.config.rl import RLConfig
+
+
+@dataclass(frozen=True)
+class RolloutSchedule:
+    """The generations of a run, counted from 0 as its optimizer steps are.
+
+    A generation completes the prompts of one iteration of the dataserver, which is the optimizer step that trains it
+    first, and serves `iteration_stride` steps. Steps of 8 completions with 4 of each prompt:
+
+        steps_per_generation  passes   prompts_per_iteration  stride   generation 1 is made at step, and serves
+        1                     1        2                      1        1:  step 1
+        2                     1        4                      2        2:  steps 2 and 3, half of it each
+        1                     2        2                      2        2:  steps 2 and 3, all of it twice
+        2                     2        4                      4        4:  steps 4 and 5, and again 6 and 7
+
+    Attributes:
+        rows_per_step: completions of an optimizer step, over all ranks.
+        generations: completions of each prompt, G.
+        steps_per_generation: optimizer steps that go once through a generation.
+        passes: how often it is gone through.
+
+    Raises:
+        ConfigError: a step would not be made of whole groups.
+    """
+
+    rows_per_step: int
+    generations: int
+    steps_per_generation: int = 1
+    passes: int = 1
+
+    def __post_init__(self) -> None:
+        rows, group = self.rows_per_step, self.generations
+        if rows % group:
+            below, above = rows - rows % group, rows - rows % group + group
+            nearest = f"{below} or {above}" if below else str(above)
+            raise ConfigError(
+                f"training.rows_per_step: {rows} is not a multiple of rollout.generations {group}, and the completions "
+                f"of a prompt are trained in one step; choose {nearest}, or other generations"
+            )
+
+    @classmethod
+    def of(cls, config: RLConfig) -> "RolloutSchedule":
+        """That of a config; ConfigError where its numbers do not fit each other or the processes that there are."""
+        training, rollout = config.training, config.rollout
+        schedule = cls(training.rows_per_step, rollout.generations, rollout.steps_per_generation, rollout.iterations)
+        at_once = training.micro_batch_size * process_count()
+        if training.rows_per_step % at_once:
+            raise ConfigError(
+                f"training.rows_per_step: {training.rows_per_step} is not a multiple of training.micro_batch_size "
+                f"{training.micro_batch_size} × {process_count()} processes; choose a multiple of {at_once}"
+            )
+        schedule.require_aligned(config.run.save_every, "run.save_every")
+        if config.evaluation is not None:
+            schedule.require_aligned(config.evaluation.every, "evaluation.every")
+        return schedule
+
+    @property
+    def prompts_per_step(self) -> int:
+        """Groups that an optimizer step trains."""
+        return self.rows_per_step // self.generations
+
+    @property
+    def prompts_per_iteration(self) -> int:
+        """Different prompts of a generation: what the dataserver calls so."""
+        return self.prompts_per_step * self.steps_per_generation
+
+    @property
+    def iteration_stride(self) -> int:
+        """Optimizer steps from one generation to the next."""
+        return self.steps_per_generation * self.passes
+
+    def generation_of(self, step: int) -> int:
+        """The generation that optimizer step `step` trains."""
+        return step // self.iteration_stride
+
+    def iteration_of(self, generation: int) -> int:
+        """The optimizer step that a generation is made at, which is the iteration whose prompts it asks."""
+        return generation * self.iteration_stride
+
+    def part_of(self, step: int) -> int:
+        """Which of its generation's `steps_per_generation` parts a step trains."""
+        return step % self.iteration_stride % self.steps_per_generation
+
+    def generations_until(self, step: int) -> int:
+        """How many generations are made before optimizer step `step`."""
+        return -(-step // self.iteration_stride)
+
+    def starts_generation(self, step: int) -> bool:
+        """Whether a generation is made at a step. Only there can a run be resumed."""
+        return step % self.iteration_stride == 0
+
+    def require_aligned(self, every: int, key: str) -> None:
+        """Raise ConfigError unless a generation begins at all multiples of `every`, the value of config key `key`."""
+        if not self.starts_generation(every):
+            raise ConfigError(
+                f"{key}: {every} falls into the middle of a generation, which serves {self.iteration_stride} optimizer "
+                f"steps ({self._reuse()}); choose a multiple of {self.iteration_stride}"
+            )
+
+    def require_resumable(self, step: int) -> None:
+        """Raise ConfigError unless a checkpoint of `step` finished steps can be gone on from."""
+        if not self.starts_generation(step):
+            below = step - step % self.iteration_stride
+            raise ConfigError(
+                f"the checkpoint of step {step} lies in the middle of a generation, which serves "
+                f"{self.iteration_stride} optimizer steps ({self._reuse()}); resume from one of step {below} or "
+                f"{below + self.iteration_stride}"
+            )
+
+    def require_same_shape(self, prompts_per_iteration: int, iteration_stride: int) -> None:
+        """Raise ConfigError unless these numbers of the dataserver's `/meta` are those of this schedule."""
+        if (prompts_per_iteration, iteration_stride) == (self.prompts_per_iteration, self.iteration_stride):
+            return
+        raise ConfigError(
+            f"the dataserver's prompts_per_iteration: {prompts_per_iteration} and iteration_stride: {iteration_stride} "
+            f"do not fit this training: training.rows_per_step {self.rows_per_step}, {self.generations} completions "
+            f"for each prompt, {self._reuse()}. In the dataserver's config set prompts_per_iteration: "
+            f"{self.prompts_per_iteration} and iteration_stride: {self.iteration_stride}, or change training and "
+            "rollout here"
+        )
+
+    def _reuse(self) -> str:
+        return f"rollout.steps_per_generation {self.steps_per_generation} × rollout.iterations {self.passes}"
+
+
+def require_within_curriculum(max_steps: int, total_iterations: int, *, beyond_last_stage: bool = False) -> None:
+    """Raise ConfigError where training goes on after the dataserver's `total_iterations`, unless that is wanted."""
+    if max_steps > total_iterations and not beyond_last_stage:
+        raise ConfigError(
+            f"training.max_steps: {max_steps} is beyond the dataserver's last stage, which ends at {total_iterations}; "
+            "lower it, lengthen the stage, or set dataserver.beyond_last_stage: true to go on with that stage's mix"
+        )

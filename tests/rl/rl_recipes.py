@@ -1,0 +1,166 @@
+"""The recipe of a tiny run in this process, with prompts and rewards that a test writes down."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from in_process import start
+from posttrain.config.load import load_config
+from posttrain.dataserver.schemas import (
+    Component,
+    DatasetMeta,
+    GradeItem,
+    GradeResult,
+    Limits,
+    Meta,
+    Sample,
+    Split,
+    StageMeta,
+    WireMessage,
+)
+from posttrain.models.backend import LoadedModel, TrainingSettings
+from posttrain.models.load import choose_backend
+from posttrain.rl.client.connection import Connection, ServerRecord
+from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.generation import MicroBatch
+from posttrain.rl.recipe import RLRecipe
+from posttrain.rl.schedule import RolloutSchedule
+from posttrain.rl.train import open_recipe, open_session
+from posttrain.runs.directory import RunDirectory
+from posttrain.train.parallel import connect
+
+Rewards = Sequence[float | None]
+# Recipes can be used until the tests end.
+_OPENED = ExitStack()
+
+
+class WrittenServer:
+    """Speaks the client's protocol: each prompt is its own number, and each completion gets the next reward.
+
+    A reward of None is an abstention. `texts` replaces the prompts of some slots.
+    """
+
+    def __init__(self, rewards: Rewards = (), texts: dict[int, str] | None = None) -> None:
+        self.rewards = list(rewards)
+        self.texts = texts or {}
+        self.graded: list[tuple[int, str, list[GradeItem]]] = []
+
+    def sample(self, iteration: int, offset: int, batch_size: int, split: Split = "train") -> list[Sample]:
+        return [
+            Sample(
+                sample_id=f"{split}:{iteration}:{slot}",
+                dataset="a",
+                slot=slot,
+                messages=[WireMessage(role="user", content=self.texts.get(slot, f"Say {iteration} and {slot}."))],
+            )
+            for slot in range(offset, offset + batch_size)
+        ]
+
+    def grade(self, iteration: int, label: str, items: Sequence[GradeItem]) -> list[GradeResult]:
+        self.graded.append((iteration, label, list(items)))
+        return [_result(item, self.rewards[number]) for number, item in enumerate(items)]
+
+
+def _result(item: GradeItem, reward: float | None) -> GradeResult:
+    score = Component(score=reward, weight=1.0, status="ok" if reward is not None else "abstain", ms=0.0)
+    status, reason = ("ok", "") if reward is not None else ("abstain", "it cannot be judged")
+    return GradeResult(item_id=item.item_id, status=status, reward=reward, reason=reason, components={"it": score})
+
+
+def a_meta(schedule: RolloutSchedule, **changes: Any) -> Meta:
+    """What a dataserver says of itself that fits the schedule: 8 iterations, 10 rows, and 10 held out."""
+    stage = StageMeta(name="one", from_iteration=0, until_iteration=8, mix={"a": 1.0}, graders={}, gates={})
+    fields: dict[str, Any] = {
+        "protocol_version": "1.0",
+        "server_version": "0",
+        "config_id": "written",
+        "seed": 0,
+        "prompts_per_iteration": schedule.prompts_per_iteration,
+        "iteration_stride": schedule.iteration_stride,
+        "total_iterations": 8,
+        "adaptive": False,
+        "stages": [stage],
+        "datasets": [DatasetMeta(name="a", rows=10, validation_rows=10, digest="")],
+        "graders": {},
+        "limits": Limits(
+            max_batch_size=64, max_items=64, max_body_bytes=10**6, max_completion_chars=10**5, grade_timeout_seconds=1
+        ),
+    }
+    return Meta(**{**fields, **changes})
+
+
+def a_recipe(config: Path, server: WrittenServer, *overrides: str, move: bool = True) -> RLRecipe:
+    """The recipe of a run's config, in float32 unless the overrides say something else.
+
+    Adapters begin where they change nothing, so this one is moved, after the recipe has seen it at its start.
+    """
+    settings = load_config(config, RLConfig, ["model.dtype=float32", *overrides])
+    loaded = load(settings)
+    recipe = _opened(settings, server, loaded, RunDirectory(config.parent / "runs" / config.stem))
+    if move:
+        move_adapter(loaded.model)
+    loaded.model.train()
+    return recipe
+
+
+def train_written(
+    config: Path, server: WrittenServer, *overrides: str, change: Callable[[LoadedModel], None] = lambda loaded: None
+) -> RunDirectory:
+    """A whole training in this process; `change` changes the model before it begins. Returns its folder."""
+    settings = load_config(config, RLConfig, ["model.dtype=float32", *overrides])
+    schedule, steps = RolloutSchedule.of(settings), settings.training.max_steps or 8
+    run = RunDirectory(config.parent / "runs" / config.stem)
+    run.path.mkdir(parents=True)
+    connection = _connection(server, a_meta(schedule, total_iterations=steps))
+    session = open_session(settings, schedule, run, connection, steps)
+    with session.model(start(), resume=False) as loaded:
+        move_adapter(loaded.model)
+        change(loaded)
+        accelerator = connect()
+        with open_recipe(settings, schedule, run, connection, steps, loaded, accelerator) as recipe:
+            session.train(recipe, accelerator, loaded, start())
+    return run
+
+
+def _connection(server: WrittenServer, meta: Meta) -> Connection:
+    client: Any = server
+    return Connection(client, meta, ServerRecord("written", meta.config_id))
+
+
+def _opened(settings: RLConfig, server: WrittenServer, loaded: LoadedModel, run: RunDirectory) -> RLRecipe:
+    schedule = RolloutSchedule.of(settings)
+    connection = _connection(server, a_meta(schedule))
+    return _OPENED.enter_context(open_recipe(settings, schedule, run, connection, 8, loaded, connect()))
+
+
+def load(settings: RLConfig) -> LoadedModel:
+    """The model of a config, as training has it."""
+    return choose_backend(settings.model).load_for_training(
+        settings.model,
+        settings.lora,
+        settings=TrainingSettings(chatml=True, max_length=64, gradient_checkpointing=False, seed=0),
+    )
+
+
+def move_adapter(model: Any, by: float = 0.1) -> None:
+    """Change the trained adapter, and no copy of it, by random amounts."""
+    draw = torch.Generator().manual_seed(0)
+    for name, parameter in model.named_parameters():
+        if "lora_B.default" in name:
+            parameter.data += by * torch.randn(parameter.shape, generator=draw)
+
+
+def loss_and_gradient(recipe: RLRecipe, micro_batches: Sequence[MicroBatch]) -> tuple[float, torch.Tensor]:
+    """The loss of some micro-batches of a step and its gradient as one vector."""
+    model = recipe.loaded.model
+    model.zero_grad()
+    total = 0.0
+    for each in micro_batches:
+        loss = recipe.loss(model, each)
+        loss.backward()
+        total += loss.item()
+    trained = [each for each in model.parameters() if each.requires_grad]
+    return total, torch.cat([each.grad.flatten().clone() for each in trained if each.grad is not None])

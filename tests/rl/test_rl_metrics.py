@@ -1,0 +1,72 @@
+"""The numbers of a generation by hand."""
+
+import math
+
+import pytest
+import torch
+
+from posttrain.rl.generation import Generation
+from posttrain.rl.metrics import generation_metrics, shares, zero_variance_share
+from posttrain.rl.rollout.rollout import Rollout
+from rl.written_rollouts import a_prompt, a_rollout
+
+
+def a_generation(rollouts: list[Rollout]) -> Generation:
+    rewards = torch.tensor([math.nan if each.reward is None else each.reward for each in rollouts]).view(-1, 4)
+    return Generation(0, rollouts, rewards, torch.zeros_like(rewards), trained=[True, *[False] * (len(rollouts) - 1)])
+
+
+def test_rewards_and_abstentions_are_measured_apart() -> None:
+    rewards = [1.0, 0.0, None, 1.0, 0.5, 0.5, 0.5, 0.5]
+    rollouts = [
+        a_rollout(
+            a_prompt(n // 4),
+            n % 4,
+            [7] * (n + 1),
+            reward,
+            status="ok" if reward is not None else "abstain",
+            was_cut=n == 7,
+        )
+        for n, reward in enumerate(rewards)
+    ]
+    found = generation_metrics(a_generation(rollouts))
+
+    there = torch.tensor([each for each in rewards if each is not None])
+    assert found["reward"] == pytest.approx(4 / 7)
+    assert found["reward_std"] == pytest.approx(float(there.std()))
+    assert found["rewards/a"] == found["graders/it"] == pytest.approx(4 / 7)
+    assert found["zero_variance_share"] == 0.5
+    assert found["trained_share"] == found["abstained"] == found["truncated_share"] == 1 / 8
+    assert (found["failed"], found["too_long_prompts"]) == (0, 0)
+    assert (found["completion_tokens"], found["longest_completion"]) == (4.5, 8.0)
+
+
+def test_what_has_no_result_is_no_part_of_any_mean() -> None:
+    failed = a_rollout(a_prompt(0), 0, [7], None, status="error")
+    too_long = a_rollout(a_prompt(1, is_too_long=True), 0, [])
+
+    assert shares([failed, too_long]) == {
+        "too_long_prompts": 0.5,
+        "truncated_share": 0.0,
+        "abstained": 0.0,
+        "failed": 1.0,
+    }
+
+
+def test_a_generation_without_any_reward_says_so() -> None:
+    rollouts = [a_rollout(a_prompt(0), n, [7], None, status="abstain") for n in range(4)]
+    found = generation_metrics(a_generation(rollouts))
+    assert (found["reward"], found["reward_std"], found["abstained"]) == (None, None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "share"),
+    [
+        ([[1.0, 1.0], [1.0, 0.0]], 0.5),
+        ([[1.0, math.nan], [1.0, 1.0]], 1.0),  # of one reward nothing can be said
+        ([[math.nan, math.nan]], 0.0),
+        ([[0.3, 0.1 + 0.2]], 1.0),
+    ],
+)
+def test_prompts_whose_rewards_are_all_equal_are_counted(rewards: list[list[float]], share: float) -> None:
+    assert zero_variance_share(torch.tensor(rewards, dtype=torch.float64)) == share

@@ -1,0 +1,101 @@
+"""Which generation serves which optimizer step, by hand and for all shapes."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from posttrain.config.load import load_config
+from posttrain.errors import ConfigError
+from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.schedule import RolloutSchedule, require_within_curriculum
+from rl.rl_runs import WriteRun
+
+SHAPES = st.builds(
+    lambda groups, size, parts, passes: RolloutSchedule(groups * size, size, parts, passes),
+    st.integers(1, 6),
+    st.integers(2, 8),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
+
+
+@pytest.mark.parametrize(
+    ("steps_per_generation", "passes", "prompts", "stride", "parts"),
+    [
+        # Of eight optimizer steps the generation and the part of it that each trains; 8 completions, 4 of each prompt.
+        (1, 1, 2, 1, [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0), (7, 0)]),
+        (2, 1, 4, 2, [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]),
+        (1, 2, 2, 2, [(0, 0), (0, 0), (1, 0), (1, 0), (2, 0), (2, 0), (3, 0), (3, 0)]),
+        (2, 2, 4, 4, [(0, 0), (0, 1), (0, 0), (0, 1), (1, 0), (1, 1), (1, 0), (1, 1)]),
+    ],
+)
+def test_a_generation_serves_its_steps_part_by_part_and_pass_by_pass(
+    steps_per_generation: int, passes: int, prompts: int, stride: int, parts: list[tuple[int, int]]
+) -> None:
+    schedule = RolloutSchedule(8, 4, steps_per_generation, passes)
+    assert (schedule.prompts_per_iteration, schedule.iteration_stride) == (prompts, stride)
+    assert [(schedule.generation_of(step), schedule.part_of(step)) for step in range(8)] == parts
+
+
+@given(SHAPES, st.integers(0, 40))
+def test_every_part_of_a_generation_is_trained_once_in_each_pass(schedule: RolloutSchedule, generation: int) -> None:
+    first = schedule.iteration_of(generation)
+    served = range(first, first + schedule.iteration_stride)
+    assert [schedule.starts_generation(step) for step in served] == [True] + [False] * (len(served) - 1)
+    assert {schedule.generation_of(step) for step in served} == {generation}
+    parts = [schedule.part_of(step) for step in served]
+    assert parts == list(range(schedule.steps_per_generation)) * schedule.passes
+
+
+@given(SHAPES, st.integers(0, 60))
+def test_as_many_generations_are_made_as_begin_before_a_step(schedule: RolloutSchedule, step: int) -> None:
+    assert schedule.generations_until(step) == sum(schedule.starts_generation(each) for each in range(step))
+
+
+@pytest.mark.parametrize(("rows", "nearest"), [(6, "4 or 8"), (3, "4"), (9, "8 or 12")])
+def test_a_step_that_would_cut_a_group_is_refused_with_the_nearest_that_do_not(rows: int, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=rf"training\.rows_per_step: {rows} .*choose {nearest}, or other generations"):
+        RolloutSchedule(rows, 4)
+
+
+def test_what_falls_into_the_middle_of_a_generation_is_refused() -> None:
+    schedule = RolloutSchedule(8, 4, 2, 2)
+    schedule.require_aligned(8, "run.save_every")
+    schedule.require_resumable(4)
+    with pytest.raises(ConfigError, match=r"run\.save_every: 6 falls into the middle .*choose a multiple of 4"):
+        schedule.require_aligned(6, "run.save_every")
+    with pytest.raises(ConfigError, match=r"step 6 lies in the middle .* resume from one of step 4 or 8"):
+        schedule.require_resumable(6)
+
+
+def test_a_dataserver_of_another_shape_is_refused_with_the_numbers_that_fit() -> None:
+    schedule = RolloutSchedule(8, 4, 2, 1)
+    schedule.require_same_shape(4, 2)
+    for prompts, stride in ((2, 2), (4, 1)):
+        with pytest.raises(ConfigError, match="prompts_per_iteration: 4 and iteration_stride: 2"):
+            schedule.require_same_shape(prompts, stride)
+
+
+def test_training_ends_with_the_curriculum_unless_it_may_go_on() -> None:
+    require_within_curriculum(8, 8)
+    require_within_curriculum(9, 8, beyond_last_stage=True)
+    with pytest.raises(ConfigError, match=r"max_steps: 9 is beyond .* ends at 8"):
+        require_within_curriculum(9, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "processes", "told"),
+    [
+        ({}, 3, r"8 is not a multiple of training\.micro_batch_size 4 × 3 processes; choose a multiple of 12"),
+        ({"run": {"save_every": 3}, "rollout": {"iterations": 2}}, 1, r"run\.save_every: 3 falls into the middle"),
+        ({"evaluation": {"every": 3}, "rollout": {"iterations": 2}}, 1, r"evaluation\.every: 3 falls into the middle"),
+    ],
+)
+def test_a_config_whose_numbers_do_not_fit_is_refused(
+    a_run: WriteRun, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], processes: int, told: str
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    with pytest.raises(ConfigError, match=told):
+        RolloutSchedule.of(load_config(a_run(**changes), RLConfig))
