@@ -7,11 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.models.kernels.frozen_head import frozen_head_scores
+from posttrain.models.kernels.frozen_head import frozen_head_scores, rows_at_once
 
 
-def plainly(hidden, weight, bias, labels, temperature):
-    logits = torch.nn.functional.linear(hidden, weight, bias).float() / temperature
+def plainly(hidden, weight, bias, labels, temperatures=None):
+    logits = torch.nn.functional.linear(hidden, weight, bias).float()
+    logits = logits if temperatures is None else logits / temperatures.unsqueeze(-1)
     spread = torch.log_softmax(logits, dim=-1)
     return spread.gather(-1, labels.unsqueeze(-1)).squeeze(-1), -(spread.exp() * spread).sum(-1)
 
@@ -31,7 +32,7 @@ def test_a_temperature_of_2_halves_the_logits_and_once_more_the_slope():
     # W·h / 2 = (0, ln 3): as above, with W₁ twice as large and the slope over 2.
     hidden = torch.ones(1, 1, requires_grad=True)
     weight = torch.tensor([[0.0], [2 * math.log(3)]])
-    logprobs, _ = frozen_head_scores(hidden, weight, None, torch.tensor([1]), 2.0)
+    logprobs, _ = frozen_head_scores(hidden, weight, None, torch.tensor([1]), torch.tensor([2.0]))
     logprobs.sum().backward()
     assert logprobs.item() == pytest.approx(math.log(3 / 4))
     assert hidden.grad is not None and hidden.grad.item() == pytest.approx(math.log(3) / 4)
@@ -39,18 +40,19 @@ def test_a_temperature_of_2_halves_the_logits_and_once_more_the_slope():
 
 @given(
     tokens=st.sampled_from([0, 1, 127, 128, 129, 300]),  # 128 rows are computed at a time
-    temperature=st.sampled_from([1.0, 0.7, 1.3]),
+    hot=st.booleans(),
     biased=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-def test_values_and_gradients_are_those_of_the_plain_formula(tokens, temperature, biased, seed):
+def test_values_and_gradients_are_those_of_the_plain_formula(tokens, hot, biased, seed):
     torch.manual_seed(seed)
     weight, bias = torch.randn(50, 8), torch.randn(50) if biased else None
     labels, factors = torch.randint(0, 50, (tokens,)), torch.randn(tokens)
     one = torch.randn(tokens, 8).requires_grad_()
     other = one.detach().clone().requires_grad_()
-    expected, spread = plainly(one, weight, bias, labels, temperature)
-    found, entropies = frozen_head_scores(other, weight, bias, labels, temperature, entropies=True)
+    temperatures = torch.rand(tokens) + 0.5 if hot else None
+    expected, spread = plainly(one, weight, bias, labels, temperatures)
+    found, entropies = frozen_head_scores(other, weight, bias, labels, temperatures, entropies=True)
     (expected * factors).sum().backward()
     (found * factors).sum().backward()
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -62,12 +64,12 @@ def test_bfloat16_comes_as_close_as_the_plain_formula_in_bfloat16():
     torch.manual_seed(0)
     weight, labels = torch.randn(1000, 64) / 8, torch.randint(0, 1000, (200,))
     exact = torch.randn(200, 64).requires_grad_()
-    expected, _ = plainly(exact, weight, None, labels, 1.0)
+    expected, _ = plainly(exact, weight, None, labels)
     expected.sum().backward()
     errors = []
     for scores in (plainly, frozen_head_scores):
         hidden = exact.detach().bfloat16().requires_grad_()
-        logprobs, _ = scores(hidden, weight.bfloat16(), None, labels, 1.0)
+        logprobs, _ = scores(hidden, weight.bfloat16(), None, labels)
         assert logprobs.dtype is torch.float32
         logprobs.sum().backward()
         errors.append(((logprobs - expected).abs().mean().item(), (hidden.grad - exact.grad).abs().mean().item()))
@@ -81,3 +83,10 @@ def test_without_gradient_nothing_is_kept_for_it():
         logprobs, entropies = frozen_head_scores(torch.ones(2, 4), torch.ones(3, 4), None, torch.tensor([0, 2]))
     assert not logprobs.requires_grad
     assert entropies is None
+
+
+def test_a_device_with_memory_of_its_own_takes_a_gibibyte_of_logits_at_once_and_never_fewer_rows_than_a_cpu():
+    cuda = torch.device("cuda")
+    # 2³⁰ / (12 × 49,152) = 1820.4
+    assert [rows_at_once(cuda, size) for size in (49_152, 2**30)] == [1820, 128]
+    assert rows_at_once(torch.device("cpu"), 49_152) == 128

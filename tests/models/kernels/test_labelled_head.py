@@ -95,8 +95,9 @@ def test_a_frozen_head_is_not_asked_for_logits_at_all(tiny_model):
 @pytest.mark.parametrize("lora", [False, True], ids=["a trained head", "a frozen head"])
 def test_a_temperature_divides_the_logits_and_entropies_are_those_of_the_whole_softmax(tiny_model, lora):
     model = _with(_tied(tiny_model)) if lora else _tied(tiny_model)
-    logits = model(input_ids=INPUTS, use_cache=False).logits[LABELS != N] / 0.7
-    chosen, entropies = LabelledHead(model).scores(model, INPUTS, LABELS, temperature=0.7, entropies=True)
+    temperatures = torch.linspace(0.7, 1.3, int((LABELS != N).sum()))
+    logits = model(input_ids=INPUTS, use_cache=False).logits[LABELS != N] / temperatures.unsqueeze(1)
+    chosen, entropies = LabelledHead(model).scores(model, INPUTS, LABELS, temperatures=temperatures, entropies=True)
     spread = torch.distributions.Categorical(logits=logits)
     torch.testing.assert_close(chosen, spread.log_prob(LABELS[LABELS != N]), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(entropies, spread.entropy(), rtol=1e-5, atol=1e-5)

@@ -50,7 +50,8 @@ def model(tiny_model):
 def scores_and_gradients(model, ask, rows):
     model.zero_grad()
     inputs, labels = batch(rows)
-    chosen, entropies = ask(model, inputs, labels, temperature=0.8, entropies=True)
+    temperatures = torch.linspace(0.7, 1.2, int((labels != IGNORED_LABEL).sum()))
+    chosen, entropies = ask(model, inputs, labels, temperatures=temperatures, entropies=True)
     factors = torch.linspace(-1, 2, len(chosen))
     (chosen * factors).sum().backward()
     gradients = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
@@ -64,7 +65,7 @@ def widths_of(model, ask, rows) -> list[tuple[int, int]]:
         lambda _, given, made: seen.append(tuple(given[0].shape))
     )
     inputs, labels = batch(rows)
-    ask(model, inputs, labels, temperature=1.0, entropies=False)
+    ask(model, inputs, labels)
     handle.remove()
     return seen
 

@@ -43,7 +43,7 @@ class LabelledHead:
         input_ids: torch.Tensor,
         labels: torch.Tensor,
         *,
-        temperature: float = 1.0,
+        temperatures: torch.Tensor | None = None,
         entropies: bool = False,
         **inputs: Any,
     ) -> Scores:
@@ -54,11 +54,11 @@ class LabelledHead:
             input_ids: shape [batch, seq], padded on the right. No attention mask is needed: under causal
                 attention no token sees the padding behind it.
             labels: shape [batch, seq]; `labels[b, t]` is the token that position t has to predict, or -100.
-            temperature: logits are divided by it.
+            temperatures: by which the logits of each labelled token are divided, shape [labelled]; 1 unless given.
             entropies: compute them too, without gradient; None in their place otherwise.
             inputs: what else the model takes.
         """
-        wanted = _Wanted(labels != IGNORED_LABEL, labels, temperature, entropies)
+        wanted = _Wanted(labels != IGNORED_LABEL, labels, temperatures, entropies)
         is_training_pass = torch.is_grad_enabled() and "past_key_values" not in inputs
         with self._asked(wanted), nullcontext() if is_training_pass else as_written(self._model):
             logits = model(input_ids=input_ids, **{"use_cache": False, **inputs}).logits
@@ -94,17 +94,18 @@ class _Wanted:
 
     mask: torch.Tensor
     labels: torch.Tensor
-    temperature: float
+    temperatures: torch.Tensor | None
     entropies: bool
 
     def scores_by(self, head: nn.Linear, hidden: torch.Tensor) -> Scores:
         """From the hidden states where `mask` is true, shape [labelled, width]."""
         labels, hidden = self.labels[self.mask], hidden.to(head.weight.dtype)
-        return frozen_head_scores(hidden, head.weight, head.bias, labels, self.temperature, entropies=self.entropies)
+        return frozen_head_scores(hidden, head.weight, head.bias, labels, self.temperatures, entropies=self.entropies)
 
     def scores_of(self, logits: torch.Tensor) -> Scores:
         """From the logits where `mask` is true, shape [labelled, vocabulary]."""
-        spread = torch.log_softmax(logits.float() / self.temperature, dim=-1)
+        scores = logits.float() if self.temperatures is None else logits.float() / self.temperatures.unsqueeze(-1)
+        spread = torch.log_softmax(scores, dim=-1)
         chosen = spread.gather(-1, self.labels[self.mask].unsqueeze(-1)).squeeze(-1)
         if not self.entropies:
             return chosen, None

@@ -35,10 +35,16 @@ class SharedPrompts:
         self._can_share = _takes_prefixes(model)
 
     def scores(
-        self, model: Any, input_ids: torch.Tensor, labels: torch.Tensor, *, temperature: float, entropies: bool
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        temperatures: torch.Tensor | None = None,
+        entropies: bool = False,
     ) -> Scores:
         """As `LabelledHead.scores`; rows that share a prompt stand next to each other."""
-        options = {"temperature": temperature, "entropies": entropies}
+        options: dict[str, Any] = {"temperatures": temperatures, "entropies": entropies}
         layout = _layout(labels, _shared_by_row(input_ids, labels)) if self._can_share else None
         if layout is None or layout.tokens + _WORTH_IT > input_ids.numel():
             return self._head.scores(model, input_ids, labels, **options)

@@ -1,0 +1,54 @@
+"""What is left of unsloth where there is no CUDA device, and that it refuses what the hf backend refuses."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unsloth_facts import facts
+
+
+@pytest.fixture(scope="module")
+def both(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The facts of the hf backend and of unsloth."""
+    found = {}
+    for backend in ("hf", "unsloth"):
+        folder = tmp_path_factory.mktemp(backend)
+        # Named from outside, as a user may, so that it is seen who reads it.
+        found[backend] = facts(backend, tiny_model, folder, POSTTRAIN_TOOLKIT_CACHE=str(folder / "cache"))
+        found[backend]["folder"] = folder
+    return found
+
+
+def test_on_a_cpu_the_layers_are_those_of_transformers(both: dict[str, Any]) -> None:
+    hf, unsloth = (both[backend]["forwards"] for backend in ("hf", "unsloth"))
+    # It can compute the loss itself, in chunks, which the loop never asks for: it gives it no labels.
+    assert unsloth.pop("LlamaForCausalLM") == "unsloth_zoo/cpu/ops.py"
+    assert unsloth == {name: file for name, file in hf.items() if name != "LlamaForCausalLM"}
+
+
+@pytest.mark.parametrize("wrong", ["4bit", "8bit", "weights", "attention"])
+def test_what_hf_refuses_is_refused_and_not_passed_over(both: dict[str, Any], wrong: str) -> None:
+    hf, unsloth = (both[backend]["refusals"][wrong].replace(str(both[backend]["folder"]), "") for backend in both)
+    assert hf
+    assert unsloth == hf
+    if wrong.endswith("bit"):
+        assert unsloth == f"model.quantization: {wrong} needs a CUDA device; set it to none"
+
+
+def test_an_adapter_on_the_head_is_refused_as_unsloth_would_train_all_of_it(both: dict[str, Any]) -> None:
+    assert both["hf"]["refusals"]["head"] == ""
+    assert both["unsloth"]["refusals"]["head"] == (
+        "lora.target_modules: unsloth puts no adapter on lm_head; name it in lora.modules_to_save, or set "
+        "model.backend to hf"
+    )
+
+
+def test_activations_are_kept_unless_the_config_says_otherwise(both: dict[str, Any]) -> None:
+    assert [both[backend]["recomputes"] for backend in ("hf", "unsloth")] == [False, False]
+
+
+def test_generated_code_goes_to_the_cache(both: dict[str, Any]) -> None:
+    folder = both["unsloth"]["folder"]
+    assert both["unsloth"]["compile_location"] == str(folder / "cache" / "unsloth")
+    assert {file.name for file in folder.iterdir()} == {"cache", "lacking"}
