@@ -1,5 +1,6 @@
 """Make text from users, files and models safe to show in a message or a terminal."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 _LONGEST_FILE_NAME = 1000
@@ -25,3 +26,9 @@ _LONGEST_FAULT = 300
 def clipped(text: str) -> str:
     """The text at a length that a message can hold, and on one line, whatever the data hold."""
     return on_one_line(text[:_LONGEST_FAULT]) + "..." * (len(text) > _LONGEST_FAULT)
+
+
+def first_of(names: Sequence[str], most: int = 5) -> str:
+    """The first few names as a list in a sentence, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,0 +1,77 @@
+"""Import what users write in Python, so that what is wrong with it is told in one message."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from posttrain.errors import ConfigError
+
+_FORMER_PACKAGE = "toolkit"
+
+
+def split_place(place: str) -> tuple[str, str]:
+    """`file.py:Name` in two; ValueError where it has another form."""
+    where, colon, name = place.rpartition(":")
+    if not (colon and where and name.isidentifier()):
+        raise ValueError(f"{place!r} must end with a colon and the name of a function or class, as in grader.py:score")
+    return where, name
+
+
+def find_module_file(place: str) -> Path:
+    """The source file of `package.module:Name`; ConfigError where it has none."""
+    name = split_place(place)[0]
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"there is no module {name!r}: {error}") from None
+    if found is None or not found.has_location or found.origin is None:
+        raise ConfigError(f"there is no module {name!r} with a file of its own")
+    return Path(found.origin)
+
+
+def import_module(name: str) -> ModuleType:
+    find_module_file(f"{name}:module")
+    return _imported(name, lambda: importlib.import_module(name))
+
+
+def import_file(path: Path) -> ModuleType:
+    """The file as a module under a name that no other has. What is installed wins over neighbours of its name."""
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}")
+    name = f"user_code_{blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} is no Python file; its name must end with .py")
+    module, loader = importlib.util.module_from_spec(spec), spec.loader
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    sys.modules[name] = module  # dataclasses and pickle look a class up by its module
+    try:
+        _imported(str(path), lambda: loader.exec_module(module))
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _imported(what: str, action: Callable[[], Any]) -> Any:
+    try:
+        return action()
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.split(".")[0] == _FORMER_PACKAGE:
+            told = f"it imports {error.name}, and that package is called posttrain now; write so, see CHANGELOG.md"
+            raise ConfigError(f"{what} cannot be imported: {told}") from error
+        raise ConfigError(f"{what} cannot be imported: {error_in_words(error)}") from error
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        raise ConfigError(f"{what} cannot be imported: {error_in_words(error)}") from error
+
+
+def error_in_words(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
