@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runs.small_sft import train_sft, write_sft_run
 
 from dpo.dpo_runs import write_run as write_dpo_run
 from posttrain.config.load import load_config
 from rl.rl_runs import train_here
 from rl.rl_runs import write_run as write_rl_run
+from sft.small_sft import train_sft, write_sft_run
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs.small_sft import train_sft
 from typer.testing import CliRunner
 
 from posttrain.cli.runs import main
 from posttrain.inspect.diff import Difference, compare
 from posttrain.inspect.folders import read_run
+from sft.small_sft import train_sft
 
 
 def differences(one: Path, other: Path) -> list[Difference]:

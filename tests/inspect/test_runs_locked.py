@@ -8,7 +8,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from runs.small_sft import train_sft, write_sft_run
 
 from dpo.dpo_runs import write_run as write_dpo_run
 from posttrain.base.locks import ProcessLock, holder_of
@@ -17,6 +16,7 @@ from posttrain.errors import ConfigError
 from rl.rl_runs import folder_of, server_pid, started, wait_for_step
 from rl.rl_runs import write_run as write_rl_run
 from running import BIN
+from sft.small_sft import train_sft, write_sft_run
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 

@@ -145,13 +145,13 @@ def test_data_that_are_gone_are_told_and_the_checkpoints_are_checked_all_the_sam
 
 def test_the_files_of_a_checkpoint_are_measured(sft_run: Path, copy_of: Callable[[Path], Path]):
     run = copy_of(sft_run)
-    (run / "checkpoint-3" / "scheduler.pt").unlink()
+    (run / "checkpoint-3" / "adapter_model.safetensors").unlink()
     optimizer = run / "checkpoint-6" / "optimizer.pt"
     size = optimizer.stat().st_size
     optimizer.write_bytes(optimizer.read_bytes()[:-1])
     (run / "best").write_text("checkpoint-5")
     assert failures(run) == [
-        "checkpoint-3: scheduler.pt is missing",
+        "checkpoint-3: adapter_model.safetensors is missing",
         f"checkpoint-6: optimizer.pt has {size - 1:,} bytes, and had {size:,}",
         "best: it names checkpoint-5, which is not there",
     ]
@@ -223,10 +223,10 @@ def test_a_run_that_is_being_trained_is_said_to_be(sft_run: Path, copy_of: Calla
 def test_the_exit_code_says_whether_all_holds(sft_run: Path, copy_of: Callable[[Path], Path], tmp_path: Path):
     run = copy_of(sft_run)
     assert CliRunner().invoke(main, ["verify", str(run)]).exit_code == 0
-    (run / "checkpoint-3" / "scheduler.pt").unlink()
+    (run / "checkpoint-3" / "adapter_model.safetensors").unlink()
     spoilt = CliRunner().invoke(main, ["verify", str(run)])
     assert spoilt.exit_code == 1
-    assert "fails    checkpoint-3: scheduler.pt is missing\n" in spoilt.stdout
+    assert "fails    checkpoint-3: adapter_model.safetensors is missing\n" in spoilt.stdout
     none = CliRunner().invoke(main, ["verify", str(tmp_path)])
     assert none.exit_code == 2
     assert none.stderr == f"error: there is no run in {tmp_path}: it has no manifest.json; name the folder of a run\n"

@@ -8,9 +8,9 @@ from posttrain.dataserver.schemas import Meta
 from posttrain.inspect.finding import Replay, Report
 from posttrain.inspect.folders import KeptRun
 from posttrain.models.load import choose_backend
-from posttrain.rl.clock import Clock
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.prompt_order import prompt_hash_after
+from posttrain.rl.schedule import RolloutSchedule
 from posttrain.rl.train import run_identity
 
 
@@ -34,18 +34,18 @@ def replay_prompts(run: KeptRun, report: Report) -> Replay:
     identity = _identity(config, loaded.meta)
     if loaded.config.adaptive is not None:
         return Replay(identity, None, "adaptive sampling made it depend on what was graded, which only the journal has")
-    clock = _clock(config, run.manifest["identity"]["processes"])
+    schedule = RolloutSchedule.of(config)
 
-    def sample_ids(row: int) -> list[str]:
-        """Those of the generation that begins with this row."""
-        place = clock.place(row)
-        slots = loaded.sampler.slots(place.iteration, place.slot, clock.prompts_per_generation, "train")
+    def sample_ids(generation: int) -> list[str]:
+        """Those of the prompts of a generation."""
+        iteration = schedule.iteration_of(generation)
+        slots = loaded.sampler.slots(iteration, 0, schedule.prompts_per_iteration, "train")
         return [loaded.samples.sample_id(slot.dataset, slot.index) for slot in slots]
 
     order_hash, steps = OrderHash().state(), []
     for step in range(len(run.steps)):
-        asked = [sample_id for row in clock.generation_starts(step) for sample_id in sample_ids(row)]
-        order_hash = prompt_hash_after(order_hash, asked)
+        if schedule.starts_generation(step):
+            order_hash = prompt_hash_after(order_hash, sample_ids(schedule.generation_of(step)))
         steps.append({"order_hash": order_hash})
     return Replay(identity, steps)
 
@@ -53,16 +53,3 @@ def replay_prompts(run: KeptRun, report: Report) -> Replay:
 def _identity(config: RLConfig, meta: Meta) -> dict[str, object]:
     tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
     return run_identity(config, meta, tokenizer)
-
-
-def _clock(config: RLConfig, processes: int) -> Clock:
-    """That of the run, on as many processes as it had."""
-    training, rollout = config.training, config.rollout
-    return Clock.of_step(
-        training.rows_per_step,
-        training.micro_batch_size,
-        processes,
-        rollout.generations,
-        steps_per_generation=rollout.steps_per_generation,
-        iterations=rollout.iterations,
-    )

@@ -9,7 +9,7 @@ from posttrain.runs.storage_errors import storage_explained
 
 
 @contextmanager
-def guarded_run(run: RunDirectory, *, resume: bool, overwrite: bool) -> Iterator[None]:
+def run_context(run: RunDirectory, *, resume: bool, overwrite: bool) -> Iterator[None]:
     """Own the folder of a run for as long as the block lasts.
 
     Raises:
