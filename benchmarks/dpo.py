@@ -77,6 +77,7 @@ def config(options: argparse.Namespace, folder: Path, reference: str, dtype: str
             "micro_batch_size": options.pairs,
             "learning_rate": RATE,
             "schedule": "constant",
+            "compile": not options.short,  # `auto` would not for so few pairs
         },
     }
     return load_config(measuring.write_config(folder / "dpo.yaml", written), DPOConfig)
@@ -101,33 +102,28 @@ def prepared(settings: Any) -> tuple[Any, Any]:
 
 def train_with_toolkit(options: argparse.Namespace, reference: str, dtype: str = "auto") -> dict[str, Any]:
     """The toolkit's numbers; the reference's cache starts empty."""
-    from posttrain.dpo.build import build_trainer
-    from posttrain.models.backend import TrainingSettings
-    from posttrain.models.load import choose_backend
+    from posttrain.dpo.recipe import DPORecipe
+    from posttrain.dpo.train import open_session
     from posttrain.runs.counters import RunCounters
     from posttrain.runs.directory import RunDirectory
+    from posttrain.runs.metrics import read_metrics
+    from posttrain.runs.resume import ResumePoint
+    from posttrain.train.parallel import connect
 
     with tempfile.TemporaryDirectory() as name:
         settings = config(options, Path(name), reference, dtype)
-        data, _ = prepared(settings)
-        how = TrainingSettings(
-            chatml=True,
-            max_length=options.length,
-            gradient_checkpointing=False,
-            seed=settings.training.seed,
-            compile=not options.short,
-            rows_at_once=options.pairs,
-        )
-        loaded = choose_backend(settings.model).load_for_training(settings.model, settings.lora, settings=how)
-        os.environ["POSTTRAIN_TOOLKIT_CACHE"] = name
-        run = RunDirectory(Path(name, "run"))
-        run.path.mkdir()
-        began = time.perf_counter()
-        trainer = build_trainer(settings, data, loaded, run, RunCounters())
-        before = time.perf_counter() - began
-        seconds = measuring.seconds_of_steps(trainer)
-        trainer.train()
-        return numbers_of(options, trainer, seconds, before / len(data.datasets["pairs"]))
+        run, start = RunDirectory(Path(name, "run")), ResumePoint(None, RunCounters())
+        session, data = open_session(settings, run)
+        with session.model(start, resume=False) as loaded:
+            os.environ["POSTTRAIN_TOOLKIT_CACHE"] = name
+            accelerator = connect()
+            began = time.perf_counter()
+            recipe = DPORecipe(settings, data, loaded, accelerator)
+            before = time.perf_counter() - began
+            session.train(recipe, accelerator, loaded, start)
+        steps = read_metrics(run.metrics)
+    seconds, losses = ([step[name] for step in steps] for name in ("seconds", "loss"))
+    return numbers_of(options, seconds, losses, before / len(data.datasets["pairs"]))
 
 
 def train_with_trl(
@@ -159,7 +155,7 @@ def train_with_trl(
         before = time.perf_counter() - began
         seconds = measuring.seconds_of_steps(trainer)
         trainer.train()
-        return numbers_of(options, trainer, seconds, before / len(rows) if precomputed else 0.0)
+        return numbers_of(options, seconds, measuring.losses_of(trainer), before / len(rows) if precomputed else 0.0)
 
 
 def rows_of_step(data: Any, step: int) -> list[dict[str, list[int]]]:
@@ -197,14 +193,14 @@ def trl_arguments(options: argparse.Namespace, output: str, tuned: bool, precomp
     )
 
 
-def numbers_of(options: argparse.Namespace, trainer: Any, seconds: list[float], before: float) -> dict[str, Any]:
+def numbers_of(options: argparse.Namespace, seconds: list[float], losses: list[float], before: float) -> dict[str, Any]:
     """`before`: seconds per pair that the reference took before training, which are counted once."""
     step = measuring.median_after_warm_up(seconds)
     return {
         "pairs_per_second": options.pairs / step,
         "reference_seconds_per_pair": before,
         "one_epoch_pairs_per_second": 1 / (step / options.pairs + before),
-        "losses": measuring.losses_of(trainer),
+        "losses": losses,
     }
 
 
