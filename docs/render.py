@@ -1,9 +1,13 @@
-"""Writes what is derived from the classes: the reference pages, and the schemas that editors check configs against.
+"""Writes what is derived from the code: the reference pages, the schemas that editors check configs against, and the
+picture of the packages.
 
 python docs/render.py
 """
 
+import ast
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from posttrain.config.reference import render_reference
@@ -49,6 +53,45 @@ Each line of the examples is run as a test. In them ⏎ is a line break, ⇥ a t
 """
 
 
+_LEFT_OUT = {"errors", "base"}
+"""Packages that any other may import."""
+_PICTURE = re.compile(r"(<!-- imports: .*? -->\n).*?(<!-- /imports -->)", re.DOTALL)
+
+
+def package_imports(root: Path) -> dict[str, set[str]]:
+    """Which parts of the package `root` each of its parts imports, at the top of a file or within a function."""
+    found: dict[str, set[str]] = {}
+    for file in sorted(root.rglob("*.py")):
+        part = file.relative_to(root).parts[0].removesuffix(".py")
+        if part == "__init__":
+            continue
+        imported = found.setdefault(part, set())
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{root.name}."):
+                imported.add(node.module.split(".")[1])
+        imported.discard(part)
+    return found
+
+
+def picture(imports: Mapping[str, set[str]]) -> str:
+    """The imports as a Mermaid graph, without those that follow from others."""
+
+    def reached(part: str) -> set[str]:
+        return set().union(*({each} | reached(each) for each in imports[part])) if imports[part] else set()
+
+    lines = []
+    for part in sorted(imports.keys() - _LEFT_OUT):
+        indirect = set().union(*(reached(each) for each in imports[part]))
+        lines += [f"  {part} --> {each}" for each in sorted(imports[part] - indirect - _LEFT_OUT)]
+    return "\n".join(["", "```mermaid", "graph TD", *lines, "```", "", ""])
+
+
+def _architecture() -> str:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = picture(package_imports(ROOT / "src" / "posttrain"))
+    return _PICTURE.sub(lambda found: found[1] + drawn + found[2], page)
+
+
 def rendered() -> dict[Path, str]:
     """Each written file and what it holds."""
     reference = _CONFIGS + render_reference("The config of toolkit-sft", SFTConfig)
@@ -62,6 +105,7 @@ def rendered() -> dict[Path, str]:
     )
     return {
         ROOT / "docs" / "config-reference.md": reference,
+        ROOT / "docs" / "architecture.md": _architecture(),
         ROOT / "docs" / "graders.md": _GRADERS + render_catalogue(),
         ROOT / "configs" / "sft" / "schema.json": json_schema(SFTConfig),
         ROOT / "configs" / "dpo" / "schema.json": json_schema(DPOConfig),

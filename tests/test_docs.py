@@ -1,5 +1,6 @@
-"""The pages that are written from the code are what the code says now."""
+"""The pages that are written from the code are what the code says now, and what pages name is there."""
 
+import re
 import runpy
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.sft.config import SFTConfig
 
 ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+# What a page of commands makes of a user's own files, or of other projects'.
+NOT_OURS = {"graders.py", "grader.py", "objective.py", "file.py"}
 
 
 def test_the_written_pages_are_up_to_date():
@@ -32,3 +36,48 @@ def test_every_key_has_a_sentence():
     assert undocumented_fields(SFTConfig) == []
     # The type of a grader is the heading of its section.
     assert [field for field in undocumented_fields(DataserverConfig) if not field.endswith(".type")] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_files_that_a_page_names_are_there(page: Path):
+    text = page.read_text(encoding="utf-8")
+    files = set(re.findall(r"`([\w./-]+\.py)(?:::\w+)?`", text)) - NOT_OURS
+    known = (ROOT, ROOT / "src" / "posttrain", ROOT / "tests", ROOT / "docs", page.parent)
+    missing = [file for file in files if "NAME" not in file and not any((folder / file).is_file() for folder in known)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_links_of_a_page_lead_somewhere(page: Path):
+    links = re.findall(r"\]\(([^)#\s]*)(?:#([\w-]+))?\)", page.read_text(encoding="utf-8"))
+    for target, anchor in links:
+        if target.startswith("http"):
+            continue
+        path = page.parent / target if target else page
+        assert path.exists(), target
+        if anchor and path.suffix == ".md":
+            assert anchor in anchors(path), f"{target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings: in small letters, with hyphens for blanks, and without punctuation."""
+    found: set[str] = set()
+    for title in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        anchor = re.sub(r"[^\w\s-]", "", title.lower()).strip().replace(" ", "-")
+        number = sum(1 for each in found if re.fullmatch(rf"{re.escape(anchor)}(-\d+)?", each))
+        found.add(f"{anchor}-{number}" if number else anchor)
+    return found
+
+
+def test_how_to_add_something_is_said_in_fifteen_lines_and_a_decision_in_forty():
+    for folder, most in (("how-to-add", 15), ("decisions", 40)):
+        pages = sorted((ROOT / "docs" / folder).glob("*.md"))
+        assert len(pages) >= 4
+        assert [page.name for page in pages if len(page.read_text(encoding="utf-8").splitlines()) > most] == []
+
+
+def test_every_package_has_its_row_in_the_architecture():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = [cell for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for cell in re.findall(r"`(\w+)`", row)]
+    parts = {each.name.removesuffix(".py") for each in (ROOT / "src" / "posttrain").glob("[!_]*")}
+    assert sorted(rows) == sorted(parts)

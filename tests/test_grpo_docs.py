@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from posttrain.rl.clock import Clock
-from posttrain.rl.presets import PRESETS
+from posttrain.config.load import load_config
+from posttrain.errors import ConfigError
+from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.presets import PRESETS, resolve_objective
+from posttrain.rl.schedule import RolloutSchedule
+from posttrain.rl.user_functions import check_user_functions
 from running import BIN
 from test_dataserver_docs import blocks
 
@@ -34,7 +38,7 @@ def table(heading: str) -> list[list[str]]:
 @pytest.fixture
 def folder(tmp_path: Path, tiny_model: Path) -> Path:
     """The page's two configs, with a model and numbers that a test has time for."""
-    trainer, dataserver = (yaml.safe_load(block) for block in blocks(PAGE, "yaml"))
+    trainer, dataserver, *_ = (yaml.safe_load(block) for block in blocks(PAGE, "yaml"))
     trainer["model"] = {"name": str(tiny_model)}
     trainer["rollout"]["max_new_tokens"] = 8
     trainer["evaluation"]["max_new_tokens"] = 8
@@ -60,17 +64,19 @@ def test_the_commands_run_one_after_another(folder: Path) -> None:
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
-def test_the_table_of_the_clock_is_what_the_clock_says() -> None:
-    for cells in table("The clock"):
-        p, w, g, ga, spg, mu, prompts, served = map(int, cells[:8])
-        clock = Clock(p, w, g, ga, spg, mu)
-        assert (clock.prompts_per_generation, clock.micro_steps_per_generation) == (prompts, served)
-        steps = [int(step) for step in cells[8].rstrip(" …").split(", ")]
-        assert [clock.iteration_of(generation) for generation in range(len(steps))] == steps
-        wanted = f"`prompts_per_iteration: {clock.prompts_per_iteration}`"
-        if clock.iteration_stride > 1:
-            wanted += f", `iteration_stride: {clock.iteration_stride}`"
-        assert cells[9] == wanted
+def test_the_table_of_generations_is_what_the_schedule_says() -> None:
+    rows = table("Generations and steps")
+    assert len(rows) == 4
+    for cells in rows:
+        size, group, steps_per_generation, passes, prompts = map(int, cells[:5])
+        schedule = RolloutSchedule(size, group, steps_per_generation, passes)
+        assert schedule.prompts_per_iteration == prompts
+        made = [int(step) for step in cells[5].rstrip(" …").split(", ")]
+        assert [schedule.iteration_of(generation) for generation in range(len(made))] == made
+        wanted = f"`prompts_per_iteration: {schedule.prompts_per_iteration}`"
+        if schedule.iteration_stride > 1:
+            wanted += f", `iteration_stride: {schedule.iteration_stride}`"
+        assert cells[6] == wanted
 
 
 def test_the_table_of_algorithms_is_that_of_the_presets() -> None:
@@ -78,13 +84,36 @@ def test_the_table_of_algorithms_is_that_of_the_presets() -> None:
 
     assert list(rows) == list(PRESETS)
     for name, preset in PRESETS.items():
-        _, paper, _, ratio, scale, beta, clip, _ = rows[name]
+        _, paper, *cells, _ = rows[name]
+        aggregation, ratio, baseline, scale, beta, clip = (cell.strip("`") for cell in cells)
         objective = preset.objective
         assert paper == preset.paper
-        assert ratio == {"token": "token", "sequence": "completion"}[objective.importance_sampling_level]
-        assert scale == objective.scale_rewards
+        assert aggregation == objective.aggregation
+        assert ratio == objective.importance_sampling_level
+        assert (baseline, scale) == (objective.baseline, objective.scale_rewards)
         assert float(beta) == objective.beta
-        if name == "cispo":
+        if objective.policy_loss == "cispo":
             assert clip == f"ratio up to {objective.epsilon_high:g}"
         else:
             assert [float(each) for each in clip.split(", ")] == [objective.epsilon, objective.epsilon_high]
+
+
+def test_the_estimator_that_is_called_the_default_is_that_of_every_preset() -> None:
+    (default,) = re.findall(r"^\| `(\w+)` \(default\) \|", PAGE, re.MULTILINE)
+    assert {preset.objective.kl_estimator for preset in PRESETS.values()} == {default}
+
+
+def test_the_functions_of_one_s_own_do_what_they_must(folder: Path) -> None:
+    (code,) = blocks(PAGE, "python")
+    config = yaml.safe_load((folder / "grpo.yaml").read_text())
+    config.update(yaml.safe_load(blocks(PAGE, "yaml")[2]))
+    (folder / "own.yaml").write_text(yaml.safe_dump(config))
+    (folder / "objective.py").write_text(code)
+    objective = resolve_objective(config["algorithm"], load_config(folder / "own.yaml", RLConfig).objective)
+    check_user_functions(objective)
+
+    (folder / "objective.py").write_text(code.replace("inputs.logprobs", "inputs.logprob", 1))
+    with pytest.raises(ConfigError) as failed:
+        check_user_functions(objective)
+    (said,) = [block.strip() for block in blocks(PAGE, "") if block.startswith("error: ")]
+    assert said.replace("/home/me", str(folder)) == f"error: {failed.value}"
