@@ -176,7 +176,10 @@ def test_the_template_names_every_key_of_every_section(template: Path, model: ty
 def _alternative(text: str, place: str) -> list[str]:
     """The keys of what a comment offers in the place of a section, such as `method (type: ipo)`, and of its parts."""
     tag = re.search(r"\((type: \w+)\)", place)
-    block = tag and re.search(rf"(?:^ *#   .*\n)*^ *#   {tag[1]}\b.*\n(?:^ *#   .*\n)*", text, re.MULTILINE)
+    if tag:
+        block = re.search(rf"(?:^ *#   .*\n)*^ *#   {tag[1]}\b.*\n(?:^ *#   .*\n)*", text, re.MULTILINE)
+    else:  # a section that is null has its keys below it
+        block = re.search(rf"^ *{place.rpartition('.')[2]}: null\n(?:^ *#   .*\n)+", text, re.MULTILINE)
     return re.findall(r"^ *# +(\w+):", block[0], re.MULTILINE) if block else []
 
 

@@ -1,4 +1,4 @@
-"""What a backend makes of the trainers, told as JSON by a process of its own: unsloth rewrites classes of its process.
+"""What a backend makes of a model, told as JSON by a process of its own: unsloth rewrites classes of its process.
 
 Run as a script: `unsloth_facts.py BACKEND MODEL FOLDER`, where FOLDER is empty and gets the runs' files.
 """
@@ -31,81 +31,19 @@ def facts(backend: str, model: Path, folder: Path, **environment: str) -> dict[s
 
 
 def _facts(backend: str, model: Path, folder: Path) -> dict[str, Any]:
+    from posttrain.config.sections.lora import LoraConfig
     from posttrain.config.sections.model import ModelConfig
     from posttrain.models.load import choose_backend
 
     config = ModelConfig(name=str(model), backend=backend, dtype="float32")  # pyright: ignore[reportArgumentType]
     chosen = choose_backend(config)  # before the helpers below import what it rewrites
-    trainers = {
-        "sft": _sft_trainer(config, folder / "sft"),
-        "dpo": _dpo_trainer(config, folder / "dpo"),
-        "grpo": _grpo_trainer(config, folder / "grpo"),
-    }
+    loaded = chosen.load_for_training(config, LoraConfig(r=4), settings=_settings())
     return {
-        "arguments": {name: _plain(trainer.args.to_dict()) for name, trainer in trainers.items()},
-        "bases": {name: _bases(trainer) for name, trainer in trainers.items()},
-        "methods": {name: _methods(trainer) for name, trainer in trainers.items()},
-        "forwards": {name: _forwards(trainer.model) for name, trainer in trainers.items()},
+        "forwards": _forwards(loaded.model),
         "refusals": _refusals(chosen, config, folder),
         "recomputes": chosen.load_for_training(config, None, settings=_settings()).model.is_gradient_checkpointing,
         "compile_location": _compile_location(backend),
     }
-
-
-def _sft_trainer(config: Any, folder: Path) -> Any:
-    import yaml
-
-    from posttrain.config.load import load_config
-    from posttrain.models.load import choose_backend
-    from posttrain.runs.counters import RunCounters
-    from posttrain.runs.directory import RunDirectory
-    from posttrain.sft.build import build_trainer
-    from posttrain.sft.config import SFTConfig
-    from posttrain.sft.data import prepare_data
-
-    folder.mkdir()
-    (folder / "a.jsonl").write_text('{"prompt": "Say one", "completion": "one"}\n' * 4)
-    described = {
-        "model": config.model_dump(mode="json"),
-        "datasets": {"a": {"path": "a.jsonl"}},
-        "stages": [{"name": "one", "until_step": 3, "mix": {"a": 1}}],
-    }
-    (folder / "run.yaml").write_text(yaml.safe_dump(described))
-    settings = load_config(folder / "run.yaml", SFTConfig)
-    backend = choose_backend(settings.model)
-    data = prepare_data(settings, backend.load_tokenizer(settings.model, chatml=True), lambda line: None)
-    loaded = backend.load_for_training(settings.model, settings.lora, settings=_settings())
-    return build_trainer(settings, data, loaded, RunDirectory(folder / "runs" / "run"), RunCounters())
-
-
-def _dpo_trainer(config: Any, folder: Path) -> Any:
-    from dpo.dpo_runs import build, write_run
-
-    folder.mkdir()
-    return build(write_run(folder, Path(config.name), model=config.model_dump(mode="json"))).trainer
-
-
-def _grpo_trainer(config: Any, folder: Path) -> Any:
-    from rl.rl_runs import write_run
-    from rl.rl_trainers import WrittenServer, a_trainer
-
-    path = write_run(folder, Path(config.name), evaluation=None, model={"backend": config.backend})
-    return a_trainer(path, WrittenServer())
-
-
-def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(arguments, default=str))
-
-
-def _bases(trainer: Any) -> list[str]:
-    """Where the classes of the trainer stand in files, ours first."""
-    return [f"{_file(each)}:{each.__qualname__}" for each in type(trainer).__mro__ if each.__module__ != "builtins"]
-
-
-def _methods(trainer: Any) -> dict[str, str]:
-    """The file that the code of a trainer's steps is in, inside any wrapper."""
-    names = ("train", "_inner_training_loop", "training_step", "compute_loss", "create_optimizer", "log")
-    return {name: _file(getattr(type(trainer), name)) for name in names}
 
 
 def _forwards(model: Any) -> dict[str, str]:

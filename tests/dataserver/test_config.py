@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 import yaml
-from dataserver_cases import make_config
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from dataserver.dataserver_cases import make_config
 from posttrain.config.dump import to_yaml
 from posttrain.config.load import load_config
 from posttrain.dataserver.config.dataserver import DataserverConfig, RLStageConfig, strided_stages

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dataserver_cases import make_config, questions, write_rows
 
+from dataserver.dataserver_cases import make_config, questions, write_rows
 from posttrain.dataserver.data.loading import load_datasets
 from posttrain.dataserver.data.samples import Samples
 from posttrain.dataserver.data.sampling import Sampler, split_rows

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dataserver_cases import make_config, questions, write_rows
 
+from dataserver.dataserver_cases import make_config, questions, write_rows
 from posttrain.config.load import load_config
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.data.loading import load_datasets

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from dataserver_cases import questions, write_rows
 from typer.testing import CliRunner
 
 from cli.refusals import contents
+from dataserver.dataserver_cases import questions, write_rows
 from posttrain.cli.rl_dataserver import main
 from posttrain.config.load import load_config
 from posttrain.dataserver.config.dataserver import DataserverConfig

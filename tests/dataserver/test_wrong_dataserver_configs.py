@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from dataserver_cases import questions, write_rows
 from typer.testing import CliRunner
 
 from cli.refusals import contents, the_one_error
+from dataserver.dataserver_cases import questions, write_rows
 from posttrain.cli.rl_dataserver import main
 
 RIGHT = """\

@@ -20,7 +20,7 @@ THOROUGH = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 # They hold times, and paths and names of this very run.
-_OF_ONE_RUN = ("config.yaml", "dataserver.json", "manifest.json", "trainer_state.json", "training_args.bin")
+_OF_ONE_RUN = ("config.yaml", "dataserver.json", "manifest.json")
 _TIMES = frozenset({"directory", "seconds", "tokens_per_second", "peak_memory_gib"})
 
 
@@ -63,8 +63,8 @@ def require_same_runs(run: Path, other: Path, *, interrupted: bool = False) -> N
 def _compared(folder: Path) -> dict[str, Any]:
     """What is in a run's folder, hidden or not, by its path; for what differs from run to run, that it is there."""
     found = {str(path.relative_to(folder)): _content(path) for path in folder.rglob("*")}
-    # Where the trainer has trained to the end, and not only been resumed after it, there is its own folder, empty.
-    return {name: content for name, content in found.items() if name not in (".trainer", ".trainer/README.md")}
+    # Where a checkpoint was written, and not only resumed after the last one, there is the folder it was in, empty.
+    return {name: content for name, content in found.items() if name != ".trainer"}
 
 
 def _content(path: Path) -> Any:
@@ -72,8 +72,12 @@ def _content(path: Path) -> Any:
         return None
     if path.name in ("result.json", "toolkit_state.json"):
         told = json.loads(path.read_text())
-        return {key: value for key, value in told.get("counters", told).items() if key not in _TIMES}
+        return {**_without_times(told), "counters": _without_times(told.get("counters", {}))}
     return path.read_bytes()
+
+
+def _without_times(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in _TIMES}
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:

@@ -69,7 +69,7 @@ FULL = {
     "the first line of metrics": Happening("write runs/run/metrics.jsonl", 1, "disk full"),
     "the first file of a checkpoint": Happening("mkdir runs/run/.trainer/checkpoint-N", 2, "disk full"),
     "the last file of a checkpoint": Happening(
-        "write runs/run/.trainer/checkpoint-N/trainer_state.json", 1, "disk full"
+        "write runs/run/.trainer/checkpoint-N/.toolkit_state.json.tmp", 1, "disk full"
     ),
     "a pointer": Happening("write runs/run/.latest.tmp", 2, "disk full"),
     "the export": Happening("write runs/run/.adapter_model.safetensors.tmp", 1, "disk full"),

@@ -50,7 +50,7 @@ def test_a_signal_ends_a_run_after_the_step_under_way(
 
 
 # The second one comes while a checkpoint is written, which is the run's second if it is not the one that was asked for.
-AT_ONCE = Happening("write runs/run/.trainer/checkpoint-N/trainer_state.json", 2, "SIGINT")
+AT_ONCE = Happening("write runs/run/.trainer/checkpoint-N/.toolkit_state.json.tmp", 2, "SIGINT")
 
 
 def test_a_second_signal_ends_a_run_at_once_and_leaves_the_earlier_checkpoints_whole(

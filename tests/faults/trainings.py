@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import assume
-from runs.small_sft import write_sft_run
 
 from dpo.dpo_runs import TRAINING
 from dpo.dpo_runs import write_run as write_dpo_run
 from faults.forked import After, Ended, ForkedCommands, Happening
 from rl.rl_runs import write_run as write_rl_run
+from sft.small_sft import write_sft_run
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """The page on several processes shows commands that run, and words that the commands say."""
 
-import re
 import shlex
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from dpo.dpo_runs import write_run as write_dpo
 from posttrain.errors import ConfigError, RunError
 from posttrain.runs.lost_ranks import ranks_explained
 from posttrain.runs.manifest import require_same_run
-from posttrain.train.sharding import launched_as, require_whole_model
+from posttrain.train.parallel import require_unsharded
 from ranks.rank_runs import run, write_sft
 from rl.rl_runs import write_run as write_rl
 from test_dataserver_docs import blocks
@@ -50,7 +49,7 @@ def test_the_refusals_are_what_the_commands_say(monkeypatch: pytest.MonkeyPatch)
     assert f"error: {' '.join(str(other_count.value).split())}" in SAID
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with pytest.raises(ConfigError) as sharded:
-        require_whole_model("toolkit-sft")
+        require_unsharded("toolkit-sft")
     assert f"error: {sharded.value}" in SAID
 
 
@@ -63,10 +62,3 @@ def test_the_message_of_a_process_that_lost_another_is_that_of_the_code(
     with with_a_checkpoint(tmp_path, step=8) as directory, pytest.raises(RunError) as lost, ranks_explained(directory):
         raise RuntimeError(CLOSED)
     assert f"error: {lost.value}" in SAID
-
-
-def test_a_launch_by_deepspeed_is_told_as_the_page_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    [shown] = re.findall(r"^  processes: (.*) → 2$", PAGE, re.MULTILINE)
-    assert shown == launched_as()

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 from canaries import SECRETS, files_below, leaks, watched
-from runs.small_sft import write_sft_run
 from secret_services import echoing_app
 
 from dataserver.graders.services import serving_app
 from running import BIN
+from sft.small_sft import write_sft_run
 
 LONG = [pytest.param(way, marks=pytest.mark.long) for way in ("header/500", "deep/403", "garbage/200")]
 

@@ -8,12 +8,12 @@ import psutil
 import pytest
 import yaml
 from canaries import SECRETS, Watched, Watcher, files_below, leaks, watched
-from runs.small_sft import write_sft_run
 from secret_services import strict_services
 
 from dataserver.serving import Server, serving
 from rl.rl_runs import write_run
 from running import BIN
+from sft.small_sft import write_sft_run
 
 TOKEN = SECRETS["DATASERVER_TOKEN"]
 
@@ -39,7 +39,7 @@ def test_fine_tuning_leaves_no_secret(sft: tuple[Path, Watched]) -> None:
     run = folder / "runs" / "sft"
     kept = {path.name for path in run.rglob("*")}
 
-    assert {"config.yaml", "manifest.json", "metrics.jsonl", "result.json", "optimizer.pt", "training_args.bin"} < kept
+    assert {"config.yaml", "manifest.json", "metrics.jsonl", "result.json", "optimizer.pt", "toolkit_state.json"} < kept
     assert {"adapter_model.safetensors", "README.md", "tensorboard"} < kept
     assert clean(folder, ended) == []
 

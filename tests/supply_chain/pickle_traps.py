@@ -50,10 +50,11 @@ def array_pickle(sprung: Path) -> bytes:
 KINDS = {"plain": plain_pickle, "torch": torch_pickle, "old torch": old_torch_pickle, "array": array_pickle}
 
 
-def opcodes(content: bytes) -> set[str]:
-    """The names of the opcodes of a pickle, or of that in a zip file of torch."""
-    if zipfile.is_zipfile(io.BytesIO(content)):
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            (name,) = [name for name in archive.namelist() if name.endswith("data.pkl")]
-            content = archive.read(name)
-    return {opcode.name for opcode, _, _ in pickletools.genops(content)}
+def names(content: bytes) -> set[str]:
+    """What the pickle in a zip file of torch names, each as module and name, to call it or to build with it."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("data.pkl")]
+        content = archive.read(name)
+    found = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(content)]
+    assert "STACK_GLOBAL" not in dict(found), "its names stand elsewhere"
+    return {argument for opcode, argument in found if opcode == "GLOBAL"}

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from pickle_traps import KINDS, opcodes, torch_pickle
-from runs.small_sft import train_sft, write_sft_run
+from pickle_traps import KINDS, names, torch_pickle
 
 from posttrain.errors import ModelError, ToolkitError
 from posttrain.runs.checkpoints import STATE_FILE
 from posttrain.runs.recorded_files import record_files
+from sft.small_sft import train_sft, write_sft_run
 
-READ_ON_RESUME = ["optimizer.pt", "scheduler.pt", "rng_state.pth", "pytorch_model.bin"]
+# By the file that a pickle takes the place of: what the pickle is called.
+READ_ON_RESUME = {"optimizer.pt": "optimizer.pt", "adapter_model.safetensors": "adapter_model.bin"}
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +36,12 @@ class Copy:
     def checkpoint(self) -> Path:
         return self.runs / "sft" / "checkpoint-3"
 
-    def set_trap(self, name: str, content: bytes) -> None:
-        """Put a file in the place of one of the checkpoint, and make the record of its digests fit."""
+    def set_trap(self, name: str, content: bytes, *, replaced: str | None = None) -> None:
+        """Put a file into the checkpoint, in the place of another, and make the record of its digests fit."""
         state = self.checkpoint / STATE_FILE
         recorded = json.loads(state.read_text())
         state.unlink()
+        (self.checkpoint / (replaced or name)).unlink(missing_ok=True)
         (self.checkpoint / name).write_bytes(content)
         state.write_text(json.dumps({**recorded, "files": record_files(self.checkpoint)}))
 
@@ -55,12 +57,12 @@ def run(half_a_run: Path, tmp_path: Path) -> Copy:
 
 
 @pytest.mark.parametrize("kind", ["plain", "torch", "old torch"])
-@pytest.mark.parametrize("name", READ_ON_RESUME)
+@pytest.mark.parametrize("replaced", READ_ON_RESUME)
 def test_a_pickle_in_a_checkpoint_ends_the_resume_and_is_not_run(
-    run: Copy, tmp_path: Path, name: str, kind: str
+    run: Copy, tmp_path: Path, replaced: str, kind: str
 ) -> None:
     sprung = tmp_path / "sprung"
-    run.set_trap(name, KINDS[kind](sprung))
+    run.set_trap(READ_ON_RESUME[replaced], KINDS[kind](sprung), replaced=replaced)
 
     with pytest.raises(ModelError, match=r"checkpoint-3 is not as this toolkit writes checkpoints"):
         run.resume()
@@ -68,7 +70,21 @@ def test_a_pickle_in_a_checkpoint_ends_the_resume_and_is_not_run(
     assert not sprung.exists()
 
 
-@pytest.mark.parametrize("name", ["training_args.bin", "tokenizer.pkl", "extra.pt"])
+def test_a_pickle_in_the_place_of_whole_weights_ends_the_resume_and_is_not_run(
+    tmp_path: Path, tiny_model: Path
+) -> None:
+    config = write_sft_run(tmp_path, tiny_model, lora=None)
+    train_sft(config, "sft", "training.max_steps=3", "training.schedule=constant")
+    whole, sprung = Copy(config, tmp_path / "runs"), tmp_path / "sprung"
+    whole.set_trap("pytorch_model.bin", torch_pickle(sprung), replaced="model.safetensors")
+
+    with pytest.raises(ModelError, match=r"checkpoint-3 is not as this toolkit writes checkpoints"):
+        whole.resume()
+
+    assert not sprung.exists()
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "adapter_model.bin", "tokenizer.pkl", "extra.pt"])
 def test_a_pickle_that_nothing_needs_is_left_alone(run: Copy, tmp_path: Path, name: str) -> None:
     sprung = tmp_path / "sprung"
     run.set_trap(name, torch_pickle(sprung))
@@ -81,9 +97,9 @@ def test_a_pickle_that_nothing_needs_is_left_alone(run: Copy, tmp_path: Path, na
 
 def test_a_swapped_file_is_noticed_by_its_digest(run: Copy, tmp_path: Path) -> None:
     sprung = tmp_path / "sprung"
-    (run.checkpoint / "rng_state.pth").write_bytes(torch_pickle(sprung))
+    (run.checkpoint / "optimizer.pt").write_bytes(torch_pickle(sprung))
 
-    with pytest.raises(ToolkitError, match=r"rng_state\.pth"):
+    with pytest.raises(ToolkitError, match=r"optimizer\.pt"):
         run.resume()
 
     assert not sprung.exists()
@@ -98,7 +114,14 @@ def test_what_a_run_exports_is_no_pickle(half_a_run: Path) -> None:
 
 
 def test_what_a_resume_reads_holds_numbers_and_tensors_alone(half_a_run: Path) -> None:
-    """No opcode that could call anything but what torch rebuilds its tensors with."""
+    """It names nothing that could be called but what torch rebuilds its tensors with."""
     checkpoint = half_a_run.parent / "runs" / "sft" / "checkpoint-3"
 
-    assert "REDUCE" not in opcodes((checkpoint / "scheduler.pt").read_bytes())
+    assert [path.name for path in checkpoint.iterdir() if path.suffix in {".bin", ".pt", ".pth", ".pkl"}] == [
+        "optimizer.pt"
+    ]
+    assert names((checkpoint / "optimizer.pt").read_bytes()) == {
+        "torch._utils _rebuild_tensor_v2",
+        "torch FloatStorage",
+        "collections OrderedDict",
+    }

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pickle_traps import KINDS, array_pickle, plain_pickle, torch_pickle
-from runs.small_sft import write_sft_run
 
 from dataserver.serving import a_config
 from dpo.dpo_runs import write_run as write_dpo_run
@@ -21,6 +20,7 @@ from posttrain.models.load import choose_backend
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import SFTData, prepare_data
 from running import BIN
+from sft.small_sft import write_sft_run
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from pickle_traps import KINDS, torch_pickle
-from runs.small_sft import write_sft_run
 
 from cli.refusals import the_one_error
 from posttrain.config.sections.model import ModelConfig
@@ -20,6 +19,7 @@ from posttrain.errors import ModelError
 from posttrain.models.hf import HfBackend, with_adapter
 from posttrain.models.location import locate_model
 from running import BIN
+from sft.small_sft import write_sft_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

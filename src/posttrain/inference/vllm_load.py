@@ -88,7 +88,7 @@ def start_vllm(folder: Path, options: VllmOptions) -> Any:
         from vllm import EngineArgs, LLMEngine  # pyright: ignore[reportMissingImports]
         from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
-        # vLLM reads its level at its first import, which may have been another's, such as TRL's.
+        # vLLM reads its level at its first import, which may have been another's.
         logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
         arguments = EngineArgs(
             model=str(folder),

@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
-from dataserver_cases import load, make_config, questions, write_rows
 
+from dataserver.dataserver_cases import load, make_config, questions, write_rows
 from posttrain.dataserver.data.loading import load_datasets
 from posttrain.errors import DataError
 

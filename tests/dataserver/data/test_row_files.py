@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dataserver_cases import load, make_config, questions, write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataserver.dataserver_cases import load, make_config, questions, write_rows
 from posttrain.base.cache import cache_dir
 from posttrain.dataserver.data.loading import load_datasets
 from posttrain.dataserver.data.row_files import FileRows, RowFault, RowWriter

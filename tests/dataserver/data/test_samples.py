@@ -1,10 +1,10 @@
 """A sample id names a row and its content; the gold answer never leaves the server."""
 
 import pytest
-from dataserver_cases import make_config, write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataserver.dataserver_cases import make_config, write_rows
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.data.loading import load_datasets
 from posttrain.dataserver.data.samples import Samples

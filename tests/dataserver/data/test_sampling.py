@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dataserver_cases import make_config
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataserver.dataserver_cases import make_config
 from posttrain.data.curriculum.permutation import permute, round_keys
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.data.sampling import Sampler, Sides, Slot

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from dataserver_cases import make_config, questions, write_rows
 
+from dataserver.dataserver_cases import make_config, questions, write_rows
 from posttrain.base.cache import cache_dir
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.grading.golds import check_golds

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from dataserver_cases import make_config
-
+from dataserver.dataserver_cases import make_config
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.description import describe
 from posttrain.dataserver.graders.contains import Contains

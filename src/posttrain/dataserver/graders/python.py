@@ -8,11 +8,12 @@ from typing import ClassVar, Literal
 from pydantic import ConfigDict, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from posttrain.base.files import require_file
+from posttrain.base.user_code import find_module_file, split_place
 from posttrain.config.strict import resolve_path
 from posttrain.dataserver.graders.base import Grader, Score, checked_score
 from posttrain.dataserver.graders.remote import require_no_secret
 from posttrain.dataserver.graders.text.completions import GradeInput
-from posttrain.dataserver.graders.user_code import find_module_file, load_scorer, split_place
+from posttrain.dataserver.graders.user_code import load_scorer
 
 
 class PythonGrader(Grader):
