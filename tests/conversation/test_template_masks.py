@@ -10,7 +10,7 @@ from posttrain.conversation.chatml import render, render_prompt, text
 from posttrain.conversation.hf_encoder import HfTextEncoder
 from posttrain.conversation.masks import encode_segments
 from posttrain.conversation.messages import Conversation, Message, ToolCall
-from posttrain.conversation.templates import template_messages, template_row
+from posttrain.conversation.templates import Markers, template_messages, template_row
 from posttrain.errors import DataError
 
 TALK = Conversation(
@@ -98,6 +98,64 @@ def test_a_prompt_longer_than_the_answered_conversation_is_refused_not_trained()
 def test_an_answer_without_a_prompt_is_refused():
     with pytest.raises(DataError, match=r"messages\[0\]"):
         template_row(Conversation((Message("assistant", "A"),)), letters, end_ids=())
+
+
+def closing(messages, add_generation_prompt):
+    """The same, with a `$` behind a conversation that asks for nothing."""
+    return letters(messages, add_generation_prompt) + [ord("$")] * (not add_generation_prompt)
+
+
+def markers(pattern):
+    """Encloses the letters above the first `T` to the next blank of the pattern, and so on."""
+
+    def marked(messages, ids):
+        assert ids == closing(messages, False)
+        return [letter == "T" for letter in pattern.ljust(len(ids))[: len(ids)]]
+
+    return Markers(marked, lambda ids: "".join(map(chr, ids)))
+
+
+# With their newlines as `/`: the answers' headers are marked too, as some templates do.
+WRITTEN = "s:Be kind.;/u:A;/a:B;/u:C;/a:D/;/$"
+MARKED = "                 TTTTT     TTTTTTT"
+TRAINED = "                   TT        TTT  "
+
+
+def test_markers_give_the_mask_where_prefixes_do_not_agree():
+    assert "".join(map(chr, closing(template_messages(TALK), False))).replace("\n", "/") == WRITTEN
+    with pytest.raises(DataError, match=r"up to messages\[2\] and the whole one differ"):
+        template_row(TALK, closing, end_ids={ord(";")})
+    row = template_row(TALK, closing, end_ids={ord(";")}, markers=markers(MARKED))
+    assert trained_letters(row) == "B;D\n;"
+    assert "".join("T" if flag else " " for flag in row.trained) == TRAINED
+    last = template_row(TALK, closing, end_ids={ord(";")}, markers=markers(MARKED), train_on="last")
+    assert trained_letters(last) == "D\n;"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "",
+        "                 TTT       TTTTTTT",  # the end of the answer's turn is not marked
+        "                 TT TT     TTTTTTT",  # its first letter is not
+        "                 TTTTTTTTTTTTTTTTT",  # drawn out over what the user says next
+    ],
+)
+def test_markers_that_do_not_enclose_an_answer_and_its_end_are_not_relied_on(pattern):
+    with pytest.raises(DataError, match=r"up to messages\[2\] and the whole one differ"):
+        template_row(TALK, closing, end_ids={ord(";")}, markers=markers(pattern))
+
+
+def test_an_answer_that_markers_do_not_enclose_whole_is_not_trained_in_part():
+    talk = Conversation((*TALK.messages[:2], replace(TALK.messages[2], content="why B"), *TALK.messages[3:]))
+
+    def forgetful(messages, add_generation_prompt):
+        older = [{**m, "content": m["content"].removeprefix("why ")} for m in messages[:-1]]
+        return closing([*older, messages[-1]], add_generation_prompt)
+
+    enclosed = Markers(lambda messages, ids: [letter == "T" for letter in MARKED.ljust(len(ids))], lambda ids: "B;")
+    with pytest.raises(DataError, match=r"up to messages\[2\] and the whole one differ"):
+        template_row(talk, forgetful, end_ids={ord(";")}, markers=enclosed)
 
 
 def test_a_conversation_turns_back_into_plain_messages():

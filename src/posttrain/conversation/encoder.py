@@ -1,5 +1,6 @@
 """Conversations to token ids, by the template that the config chose: the one way from messages to a model."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -9,12 +10,14 @@ from posttrain.conversation.chatml import IM_END, IM_START, render, render_promp
 from posttrain.conversation.hf_encoder import HfTextEncoder
 from posttrain.conversation.masks import TokenRow, encode_rows
 from posttrain.conversation.messages import Conversation
-from posttrain.conversation.templates import Apply, template_messages, template_row
+from posttrain.conversation.templates import Apply, Markers, template_messages, template_row
 from posttrain.conversation.turn_tokens import template_turns
 from posttrain.errors import DataError, ModelError
 
+log = logging.getLogger(__name__)
+
 # A template is a program: it may divide by nothing, call itself, or ask for more than the sandbox or the machine has.
-_TEMPLATE_FAULTS = (
+TEMPLATE_FAULTS = (
     ArithmeticError,
     AttributeError,
     LookupError,
@@ -43,13 +46,17 @@ class ConversationEncoder(Protocol):
         ...
 
 
-def conversation_encoder(chat: ChatConfig, tokenizer: Any) -> ConversationEncoder:
+def conversation_encoder(chat: ChatConfig, tokenizer: Any, training_template: str | None = None) -> ConversationEncoder:
     """The encoder for `chat.template`.
+
+    `training_template` is the tokenizer's own template with generation markers, where there is one; only masks need it.
 
     Raises:
         ModelError: the template is the tokenizer's own and it has none, or it cannot end a turn.
     """
-    return _ENCODERS[chat.template](chat, tokenizer)
+    if chat.template == "chatml":
+        return ChatMLEncoder(chat, tokenizer)
+    return TemplateEncoder(chat, tokenizer, training_template)
 
 
 class ChatMLEncoder:
@@ -88,13 +95,15 @@ class ChatMLEncoder:
 
 
 class TemplateEncoder:
-    """The tokenizer's own chat template; masks come from rendering prefixes."""
+    """The tokenizer's own chat template; masks come from markers where they are, else from rendering prefixes."""
 
-    def __init__(self, chat: ChatConfig, tokenizer: Any) -> None:
+    def __init__(self, chat: ChatConfig, tokenizer: Any, training_template: str | None = None) -> None:
         if not tokenizer.chat_template:
             raise ModelError("chat.template: this tokenizer has no chat template; set chat.template: chatml")
         self._chat = chat
         self._tokenizer = tokenizer
+        self._training_template = training_template
+        self._told = False
         control = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
         turns = template_turns(self._apply(), control.__contains__)
         self.end_ids = turns.ends | ({tokenizer.eos_token_id} - {None})
@@ -114,6 +123,7 @@ class TemplateEncoder:
                 end_ids=self.end_ids,
                 default_system=self._chat.default_system,
                 train_on=self._chat.train_on,
+                markers=self._markers(conversation.tools),
             )
             for conversation in conversations
         ]
@@ -142,11 +152,40 @@ class TemplateEncoder:
             except TemplateError as error:  # many templates refuse, say, two user turns in a row
                 told = clipped(str(error))
                 raise DataError(f"the tokenizer's chat template refuses the conversation: {told}") from error
-            except _TEMPLATE_FAULTS as error:
+            except TEMPLATE_FAULTS as error:
                 told = f"{type(error).__name__}: {clipped(str(error))}"
                 raise DataError(f"the tokenizer's chat template cannot write the conversation: {told}") from error
 
         return apply
 
+    def _markers(self, tools: tuple[dict, ...]) -> Markers | None:
+        if self._training_template is None:
+            return None
+        from jinja2 import TemplateError
 
-_ENCODERS = {"chatml": ChatMLEncoder, "tokenizer": TemplateEncoder}
+        def marked(messages: list[dict[str, Any]], ids: list[int]) -> Sequence[int]:
+            try:
+                written = self._tokenizer.apply_chat_template(
+                    messages,
+                    tools=list(tools) or None,
+                    chat_template=self._training_template,
+                    tokenize=True,
+                    return_dict=True,
+                    return_assistant_tokens_mask=True,
+                )
+                if written["input_ids"] == ids:
+                    return written["assistant_masks"]
+            except (TemplateError, *TEMPLATE_FAULTS) as error:
+                log.debug("the training template cannot write a conversation: %s", error)
+            self._tell_of_other_text()
+            return ()
+
+        return Markers(marked, lambda ids: self._tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+
+    def _tell_of_other_text(self) -> None:
+        if not self._told:
+            log.warning(
+                "the training template for this tokenizer's chat template writes a conversation otherwise; what is "
+                "trained there is found by rendering prefixes"
+            )
+        self._told = True

@@ -1,18 +1,22 @@
-"""The loss mask of a tokenizer's own chat template, by rendering prefixes of the conversation.
+"""The loss mask of a tokenizer's own chat template, by generation markers or by rendering prefixes.
 
-A template is a program: nothing says which part of its output belongs to which message. But where the ids of
-a prompt are the first ids of the prompt with its answer, and those the first ids of the whole, what was added
-is the answer. A template for which that does not hold (one that writes earlier turns differently once a later
-one is there, say) cannot be masked so, and is refused.
+A template is a program: unless it has generation markers, nothing says which part of its output belongs to which
+message. An answer begins where the prompt that asks for it ends, so that what is trained is what is asked; a template
+that writes another prompt once it is answered is refused. The end is that of the marked tokens.
 
-What an answer added may end with more than the end of its turn, often a newline. The trained span ends with
-the first of `end_ids` in it, which is where generation stops too; if none is in it, all of it is trained.
+Without markers, the ids of the prompt with its answer must be the first ids of the whole: what was added is the answer.
+A template that writes something else behind an answer once the conversation goes on cannot be masked so.
+
+Either way an answer may end with more than the end of its turn, often a newline. The trained span ends with the first
+of `end_ids` in it, which is where generation stops too. If none is marked, prefixes decide; if none is in what was
+added either, all of it is trained.
 
 Here, unlike in ChatML by segments, text goes through the template whole: control tokens typed by a user are
 control tokens.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from posttrain.conversation.chatml import TrainOn, trained_turns, with_default_system
@@ -24,6 +28,16 @@ Apply = Callable[[list[dict[str, Any]], bool], list[int]]
 """(messages, add_generation_prompt) → ids; tools, if any, are bound to it by the caller."""
 
 
+@dataclass(frozen=True)
+class Markers:
+    """What the generation markers of a template say of a conversation; tools are bound to it by the caller."""
+
+    marked: Callable[[list[dict[str, Any]], list[int]], Sequence[int]]
+    """(messages, ids) → which of these ids they enclose; empty where the template with markers writes other ids."""
+
+    decode: Callable[[Sequence[int]], str]
+
+
 def template_row(
     conversation: Conversation,
     apply: Apply,
@@ -31,21 +45,27 @@ def template_row(
     end_ids: Collection[int],
     default_system: str | None = None,
     train_on: TrainOn = "all",
+    markers: Markers | None = None,
 ) -> TokenRow:
-    """The whole conversation as the template writes it; DataError where its prefixes do not agree."""
+    """The whole conversation as the template writes it; DataError where neither markers nor prefixes give its mask."""
     conversation = with_default_system(conversation, default_system)
     messages = template_messages(conversation)
     whole = apply(messages, False)
+    marked = markers.marked(messages, whole) if markers is not None else ()
     trained = [False] * len(whole)
     for index in sorted(trained_turns(conversation.messages, train_on)):
         if index == 0:
             raise DataError("messages[0]: a chat template cannot be masked for an answer without a prompt")
-        prompt = apply(messages[:index], True)
-        answered = apply(messages[: index + 1], False)
-        _require_prefix(prompt, answered, f"the prompt of messages[{index}]", "prompt and answer together")
-        _require_prefix(answered, whole, f"the conversation up to messages[{index}]", "the whole one")
-        stop = _span_end(whole, len(prompt), len(answered), end_ids)
-        trained[len(prompt) : stop] = [True] * (stop - len(prompt))
+        message, prompt = conversation.messages[index], apply(messages[:index], True)
+        start, stop = len(prompt), None
+        if whole[:start] == prompt:
+            stop = _marked_stop(whole, marked, start, end_ids, goes_on=index + 1 < len(messages))
+        if markers is None or stop is None or not _all_there(message, markers.decode(whole[start:stop])):
+            answered = apply(messages[: index + 1], False)
+            _require_prefix(prompt, answered, f"the prompt of messages[{index}]", "prompt and answer together")
+            _require_prefix(answered, whole, f"the conversation up to messages[{index}]", "the whole one")
+            stop = _span_end(whole, start, len(answered), end_ids) or len(answered)
+        trained[start:stop] = [True] * (stop - start)
     return TokenRow(whole, trained)
 
 
@@ -68,11 +88,30 @@ def _plain(message: Message) -> dict[str, Any]:
     return plain
 
 
-def _span_end(ids: list[int], start: int, stop: int, end_ids: Collection[int]) -> int:
-    for position in range(start, stop):
-        if ids[position] in end_ids:
-            return position + 1
-    return stop
+def _marked_stop(
+    ids: list[int], marked: Sequence[int], start: int, end_ids: Collection[int], *, goes_on: bool
+) -> int | None:
+    """Where the marked tokens that begin at `start` end a turn; None where they do not, or cannot be relied on."""
+    stop = start
+    while stop < len(marked) and marked[stop]:
+        stop += 1
+    # A mark whose end falls on no token is drawn out to the end of the row, over what others say.
+    if goes_on and stop == len(marked):
+        return None
+    return _span_end(ids, start, stop, end_ids)
+
+
+def _all_there(message: Message, written: str) -> bool:
+    """Whether all that the message says is in `written`: markers enclose whatever a template left of it.
+
+    How reasoning and calls are written differs by template, so that only prefixes show that these are there.
+    """
+    return not message.reasoning and not message.tool_calls and message.content.strip() in written
+
+
+def _span_end(ids: list[int], start: int, stop: int, end_ids: Collection[int]) -> int | None:
+    """Behind the first end token from `start` to `stop`."""
+    return next((position + 1 for position in range(start, stop) if ids[position] in end_ids), None)
 
 
 def _require_prefix(prefix: list[int], ids: list[int], shorter: str, longer: str) -> None:
