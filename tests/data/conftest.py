@@ -13,12 +13,21 @@ def prepare(own_cache, tmp_path, write_jsonl, tiny_tokenizer):
     from posttrain.config.sections.datasets import ColumnsConfig, DatasetConfig
     from posttrain.data.preparation import prepare_dataset
 
-    def call(rows, *, lines=None, tokenizer=tiny_tokenizer, on_bad_record="error", columns=None, **chat):
+    def call(
+        rows,
+        *,
+        lines=None,
+        tokenizer=tiny_tokenizer,
+        on_bad_record="error",
+        columns=None,
+        training_template=None,
+        **chat,
+    ):
         path = tmp_path / "rows.jsonl"
         if rows is not None:
             write_jsonl(path, rows)
         config = DatasetConfig(path=str(path), columns=columns or ColumnsConfig())
         report = (lambda line: None) if lines is None else lines.append
-        return prepare_dataset("d", config, ChatConfig(**chat), tokenizer, on_bad_record, report)
+        return prepare_dataset("d", config, ChatConfig(**chat), tokenizer, on_bad_record, report, training_template)
 
     return call

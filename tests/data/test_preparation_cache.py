@@ -1,5 +1,6 @@
 """When tokenised rows may be read from the cache, and when they must be made anew."""
 
+import copy
 import os
 import shutil
 from pathlib import Path
@@ -14,6 +15,11 @@ from posttrain.errors import DataError
 
 # Of 15, 24 and 31 tokens: 10, and one for each letter.
 THREE = [{"prompt": "z" * z, "completion": "Q" * q} for z, q in ((2, 3), (10, 4), (1, 20))]
+
+MARKED_ANSWERS = (
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>\n{% endgeneration %}"
+    "{% else %}{{ m.content }}<|im_end|>\n{% endif %}"
+)
 
 
 def state_of(cache: Path) -> dict[str, int]:
@@ -125,6 +131,19 @@ def test_a_tokenizer_with_another_end_token_or_template_is_another_one(tiny_mode
     changed[1].eos_token = "<|endoftext|>"
     changed[2].chat_template = "{{ messages }}"
     assert len({tokenizer_digest(each) for each in changed}) == 3
+
+
+def test_another_way_of_masking_is_part_of_the_key(prepare, tiny_tokenizer):
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    turns = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    tokenizer.chat_template = turns + "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    marked = tokenizer.chat_template.replace("{{ m.content }}<|im_end|>\n", MARKED_ANSWERS)
+    lines: list[str] = []
+    by = {"tokenizer": tokenizer, "template": "tokenizer", "lines": lines}
+    prefixed = prepare(THREE, **by)
+    masked = [prepare(None, training_template=marked, **by) for _ in range(2)]
+    assert len(lines) == 2
+    assert {each.token_digest() for each in masked} == {prefixed.token_digest()}
 
 
 def test_use_of_a_tokenizer_does_not_make_it_another_one(tiny_model, tmp_path):

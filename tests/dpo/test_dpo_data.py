@@ -154,3 +154,11 @@ def test_the_faults_of_all_data_sets_are_told_at_once(data, tmp_path: Path):
         data(datasets=datasets, stages=[{"name": "all", "epochs": 1}])
     assert "c.jsonl has 1 bad record and no usable one" in str(refused.value)
     assert "d.jsonl: 1 record from which nothing can be learnt" in str(refused.value)
+
+
+def test_masks_come_from_the_training_template_of_a_known_family(data, tokenizer, trl_template, monkeypatch, caplog):
+    # That of GLM-4 writes the next turn's first token behind an answer: whoever asks it says so.
+    monkeypatch.setattr(tokenizer, "chat_template", trl_template("glm4moe"))
+    with caplog.at_level("WARNING", "posttrain"):
+        data(chat={"max_length": 256, "template": "tokenizer", "min_end_tokens_kept": 0})
+    assert "rendering prefixes" in caplog.text

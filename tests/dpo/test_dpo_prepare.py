@@ -52,12 +52,13 @@ def prepare(cache: Path, tmp_path: Path, write_jsonl, tokenizer) -> Callable[...
         seed: int = 0,
         n_samples: int | None = None,
         max_dropped_share: float = 1.0,
+        training_template: str | None = None,
         **chat: Any,
     ) -> PreferenceDataset:
         path = tmp_path / "rows.jsonl"
         if rows is not None:
             write_jsonl(path, rows)
-        policies = Policies(ChatConfig(**chat), "error", on_useless_pair, seed, max_dropped_share)
+        policies = Policies(ChatConfig(**chat), "error", on_useless_pair, seed, max_dropped_share, training_template)
         report = (lambda line: None) if lines is None else lines.append
         config = config or PairsDataset(path=str(path), n_samples=n_samples)
         return prepare_preferences("d", config, policies, tokenizer, report)
@@ -325,6 +326,16 @@ def test_a_second_start_reads_the_arrays_and_not_the_file(prepare, cache: Path):
     assert again.rows_digest() == first.rows_digest()
     assert again.ledger == first.ledger
     assert len(list(cache.iterdir())) == 2
+
+
+def test_another_way_of_masking_is_prepared_anew(prepare, tokenizer, trl_template, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", trl_template("qwen2_5"))
+    lines: list[str] = []
+    prefixed = prepare(THREE, lines=lines, template="tokenizer")
+    by = {"lines": lines, "template": "tokenizer", "training_template": trl_template("qwen2_5_training")}
+    marked = [prepare(None, **by) for _ in range(2)]
+    assert len(lines) == 2
+    assert {each.rows_digest() for each in marked} == {prefixed.rows_digest()}
 
 
 @pytest.mark.parametrize("side", [0, 1])

@@ -26,13 +26,14 @@ TEMPLATE = (
 
 @pytest.fixture
 def base(tiny_model, tmp_path):
+    return own_turns(tiny_model, tmp_path / "base", TEMPLATE, ["<turn>", "</turn>"])
+
+
+def own_turns(tiny_model, folder, template, control):
     """A tiny random model with such a template; its eos ends texts, and its generation config names only that."""
-    folder = tmp_path / "base"
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    tokenizer.add_special_tokens(
-        {"bos_token": "<bos>", "eos_token": "<eos>", "additional_special_tokens": ["<turn>", "</turn>"]}
-    )
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.add_special_tokens({"bos_token": "<bos>", "eos_token": "<eos>", "additional_special_tokens": control})
+    tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)
     shape = {"vocab_size": len(tokenizer), "bos_token_id": tokenizer.bos_token_id}
     config = LlamaConfig.from_pretrained(tiny_model, eos_token_id=tokenizer.eos_token_id, **shape)
@@ -69,3 +70,23 @@ def test_turns_are_trained_and_generated_with_the_templates_own_end(write_config
         predict(job)
         answer = json.loads(output.read_text())
         assert (answer["messages"][-1]["content"], answer["stop_reason"]) == ("one two", "end")
+
+
+def test_every_turn_is_trained_where_the_eos_stands_behind_the_last_one_alone(
+    write_config, tiny_model, trl_template, tmp_path
+):
+    control = ["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
+    folder = own_turns(tiny_model, tmp_path / "phi", trl_template("phi3"), control)
+    turns = ["one", "two", "three", "four", "five", "six"]
+    messages = [{"role": "assistant" if at % 2 else "user", "content": text} for at, text in enumerate(turns)]
+    config = write_config(
+        model={"name": str(folder), "dtype": "float32"},
+        lora={"r": 8, "modules_to_save": ["embed_tokens", "lm_head"]},
+        chat={"max_length": 64, "template": "tokenizer"},
+        datasets={"a": {"path": "a.jsonl"}},
+        stages=[{"name": "one", "until_step": 2, "mix": {"a": 1}}],
+    )
+    (tmp_path / "a.jsonl").write_text((json.dumps({"messages": messages}) + "\n") * 4)
+    train(load_config(config, SFTConfig), "run")
+    (ledger,) = json.loads((tmp_path / "runs" / "run" / "ledger.json").read_text())
+    assert (ledger["answers"], ledger["answers_with_end"]) == (12, 12)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,6 +47,7 @@ def prepare_dataset(
     tokenizer: Any,
     on_bad_record: OnBadRecord,
     report: Callable[[str], None] = lambda line: None,
+    training_template: str | None = None,
 ) -> TokenizedDataset:
     """The rows of one data set, from the cache where the same inputs were prepared before.
 
@@ -53,11 +55,12 @@ def prepare_dataset(
         DataError: records are bad and `on_bad_record` is error, or nothing can be learnt from the data.
     """
     source = open_source(config)
-    folder = tokenized_folder(source, chat, tokenizer, on_bad_record)
+    folder = tokenized_folder(source, chat, tokenizer, on_bad_record, training_template)
     dataset = tokenized.load(folder, name)
     if dataset is None:
         report(f"tokenising {name} ({config.path})")
-        _tokenise(Ledger(name), source, on_bad_record, folder, chat, tokenizer)
+        encoder = partial(conversation_encoder, chat, tokenizer, training_template)
+        _tokenise(Ledger(name), source, on_bad_record, folder, chat, encoder)
         dataset = tokenized.load(folder, name)
         assert dataset is not None
     dataset.ledger.require_something_to_learn(chat.min_end_tokens_kept)
@@ -66,7 +69,9 @@ def prepare_dataset(
     return dataset
 
 
-def tokenized_folder(source: Source, chat: ChatConfig, tokenizer: Any, on_bad_record: OnBadRecord) -> Path:
+def tokenized_folder(
+    source: Source, chat: ChatConfig, tokenizer: Any, on_bad_record: OnBadRecord, training_template: str | None
+) -> Path:
     """Where the rows of a source are kept once they are tokenised in this way."""
     key = tokenized.cache_key(
         {
@@ -74,6 +79,7 @@ def tokenized_folder(source: Source, chat: ChatConfig, tokenizer: Any, on_bad_re
             "columns": asdict(source.columns),
             "chat": chat.model_dump(exclude={"min_end_tokens_kept"}),
             "tokenizer": tokenizer_digest(tokenizer),
+            "training_template": training_template,
             "on_bad_record": on_bad_record,
         }
     )
@@ -110,13 +116,18 @@ def batches(records: Iterator[T]) -> Iterator[list[T]]:
 
 
 def _tokenise(
-    ledger: Ledger, source: Source, on_bad_record: OnBadRecord, folder: Path, chat: ChatConfig, tokenizer: Any
+    ledger: Ledger,
+    source: Source,
+    on_bad_record: OnBadRecord,
+    folder: Path,
+    chat: ChatConfig,
+    new_encoder: Callable[[], ConversationEncoder],
 ) -> None:
     """Read the source to its end, and write its rows to `folder` as they come; all or nothing."""
     stream = RecordStream(source, on_bad_record, require_answer=True)
     records = iter(stream)
     with tokenized.new_dataset(folder, ledger, source.digest) as writer, bad_records_first(records):
-        encoder = conversation_encoder(chat, tokenizer)
+        encoder = new_encoder()
         for batch in batches(records):
             writer.add(_encoded(batch, chat, encoder, ledger))
         ledger.records, ledger.bad, ledger.faults = stream.usable + stream.bad, stream.bad, stream.faults

@@ -15,6 +15,7 @@ from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.datasets import LabelledDataset, PreferenceDataset, concatenate
 from posttrain.dpo.prepare import Policies, prepare_preferences
 from posttrain.errors import DataError
+from posttrain.models.training_template import training_template
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,12 @@ def prepare_data(config: DPOConfig, tokenizer: Any, report: Callable[[str], None
     if config.validation is not None and config.validation.dataset is not None:
         sources[VALIDATION] = config.validation.dataset
     policies = Policies(
-        config.chat, config.on_bad_record, config.on_useless_pair, config.training.seed, config.max_dropped_share
+        config.chat,
+        config.on_bad_record,
+        config.on_useless_pair,
+        config.training.seed,
+        config.max_dropped_share,
+        training_template(config.chat, tokenizer),
     )
 
     def prepare(name: str, source: AnyPreferences) -> PreferenceDataset:

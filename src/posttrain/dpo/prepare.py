@@ -47,6 +47,9 @@ class Policies:
     max_dropped_share: float = 1.0
     """How much of a data set may be left out before that is an error."""
 
+    training_template: str | None = None
+    """The tokenizer's own template with generation markers, where there is one."""
+
 
 def prepare_preferences(
     name: str,
@@ -107,6 +110,7 @@ def _folders(digest: str, policies: Policies, tokenizer: Any) -> list[Path]:
         "reading": _READING,
         "chat": policies.chat.model_dump(exclude={"min_end_tokens_kept"}),
         "tokenizer": tokenizer_digest(tokenizer),
+        "training_template": policies.training_template,
         "on_bad_record": policies.on_bad_record,
         "on_useless_pair": policies.on_useless_pair,
     }
@@ -135,7 +139,7 @@ def _tokenise(
     with ExitStack() as stack:
         writers = [stack.enter_context(tokenized.new_dataset(folder, ledger, digest)) for folder in folders]
         stack.enter_context(bad_records_first(records))
-        encoder = conversation_encoder(policies.chat, tokenizer)
+        encoder = conversation_encoder(policies.chat, tokenizer, policies.training_template)
         for batch in batches(records):
             for writer, side in zip(writers, _encoded(batch, policies, encoder, ledger), strict=True):
                 writer.add(side)

@@ -10,6 +10,7 @@ from posttrain.data.ledger import Ledger
 from posttrain.data.preparation import VALIDATION, prepare_dataset, prepare_each
 from posttrain.data.splits import split_each
 from posttrain.data.tokenized import TokenizedDataset, concatenate
+from posttrain.models.training_template import training_template
 from posttrain.sft.config import SFTConfig
 
 
@@ -34,8 +35,10 @@ def prepare_data(config: SFTConfig, tokenizer: Any, report: Callable[[str], None
     if config.validation is not None and config.validation.dataset is not None:
         sources[VALIDATION] = config.validation.dataset
 
+    template = training_template(config.chat, tokenizer)
+
     def prepare(name: str, source: DatasetConfig) -> TokenizedDataset:
-        return prepare_dataset(name, source, config.chat, tokenizer, config.on_bad_record, report)
+        return prepare_dataset(name, source, config.chat, tokenizer, config.on_bad_record, report, template)
 
     prepared = prepare_each(sources, prepare)
     ledgers = [dataset.ledger for dataset in prepared.values()]
