@@ -22,6 +22,7 @@ lint: $(VENV)/.dev-ready
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python checks/shape.py --check
 
 audit: $(VENV)/.dev-ready  ## known vulnerabilities of what is pinned (asks the package index), and licences
 	$(PYTHON) -m venv $(VENV)/audit
