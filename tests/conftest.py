@@ -23,17 +23,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 pytest_plugins = ["conversation_fixtures"]
 
-# Text that the tiny tokenizer learns its merges from.
-_CORPUS = [
-    "system\nuser\nassistant\nYou are a helpful assistant.\n",
-    "What is the capital of France? The capital of France is Paris.",
-    "Anna has 3 apples and buys 4 more. How many apples does she have? She has 7 apples.",
-    "one two three four five six seven eight nine ten\n\n1 2 3 4 5 6 7 8 9 10\n",
-] * 4
-_TOKENS = 380
-# A few rows more than tokens, as many real models have.
-_ROWS = 384
-
 
 @pytest.fixture(scope="session", autouse=True)
 def users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | None]:
@@ -82,48 +71,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Its 384 embedding rows are 4 more than the tokenizer has entries.
     """
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from tiny_model import write_tiny_model
 
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    tokenizer = _tiny_tokenizer()
-    tokenizer.save_pretrained(folder)
-    config = LlamaConfig(
-        vocab_size=_ROWS,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        head_dim=16,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        LlamaForCausalLM(config).float().save_pretrained(folder)
-    return folder
-
-
-def _tiny_tokenizer() -> Any:
-    """Byte-level BPE, so that it can spell every text."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=_TOKENS,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-        show_progress=False,
-    )
-    backend.train_from_iterator(_CORPUS, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(scope="session")
