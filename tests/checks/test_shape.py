@@ -25,7 +25,7 @@ def problems(root: Path) -> list[str]:
 def tree(tmp_path: Path) -> Path:
     """A package of one module with four lines of code, a test of two, and no exceptions."""
     write(tmp_path / "src" / "house" / "__init__.py", "")
-    code = '"""What it does."""\n\nimport os  # a comment\n\n\ndef name() -> str:\n    """One line,\n\n    and more."""\n'
+    code = '"""What it does."""\n\nimport os  # a comment\n\n\ndef f():\n    """One line,\n\n    and more."""\n'
     write(tmp_path / "src" / "house" / "name.py", code + '    return """a\n    string"""\n\n# the end\n')
     write(tmp_path / "tests" / "test_name.py", "import house\nassert house\n")
     allow(tmp_path)

@@ -33,6 +33,7 @@ def rows_of(url: str) -> bytes:
         return "\n".join(row[0] for statement in statements for row in connection.execute(statement)).encode()
 
 
+@pytest.mark.postgres
 def test_a_journal_is_kept_with_the_password_and_without_a_trace_of_it(url: str, tmp_path: Path) -> None:
     config = a_config(tmp_path / "config", journal={"url": url}, listen={"log": "json"})
     with serving(config, environment=SECRETS) as server:
@@ -54,6 +55,7 @@ def test_a_journal_is_kept_with_the_password_and_without_a_trace_of_it(url: str,
     assert leaks({**pages, "commands": commands, "journal": rows, **files_below(tmp_path)}) == []
 
 
+@pytest.mark.postgres
 @pytest.mark.parametrize("debug", [True, False])
 def test_a_wrong_password_is_told_without_it(url: str, tmp_path: Path, debug: bool) -> None:
     config = a_config(tmp_path / "config", journal={"url": url})

@@ -29,6 +29,7 @@ def test_a_killed_run_goes_on_bit_for_bit(write_config, toolkit, tmp_path):
         assert (runs / "killed" / file).read_bytes() == (runs / "left_alone" / file).read_bytes()
 
 
+@pytest.mark.ranks
 def test_two_processes_go_on_bit_for_bit(write_config, toolkit, tmp_path):
     config = write_config(run={"save_every": 2, "keep_checkpoints": 9})
     short = ("--set", "training.max_steps=4")

@@ -105,6 +105,7 @@ def test_a_head_that_is_trained_sees_only_positions_that_are_trained(write_uneve
     assert sum(rows) == trained < computed
 
 
+@pytest.mark.ranks
 def test_two_ranks_train_the_same_rows_to_the_same_loss_as_one(write_config, toolkit, tmp_path):
     one, two = (write_config(name, lora={"r": 4}) for name in ("one", "two"))  # dropout draws differ by rank
     toolkit("toolkit-sft", one, "--set", "model.dtype=float32")

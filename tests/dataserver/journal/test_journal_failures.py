@@ -144,6 +144,7 @@ def test_a_disk_that_is_really_full_costs_only_what_does_not_fit_into_memory(tmp
     assert after == [30, 20, 0, None]
 
 
+@pytest.mark.postgres
 def test_rows_wait_while_postgresql_is_gone_and_are_written_when_it_is_back():
     with postgres_server() as server:
         config = JournalConfig(url=server.new_database(), batch_seconds=0.02)

@@ -34,6 +34,7 @@ def test_without_a_cuda_device_it_is_refused_before_vllm_is_started(tmp_path: Pa
         rollout_engine(config, loaded, frozenset({2}), tmp_path)
 
 
+@pytest.mark.vllm
 def test_an_engine_that_was_not_made_to_sleep_says_so_and_is_always_awake(
     tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

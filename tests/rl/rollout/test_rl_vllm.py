@@ -85,6 +85,7 @@ def weights_in_memory() -> set[Path]:
     return set(Path("/dev/shm").glob("posttrain-weights-*"))
 
 
+@pytest.mark.ranks
 def test_two_processes_have_a_vllm_each_and_ask_the_prompts_that_one_would(tmp_path: Path, vllm_model: Path) -> None:
     one, two = (vllm_run(tmp_path / name, vllm_model, training={"max_steps": 2}) for name in ("one", "two"))
     run(one)
