@@ -6,16 +6,22 @@ BIN := $(VENV)/bin
 WORKERS ?= -n 2 --dist loadfile
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-long lint quick docs bench audit clean
+.PHONY: demo test test-long lint quick quick-lint quick-tests walks docs bench audit clean
 
 demo: $(VENV)/.train-ready  ## fine-tune, merge and ask a real model, and show what changed
 	$(BIN)/python examples/word_problems/demo.py
 
 test: lint  ## everything that must hold before a change lands, but for what takes minutes a test
-	$(BIN)/pytest $(WORKERS)
+	$(BIN)/pytest $(WORKERS) --durations=30 --budget
 
 test-long: $(VENV)/.dev-ready  ## the rest: kills at random moments, input at random, demo and benchmarks in short
-	$(BIN)/pytest $(WORKERS) -m long
+	$(BIN)/pytest $(WORKERS) -m long --durations=30 $(if $(SHARE),--share $(SHARE))
+
+quick: $(VENV)/.dev-ready  ## the inner loop: what changed since the last commit, within a minute
+	$(MAKE) --no-print-directory -j2 --output-sync=target quick-lint quick-tests
+
+quick-lint quick-tests: quick-%:
+	$(BIN)/python checks/quick.py $*
 
 lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
@@ -23,6 +29,9 @@ lint: $(VENV)/.dev-ready
 	$(BIN)/lint-imports
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python checks/shape.py --check
+
+walks: $(VENV)/.dev-ready  ## which modules a row of SFT, a pair of DPO, a prompt of RL and a config pass
+	$(BIN)/python checks/walks.py
 
 audit: $(VENV)/.dev-ready  ## known vulnerabilities of what is pinned (asks the package index), and licences
 	$(PYTHON) -m venv $(VENV)/audit
