@@ -29,7 +29,7 @@ def written(run, step: int, weights: str = "weights"):
     private = run.trainer_private / f"checkpoint-{step}"
     (private / "deeper").mkdir(parents=True)
     (private / "model.safetensors").write_text(weights)
-    (private / "deeper" / "rng_state_0.pth").write_text("random")
+    (private / "deeper" / "shard.pt").write_text("moments of a part")
     (private / "optimizer.pt").write_text("moments")
 
 
@@ -47,7 +47,7 @@ def test_a_published_checkpoint_is_whole_and_the_latest(run):
     checkpoint = published(run, 5)[0]
     assert checkpoint.path == run.path / "checkpoint-5"
     assert (checkpoint.path / "model.safetensors").read_text() == "weights"
-    assert (checkpoint.path / "deeper" / "rng_state_0.pth").read_text() == "random"
+    assert (checkpoint.path / "deeper" / "shard.pt").read_text() == "moments of a part"
     assert (run.path / "latest").read_text() == "checkpoint-5"
     assert list(run.trainer_private.iterdir()) == []
     assert complete_checkpoints(run) == [checkpoint]
@@ -79,7 +79,7 @@ def _lose_a_file(folder):
 
 
 def _lose_a_deeper_file(folder):
-    (folder / "deeper" / "rng_state_0.pth").unlink()
+    (folder / "deeper" / "shard.pt").unlink()
 
 
 def _cut_a_file(folder):
