@@ -18,7 +18,7 @@ test-long: $(VENV)/.dev-ready  ## the rest: kills at random moments, input at ra
 	$(BIN)/pytest $(WORKERS) -m long --durations=30 $(if $(SHARE),--share $(SHARE))
 
 quick: $(VENV)/.dev-ready  ## the inner loop: what changed since the last commit, within a minute
-	$(MAKE) --no-print-directory -j2 --output-sync=target quick-lint quick-tests
+	$(MAKE) --no-print-directory --keep-going -j2 --output-sync=target quick-lint quick-tests
 
 quick-lint quick-tests: quick-%:
 	$(BIN)/python checks/quick.py $*

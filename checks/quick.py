@@ -3,7 +3,7 @@
 python checks/quick.py lint|tests
 
 `lint` looks at the style and types of the changed files, types also where their modules are imported; layers and shape
-are those of everything. `tests` runs, for at most 40 seconds, changed tests, then tests that import a changed module,
+are those of everything. `tests` begins, for 40 seconds, changed tests, then tests that import a changed module,
 then those of its package, then a few of each package; none that is slow or needs a server, a browser, an engine or
 several processes.
 """
@@ -85,7 +85,8 @@ def tests_of(changed: list[Path]) -> Iterator[Path]:
         folder = Path("tests", *source.parts[2:-1])
         while not (ROOT / folder).is_dir():
             folder = folder.parent
-        yield from (path for path in all_tests if path.is_relative_to(folder) and folder != Path("tests"))
+        package = [path for path in all_tests if path.is_relative_to(folder) and folder != Path("tests")]
+        yield from sorted(package, key=lambda path: source.stem not in path.stem)
     for few in A_FEW:
         yield from (path for path in all_tests if path.is_relative_to(Path("tests") / few))
 
