@@ -1,10 +1,12 @@
 """The pages that are written from the code are what the code says now, and what pages name is there."""
 
+import os
 import re
 import runpy
 from pathlib import Path
 
 import pytest
+import yaml
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -59,6 +61,24 @@ def test_the_links_of_a_page_lead_somewhere(page: Path):
             assert anchor in anchors(path), f"{target}#{anchor}"
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / ".ci" / "run"], ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_make_targets_that_a_page_names_are_there(page: Path):
+    named = set(re.findall(r"(?:^|`|CI=true )make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+    rules = re.findall(r"^([a-z -]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert named <= {target for rule in rules for target in rule.split()}
+
+
+def test_the_workflow_and_the_hooks_run_what_is_there():
+    assert "run: .ci/run\n" in (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    assert [each["repo"] for each in hooks] == ["local"]
+    for hook in hooks[0]["hooks"]:
+        program, *arguments = hook["entry"].split()
+        assert program in (".venv/bin/ruff", ".venv/bin/python")
+        assert all((ROOT / word).is_file() for word in arguments if word.endswith(".py"))
+
+
 def anchors(page: Path) -> set[str]:
     """Of the headings: in small letters, with hyphens for blanks, and without punctuation."""
     found: set[str] = set()
@@ -79,5 +99,6 @@ def test_how_to_add_something_is_said_in_fifteen_lines_and_a_decision_in_forty()
 def test_every_package_has_its_row_in_the_architecture():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = [cell for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for cell in re.findall(r"`(\w+)`", row)]
-    parts = {each.name.removesuffix(".py") for each in (ROOT / "src" / "posttrain").glob("[!_]*")}
+    package = (ROOT / "src" / "posttrain").glob("[!_]*")
+    parts = {each.stem for each in package if each.is_dir() or each.suffix == ".py"}
     assert sorted(rows) == sorted(parts)

@@ -44,7 +44,7 @@ EXAMPLES: dict[str, type[BaseModel]] = {
     "grpo": RLConfig,
     "rl_data": DataserverConfig,
 }
-SHIPPED = sorted([*ROOT.glob("configs/**/*.yaml"), *ROOT.glob("examples/**/*.yaml"), *ROOT.glob("*.yaml")])
+SHIPPED = sorted([*ROOT.glob("configs/**/*.yaml"), *ROOT.glob("examples/**/*.yaml"), *ROOT.glob("[!.]*.yaml")])
 
 
 def class_of(path: Path) -> type[BaseModel]:
