@@ -239,13 +239,14 @@ def test_a_ratio_that_runs_away_is_a_spike_of_the_loss(a_run: WriteRun, capsys: 
     # Each generation is trained on in four steps. In the fourth one's the weights leap towards what was bad.
     def leap(parameter: torch.Tensor) -> None:
         assert parameter.grad is not None
-        parameter.data += 0.3 * parameter.grad.sign()
+        parameter.data += 0.2 * parameter.grad.sign()
 
-    config = a_run(evaluation=None, rollout={"max_new_tokens": 16, "iterations": 4}, run={"save_every": 4})
+    config = a_run(evaluation=None, rollout={"max_new_tokens": 4, "iterations": 4}, run={"save_every": 4})
     rates = ("lora=null", "training.learning_rate=1e-4")
     some_worse = [1 - reward for reward in SOME_BETTER]
     found = trained(config, WrittenServer(some_worse), *rates, steps=14, change=after_backward(26, leap))
-    assert found == {"loss_spike": [14]}
+    assert found["loss_spike"] == [14]
+    assert found.keys() <= {"loss_spike", "all_truncated"}
     assert "some ratio of new to old policy has run away" in capsys.readouterr().err
 
 

@@ -60,7 +60,7 @@ def test_the_samples_are_what_they_have_always_been(case: dict[str, Any], tmp_pa
 def test_the_samples_do_not_depend_on_the_process(hash_seed: str, tmp_path: Path) -> None:
     here = Path(__file__).parent
     finished = subprocess.run(
-        [sys.executable, "-c", _TELL, here, here.parent, tmp_path],
+        [sys.executable, "-c", _TELL, here, here.parents[1], tmp_path],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
