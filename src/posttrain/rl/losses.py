@@ -113,8 +113,8 @@ def kl_divergence(inputs: LossInputs, estimator: Estimator, ratios: torch.Tensor
 def correction_factors(inputs: LossInputs, correction: Correction, limit: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Factors of the policy loss that make up for an engine whose probabilities are not quite the model's.
 
-    ρ = π_old / μ, of each token or as a product over a completion: cut at the limit (truncate; arXiv:2508.05144 and the
-    practice before it), or 0 beyond it (mask).
+    ρ = π_old / μ, of each token or as a product over a completion: cut at the limit (truncate; F. Yao et al., "Your
+    efficient RL framework secretly brings you off-policy RL training", 2025), or 0 beyond it (mask).
 
     Returns:
         The factors, of shape [completions, tokens] or [completions, 1], and which ratios are beyond the limit.
