@@ -1,26 +1,9 @@
-"""Steps that are shared by processes, and launches that would shard what no recipe can train sharded."""
+"""Launches that would shard what no recipe can train sharded."""
 
 import pytest
 
-from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ConfigError
-from posttrain.train.parallel import accumulation_steps, require_unsharded
-
-
-def test_one_process_accumulates_the_whole_step(monkeypatch):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert accumulation_steps(TrainingConfig(rows_per_step=16, micro_batch_size=4)) == 4
-
-
-def test_more_processes_share_the_same_step(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    assert accumulation_steps(TrainingConfig(rows_per_step=24, micro_batch_size=4)) == 2
-
-
-def test_a_step_that_does_not_divide_over_the_processes_says_what_would(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(ConfigError, match=r"rows_per_step 16 is not .* 4 × 3 processes; choose a multiple of 12"):
-        accumulation_steps(TrainingConfig(rows_per_step=16, micro_batch_size=4))
+from posttrain.train.parallel import require_unsharded
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from posttrain.base.console import console
 from posttrain.base.processes import process_count
 from posttrain.config.sections.model import ModelConfig
+from posttrain.config.sections.training import accumulation_steps
 from posttrain.data.curriculum.curriculum import Curriculum, Draw
 from posttrain.data.ledger import ledger_table
 from posttrain.dpo.config.data import AnyPreferences
@@ -125,7 +126,6 @@ def _tokenised_data(config: DPOConfig, run: RunDirectory, resume: bool) -> "Pref
     from posttrain.dpo.separate import require_same_tokens
     from posttrain.dpo.train import run_identity
     from posttrain.models.load import choose_backend
-    from posttrain.train.parallel import accumulation_steps
 
     accumulation_steps(config.training)
     tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")

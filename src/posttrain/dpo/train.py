@@ -5,6 +5,7 @@ from typing import Any
 
 from posttrain.base.console import console
 from posttrain.base.processes import is_main_process
+from posttrain.config.sections.training import accumulation_steps
 from posttrain.data.curriculum.curriculum import Curriculum
 from posttrain.data.ledger import ledger_table
 from posttrain.dpo.config.dpo import DPOConfig
@@ -17,7 +18,7 @@ from posttrain.runs.run_context import run_context
 from posttrain.train.identity import require_same_weights
 from posttrain.train.identity import run_identity as identity_of
 from posttrain.train.kernels import require_kernels
-from posttrain.train.parallel import accumulation_steps, connect, require_unsharded
+from posttrain.train.parallel import connect, require_unsharded
 from posttrain.train.session import Session
 from posttrain.train.training_watchdogs import training_watchdogs
 

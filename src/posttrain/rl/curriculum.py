@@ -1,7 +1,6 @@
 """What the dataserver tells of its curriculum, held against the config."""
 
-from posttrain.base.processes import process_count
-from posttrain.config.sections.training import TrainingConfig
+from posttrain.config.sections.training import TrainingConfig, accumulation_steps
 from posttrain.dataserver.schemas import Meta
 from posttrain.errors import ConfigError
 from posttrain.rl.config.rl import EvaluationConfig, RLConfig
@@ -46,7 +45,7 @@ def stage_name(meta: Meta, iteration: int) -> str:
 def _require_optimizer_steps(config: RLConfig, meta: Meta) -> None:
     """Raise ConfigError where the dataserver's numbers fit if `steps_per_generation` is taken for micro-batches."""
     training, rollout = config.training, config.rollout
-    micro_batches = training.rows_per_step // (training.micro_batch_size * process_count())
+    micro_batches = accumulation_steps(training)
     steps, rest = divmod(rollout.steps_per_generation, micro_batches)
     if rest or micro_batches == 1:
         return

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from posttrain.base.processes import process_count
+from posttrain.config.sections.training import accumulation_steps
 from posttrain.errors import ConfigError
 from posttrain.rl.config.rl import RLConfig
 
@@ -50,12 +50,7 @@ class RolloutSchedule:
         """That of a config; ConfigError where its numbers do not fit each other or the processes that there are."""
         training, rollout = config.training, config.rollout
         schedule = cls(training.rows_per_step, rollout.generations, rollout.steps_per_generation, rollout.iterations)
-        at_once = training.micro_batch_size * process_count()
-        if training.rows_per_step % at_once:
-            raise ConfigError(
-                f"training.rows_per_step: {training.rows_per_step} is not a multiple of training.micro_batch_size "
-                f"{training.micro_batch_size} × {process_count()} processes; choose a multiple of {at_once}"
-            )
+        accumulation_steps(training)
         schedule.require_aligned(config.run.save_every, "run.save_every")
         if config.evaluation is not None:
             schedule.require_aligned(config.evaluation.every, "evaluation.every")

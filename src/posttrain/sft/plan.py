@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from posttrain.base.console import console
+from posttrain.config.sections.training import accumulation_steps
 from posttrain.data.curriculum.curriculum import Curriculum, Draw
 from posttrain.data.ledger import ledger_table
 from posttrain.data.sources import open_source
@@ -66,7 +67,6 @@ def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTD
     from posttrain.models.load import choose_backend
     from posttrain.sft.data import prepare_data
     from posttrain.sft.train import run_identity
-    from posttrain.train.parallel import accumulation_steps
 
     accumulation_steps(config.training)
     tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")

@@ -4,6 +4,7 @@ from typing import Any
 
 from posttrain.base.console import console
 from posttrain.base.processes import is_main_process
+from posttrain.config.sections.training import accumulation_steps
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.data.ledger import ledger_table
 from posttrain.models.load import choose_backend
@@ -16,7 +17,7 @@ from posttrain.sft.data import SFTData, prepare_data
 from posttrain.sft.watchdogs import sft_watchdogs
 from posttrain.train.identity import run_identity as identity_of
 from posttrain.train.kernels import require_kernels
-from posttrain.train.parallel import accumulation_steps, connect, require_unsharded
+from posttrain.train.parallel import connect, require_unsharded
 from posttrain.train.session import Session
 
 

@@ -10,12 +10,10 @@ from accelerate.tracking import GeneralTracker, TensorBoardTracker, TrackioTrack
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import distributed
 
-from posttrain.base.processes import process_count
 from posttrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from posttrain.config.sections.run import Tracker
-    from posttrain.config.sections.training import TrainingConfig
 
 _YES = {"1", "true", "yes", "on", "y", "t"}
 _LAUNCHED_WITH = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
@@ -32,21 +30,6 @@ def require_unsharded(command: str) -> None:
                 "launch with torchrun, where each rank has the whole model, and make it small enough by a lora section "
                 "and model.quantization"
             )
-
-
-def accumulation_steps(training: "TrainingConfig") -> int:
-    """Micro-batches of one process in one optimizer step.
-
-    Raises:
-        ConfigError: the step does not divide into equal micro-batches over the processes.
-    """
-    at_once = training.micro_batch_size * process_count()
-    if training.rows_per_step % at_once:
-        raise ConfigError(
-            f"training.rows_per_step {training.rows_per_step} is not a multiple of micro_batch_size "
-            f"{training.micro_batch_size} × {process_count()} processes; choose a multiple of {at_once}"
-        )
-    return training.rows_per_step // at_once
 
 
 def connect() -> Accelerator:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from posttrain.base.processes import process_count
 from posttrain.config.strict import StrictModel
 from posttrain.errors import ConfigError
 
@@ -98,3 +99,18 @@ def require_steps_fit(training: TrainingConfig, end: int) -> int:
             "rate; lower it"
         )
     return steps
+
+
+def accumulation_steps(training: TrainingConfig) -> int:
+    """Micro-batches of one process in one optimizer step.
+
+    Raises:
+        ConfigError: the step does not divide into equal micro-batches over the processes.
+    """
+    at_once = training.micro_batch_size * process_count()
+    if training.rows_per_step % at_once:
+        raise ConfigError(
+            f"training.rows_per_step {training.rows_per_step} is not a multiple of training.micro_batch_size "
+            f"{training.micro_batch_size} × {process_count()} processes; choose a multiple of {at_once}"
+        )
+    return training.rows_per_step // at_once
