@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from posttrain.base.console import console
 from posttrain.base.files import atomic_write_text
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.config.serving import ListenConfig
+from posttrain.dataserver.config.serving import LimitsConfig, ListenConfig
 from posttrain.dataserver.grading.golds import Progress as GoldProgress
 from posttrain.dataserver.grading.worker import spare_garbage_collector
 from posttrain.dataserver.metrics import Metrics
@@ -78,17 +78,7 @@ def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> Non
         token=token,
         hosts=["localhost", "127.0.0.1", "[::1]", _host(config.listen)] if config.listen.is_loopback else None,
     )
-    grace = math.ceil(config.limits.grade_seconds) + _GRACE_SECONDS
-    web_server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http=bounded_protocol(config.limits.connections, config.limits.receive_seconds),
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=grace,
-            lifespan="on",
-        )
-    )
+    web_server = _web_server(app, config.limits)
 
     def stop() -> None:
         web_server.should_exit = True
@@ -102,6 +92,19 @@ def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> Non
             _retract(ready_file)
     if failures:
         raise failures[0]
+
+
+def _web_server(app: FastAPI, limits: LimitsConfig) -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=bounded_protocol(limits.connections, limits.receive_seconds),
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=math.ceil(limits.grade_seconds) + _GRACE_SECONDS,
+            lifespan="on",
+        )
+    )
 
 
 async def _get_ready(
