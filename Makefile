@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS ?= -n 2 --dist loadfile
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-long lint quick quick-lint quick-tests walks docs bench audit clean
+.PHONY: demo test test-long test-versions lint quick quick-lint quick-tests walks docs bench audit clean
 
 demo: $(VENV)/.train-ready  ## fine-tune, merge and ask a real model, and show what changed
 	$(BIN)/python examples/word_problems/demo.py
@@ -16,6 +16,9 @@ test: lint  ## everything that must hold before a change lands, but for what tak
 
 test-long: $(VENV)/.dev-ready  ## the rest: kills at random moments, input at random, demo and benchmarks in short
 	$(BIN)/pytest $(WORKERS) -m long --durations=30 $(if $(SHARE),--share $(SHARE))
+
+test-versions: $(VENV)/.dev-ready  ## a step of each kind with the oldest and the newest versions that are allowed
+	$(BIN)/python checks/versions.py oldest newest
 
 quick: $(VENV)/.dev-ready  ## the inner loop: what changed since the last commit, within a minute
 	$(MAKE) --no-print-directory --keep-going -j2 --output-sync=target quick-lint quick-tests
@@ -40,7 +43,8 @@ audit: $(VENV)/.dev-ready  ## known vulnerabilities of what is pinned (asks the 
 	$(BIN)/python docs/licences.py --check
 
 bench: $(VENV)/.dev-ready  ## measure everything against what one would use instead; about an hour and a half on two cores
-	$(BIN)/python benchmarks/run.py
+	test -x $(VENV)/versions/newest/bin/trl || $(BIN)/python checks/versions.py newest
+	TRL_PYTHON=$(VENV)/versions/newest/bin/python $(BIN)/python benchmarks/run.py
 
 docs: $(VENV)/.dev-ready  ## write docs/config-reference.md and the pictures anew
 	$(BIN)/python docs/render.py

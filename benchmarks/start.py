@@ -94,7 +94,7 @@ def trl_command(options: argparse.Namespace, folder: Path) -> list[str]:
         "lora_target_modules": "all-linear",
     }
     written = measuring.write_config(folder / "trl.yaml", config)
-    return [measuring.command("trl"), "sft", "--config", str(written)]
+    return [measuring.command("trl", "TRL"), "sft", "--config", str(written)]
 
 
 def first_step(command: list[str], cache: Path) -> float:
