@@ -104,10 +104,9 @@ def train_with_toolkit(options: argparse.Namespace, reference: str, dtype: str =
     """The toolkit's numbers; the reference's cache starts empty."""
     from posttrain.dpo.recipe import DPORecipe
     from posttrain.dpo.train import open_session
-    from posttrain.runs.counters import RunCounters
     from posttrain.runs.directory import RunDirectory
     from posttrain.runs.metrics import read_metrics
-    from posttrain.runs.resume import ResumePoint
+    from posttrain.runs.resume import ResumePoint, RunCounters
     from posttrain.train.parallel import connect
 
     with tempfile.TemporaryDirectory() as name:

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from posttrain.models.backend import LoadedModel
-from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory
-from posttrain.runs.resume import ResumePoint
+from posttrain.runs.resume import ResumePoint, RunCounters
 from posttrain.train.parallel import connect
 from posttrain.train.session import Session
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from posttrain.errors import ConfigError
 from posttrain.merge.run import merge
-from posttrain.runs.recorded_files import record_files
+from posttrain.runs.checkpoints import record_files
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from posttrain.base.strict_json import json_line
 from posttrain.predict.config import load_predict_config
 from posttrain.predict.job import PredictJob, prepare
 from posttrain.predict.weights import Weights, choose_weights
-from posttrain.runs.recorded_files import record_files
+from posttrain.runs.checkpoints import record_files
 
 QUESTIONS = [
     {"prompt": "What is the capital of France?"},

@@ -15,7 +15,7 @@ import torch
 from posttrain.errors import RunError, ServerError
 from posttrain.runs.checkpoints import publish
 from posttrain.runs.directory import RunDirectory
-from posttrain.runs.lost_ranks import lost_a_rank, ranks_explained
+from posttrain.runs.failures import lost_a_rank, ranks_explained
 
 # Two steps together; then the victim is killed while the other one waits for it in the third.
 TOGETHER = """
@@ -26,7 +26,7 @@ import torch
 from torch import distributed, nn
 
 from posttrain.runs.directory import RunDirectory
-from posttrain.runs.lost_ranks import ranks_explained
+from posttrain.runs.failures import ranks_explained
 
 what, folder, victim = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 rank = int(os.environ["RANK"])

@@ -8,7 +8,7 @@ import pytest
 from dpo.dpo_runs import TRAINING
 from dpo.dpo_runs import write_run as write_dpo
 from posttrain.errors import ConfigError, RunError
-from posttrain.runs.lost_ranks import ranks_explained
+from posttrain.runs.failures import ranks_explained
 from posttrain.runs.manifest import require_same_run
 from posttrain.train.parallel import require_unsharded
 from ranks.rank_runs import run, write_sft

@@ -1,13 +1,15 @@
 """The end of a run: what is exported, and the numbers of result.json."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from posttrain.errors import ConfigError, RunError
 from posttrain.runs.checkpoints import mark_best, publish
 from posttrain.runs.directory import RunDirectory, clear_run_directory
-from posttrain.runs.finish import finish_run, finished_result, finished_run, summary
+from posttrain.runs.finish import export_checkpoint, finish_run, finished_result, finished_run, summary
 from posttrain.runs.manifest import describe_run
 from posttrain.runs.metrics import append_metrics
 from posttrain.runs.plots import Picture
@@ -139,3 +141,91 @@ def test_the_summary_is_two_lines_for_a_person(trained):
         "2 steps, 1,234 tokens in 2 s (605 tok/s), loss 1.2500, validation loss 2.7500, peak memory 1.3 GiB\n"
         f"checkpoint-2 is exported to {trained.path}; plots are in its folder plots"
     )
+
+
+MODEL_FILES = [
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "model-00001-of-00002.safetensors",
+    "model.safetensors.index.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+]
+# For a resume, and as PEFT writes it.
+OTHER_FILES = ["optimizer.pt", "toolkit_state.json", "README.md"]
+
+
+@pytest.fixture
+def checkpoint(run):
+    folder = run.path / "checkpoint-5"
+    (folder / "deeper").mkdir(parents=True)
+    (folder / "deeper" / "shard.pt").write_text("a part of an optimizer's state")
+    for name in MODEL_FILES + OTHER_FILES:
+        (folder / name).write_text(f"{name} of step 5")
+    return folder
+
+
+def test_the_model_and_its_tokenizer_are_copied_and_those_of_a_resume_are_not(run, checkpoint):
+    export_checkpoint(run, checkpoint)
+    assert {path.name for path in run.path.iterdir()} == {"checkpoint-5", *MODEL_FILES}
+    for name in MODEL_FILES:
+        assert (run.path / name).read_text() == f"{name} of step 5"
+
+
+def test_the_checkpoint_stays_as_it_was(run, checkpoint):
+    export_checkpoint(run, checkpoint)
+    assert {path.name for path in checkpoint.iterdir()} == {"deeper", *MODEL_FILES, *OTHER_FILES}
+
+
+def test_what_was_exported_before_is_replaced(run, checkpoint):
+    (run.path / "adapter_model.safetensors").write_text("of an earlier export")
+    (run.path / "manifest.json").write_text("the run's own")
+    export_checkpoint(run, checkpoint)
+    assert (run.path / "adapter_model.safetensors").read_text() == "adapter_model.safetensors of step 5"
+    assert (run.path / "manifest.json").read_text() == "the run's own"
+
+
+def test_an_exported_file_is_a_copy_of_its_own(run, checkpoint):
+    export_checkpoint(run, checkpoint)
+    (run.path / "config.json").write_text("edited")
+    assert (checkpoint / "config.json").read_text() == "config.json of step 5"
+
+
+def test_what_a_link_in_the_run_leads_to_stays(run, checkpoint, tmp_path):
+    elsewhere = tmp_path / "elsewhere.safetensors"
+    elsewhere.write_text("in use")
+    (run.path / "adapter_model.safetensors").symlink_to(elsewhere)
+    export_checkpoint(run, checkpoint)
+    assert elsewhere.read_text() == "in use"
+    assert not (run.path / "adapter_model.safetensors").is_symlink()
+
+
+CODE = """
+from posttrain.runs.finish import peak_memory_bytes
+print(peak_memory_bytes())
+block = bytearray(100_000_000)
+print(peak_memory_bytes())
+del block
+print(peak_memory_bytes())
+"""
+
+
+def test_it_grows_with_what_is_taken_and_stays_when_it_is_given_back():
+    before, taken, after = peaks()
+    assert 95_000_000 < taken - before < 110_000_000
+    assert abs(after - taken) < 5_000_000  # the kernel counts in batches of pages
+
+
+def test_it_knows_nothing_of_the_process_that_started_it():
+    small = peaks()[0]
+    block = bytearray(500_000_000)
+    assert abs(peaks()[0] - small) < 50_000_000
+    assert len(block) == 500_000_000
+
+
+def peaks() -> list[int]:
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    return [int(line) for line in done.stdout.split()]

@@ -9,8 +9,7 @@ import pytest
 from pickle_traps import KINDS, names, torch_pickle
 
 from posttrain.errors import ModelError, ToolkitError
-from posttrain.runs.checkpoints import STATE_FILE
-from posttrain.runs.recorded_files import record_files
+from posttrain.runs.checkpoints import STATE_FILE, record_files
 from sft.small_sft import train_sft, write_sft_run
 
 # By the file that a pickle takes the place of: what the pickle is called.

@@ -14,9 +14,8 @@ from posttrain.config.sections.datasets import ValidationConfig
 from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.models.backend import LoadedModel
-from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory
-from posttrain.runs.resume import ResumePoint
+from posttrain.runs.resume import ResumePoint, RunCounters
 from posttrain.train.loop import Loop
 from posttrain.train.parallel import connect
 from posttrain.train.recipe import Measure, StepResult, UnavailableError

@@ -225,7 +225,7 @@ def test_the_memory_of_a_run_is_within_a_factor_of_what_was_said(trained, tiny_m
         "import sys; from pathlib import Path; from posttrain.config.load import load_config; "
         "from posttrain.sft.config import SFTConfig; from posttrain.sft.train import train; "
         "train(load_config(Path(sys.argv[1]), SFTConfig), 'run'); "
-        "from posttrain.runs.peak_memory import peak_memory_bytes; print(peak_memory_bytes())"
+        "from posttrain.runs.finish import peak_memory_bytes; print(peak_memory_bytes())"
     )
     config = write_config(tmp_path, tiny_model, training={"rows_per_step": 4, "micro_batch_size": 2, "compile": False})
     done = subprocess.run([sys.executable, "-c", code, str(config)], capture_output=True, text=True)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from posttrain.errors import ModelError, RunError, ServerError
-from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory
+from posttrain.runs.resume import RunCounters
 from posttrain.train.memory_advice import Phase
 from posttrain.train.out_of_memory import ForwardSizes, during, memory_explained, ran_out_of_memory, whereabouts
 

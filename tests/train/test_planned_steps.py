@@ -11,7 +11,7 @@ from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.ledger import Ledger
 from posttrain.data.step_plan import StepPlan
 from posttrain.data.tokenized import from_rows
-from posttrain.runs.counters import RunCounters
+from posttrain.runs.resume import RunCounters
 from posttrain.train.planned_steps import PlannedSteps, place_of, step_facts
 from posttrain.train.recipe import StepResult
 

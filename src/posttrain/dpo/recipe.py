@@ -27,7 +27,7 @@ from posttrain.dpo.scores import AskedModel, RowScorer, answer_logprobs
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
 from posttrain.models.kernels.labelled_head import LabelledHead
-from posttrain.runs.counters import RunCounters
+from posttrain.runs.resume import RunCounters
 from posttrain.train.memory_advice import Phase
 from posttrain.train.out_of_memory import during
 from posttrain.train.parallel import gathered

@@ -13,8 +13,8 @@ from posttrain.dpo.data import PreferenceData, prepare_data
 from posttrain.dpo.separate import require_same_tokens
 from posttrain.models.load import choose_backend
 from posttrain.runs.directory import RunDirectory
+from posttrain.runs.failures import run_context
 from posttrain.runs.resume import find_resume_point
-from posttrain.runs.run_context import run_context
 from posttrain.train.identity import require_same_weights
 from posttrain.train.identity import run_identity as identity_of
 from posttrain.train.kernels import require_kernels

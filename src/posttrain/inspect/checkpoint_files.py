@@ -7,8 +7,7 @@ from typing import Any
 
 from posttrain.inspect.finding import Finding
 from posttrain.inspect.folders import KeptRun
-from posttrain.runs.checkpoints import STATE_FILE
-from posttrain.runs.recorded_files import file_faults
+from posttrain.runs.checkpoints import STATE_FILE, file_faults
 
 
 def checkpoint_findings(run: KeptRun, expected: Sequence[Mapping[str, Any]] | None) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from posttrain.rl.presets import resolve_objective
 from posttrain.rl.prompt_order import prompt_hash_after
 from posttrain.rl.rollout.collector import Collector
 from posttrain.rl.transcript import Transcript
-from posttrain.runs.counters import RunCounters
+from posttrain.runs.resume import RunCounters
 from posttrain.train.parallel import gathered
 from posttrain.train.recipe import Measure, StepResult
 

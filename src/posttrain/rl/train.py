@@ -20,10 +20,10 @@ from posttrain.rl.transcript import Transcript
 from posttrain.rl.user_functions import check_user_functions, digests
 from posttrain.rl.watchdogs import rl_watchdogs
 from posttrain.runs.directory import RunDirectory
+from posttrain.runs.failures import run_context
 from posttrain.runs.finish import finished_run
 from posttrain.runs.metrics import keep_until
 from posttrain.runs.resume import ResumePoint, resume_point
-from posttrain.runs.run_context import run_context
 from posttrain.train.identity import fixed_training, known_weights
 from posttrain.train.kernels import require_kernels
 from posttrain.train.memory_advice import Phase

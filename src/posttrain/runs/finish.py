@@ -1,23 +1,28 @@
 """The end of a run: the model at its root, pictures, and one file with its last numbers."""
 
 import json
+import re
+import resource
+import shutil
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from posttrain.base.console import console
+from posttrain.base.files import atomic_writer
 from posttrain.errors import RunError
 from posttrain.runs.checkpoints import Checkpoint, best_checkpoint, latest_checkpoint
 from posttrain.runs.directory import RunDirectory
-from posttrain.runs.export import export_checkpoint
 from posttrain.runs.manifest import read_manifest, require_same_run
 from posttrain.runs.metrics import read_metrics
-from posttrain.runs.peak_memory import peak_memory_bytes
 
 if TYPE_CHECKING:
     from posttrain.runs.plots import Picture
 
 Rows = list[dict[str, Any]]
+# What only a resume needs, and PEFT's page on the adapter; everything else in a checkpoint is the model.
+_LEFT_OUT = ("optimizer", "toolkit_state", "README")
 _MEASURES = ("eval_loss", "eval_reward")  # by which a checkpoint is the best
 
 
@@ -117,3 +122,27 @@ def _exported_checkpoint(
     if export == "best" and best is None and is_measured:
         console.print(f"the best checkpoint is lost or damaged, so the last one is exported: {last.path.name}")
     return best or last.path
+
+
+def export_checkpoint(run: RunDirectory, checkpoint: Path) -> None:
+    """Copy the model files of `checkpoint` to the run's folder, each one whole or not at all."""
+    for file in sorted(checkpoint.iterdir()):
+        if file.is_file() and not file.name.startswith(_LEFT_OUT):
+            place = run.path / file.name
+            if place.is_symlink():  # what it leads to is no part of the run
+                place.unlink()
+            with file.open("rb") as source, atomic_writer(place) as target:
+                shutil.copyfileobj(source, target, 2**20)
+
+
+def peak_memory_bytes() -> int:
+    """The most memory that this process had: its highest resident size.
+
+    Linux hands the peak that `getrusage` tells down to a process from the one that started it, so that a run started
+    from a notebook would have the notebook's; the one in /proc begins anew with a program.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file() and (found := re.search(r"^VmHWM:\s+(\d+) kB$", status.read_text(), re.MULTILINE)):
+        return int(found[1]) * 1024
+    told = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return told if sys.platform == "darwin" else told * 1024  # macOS tells bytes, all others KiB

@@ -1,17 +1,27 @@
 """What a run was made of: enough to repeat it, and to refuse a resume that would not be the same run."""
 
+import hashlib
 import json
 import os
 import platform
+import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
+import posttrain
+from posttrain.base.console import console
 from posttrain.base.differences import differences
+from posttrain.base.files import atomic_write_text
+from posttrain.config.dump import to_yaml
+from posttrain.data.ledger import Ledger
 from posttrain.errors import ConfigError
-from posttrain.runs.source import commit, source_digest
+from posttrain.runs.directory import RunDirectory
 
 _PACKAGES = (
     "posttrain-toolkit",
@@ -34,17 +44,30 @@ _PACKAGES = (
     "flash-attn",
 )
 # What a run stands in, which may change without another run coming of it, but perhaps other last digits.
-SURROUNDINGS = (
-    "packages",
-    "commit",
-    "source",
-    "python",
-    "system",
-    "processor",
-    "cpus",
-    "threads",
-    "accelerators",
-)
+_SURROUNDINGS = ("packages", "commit", "source", "python", "system", "processor", "cpus", "threads", "accelerators")
+_PACKAGE = Path(posttrain.__path__[0])
+
+
+def write_description(
+    run: RunDirectory, command: str, config: BaseModel, identity: dict[str, Any], ledgers: list[Ledger]
+) -> None:
+    """Write config.yaml, manifest.json and ledger.json.
+
+    A manifest that is there keeps its start, and gets a line of each resume, with what had changed around the run by
+    then: versions, code, hardware. That is said too, since other versions may round otherwise.
+    """
+    manifest = describe_run(identity, command)
+    if run.manifest.is_file():
+        earlier = read_manifest(run.manifest)
+        changed = differences(*({key: each.get(key) for key in _SURROUNDINGS} for each in (earlier, manifest)))
+        for change in changed:
+            console.print(f"  changed since the run was last started: {change}")
+        resumed = [*earlier.get("resumed", []), {"time": manifest["started"], "changed": changed}]
+        manifest = {**manifest, "started": earlier["started"], "resumed": resumed}
+    # First: as long as it is not there, what a kill leaves is not known to be a run's.
+    run.write_json(run.manifest, manifest)
+    atomic_write_text(run.config, to_yaml(config))
+    run.write_json(run.ledger, [ledger.as_dict() for ledger in ledgers])
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -114,4 +137,27 @@ def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
+        return None
+
+
+@cache
+def source_digest(package: Path = _PACKAGE) -> str:
+    """BLAKE2b over the names and contents of all files of the package but what is compiled, as 32 hex digits."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted(package.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            content = file.read_bytes()
+            digest.update(f"{file.relative_to(package).as_posix()}\n{len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def commit(root: Path = _PACKAGE.parent.parent) -> str | None:
+    """The commit that is checked out in `root`; None where this is no checkout.
+
+    `root` is where this package lies in `src`, so that the repository of whoever installed it is not taken for it.
+    """
+    command = ["git", f"--git-dir={root / '.git'}", "rev-parse", "--verify", "--quiet", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
+    except OSError:  # git is not installed
         return None

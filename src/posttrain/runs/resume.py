@@ -1,21 +1,51 @@
-"""Where a run goes on, and the proof that it is the same run."""
+"""Where a run goes on, with which counters, and the proof that it is the same run."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from posttrain.data.curriculum.curriculum import Curriculum
-from posttrain.data.curriculum.order_hash import order_hash_after
+from posttrain.data.curriculum.order_hash import OrderHash, order_hash_after
+from posttrain.data.step_plan import StepPlan
 from posttrain.errors import ConfigError
 from posttrain.runs import metrics
 from posttrain.runs.checkpoints import FORMAT, Checkpoint, Damaged, discard_unfinished, newest_sound_checkpoint
-from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory, clear_run_directory
 from posttrain.runs.manifest import read_manifest, require_same_run
 
 # What tells that something was learnt: the name of a checkpoint that is gone, and what a run leaves besides them.
 _LEARNT = ("latest", "best", "result.json", "*.safetensors", "merged*", "damaged-checkpoint-*")
+
+
+@dataclass
+class RunCounters:
+    """Totals after `step` optimizer steps, which survive a resume exactly; `seconds` is time spent in steps."""
+
+    step: int = 0
+    rows: int = 0
+    tokens: int = 0
+    trained_tokens: int = 0
+    seconds: float = 0.0
+    order_hash: str = field(default_factory=lambda: OrderHash().state())
+
+    def advance(self, plan: StepPlan, seconds: float) -> None:
+        """Count one finished step of a plan."""
+        order_hash = OrderHash.from_state(self.order_hash).update(plan.draws)
+        self.count(len(plan.draws), plan.tokens, plan.trained_tokens, seconds, order_hash)
+
+    def count(self, rows: int, tokens: int, trained_tokens: int, seconds: float, order_hash: str) -> None:
+        """Count one finished step, after which all rows so far have this hash."""
+        self.step += 1
+        self.rows += rows
+        self.tokens += tokens
+        self.trained_tokens += trained_tokens
+        self.seconds += seconds
+        self.order_hash = order_hash
+
+    def as_dict(self) -> dict[str, object]:
+        """For a checkpoint; `RunCounters(**...)` restores it."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from posttrain.data.step_plan import StepPlanner
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.models.backend import LoadedModel
 from posttrain.models.kernels.labelled_head import LabelledHead
-from posttrain.runs.counters import RunCounters
+from posttrain.runs.resume import RunCounters
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import SFTData
 from posttrain.train.batches import pad_rows

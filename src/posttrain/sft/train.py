@@ -9,9 +9,9 @@ from posttrain.conversation.encoder import conversation_encoder
 from posttrain.data.ledger import ledger_table
 from posttrain.models.load import choose_backend
 from posttrain.runs.directory import RunDirectory
+from posttrain.runs.failures import run_context
 from posttrain.runs.finish import finish_run, summary
 from posttrain.runs.resume import find_resume_point
-from posttrain.runs.run_context import run_context
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import SFTData, prepare_data
 from posttrain.sft.watchdogs import sft_watchdogs

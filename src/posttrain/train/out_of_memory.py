@@ -8,8 +8,8 @@ from typing import Any
 
 from posttrain.errors import RunError, ToolkitError
 from posttrain.runs.checkpoints import latest_checkpoint
-from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory
+from posttrain.runs.resume import RunCounters
 from posttrain.train.memory_advice import Change, Phase, Situation, cheapest_changes
 
 _GIB = 2**30

@@ -10,7 +10,7 @@ from posttrain.config.sections.datasets import DatasetConfig
 from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.step_plan import StepPlan
 from posttrain.data.tokenized import TokenizedDataset
-from posttrain.runs.counters import RunCounters
+from posttrain.runs.resume import RunCounters
 from posttrain.train.recipe import StepResult
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from posttrain.errors import ToolkitError
-from posttrain.runs.counters import RunCounters
+from posttrain.runs.resume import RunCounters
 
 Measure = Literal["loss", "reward"]
 """By which evaluations are compared: the lowest loss, or the highest reward, is the best."""

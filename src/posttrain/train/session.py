@@ -16,10 +16,10 @@ from posttrain.config.sections.training import TrainingConfig
 from posttrain.conversation.chat_template import use_trained_template
 from posttrain.data.ledger import Ledger
 from posttrain.models.backend import Backend, LoadedModel, TrainingSettings
-from posttrain.runs.description import write_description
 from posttrain.runs.directory import RunDirectory
+from posttrain.runs.failures import ranks_explained
 from posttrain.runs.finish import finished_run
-from posttrain.runs.lost_ranks import ranks_explained
+from posttrain.runs.manifest import write_description
 from posttrain.runs.resume import ResumePoint, prepare_run_directory
 from posttrain.train.announce import Schedule, announce_changes, announce_start
 from posttrain.train.identity import require_loaded_weights

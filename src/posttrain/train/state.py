@@ -19,9 +19,8 @@ from posttrain.errors import ModelError
 from posttrain.models.backend import LoadedModel
 from posttrain.models.checkpoint import load_trained_weights, save_trained_weights
 from posttrain.runs import checkpoints
-from posttrain.runs.counters import RunCounters
 from posttrain.runs.directory import RunDirectory
-from posttrain.runs.resume import ResumePoint
+from posttrain.runs.resume import ResumePoint, RunCounters
 from posttrain.train.optim import make_optimizer
 from posttrain.train.recipe import Measure
 

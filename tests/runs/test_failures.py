@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from posttrain.errors import ConfigError, RunError
 from posttrain.runs.checkpoints import publish
 from posttrain.runs.directory import RunDirectory
-from posttrain.runs.storage_errors import storage_explained
+from posttrain.runs.failures import storage_explained
 
 
 @pytest.fixture

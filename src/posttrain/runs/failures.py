@@ -1,0 +1,97 @@
+"""A run's folder while it trains: owned, and with a full disk or a lost process explained in one message."""
+
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from posttrain.base.disk_errors import why_unwritten
+from posttrain.base.processes import process_count
+from posttrain.errors import RunError, ToolkitError
+from posttrain.runs.checkpoints import latest_checkpoint
+from posttrain.runs.directory import RunDirectory, own_run_directory
+
+# What Gloo, NCCL and torch's own store say when the other end is gone or silent, in torch 2.13.
+_LOST_RANK = (
+    "closed by peer",
+    "reset by peer",
+    "timeout caused pair closure",
+    "Timed out waiting",
+    "remote process exited",
+    "communicator was aborted",
+    "failed to recv, got 0 bytes",
+)
+
+
+@contextmanager
+def run_context(run: RunDirectory, *, resume: bool, overwrite: bool) -> Iterator[None]:
+    """Own the folder of a run for as long as the block lasts.
+
+    Raises:
+        ConfigError: as `own_run_directory`.
+        RunError: as `ranks_explained` and `storage_explained`.
+    """
+    with own_run_directory(run, resume=resume, overwrite=overwrite), ranks_explained(run), storage_explained(run):
+        yield
+
+
+@contextmanager
+def ranks_explained(run: RunDirectory) -> Iterator[None]:
+    """Turn the error of a process that has lost another one of its run into one message.
+
+    From then on SIGTERM is ignored: torchrun sends it a tenth of a second later, to a process that ends anyway, and it
+    would keep that from closing what it has opened and from saying why.
+
+    Raises:
+        RunError: another process of the run ended, or does not answer any more.
+    """
+    try:
+        yield
+    except Exception as error:
+        if process_count() == 1 or not lost_a_rank(error):
+            raise
+        if threading.current_thread() is threading.main_thread():  # Python lets no other one have a say
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        latest = latest_checkpoint(run)
+        again = f"--resume, with {process_count()} processes again,"
+        raise RunError(
+            f"another of this run's {process_count()} processes ended: it was killed, or says why itself; "
+            + (
+                f"no checkpoint had been written, so {again} begins anew"
+                if latest is None
+                else f"{again} goes on from {latest.path.name}, which is whole"
+            )
+        ) from error
+
+
+def lost_a_rank(error: BaseException) -> bool:
+    """Whether another process could not be reached, be it that another error was made of it."""
+    if isinstance(error, ToolkitError):  # in words for a person, who may be told of another connection
+        return False
+    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _LOST_RANK):
+        return True
+    return error.__cause__ is not None and lost_a_rank(error.__cause__)
+
+
+@contextmanager
+def storage_explained(run: RunDirectory) -> Iterator[None]:
+    """Turn a failed write into one message that says what is safe and what to do.
+
+    Raises:
+        RunError: the disk is full, read-only, or broken.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = None if isinstance(error, ToolkitError) else why_unwritten(error)
+        if reason is None:
+            raise
+        there = next(each for each in (run.path, *run.path.parents) if each.exists())
+        reason += f"; {shutil.disk_usage(there).free / 2**20:,.0f} MiB are free at {there}"
+        latest = latest_checkpoint(run)
+        if latest is None:
+            way_on = "no checkpoint had been written. Mend that, or make room, and start again with --resume"
+        else:
+            way_on = f"{latest.path.name} is complete. Mend that, or make room, and --resume goes on from it"
+        raise RunError(f"{reason}; {way_on}") from error
