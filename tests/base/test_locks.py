@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.base.locks import HeldError, ProcessLock, holder_of
+from posttrain.base.locks import HeldError, holder_of, process_lock
 from posttrain.errors import ConfigError
 from posttrain.runs.directory import RunDirectory, clear_run_directory, own_run_directory
 
@@ -23,8 +23,8 @@ from posttrain.runs.directory import RunDirectory, clear_run_directory, own_run_
 HOLD = """
 import os, subprocess, sys
 from pathlib import Path
-from posttrain.base.locks import ProcessLock
-with ProcessLock(Path(sys.argv[1])):
+from posttrain.base.locks import process_lock
+with process_lock(Path(sys.argv[1])):
     if sys.argv[2] == "fork" and os.fork() == 0:
         print(os.getpid(), flush=True)
         sys.stdin.read()
@@ -59,7 +59,7 @@ def run(tmp_path: Path) -> RunDirectory:
 def test_a_second_process_is_refused_at_once_and_told_who_is_there(run: RunDirectory):
     before = datetime.now(UTC).replace(microsecond=0)
     with holding(run.lock) as (process, _):
-        with pytest.raises(HeldError) as caught, ProcessLock(run.lock):
+        with pytest.raises(HeldError) as caught, process_lock(run.lock):
             pass
         holder = caught.value.holder
         assert (holder.pid, holder.host, holder.is_certain) == (process.pid, socket.gethostname(), True)
@@ -73,7 +73,7 @@ def test_a_killed_process_leaves_no_lock(run: RunDirectory):
         process.wait()
         assert run.lock.is_file()
         assert holder_of(run.lock) is None
-        with ProcessLock(run.lock):
+        with process_lock(run.lock):
             assert json.loads(run.lock.read_text())["pid"] == os.getpid()
 
 
@@ -85,16 +85,17 @@ def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(run: RunDirecto
         process.kill()
         process.wait()
         os.kill(child, 0)  # it is there
-        with ProcessLock(run.lock):
+        with process_lock(run.lock):
             pass
 
 
 def test_a_forked_child_that_ends_as_its_parent_would_leaves_the_lock_to_it(run: RunDirectory):
-    with ProcessLock(run.lock) as lock:
+    lock = process_lock(run.lock)
+    with lock:
         child = os.fork()
         if child == 0:
             try:
-                lock.__exit__()
+                lock.__exit__(None, None, None)
             finally:
                 os._exit(0)
         os.waitpid(child, 0)
@@ -104,13 +105,13 @@ def test_a_forked_child_that_ends_as_its_parent_would_leaves_the_lock_to_it(run:
 
 
 def test_what_was_made_for_the_lock_goes_with_it_and_nothing_else(run: RunDirectory, tmp_path: Path):
-    with ProcessLock(run.lock):
+    with process_lock(run.lock):
         pass
     assert list(tmp_path.iterdir()) == []
-    with ProcessLock(run.lock):
+    with process_lock(run.lock):
         run.manifest.write_text("{}")
     assert [path.name for path in run.path.iterdir()] == ["manifest.json"]
-    with ProcessLock(run.lock):
+    with process_lock(run.lock):
         run.manifest.unlink()
     assert run.path.is_dir()  # which was there before
 
@@ -119,11 +120,11 @@ def test_what_was_made_for_the_lock_goes_with_it_and_nothing_else(run: RunDirect
 ADD = """
 import sys
 from pathlib import Path
-from posttrain.base.locks import HeldError, ProcessLock
+from posttrain.base.locks import HeldError, process_lock
 number, left = Path(sys.argv[1]), int(sys.argv[3])
 while left:
     try:
-        with ProcessLock(Path(sys.argv[2])):
+        with process_lock(Path(sys.argv[2])):
             number.write_text(str(int(number.read_text()) + 1))
             left -= 1
     except HeldError:
@@ -152,7 +153,7 @@ def test_a_file_that_goes_between_its_opening_and_its_locking_is_not_the_lock(
         real(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with ProcessLock(run.lock):
+    with process_lock(run.lock):
         assert gone
         found = holder_of(run.lock)
         assert found is not None and found.pid == os.getpid()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from posttrain.base.locks import ProcessLock
+from posttrain.base.locks import process_lock
 from posttrain.cli.runs import main
 from posttrain.inspect.folders import read_run
 from posttrain.inspect.listing import list_runs
@@ -45,7 +45,7 @@ def test_a_run_is_running_as_long_as_its_lock_is_held(folder: Path):
     (folder / "sft" / "result.json").unlink()
     (folder / "sft" / ".lock").write_text('{"pid": 1, "host": "left", "since": "by a kill"}')
     assert [each.status for each in list_runs(folder)] == ["finished", "finished", "interrupted"]
-    with ProcessLock(folder / "sft" / ".lock"), ProcessLock(folder / "begun" / ".lock"):
+    with process_lock(folder / "sft" / ".lock"), process_lock(folder / "begun" / ".lock"):
         begun, *_, sft = list_runs(folder)
     assert sft.status.startswith("running (")
     # Data are being read: nothing is there yet but the lock.

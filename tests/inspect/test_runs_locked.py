@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from dpo.dpo_runs import write_run as write_dpo_run
-from posttrain.base.locks import ProcessLock, holder_of
+from posttrain.base.locks import holder_of, process_lock
 from posttrain.config.load import load_config
 from posttrain.errors import ConfigError
 from rl.rl_runs import folder_of, server_pid, started, wait_for_step
@@ -66,7 +66,7 @@ def test_every_trainer_is_refused_before_it_reads_anything(
     config = write(tmp_path, tiny_model)
     for data in tmp_path.glob("*.jsonl"):
         data.unlink()
-    with ProcessLock(tmp_path / "runs" / "mine" / ".lock"), pytest.raises(ConfigError, match="is being trained by"):
+    with process_lock(tmp_path / "runs" / "mine" / ".lock"), pytest.raises(ConfigError, match="is being trained by"):
         if kind == "sft":
             train_sft(config, "mine", **options)
         elif kind == "dpo":

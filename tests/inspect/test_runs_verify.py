@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from posttrain.base.locks import ProcessLock
+from posttrain.base.locks import process_lock
 from posttrain.cli.runs import main
 from posttrain.inspect.finding import Finding
 from posttrain.inspect.folders import read_run
@@ -215,7 +215,7 @@ def test_prompts_that_depend_on_grades_are_told_as_unknown(rl_run: Path, copy_of
 
 def test_a_run_that_is_being_trained_is_said_to_be(sft_run: Path, copy_of: Callable[[Path], Path]):
     run = copy_of(sft_run)
-    with ProcessLock(run / ".lock"):
+    with process_lock(run / ".lock"):
         first = findings(run)[0]
     assert first.outcome == "unknown" and first.text.startswith("it is being trained by process ")
 

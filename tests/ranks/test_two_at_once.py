@@ -13,8 +13,7 @@ import pytest
 
 from dataserver.offline.offline_cases import read_lines, write_config, write_lines
 from merge.merge_cases import Case, json_of, make_base, make_case, weights, write_run
-from posttrain.base.locks import Holder
-from posttrain.base.output_lock import lock_of, own_output, require_unowned
+from posttrain.base.locks import Holder, lock_of, own_output, require_unowned
 from posttrain.errors import ConfigError
 from posttrain.merge.run import merge
 from running import BIN
@@ -22,7 +21,7 @@ from running import BIN
 HOLD = """
 import sys
 from pathlib import Path
-from posttrain.base.output_lock import own_output
+from posttrain.base.locks import own_output
 with own_output(Path(sys.argv[1])):
     print("has it", flush=True)
     sys.stdin.read()
@@ -70,7 +69,7 @@ def test_one_output_by_several_names_has_one_lock(tmp_path: Path, monkeypatch: p
 
 def test_without_locks_the_file_to_remove_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     holder = Holder(7, "elsewhere", "2026-01-02T03:04:05+00:00", is_certain=False)
-    monkeypatch.setattr("posttrain.base.output_lock.holder_of", lambda path: holder)
+    monkeypatch.setattr("posttrain.base.locks.holder_of", lambda path: holder)
     with pytest.raises(ConfigError, match=rf"by process 7 on elsewhere.*; if that process is gone, remove {tmp_path}/"):
         require_unowned(tmp_path / "out")
 

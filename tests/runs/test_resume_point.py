@@ -210,7 +210,7 @@ def test_lines_that_are_gone_are_told(run, capsys):
 
 
 def test_a_folder_in_which_something_is_being_written_is_not_cleared(run):
-    other = "import sys; from pathlib import Path; from posttrain.base.output_lock import own_output\n"
+    other = "import sys; from pathlib import Path; from posttrain.base.locks import own_output\n"
     hold = "with own_output(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()"
     command = [sys.executable, "-c", other + hold, run.path / "merged"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:

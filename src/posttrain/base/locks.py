@@ -14,16 +14,20 @@ import json
 import os
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+
+from posttrain.base.console import console
+from posttrain.errors import ConfigError
 
 _LOCKLESS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 # Whoever only looks has the lock for a moment too, and the file may go between its opening and its locking.
 _TRIES = 5
 _SECONDS_BETWEEN_TRIES = 0.02
+_held: set[int] = set()  # file descriptors
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,9 @@ class Holder:
         is_certain: False where the file system has no locks, so that only the file says so.
     """
 
-    pid: int
-    host: str
-    since: str
+    pid: int = 0
+    host: str = ""
+    since: str = ""
     is_certain: bool = True
 
     def __str__(self) -> str:
@@ -57,9 +61,6 @@ class Holder:
         return self.pid != os.getpid()  # as it may be again after the restart of a container
 
 
-_UNKNOWN = Holder(0, "", "")
-
-
 class HeldError(Exception):
     """Another process holds the lock."""
 
@@ -68,80 +69,66 @@ class HeldError(Exception):
         self.holder = holder
 
 
-class ProcessLock:
-    """Holds `path` locked from entering this object to leaving it, or to the end of the process.
+@contextmanager
+def process_lock(path: Path) -> Iterator[None]:
+    """Hold `path` locked for as long as the block lasts.
 
     The file is made for it, with the folders above, and removed afterwards with those of them that hold nothing else.
 
-    Attributes:
-        is_enforced: False on a file system that has no locks.
+    Raises:
+        HeldError: another process has it, told at once.
+        OSError: the file cannot be made.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.is_enforced = True
-        self._path = path
-        self._descriptor: int | None = None
-        self._made: list[Path] = []
-
-    def __enter__(self) -> Self:
-        """Take the lock.
-
-        Raises:
-            HeldError: another process has it, told at once.
-            OSError: the file cannot be made.
-        """
-        folder = self._path.parent
-        self._made = [each for each in (folder, *folder.parents) if not each.exists()]
-        for tries_left in reversed(range(_TRIES)):
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                if self._take():
-                    return self
-            except (FileExistsError, FileNotFoundError):  # it may go while it is made, with another's lock
-                if not tries_left:
-                    raise
-            time.sleep(_SECONDS_BETWEEN_TRIES)
-        raise HeldError(holder_of(self._path) or _UNKNOWN)
-
-    def __exit__(self, *_: object) -> None:
-        if self._descriptor is None:  # a forked child has none
-            return
-        _HELD.discard(self)
-        # While it is locked, or another process could lock a file that is about to go.
-        if _is_at(self._descriptor, self._path):
-            self._path.unlink()
-        os.close(self._descriptor)
-        self._descriptor = None
-        with suppress(OSError):  # the first that is not empty
-            for folder in self._made:
-                folder.rmdir()
-
-    def _take(self) -> bool:
-        try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except FileNotFoundError:  # the folder went just now, with another's lock
-            return False
-        locked = _lock(descriptor, fcntl.LOCK_EX)
-        self.is_enforced = locked is not None
-        if locked is None:
-            found = _read(descriptor)
-            locked = not (found.pid and found.may_live())
-        if not (locked and _is_at(descriptor, self._path)):
+    owner, folder = os.getpid(), path.parent
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    descriptor = _take(path)
+    try:
+        yield
+    finally:
+        if os.getpid() == owner:  # a forked child has no lock
+            # While it is locked, or another process could lock a file that is about to go.
+            if _is_at(descriptor, path):
+                path.unlink()
+            _held.discard(descriptor)
             os.close(descriptor)
-            return False
-        self._descriptor = descriptor
-        _HELD.add(self)
-        os.ftruncate(descriptor, 0)
-        since = datetime.now(UTC).isoformat(timespec="seconds")
-        own = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
-        os.pwrite(descriptor, json.dumps(own).encode() + b"\n", 0)
-        return True
+            with suppress(OSError):  # the first that is not empty
+                for each in made:
+                    each.rmdir()
 
-    def abandon(self) -> None:
-        """Be without the lock, which a parent of this process has."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+
+def _take(path: Path) -> int:
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if (descriptor := _try_to_take(path)) is not None:
+                return descriptor
+        except (FileExistsError, FileNotFoundError):  # it may go while it is made, with another's lock
+            if not tries_left:
+                raise
+        time.sleep(_SECONDS_BETWEEN_TRIES)
+    raise HeldError(holder_of(path) or Holder())
+
+
+def _try_to_take(path: Path) -> int | None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    locked = is_enforced = _lock(descriptor, fcntl.LOCK_EX)
+    if locked is None:
+        found = _read(descriptor)
+        locked = not (found.pid and found.may_live())
+    if not (locked and _is_at(descriptor, path)):
+        os.close(descriptor)
+        return None
+    _held.add(descriptor)
+    os.ftruncate(descriptor, 0)
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    own = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+    os.pwrite(descriptor, json.dumps(own).encode() + b"\n", 0)
+    if is_enforced is None:
+        console.print(
+            f"the file system of {path.parent} has no locks: a second command that writes there is refused for as long "
+            f"as the process is alive that {path.name} names"
+        )
+    return descriptor
 
 
 def holder_of(path: Path) -> Holder | None:
@@ -177,7 +164,7 @@ def _read(descriptor: int) -> Holder:
     try:
         return Holder(**json.loads(os.pread(descriptor, 4096, 0)))
     except (ValueError, TypeError):
-        return _UNKNOWN
+        return Holder()
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
@@ -188,13 +175,58 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-_HELD: set[ProcessLock] = set()
+def _close_in_child() -> None:
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
 
 
-def _abandon_all() -> None:
-    for lock in _HELD:
-        lock.abandon()
-    _HELD.clear()
+os.register_at_fork(after_in_child=_close_in_child)
 
 
-os.register_at_fork(after_in_child=_abandon_all)
+@contextmanager
+def own_output(output: Path) -> Iterator[None]:
+    """Keep all other processes from writing the file or folder `output` for as long as the block lasts.
+
+    A hidden file beside it is locked meanwhile, and gone afterwards; a process that is killed keeps nobody out.
+
+    Raises:
+        ConfigError: another process writes it, told at once; or nothing may be created there.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(process_lock(lock_of(output)))
+        except HeldError as error:
+            raise _being_written(output, error.holder) from None
+        except OSError as error:
+            raise ConfigError(f"{output} cannot be written: {error.strerror or error}") from None
+        yield
+
+
+def require_unowned(output: Path) -> None:
+    """Raise ConfigError if another process writes `output`; nothing is created."""
+    if (holder := holder_of(lock_of(output))) is not None:
+        raise _being_written(output, holder)
+
+
+def written_in(folder: Path) -> Iterator[tuple[str, Holder]]:
+    """The names of files and folders in `folder` that processes are writing, and which those are."""
+    for lock in folder.glob(".*.lock"):
+        if (holder := holder_of(lock)) is not None:
+            yield lock.name.removeprefix(".").removesuffix(".lock"), holder
+
+
+def lock_of(output: Path) -> Path:
+    """The file that is locked while `output` is written."""
+    absolute = Path(os.path.realpath(output))  # one file, whatever it is called
+    return absolute.with_name(f".{absolute.name}.lock")
+
+
+def in_use(what: str, lock: Path, holder: Holder, instead: str) -> ConfigError:
+    """What a person is told who comes second: `what` happens, by whom, and what can be done `instead` of waiting."""
+    hint = "" if holder.is_certain else f"; if that process is gone, remove {lock}"
+    return ConfigError(f"{what} by {holder}; wait for its end, or end it, or {instead}{hint}")
+
+
+def _being_written(output: Path, holder: Holder) -> ConfigError:
+    return in_use(f"{output} is being written", lock_of(output), holder, "give this output another name")

@@ -9,7 +9,7 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from posttrain.base.console import console
-from posttrain.base.output_lock import own_output, require_unowned
+from posttrain.base.locks import own_output, require_unowned
 from posttrain.errors import ConfigError
 from posttrain.merge.adapter import CONFIG_FILE
 from posttrain.merge.merge import DTYPES, MergeReport, merge_adapter

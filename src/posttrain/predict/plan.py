@@ -1,7 +1,7 @@
 """What a job is going to do, in a few lines for a person."""
 
 from posttrain.base.console import console
-from posttrain.base.output_lock import require_unowned
+from posttrain.base.locks import require_unowned
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.predict.inputs import passed_over
 from posttrain.predict.job import PredictJob, Work, prepare

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from posttrain.base.console import console
 from posttrain.base.disk_errors import why_unwritten
-from posttrain.base.output_lock import own_output
+from posttrain.base.locks import own_output
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.errors import RunError
 from posttrain.inference.engine import Engine, Sampling

@@ -18,10 +18,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from posttrain.base.console import console
 from posttrain.base.files import atomic_write_text
-from posttrain.base.locks import HeldError, Holder, ProcessLock, holder_of
-from posttrain.base.output_lock import written_in
+from posttrain.base.locks import HeldError, Holder, holder_of, in_use, process_lock, written_in
 from posttrain.base.processes import is_main_process
 from posttrain.errors import ConfigError
 
@@ -86,18 +84,13 @@ def own_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> It
     check_run_directory(run, resume=resume, overwrite=overwrite)
     with ExitStack() as stack:
         try:
-            lock = stack.enter_context(ProcessLock(run.lock))
+            stack.enter_context(process_lock(run.lock))
         except HeldError as error:
             raise _in_use(run, error.holder) from None
         except OSError as error:
             raise ConfigError(
                 f"{run.path} may not be written to: {error.strerror}; choose another run.output_dir"
             ) from None
-        if not lock.is_enforced:
-            console.print(
-                f"the file system of {run.path} has no locks: a second run there is refused for as long as the process "
-                f"is alive that {run.lock.name} names"
-            )
         # Once more: another run may have come and gone since.
         _require_room(run, resume=resume, overwrite=overwrite)
         yield
@@ -115,8 +108,7 @@ def check_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> 
     """
     if resume and overwrite:
         raise ConfigError("--resume and --overwrite contradict each other; give one of them")
-    holder = holder_of(run.lock)
-    if holder is not None:
+    if (holder := holder_of(run.lock)) is not None:
         raise _in_use(run, holder)
     if overwrite:
         _require_unwritten(run)
@@ -129,11 +121,8 @@ def _require_unwritten(run: RunDirectory) -> None:
 
 
 def _in_use(run: RunDirectory, holder: Holder) -> ConfigError:
-    hint = f"; if that process is gone, remove {run.lock}" * (not holder.is_certain)
-    return ConfigError(
-        f"{run.path} is being trained by {holder}; wait for its end, or end it, or give this run a name of its own by "
-        f"--run-name{hint}"
-    )
+    instead = "give this run a name of its own by --run-name"
+    return in_use(f"{run.path} is being trained", run.lock, holder, instead)
 
 
 def _require_room(run: RunDirectory, *, resume: bool, overwrite: bool) -> None:

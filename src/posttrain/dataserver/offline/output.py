@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from posttrain.base.files import atomic_writer
-from posttrain.base.output_lock import own_output, require_unowned
+from posttrain.base.locks import own_output, require_unowned
 from posttrain.base.strict_json import json_line
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset
