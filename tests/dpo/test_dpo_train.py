@@ -19,8 +19,8 @@ from posttrain.dpo.report import preference_results
 from posttrain.dpo.train import train
 from posttrain.errors import RunError
 from posttrain.merge.run import merge
-from posttrain.predict.job import PredictJob
-from posttrain.predict.run import predict
+from posttrain.predict.generate import predict
+from posttrain.predict.plan import PredictJob
 from posttrain.predict.weights import choose_weights
 from posttrain.runs.metrics import read_metrics
 from running import metrics

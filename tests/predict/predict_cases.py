@@ -11,7 +11,7 @@ import yaml
 
 from posttrain.base.strict_json import json_line
 from posttrain.predict.config import load_predict_config
-from posttrain.predict.job import PredictJob, prepare
+from posttrain.predict.plan import PredictJob, prepare
 from posttrain.predict.weights import Weights, choose_weights
 from posttrain.runs.checkpoints import record_files
 

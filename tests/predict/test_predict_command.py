@@ -84,7 +84,7 @@ def test_a_misspelled_section_is_not_passed_over(task: Task, run: Callable):
 def test_each_sampling_option_reaches_its_own_place(task: Task, run: Callable):
     """Another toolkit gave max_output_tokens to min_p: every option is a value of its own here."""
     from posttrain.predict.config import load_predict_config
-    from posttrain.predict.run import sampling_of
+    from posttrain.predict.generate import sampling_of
 
     options = {
         "max_new_tokens": 11, "temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125,

@@ -8,8 +8,8 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 from posttrain.config.load import load_config
 from posttrain.merge.run import merge
 from posttrain.predict.config import load_predict_config
-from posttrain.predict.job import PredictJob
-from posttrain.predict.run import predict
+from posttrain.predict.generate import predict
+from posttrain.predict.plan import PredictJob
 from posttrain.predict.weights import choose_weights
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.train import train

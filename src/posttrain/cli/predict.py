@@ -8,9 +8,8 @@ import typer
 from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
 from posttrain.predict.config import load_predict_config
-from posttrain.predict.job import PredictJob
-from posttrain.predict.plan import show_plan
-from posttrain.predict.run import predict as answer
+from posttrain.predict.generate import predict as answer
+from posttrain.predict.plan import PredictJob, show_plan
 from posttrain.predict.weights import Weights, choose_weights
 
 main = doorway.command_app()

@@ -1,26 +1,33 @@
-"""From rows to generation requests, and from completions to lines of output."""
+"""Answers as lines of output, and on disk as they come, so that a killed run loses none and writes none twice.
 
-from collections.abc import Sequence
-from typing import Any
+`<output>.partial` starts with a line that says what is being answered, by what and how; each further line is one
+answer. A line that is torn or damaged counts for nothing: its answer is generated again. At the end the answers
+are put in order, and each output appears under its own name in one step.
+"""
 
+import io
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from posttrain.base.differences import differences
+from posttrain.base.files import atomic_write_bytes, atomic_writer
+from posttrain.base.strict_json import json_line, parse_object
 from posttrain.conversation.messages import Conversation
 from posttrain.conversation.templates import template_messages
-from posttrain.inference.engine import Completion, GenerationRequest
-from posttrain.inference.seeds import derive_seed
+from posttrain.errors import ConfigError, DataError
+from posttrain.inference.engine import Completion
 from posttrain.predict.inputs import Row
 
+AnswerKey = tuple[str, int, int]
+"""(name of the input file, row in it, sample)."""
 
-def build_requests(
-    rows: Sequence[Row], prompts: Sequence[Sequence[int]], *, n: int, seed: int
-) -> list[GenerationRequest]:
-    """One request for each row, with seeds that depend on the row's place and not on what its prompt is."""
-    files = {source: number for number, source in enumerate(dict.fromkeys(row.source for row in rows))}
-    return [
-        GenerationRequest(
-            tuple(prompt), tuple(derive_seed(seed, files[row.source], row.index, sample) for sample in range(n))
-        )
-        for row, prompt in zip(rows, prompts, strict=True)
-    ]
+_SHOWN_DIFFERENCES = 10
+_KEYS = {"file", "row", "sample", "stop_reason", "messages"}
 
 
 def answer_line(row: Row, sample: int, completion: Completion, text: str) -> dict[str, Any]:
@@ -51,3 +58,133 @@ def _plain_messages(conversation: Conversation) -> list[dict[str, Any]]:
         if not message.train:
             object_["train"] = False
     return plain
+
+
+class PartialOutput:
+    """The answers so far. Reading them changes nothing on disk; `begin` does.
+
+    Attributes:
+        job: what the answers on disk were made of; None where there are none.
+        counts: how many answers ended for which reason; `empty` counts those without text besides.
+    """
+
+    def __init__(self, output: Path) -> None:
+        absolute = Path(os.path.abspath(output))
+        self.path = absolute.with_name(f"{absolute.name}.partial")
+        self.job: dict[str, Any] | None = None
+        self.counts: Counter[str] = Counter()
+        self._places: dict[AnswerKey, tuple[int, int]] = {}
+        self._file: BinaryIO | None = None
+        if self.path.is_file():
+            self._read()
+
+    def __contains__(self, key: AnswerKey) -> bool:
+        return key in self._places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def require_free(
+        self, job: Mapping[str, Any], outputs: Collection[Path], wanted: Collection[AnswerKey], *, overwrite: bool
+    ) -> None:
+        """Refuse to replace what is there, unless `overwrite` allows it; nothing is written.
+
+        Raises:
+            ConfigError: an output is there, or the partial file holds answers of another job.
+        """
+        same = self.job == job
+        # A run that was killed between two of its outputs has all answers, and put the first ones there itself.
+        was_finishing = same and all(key in self._places for key in wanted)
+        taken = [path for path in outputs if path.exists()]
+        if taken and not (overwrite or was_finishing):
+            more = f" (and {len(taken) - 1} more)" if len(taken) > 1 else ""
+            raise ConfigError(f"{taken[0]}{more} is there already; choose another name, or replace it by --overwrite")
+        if self._places and not (overwrite or same):
+            changed = differences(self.job or {}, dict(job))
+            shown = "".join(f"\n  {line}" for line in changed[:_SHOWN_DIFFERENCES])
+            raise ConfigError(
+                f"{self.path} holds answers of another job ({len(self)} of them); what differs:{shown}\n"
+                "put it back to go on with them, or start over by --overwrite"
+            )
+
+    def begin(self, job: Mapping[str, Any]) -> None:
+        """Open the file for further answers, as a new one unless it belongs to the same job."""
+        if self.job != job:
+            self.job = dict(job)
+            self._places.clear()
+            self.counts.clear()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write_bytes(self.path, json_line({"job": job}))
+        self._file = self.path.open("a+b")
+        if self._file.seek(0, io.SEEK_END):
+            self._file.seek(-1, io.SEEK_END)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")  # a kill in the middle of a line: what follows must not continue it
+
+    def add(self, answer: Mapping[str, Any]) -> None:
+        """Append an answer; it is on its way to the disk when this returns."""
+        assert self._file is not None
+        line = json_line(answer)
+        self._file.write(line)
+        self._file.flush()
+        self._note(answer, self._file.tell() - len(line), len(line))
+
+    def finish(self, outputs: Mapping[str, Path]) -> None:
+        """Put the answers to each input file, in order, under its output's own name; the partial file goes."""
+        assert self._file is not None
+        keys: dict[str, list[AnswerKey]] = {name: [] for name in outputs}
+        for key in sorted(self._places):
+            keys[key[0]].append(key)
+        for name, path in outputs.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_writer(path) as file:
+                for key in keys[name]:
+                    start, length = self._places[key]
+                    self._file.seek(start)
+                    file.write(self._file.read(length))
+        self.close()
+        for path in (self.path, *outputs.values()):
+            _remove_left_behind(path)
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Leave the file to a later run."""
+        if self._file is not None:
+            with suppress(OSError):  # of a line that a full disk did not take, which was told when it was added
+                self._file.close()
+
+    def _read(self) -> None:
+        with self.path.open("rb") as file:
+            head = file.readline()
+            self.job = (_object(head) or {}).get("job")
+            if not isinstance(self.job, dict):
+                raise ConfigError(f"{self.path} is not a file of toolkit-predict; move it out of the way")
+            start = len(head)
+            for raw in file:
+                value = _object(raw)
+                if value is not None and value.keys() >= _KEYS:
+                    self._note(value, start, len(raw))
+                start += len(raw)
+
+    def _note(self, answer: Mapping[str, Any], start: int, length: int) -> None:
+        key = (answer["file"], answer["row"], answer["sample"])
+        if key not in self._places:
+            self._places[key] = (start, length)
+            self.counts[answer["stop_reason"]] += 1
+            self.counts["empty"] += not answer["messages"][-1]["content"].strip()
+
+
+def _remove_left_behind(path: Path) -> None:
+    """Remove what was to become `path` where runs were killed that wrote it; no other process may write it now."""
+    left = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.tmp")  # of longer names only a part is in them
+    for each in path.parent.iterdir():
+        if left.fullmatch(each.name):
+            each.unlink()
+
+
+def _object(raw: bytes) -> dict[str, Any] | None:
+    """The object in a whole line; None for what a kill or a disk left of one."""
+    try:
+        return parse_object(raw) if raw.endswith(b"\n") else None
+    except DataError:
+        return None

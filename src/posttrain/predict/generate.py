@@ -18,8 +18,7 @@ from posttrain.inference.load import load_engine, vllm_engine
 from posttrain.inference.text import completion_text
 from posttrain.predict.answers import answer_line
 from posttrain.predict.inputs import match_files
-from posttrain.predict.job import PredictJob, Work, prepare
-from posttrain.predict.plan import print_plan
+from posttrain.predict.plan import PredictJob, Work, prepare, print_plan
 
 
 def predict(job: PredictJob) -> list[Path]:
@@ -65,18 +64,14 @@ def sampling_of(generation: GenerationConfig) -> Sampling:
 
 def _answer(work: Work, engine: Engine, sampling: Sampling) -> None:
     """Generate what is not there yet; each answer is on disk before the next one is taken."""
-    keys = {
-        (position, sample): work.key(position, sample)
-        for position, request in enumerate(work.requests)
-        for sample in range(request.n)
-    }
+    keys = work.keys()
     done = {key for key, on_disk in keys.items() if on_disk in work.partial}
     tokens, started = 0, time.monotonic()
     with _progress(len(keys)) as show:
         show(len(done))
-        for (position, sample), completion in engine.generate(work.requests, sampling, done=done):
+        for (place, sample), completion in engine.generate(work.requests, sampling, done=done):
             text = completion_text(work.text.tokenizer, completion, sampling.stop)
-            work.partial.add(answer_line(work.rows[position], sample, completion, text))
+            work.partial.add(answer_line(work.rows[place], sample, completion, text))
             tokens += len(completion.token_ids)
             show(len(work.partial))
     seconds = time.monotonic() - started
