@@ -7,8 +7,8 @@ from typing import Any
 
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset
+from posttrain.dataserver.data.dataset_rows import FileRows
 from posttrain.dataserver.data.loading import load_file
-from posttrain.dataserver.data.row_files import FileRows
 
 Section = Mapping[str, Any]
 

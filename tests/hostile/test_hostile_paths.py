@@ -21,8 +21,7 @@ from posttrain.config.sections.several_models import run_of_model
 from posttrain.conversation.chatml import render
 from posttrain.conversation.messages import Conversation, Message
 from posttrain.dataserver.config.datasets import FileDataset
-from posttrain.dataserver.data.loading import load_file
-from posttrain.dataserver.data.paths import confined_file
+from posttrain.dataserver.data.loading import confined_file, load_file
 from posttrain.dataserver.graders.judging import fill_template
 from posttrain.errors import ConfigError, DataError
 from posttrain.runs.directory import RunDirectory, check_run_directory, clear_run_directory

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.data.rows import Rows
+from posttrain.dataserver.data.dataset_rows import Rows
 from posttrain.dataserver.data.sampling import Sides
 from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.graders.code_stdio import CodeStdio

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.data.rows import Rows, json_digest
+from posttrain.dataserver.data.dataset_rows import Rows, json_digest
 from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.schemas import PROTOCOL_VERSION
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.data.dataset_rows import Rows
 from posttrain.dataserver.data.loading import Report, load_datasets
-from posttrain.dataserver.data.rows import Rows
 from posttrain.dataserver.data.samples import Samples
 from posttrain.dataserver.data.sampling import Sampler, Sides, split_rows
 from posttrain.dataserver.description import describe

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.dataserver.data.procedural import ProceduralItems
+from posttrain.dataserver.data.procedural import ProceduralRows
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.reasoning_gym import ReasoningGym
 from posttrain.dataserver.graders.reasoning_gym_answers import is_harmless
@@ -29,7 +29,7 @@ def grade(answer: str, record: dict[str, Any], **params: Any) -> float:
 
 
 def item(name: str, index: int = 1, **config: Any) -> dict[str, Any]:
-    return ProceduralItems(name, 3, config).item(index)
+    return ProceduralRows(name, 3, config).read(index).record
 
 
 @pytest.mark.parametrize("name", ["leg_counting", "arc_agi", "knights_knaves", "list_functions", *EVALUATING])

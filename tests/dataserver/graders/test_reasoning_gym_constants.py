@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.dataserver.data.procedural import REFUSED, ProceduralItems, load_library
+from posttrain.dataserver.data.procedural import REFUSED, ProceduralRows, load_library
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.reasoning_gym import ReasoningGym
 from posttrain.dataserver.graders.text.completions import GradeInput
@@ -33,8 +33,8 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def items_of(name: str, count: int) -> list[dict[str, Any]]:
-    items = ProceduralItems(name, 5, {})
-    return [items.item(index) for index in range(count)]
+    items = ProceduralRows(name, 5, {})
+    return [items.read(index).record for index in range(count)]
 
 
 def score(text: str, record: dict[str, Any]) -> float:

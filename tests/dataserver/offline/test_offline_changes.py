@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from offline_cases import table_rows
 
-from posttrain.dataserver.data.rows import Row
+from posttrain.dataserver.data.dataset_rows import Row
 from posttrain.dataserver.data.samples import Target
 from posttrain.dataserver.offline.changes import Changes, kind_of_change
 from posttrain.dataserver.offline.completion import Judged

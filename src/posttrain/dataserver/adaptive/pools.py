@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping
 from posttrain.dataserver.adaptive.chance import chance
 from posttrain.dataserver.adaptive.planned import PlannedRow, RowPlace, Statistics
 from posttrain.dataserver.config.adaptive import PoolsConfig
-from posttrain.dataserver.data.rows import Rows
+from posttrain.dataserver.data.dataset_rows import Rows
 from posttrain.dataserver.data.sampling import Sides
 from posttrain.dataserver.journal.plans import RowStatistics
 

@@ -1,6 +1,7 @@
 """From the data sets of a config to rows that can be served, with every fault of every file told at once."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,18 +9,16 @@ from typing import Any
 import numpy as np
 
 from posttrain.base.cache import cache_dir
-from posttrain.base.files import atomic_folder
+from posttrain.base.files import atomic_folder, require_file
 from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.conversation.messages import Conversation
 from posttrain.data.sources import Source, clipped, open_data
 from posttrain.data.splits import content_hash
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.config.datasets import FileDataset, GradedDataset, ReasoningGymDataset
-from posttrain.dataserver.data.paths import confined_file, require_root
-from posttrain.dataserver.data.procedural_rows import ProceduralRows
-from posttrain.dataserver.data.prompts import gold_answer, parse_prompt, prompt_columns
-from posttrain.dataserver.data.row_files import FileRows, RowFault, RowWriter, kept_rows
-from posttrain.dataserver.data.rows import Rows, json_digest
+from posttrain.dataserver.config.datasets import FileDataset, ReasoningGymDataset
+from posttrain.dataserver.data.dataset_rows import FileRows, RowFault, Rows, RowWriter, json_digest, kept_rows
+from posttrain.dataserver.data.procedural import ProceduralRows
+from posttrain.dataserver.data.samples import gold_answer, parse_prompt, prompt_columns
 from posttrain.errors import ConfigError, DataError
 
 Report = Callable[[str], None]
@@ -38,23 +37,19 @@ def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
     """
     loaded: dict[str, Rows] = {}
     problems: list[str] = []
-    if any(isinstance(dataset, FileDataset) for dataset in config.datasets.values()):
-        require_root(config.data_root)
+    if any(isinstance(dataset, FileDataset) for dataset in config.datasets.values()) and not config.data_root.is_dir():
+        raise DataError(f"data_root {config.data_root} is no folder; set data_root to where the data are")
     for name, dataset in config.datasets.items():
         try:
-            loaded[name] = _load(dataset, config, report)
+            if isinstance(dataset, ReasoningGymDataset):
+                loaded[name] = ProceduralRows(dataset.task, config.seed, dataset.params, dataset.rows)
+            else:
+                loaded[name] = load_file(dataset, config.data_root, config.on_bad_record, report)
         except (DataError, ConfigError) as error:
             problems.append(f"datasets.{name}: {error}")
     if problems:
         raise DataError("\n".join(problems))
     return loaded
-
-
-def _load(dataset: GradedDataset, config: DataserverConfig, report: Report) -> Rows:
-    if isinstance(dataset, ReasoningGymDataset):
-        return ProceduralRows(dataset, config.seed)
-    assert isinstance(dataset, FileDataset)
-    return load_file(dataset, config.data_root, config.on_bad_record, report)
 
 
 def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, report: Report) -> FileRows:
@@ -99,7 +94,10 @@ def _checked_prompt(record: Mapping[str, Any], dataset: FileDataset) -> Conversa
     The data set's own system message is no part of it: another one leaves the same rows held out.
     """
     conversation = parse_prompt(record, prompt_columns(dataset.columns), None)
-    _require_encodable(gold_answer(record, dataset.gold))
+    try:
+        json.dumps(gold_answer(record, dataset.gold), ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        raise DataError("the gold answer holds a lone surrogate, which no completion can hold") from None
     return conversation
 
 
@@ -118,15 +116,22 @@ def _limit_prompts(writer: RowWriter, dataset: FileDataset) -> None:
             )
 
 
-def _require_encodable(gold: Any) -> None:
-    try:
-        json.dumps(gold, ensure_ascii=False, default=str).encode()
-    except UnicodeEncodeError:
-        raise DataError("the gold answer holds a lone surrogate, which no completion can hold") from None
-
-
 def _require_usable(source: Source, faults: list[RowFault], usable: int, on_bad_record: OnBadRecord) -> None:
     if faults and (on_bad_record == "error" or not usable):
         raise source.refusal([f"{source.place(fault.line)}: {fault.reason}" for fault in faults], usable)
     if not usable:
         raise DataError(f"{source.name} holds no records")
+
+
+def confined_file(root: Path, relative: str) -> Path:
+    """The file at `relative` under the data root.
+
+    Raises:
+        DataError: there is no such file, or it lies outside the root, be it by a symbolic link.
+    """
+    path = root / relative
+    real, real_root = os.path.realpath(path), os.path.realpath(root)
+    if os.path.commonpath([real, real_root]) != real_root:
+        raise DataError(f"{path} leads to {real}, outside of data_root {real_root}; data are only read inside of it")
+    require_file(path)
+    return path

@@ -1,4 +1,7 @@
-"""Samples by name: a sample id says which row of which data set, and what it held when it was sampled."""
+"""Samples: rows of the data sets as messages to answer, and found again by their ids, with the gold answer.
+
+A sample id says which row of which data set, and what it held when it was sampled.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,13 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from posttrain.conversation.messages import Conversation
+from posttrain.conversation.messages import Conversation, Message, ToolCall
+from posttrain.data.records import Columns, parse_record
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset, PromptColumnsConfig
-from posttrain.dataserver.data.prompts import gold_answer, last_user_text, parse_prompt, prompt_columns, wire_messages
-from posttrain.dataserver.data.rows import Row, Rows
+from posttrain.dataserver.config.grading import GoldConfig
+from posttrain.dataserver.data.dataset_rows import Row, Rows
 from posttrain.dataserver.data.sampling import Sides, Slot
-from posttrain.dataserver.schemas import Sample
+from posttrain.dataserver.graders.text.completions import column_value
+from posttrain.dataserver.graders.text.extraction import extract
+from posttrain.dataserver.schemas import Sample, WireMessage
 from posttrain.errors import DataError
 
 # How rows that a program makes name their parts.
@@ -47,7 +53,7 @@ class Samples:
         row = self._datasets[slot.dataset].read(slot.index)
         conversation = self._conversation(slot.dataset, row)
         return Sample(
-            sample_id=_sample_id(slot.dataset, row),
+            sample_id=self.sample_id(slot.dataset, slot.index),
             dataset=slot.dataset,
             slot=slot.slot,
             messages=wire_messages(conversation),
@@ -56,7 +62,8 @@ class Samples:
 
     def sample_id(self, dataset: str, index: int) -> str:
         """The id of a row."""
-        return _sample_id(dataset, self._datasets[dataset].read(index))
+        row = self._datasets[dataset].read(index)
+        return f"{dataset}:{row.key}:{row.digest}"
 
     def target(self, sample_id: str) -> Target:
         """The row that a sample id names.
@@ -80,12 +87,8 @@ class Samples:
         row = rows.read(index)
         if row.digest != digest:
             raise DataError(f"the row of sample {sample_id[:100]!r} has changed since it was sampled")
-        return Target(
-            dataset, row, self._is_held_out(dataset, index), self.gold(dataset, row), self._prompt(dataset, row)
-        )
-
-    def _prompt(self, dataset: str, row: Row) -> str:
-        return last_user_text(self._conversation(dataset, row))
+        prompt = last_user_text(self._conversation(dataset, row))
+        return Target(dataset, row, self._is_held_out(dataset, index), self.gold(dataset, row), prompt)
 
     def _conversation(self, dataset: str, row: Row) -> Conversation:
         config = self._config.datasets[dataset]
@@ -98,5 +101,68 @@ class Samples:
         return place < len(held_out) and int(held_out[place]) == index
 
 
-def _sample_id(dataset: str, row: Row) -> str:
-    return f"{dataset}:{row.key}:{row.digest}"
+def prompt_columns(columns: PromptColumnsConfig) -> Columns:
+    """The columns as the record reader takes them."""
+    return Columns(**columns.model_dump(), completion=None, weight=None)
+
+
+def parse_prompt(record: Mapping[str, Any], columns: Columns, system: str | None) -> Conversation:
+    """The conversation up to the turn that is wanted, with a system message if one is to be had.
+
+    Raises:
+        DataError: the row has no prompt, or nothing in it waits for an answer.
+    """
+    conversation, _ = parse_record(record, columns, require_answer=False)
+    messages = list(conversation.messages)
+    while messages and messages[-1].role == "assistant":
+        messages.pop()
+    if not messages or messages[-1].role == "system":
+        raise DataError("the prompt has no user message")
+    if system is not None and messages[0].role != "system":
+        messages.insert(0, Message("system", system))
+    return Conversation(tuple(messages), conversation.tools)
+
+
+def gold_answer(record: Mapping[str, Any], gold: GoldConfig | None) -> Any:
+    """The right answer of a row; None without a `gold` section.
+
+    Raises:
+        DataError: the column is not there or null, or the text holds nothing where `gold.extract` looks.
+    """
+    if gold is None:
+        return None
+    value = column_value(record, gold.column)
+    if value is None:
+        raise DataError(
+            f"there is no gold answer: {gold.column!r} is missing or null; name the column in gold.column, or write "
+            "gold: null where no grader needs one"
+        )
+    if not isinstance(value, str):
+        return value
+    found = extract(value, gold.extract)
+    if not found:
+        raise DataError(f"there is no gold answer: {gold.column!r} holds nothing where gold.extract looks")
+    return found
+
+
+def wire_messages(conversation: Conversation) -> list[WireMessage]:
+    """The messages as they are sent."""
+    return [
+        WireMessage(
+            role=message.role,
+            content=message.content,
+            name=message.name,
+            reasoning_content=message.reasoning,
+            tool_calls=[_wire_call(call) for call in message.tool_calls] or None,
+        )
+        for message in conversation.messages
+    ]
+
+
+def last_user_text(conversation: Conversation) -> str:
+    """What the user asked last."""
+    return next((message.content for message in reversed(conversation.messages) if message.role == "user"), "")
+
+
+def _wire_call(call: ToolCall) -> dict[str, object]:
+    return {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}

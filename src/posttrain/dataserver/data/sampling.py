@@ -9,7 +9,7 @@ import numpy as np
 from posttrain.data.curriculum.curriculum import Curriculum
 from posttrain.data.splits import by_rank, held_out_rows
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.data.rows import Indices, Rows
+from posttrain.dataserver.data.dataset_rows import Indices, Rows
 from posttrain.dataserver.schemas import Split
 from posttrain.errors import ConfigError, DataError
 

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from posttrain.dataserver.data.columns import column_value
 from posttrain.dataserver.graders.base import Example, Score
-from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.text.completions import GradeInput, column_value
 from posttrain.dataserver.graders.text.json_answers import JsonGrader
 from posttrain.dataserver.graders.text.json_schemas import compile_schema
 from posttrain.errors import DataError

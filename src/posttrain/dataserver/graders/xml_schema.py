@@ -6,9 +6,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from posttrain.config.strict import StrictModel
-from posttrain.dataserver.data.columns import column_value
 from posttrain.dataserver.graders.base import Example, Score
-from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.text.completions import GradeInput, column_value
 from posttrain.dataserver.graders.text.fences import FencedTextGrader
 from posttrain.dataserver.graders.text.xml_outline import Element, Outline, outline
 from posttrain.errors import DataError

@@ -10,7 +10,7 @@ from posttrain.base.files import atomic_write_text
 from posttrain.data.sources import SHOWN_FAULTS
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset
-from posttrain.dataserver.data.rows import Rows, json_digest
+from posttrain.dataserver.data.dataset_rows import Rows, json_digest
 from posttrain.dataserver.data.samples import Samples
 from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.graders.text.completions import GradeInput

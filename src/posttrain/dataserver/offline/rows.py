@@ -12,8 +12,8 @@ from posttrain.conversation.messages import Conversation
 from posttrain.data.records import Columns
 from posttrain.data.splits import content_hash
 from posttrain.dataserver.config.datasets import FileDataset, PromptColumnsConfig
-from posttrain.dataserver.data.prompts import last_user_text, parse_prompt, prompt_columns
-from posttrain.dataserver.data.rows import Row, Rows
+from posttrain.dataserver.data.dataset_rows import Row, Rows
+from posttrain.dataserver.data.samples import last_user_text, parse_prompt, prompt_columns
 from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import DataError
 

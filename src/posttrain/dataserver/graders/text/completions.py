@@ -59,6 +59,15 @@ def completion_digest(completion: str) -> str:
     return hashlib.sha256(completion.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def column_value(record: Mapping[str, Any], column: str) -> Any:
+    """The column of that name, or else, for `a.b`, key b of the object in column a; None where there is none."""
+    if column in record:
+        return record[column]
+    head, _, rest = column.partition(".")
+    inner = record.get(head)
+    return column_value(inner, rest) if rest and isinstance(inner, Mapping) else None
+
+
 @dataclass(frozen=True, slots=True)
 class GradeInput:
     """One completion, as a grader sees it."""

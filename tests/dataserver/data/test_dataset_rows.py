@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from dataserver.dataserver_cases import load, make_config, questions, write_rows
 from posttrain.base.cache import cache_dir
+from posttrain.dataserver.data.dataset_rows import FileRows, RowFault, RowWriter
 from posttrain.dataserver.data.loading import load_datasets
-from posttrain.dataserver.data.row_files import FileRows, RowFault, RowWriter
 from posttrain.dataserver.data.samples import Samples
 from posttrain.dataserver.data.sampling import Sampler, split_rows
 from posttrain.dataserver.grading.grading_plans import graders_in_use

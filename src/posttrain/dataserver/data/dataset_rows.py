@@ -1,4 +1,4 @@
-"""Rows of a file, kept in the cache as JSON Lines with an index.
+"""Rows of a data set, found by number and by key: what each has, and those of a file, kept in the cache.
 
 A file is read and checked once, under a hash of its content: the next start neither parses nor checks it, a row
 is read when it is wanted, and memory stays small.
@@ -7,16 +7,83 @@ is read when it is wanted, and memory stays small.
 import json
 import mmap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from posttrain.data.array_files import mapped_array
-from posttrain.dataserver.data.rows import Indices, Row, row_digest, row_number
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row."""
+
+    index: int
+    """Its number among the usable rows, from 0."""
+    key: str
+    """Its place in the data: the line of a file, the index of a made item."""
+    digest: str
+    """Hash of its content, 8 hex digits."""
+    record: Mapping[str, Any]
+
+
+class Rows(Protocol):
+    """The rows of a data set."""
+
+    digest: str
+    """Hash of all rows."""
+
+    faults: list[str]
+    """One line `place: reason` for each record that was left out."""
+
+    too_long: int
+    """How many rows were left out because of the length of their prompts."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> Row:
+        """Row number `index`."""
+        ...
+
+    def key(self, index: int) -> str:
+        """The key of row number `index`, without reading it."""
+        ...
+
+    def find(self, key: str) -> int | None:
+        """The number of the row with that key, if there is one."""
+        ...
+
+    def place(self, index: int) -> str:
+        """Where row `index` stands, as a message names it."""
+        ...
+
+    def contents(self) -> npt.NDArray[np.uint64]:
+        """One hash per row; rows that ask the same have the same."""
+        ...
+
+
+def row_digest(line: bytes) -> str:
+    """8 hex digits that change with the content of a row."""
+    return blake2b(line, digest_size=4).hexdigest()
+
+
+def row_number(key: str) -> int | None:
+    """The number that a row's key spells; None where it is no such key."""
+    is_number = key.isascii() and key.isdigit() and len(key) <= 18 and key == str(int(key))
+    return int(key) if is_number else None
+
+
+def json_digest(value: Any) -> str:
+    """32 hex digits of a JSON value."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True)
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class FileRows:
