@@ -8,7 +8,7 @@ from posttrain.dataserver.data.dataset_rows import Rows
 from posttrain.dataserver.data.sampling import Sides
 from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.graders.code_stdio import CodeStdio
-from posttrain.dataserver.grading.grading_plans import stage_plan
+from posttrain.dataserver.grading.questions import stage_plan
 from posttrain.dataserver.schemas import PROTOCOL_VERSION, DatasetMeta, Limits, Meta, StageMeta
 
 

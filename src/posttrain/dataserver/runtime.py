@@ -13,9 +13,8 @@ from posttrain.dataserver.description import describe
 from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.graders.remote import RemoteGrader
 from posttrain.dataserver.grading.cache import GradeBook
-from posttrain.dataserver.grading.grading_plans import graders_in_use
-from posttrain.dataserver.grading.pool import GradingPool
-from posttrain.dataserver.grading.pools import GradingPools
+from posttrain.dataserver.grading.pool import GradingPool, GradingPools
+from posttrain.dataserver.grading.questions import graders_in_use
 from posttrain.dataserver.grading.worker import Setup
 from posttrain.dataserver.identity import config_id
 from posttrain.dataserver.schemas import Meta
@@ -73,7 +72,6 @@ class Loaded:
         limits = self.config.limits
         setup = Setup(
             graders=graders,
-            tags={name: dataset.reasoning for name, dataset in self.config.datasets.items()},
             seconds=limits.grader_seconds,
             memory_bytes=int(limits.worker_memory_mb * 2**20),
             hidden=self._secrets(),
@@ -113,5 +111,4 @@ class Loaded:
 
     def new_book(self, pool: GradingPools, client: "httpx.AsyncClient | None") -> GradeBook:
         """A grade book for these graders; `client` is for those that ask other services, if any does."""
-        tags = {name: dataset.reasoning for name, dataset in self.config.datasets.items()}
-        return GradeBook(self.graders, tags, pool, client, int(self.config.limits.cache_mb * 2**20))
+        return GradeBook(self.graders, pool, client, int(self.config.limits.cache_mb * 2**20))

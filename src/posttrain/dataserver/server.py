@@ -64,7 +64,7 @@ class DataServer:
         self._loading = asyncio.create_task(loaded.load_graders(self._pool))
         if loaded.has_graders_to_load:
             await self._loading
-        await check_golds(loaded.config, loaded.datasets, loaded.samples, loaded.graders, self._pool, progress)
+        await check_golds(loaded, self._pool, progress)
         self.is_ready = True
 
     async def close(self) -> None:

@@ -15,8 +15,7 @@ from posttrain.dataserver.data.samples import Target
 from posttrain.dataserver.data.sampling import Slot
 from posttrain.dataserver.graders.text.completions import completion_digest
 from posttrain.dataserver.grading.cache import GradeBook
-from posttrain.dataserver.grading.results import deadline_result, error_result, graded_result
-from posttrain.dataserver.grading.tasks import Questions
+from posttrain.dataserver.grading.questions import Questions, deadline_result, error_result, graded_result
 from posttrain.dataserver.journal.graded_rows import journal_rows
 from posttrain.dataserver.journal.rows import JournalRow
 from posttrain.dataserver.journal.writer import JournalWriter
@@ -57,7 +56,7 @@ class Service:
         self._journal = journal
         self._metrics = metrics
         self._adaptive = adaptive
-        self._questions = Questions(loaded)
+        self._questions = Questions(loaded.config, loaded.graders)
         self._rows_are_made = not all(isinstance(dataset, FileDataset) for dataset in self.config.datasets.values())
         self._requests = LRUCache[tuple[str, str], bytes](maxsize=_REMEMBERED_REQUESTS)
 

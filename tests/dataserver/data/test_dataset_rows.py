@@ -20,7 +20,7 @@ from posttrain.dataserver.data.dataset_rows import FileRows, RowFault, RowWriter
 from posttrain.dataserver.data.loading import load_datasets
 from posttrain.dataserver.data.samples import Samples
 from posttrain.dataserver.data.sampling import Sampler, split_rows
-from posttrain.dataserver.grading.grading_plans import graders_in_use
+from posttrain.dataserver.grading.questions import graders_in_use
 from posttrain.dataserver.identity import config_id
 from posttrain.errors import DataError
 

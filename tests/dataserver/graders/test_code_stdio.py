@@ -154,10 +154,10 @@ def test_an_answer_that_never_comes_gets_nothing() -> None:
 
 def test_in_a_grading_process_the_deadline_ends_the_program_too() -> None:
     grader = CodeStdio(seconds=30.0, sandbox=SANDBOXES[0])
-    pool = GradingPool(1, Setup({"code": grader}, {"data": None}, seconds=1.0, memory_bytes=2**31), tasks_per_worker=10)
+    pool = GradingPool(1, Setup({"code": grader}, seconds=1.0, memory_bytes=2**31), tasks_per_worker=10)
     found: dict[int, Judgement] = {}
     programs = [ADD, "import time\ntime.sleep(20)", "while True: pass", ADD]
-    tasks = [Task("data", ("code",), fenced(each), None, {"tests": SUMS}, "", None, None) for each in programs]
+    tasks = [Task(("code",), GradeInput(fenced(each), None, record={"tests": SUMS})) for each in programs]
 
     asyncio.run(pool.grade(tasks, lambda number, judged: found.__setitem__(number, judged["code"])))
     left = [process for process in psutil.process_iter(["cmdline"]) if programs[1] in (process.info["cmdline"] or [])]

@@ -12,8 +12,9 @@ import yaml
 from dataserver.dataserver_cases import make_config, questions, write_rows
 from posttrain.base.cache import cache_dir
 from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.grading.golds import check_golds
-from posttrain.dataserver.grading.pool import GradingPool
+from posttrain.dataserver.grading.pool import GradingPools
 from posttrain.dataserver.grading.worker import Task
 from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import DataError
@@ -33,15 +34,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def pools() -> Iterator[list[GradingPool]]:
-    pools: list[GradingPool] = []
+def pools() -> Iterator[list[GradingPools]]:
+    pools: list[GradingPools] = []
     yield pools
     for pool in pools:
         pool.close()
 
 
 @pytest.fixture
-def check(tmp_path: Path, pools: list[GradingPool]) -> Check:
+def check(tmp_path: Path, pools: list[GradingPools]) -> Check:
     """`check(**section)` checks the golds of sums.jsonl, and returns what was told of the progress."""
 
     def run(graders: Any = None, **section: Any) -> Told:
@@ -51,16 +52,12 @@ def check(tmp_path: Path, pools: list[GradingPool]) -> Check:
     return run
 
 
-def check_all(config: DataserverConfig, pools: list[GradingPool]) -> Told:
+def check_all(config: DataserverConfig, pools: list[GradingPools]) -> Told:
     loaded = Loaded.read(config, lambda line: None)
     pool = loaded.new_pool()
     pools.append(pool)
     told: Told = []
-    asyncio.run(
-        check_golds(
-            config, loaded.datasets, loaded.samples, loaded.graders, pool, lambda *progress: told.append(progress)
-        )
-    )
+    asyncio.run(check_golds(loaded, pool, lambda *progress: told.append(progress)))
     return told
 
 
@@ -82,7 +79,7 @@ def test_every_row_that_cannot_be_graded_is_named_by_its_line(check: Check, tmp_
     ]
 
 
-def test_what_is_wrong_in_all_data_sets_is_told_at_once(tmp_path: Path, pools: list[GradingPool]) -> None:
+def test_what_is_wrong_in_all_data_sets_is_told_at_once(tmp_path: Path, pools: list[GradingPools]) -> None:
     for name in ("sums", "words"):
         write_rows(tmp_path / f"{name}.jsonl", [{"prompt": f"q {n}", "answer": {"n": n}} for n in range(25)])
     with pytest.raises(DataError) as error:
@@ -93,7 +90,7 @@ def test_what_is_wrong_in_all_data_sets_is_told_at_once(tmp_path: Path, pools: l
     assert told[21:23] == ["  ... and 5 more", "datasets.words: 25 rows cannot be graded:"]
 
 
-def test_the_graders_of_every_stage_are_asked(tmp_path: Path, pools: list[GradingPool]) -> None:
+def test_the_graders_of_every_stage_are_asked(tmp_path: Path, pools: list[GradingPools]) -> None:
     file = rows_with(["1", "2 or 3"], tmp_path)
     last = {"name": "last", "until_step": 2, "mix": {"sums": 1}, "grading": {"sums": {"graders": {"number_exact": 1}}}}
     stages = [{"name": "first", "until_step": 1, "mix": {"sums": 1}}, last]
@@ -102,7 +99,7 @@ def test_the_graders_of_every_stage_are_asked(tmp_path: Path, pools: list[Gradin
 
 
 def test_a_row_whose_tests_do_not_fit_into_the_time_for_a_completion_is_named(
-    tmp_path: Path, pools: list[GradingPool]
+    tmp_path: Path, pools: list[GradingPools]
 ) -> None:
     tests = [[{"input": "", "output": "1"}] * count for count in (4, 5)]
     file = write_rows(tmp_path / "sums.jsonl", [{"prompt": f"q {n}", "tests": each} for n, each in enumerate(tests)])
@@ -128,13 +125,13 @@ def test_a_row_whose_tests_do_not_fit_into_the_time_for_a_completion_is_named(
     )
 
 
-def test_good_golds_are_checked_once(check: Check, pools: list[GradingPool], tmp_path: Path) -> None:
+def test_good_golds_are_checked_once(check: Check, pools: list[GradingPools], tmp_path: Path) -> None:
     rows_with(["1", "2", "3"], tmp_path)
     assert check() == [("sums", 3, 3)]
     assert check() == []
 
 
-def test_a_second_start_needs_no_process(tmp_path: Path, pools: list[GradingPool]) -> None:
+def test_a_second_start_needs_no_process(tmp_path: Path, pools: list[GradingPools]) -> None:
     rows_with(["1", "2", "3"], tmp_path)
     config = make_config(tmp_path, {"sums": {}}, limits={"workers": 1})
     check_all(config, pools)
@@ -142,11 +139,7 @@ def test_a_second_start_needs_no_process(tmp_path: Path, pools: list[GradingPool
     closed = loaded.new_pool()
     closed.close()
     told: Told = []
-    asyncio.run(
-        check_golds(
-            config, loaded.datasets, loaded.samples, loaded.graders, closed, lambda *progress: told.append(progress)
-        )
-    )
+    asyncio.run(check_golds(loaded, closed, lambda *progress: told.append(progress)))
     assert told == []
 
 
@@ -187,13 +180,13 @@ def test_bad_golds_are_not_taken_for_good_ones_at_the_next_start(check: Check, t
     assert not list((cache_dir() / "golds").glob("*"))
 
 
-def test_graders_that_want_nothing_of_a_row_cost_nothing(tmp_path: Path, pools: list[GradingPool]) -> None:
+def test_graders_that_want_nothing_of_a_row_cost_nothing(tmp_path: Path, pools: list[GradingPools]) -> None:
     rows_with(["1", {"a": 1}], tmp_path)
     config = make_config(tmp_path, {"sums": {"graders": {"json_valid": 1}}}, limits={"workers": 1})
     assert check_all(config, pools) == []
 
 
-def test_a_row_with_half_a_character_goes_through_checks_and_grading(tmp_path: Path, pools: list[GradingPool]) -> None:
+def test_a_row_with_half_a_character_goes_through_checks_and_grading(tmp_path: Path, pools: list[GradingPools]) -> None:
     (tmp_path / "sums.jsonl").write_bytes(rb'{"prompt": "q", "answer": "x", "source": "\ud800", "\udfff": "\udfff"}')
     config = make_config(tmp_path, {"sums": {}}, limits={"workers": 1})
     assert check_all(config, pools) == [("sums", 1, 1)]
@@ -201,7 +194,7 @@ def test_a_row_with_half_a_character_goes_through_checks_and_grading(tmp_path: P
     target = loaded.samples.target(loaded.samples.sample_id("sums", 0))
     found: dict[int, Judgement] = {}
     tasks = [
-        Task("sums", ("string_exact",), completion, target.gold, target.row.record, target.prompt, None, None)
+        Task(("string_exact",), GradeInput(completion, None, gold=target.gold, record=target.row.record))
         for completion in ("\ud800 x", "x", "\ud800")
     ]
     asyncio.run(pools[0].grade(tasks, lambda number, judged: found.update({number: judged["string_exact"]})))

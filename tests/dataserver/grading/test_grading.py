@@ -83,7 +83,7 @@ def graders(folder: Path) -> dict[str, Grader]:
 @pytest.fixture(scope="module")
 def pool(graders: dict[str, Grader]) -> Iterator[GradingPool]:
     local = {name: grader for name, grader in graders.items() if not isinstance(grader, RemoteGrader)}
-    pool = GradingPool(2, Setup(local, {"data": None}, seconds=2, memory_bytes=4 * 2**30), tasks_per_worker=500)
+    pool = GradingPool(2, Setup(local, seconds=2, memory_bytes=4 * 2**30), tasks_per_worker=500)
     with closing(pool):
         yield pool
 
@@ -98,7 +98,7 @@ def with_book(graders: dict[str, Grader], pool: GradingPool) -> Callable[..., An
         async def go() -> T:
             asyncio.get_running_loop().set_exception_handler(lambda loop, complaint: complaints.append(complaint))
             async with httpx.AsyncClient() as client:
-                return await use(GradeBook(graders, {"data": None}, pool, client, cache_bytes, failure_seconds))
+                return await use(GradeBook(graders, pool, client, cache_bytes, failure_seconds))
 
         answer = asyncio.run(go())
         assert complaints == []
@@ -109,9 +109,9 @@ def with_book(graders: dict[str, Grader], pool: GradingPool) -> Callable[..., An
 
 def question(completion: str, *names: str, sample: str = "a", plan: str = "", **more: Any) -> Question:
     graders = names or ("counting",)
-    task = Task("data", tuple(name for name in graders if name != "service"), completion, None, {}, "", None, None)
+    task = Task(tuple(name for name in graders if name != "service"), GradeInput(completion, None, **more))
     weights = GradingPlan.make(dict.fromkeys(graders, 1.0), (), "abstain")
-    return Question(sample, plan, weights, task._replace(**more), completion_digest(completion))
+    return Question(sample, plan, weights, task, completion_digest(completion))
 
 
 async def answers(book: GradeBook, *questions: Question) -> list[Graded]:
@@ -248,10 +248,10 @@ def test_a_service_that_misbehaves_costs_its_own_score_only(
 def test_where_no_process_can_be_started_each_completion_is_told_so() -> None:
     async def use() -> list[Graded]:
         async with httpx.AsyncClient() as client:
-            book = GradeBook({"grader": ExitsWhenRead()}, {"data": None}, pool, client, MIB)
+            book = GradeBook({"grader": ExitsWhenRead()}, pool, client, MIB)
             return await answers(book, question("x", "grader"), question("y", "grader"))
 
-    setup = Setup({"grader": ExitsWhenRead()}, {"data": None}, seconds=1, memory_bytes=4 * 2**30)
+    setup = Setup({"grader": ExitsWhenRead()}, seconds=1, memory_bytes=4 * 2**30)
     with closing(GradingPool(1, setup, tasks_per_worker=5)) as pool:
         graded = asyncio.run(use())
 

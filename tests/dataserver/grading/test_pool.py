@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nasty_graders import Obedient
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.grading.pool import GradingPool
 from posttrain.dataserver.grading.rewards import Judgement
 from posttrain.dataserver.grading.worker import RowCheck, Setup, Task
@@ -17,14 +18,14 @@ SECONDS = 0.4
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[GradingPool]:
-    setup = Setup({"grader": Obedient()}, {"data": None}, seconds=SECONDS, memory_bytes=4 * 2**30)
+    setup = Setup({"grader": Obedient()}, seconds=SECONDS, memory_bytes=4 * 2**30)
     pool = GradingPool(2, setup, tasks_per_worker=50)
     yield pool
     pool.close()
 
 
 def task(completion: str) -> Task:
-    return Task("data", ("grader",), completion, None, {}, "", None, None)
+    return Task(("grader",), GradeInput(completion, None))
 
 
 def judge(pool: GradingPool, completions: Sequence[str]) -> list[Judgement]:
@@ -108,7 +109,10 @@ def test_what_ends_its_process_is_asked_once_and_holds_up_the_others_no_longer_t
 
 
 def test_a_row_that_cannot_be_graded_is_named(pool: GradingPool) -> None:
-    rows = [RowCheck(number, ("grader",), gold, {}) for number, gold in enumerate(["good", "bad", "exit", "good"])]
+    rows = [
+        RowCheck(number, ("grader",), GradeInput("", None, gold=gold))
+        for number, gold in enumerate(["good", "bad", "exit", "good"])
+    ]
 
     faults = asyncio.run(pool.check_rows(rows))
 

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ import pytest
 from dataserver.sandboxes import SANDBOXES
 from dataserver.serving import still_running, until
 from posttrain.dataserver.graders.code_stdio import CodeStdio
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.grading.pool import GradingPool
 from posttrain.dataserver.grading.rewards import Judgement
 from posttrain.dataserver.grading.sandbox import Kind, Limits, Run, require_sandbox, run_program
@@ -259,14 +261,11 @@ def test_calls_that_reach_others_or_stay_behind_are_refused(kind: Kind) -> None:
 def grade(programs: list[str], workers: int, output: str, seconds: float = 20.0) -> list[Judgement]:
     """What becomes of programs under limits alone that should print `output`, in that many processes."""
     graders = {"code": CodeStdio(sandbox="rlimits", seconds=seconds / 2)}
-    pool = GradingPool(workers, Setup(graders, {"data": None}, seconds=seconds, memory_bytes=2**31), 100)
     row = {"tests": [{"input": "", "output": output}]}
-    tasks = [Task("data", ("code",), f"```python\n{each}\n```", None, row, "", None, None) for each in programs]
+    tasks = [Task(("code",), GradeInput(f"```python\n{each}\n```", None, record=row)) for each in programs]
     found: dict[int, Judgement] = {}
-    try:
+    with closing(GradingPool(workers, Setup(graders, seconds=seconds, memory_bytes=2**31), 100)) as pool:
         asyncio.run(pool.grade(tasks, lambda number, judged: found.__setitem__(number, judged["code"])))
-    finally:
-        pool.close()
     return [found[number] for number in range(len(programs))]
 
 

@@ -10,7 +10,7 @@ import pytest
 from posttrain.dataserver.graders.base import Score, checked_score
 from posttrain.dataserver.graders.code_stdio import CodeStdio
 from posttrain.dataserver.graders.text.completions import GradeInput
-from posttrain.dataserver.grading import sandbox_time
+from posttrain.dataserver.grading import sandbox
 from posttrain.dataserver.grading.sandbox import Limits, run_program
 
 HALF_A_SECOND = "import time\nwhile time.process_time() < 0.5: pass\nprint('done')"
@@ -65,14 +65,14 @@ def test_sleeping_is_time_of_its_own(program: str) -> None:
 
 @pytest.mark.usefixtures("busy_processor")
 def test_a_program_that_hardly_runs_has_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_time, "PATIENCE", 1.2)  # of which half is its own at best
+    monkeypatch.setattr(sandbox, "PATIENCE", 1.2)  # of which half is its own at best
 
     with pytest.raises(TimeoutError, match="too busy"):
         grade(FOR_EVER)
 
 
 def test_without_the_kernels_word_the_limit_of_the_processor_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_time, "PROC", "/nowhere")
+    monkeypatch.setattr(sandbox, "PROC", "/nowhere")
 
     assert grade(HALF_A_SECOND).value == 1.0
     assert grade(FOR_EVER).value == 0.0

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from posttrain.config.strict import StrictModel
-from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags, split_completion
+from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags
 
 
 class Score(NamedTuple):
@@ -54,11 +54,9 @@ class Example:
 
     def grade_input(self) -> GradeInput:
         """The line as the grader sees it."""
-        reasoning, answer = split_completion(self.completion, self.tags)
-        return GradeInput(
+        item = GradeInput(
             completion=self.completion,
-            answer=answer,
-            reasoning=reasoning,
+            answer=None,
             gold=self.gold,
             record=self.record,
             prompt=self.prompt,
@@ -66,6 +64,7 @@ class Example:
             truncated=self.truncated,
             tags=self.tags,
         )
+        return item.split()
 
 
 class Grader(StrictModel):

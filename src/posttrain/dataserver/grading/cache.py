@@ -12,10 +12,9 @@ from cachetools import LRUCache, TTLCache
 
 from posttrain.dataserver.graders.base import Grader, checked_score
 from posttrain.dataserver.graders.remote import Failure, Outcome, RemoteGrader
-from posttrain.dataserver.graders.text.completions import ReasoningTags
-from posttrain.dataserver.grading.pools import GradingPools
+from posttrain.dataserver.grading.pool import GradingPools
 from posttrain.dataserver.grading.rewards import GradingPlan, Judgement, Reward, total_reward
-from posttrain.dataserver.grading.worker import Task, grade_input, shown
+from posttrain.dataserver.grading.worker import Task, shown
 
 if TYPE_CHECKING:
     import httpx
@@ -47,7 +46,7 @@ class Question(NamedTuple):
 
     def key(self) -> tuple[object, ...]:
         """Equal keys have equal rewards."""
-        return (self.sample_id, self.plan_name, self.digest, self.task.completion_tokens, self.task.truncated)
+        return (self.sample_id, self.plan_name, self.digest, self.task.item.completion_tokens, self.task.item.truncated)
 
 
 class Answers:
@@ -90,7 +89,6 @@ class GradeBook:
     def __init__(
         self,
         graders: Mapping[str, Grader],
-        tags: Mapping[str, ReasoningTags | None],
         pool: GradingPools,
         client: "httpx.AsyncClient | None",
         cache_bytes: int,
@@ -99,13 +97,11 @@ class GradeBook:
         """Make an empty book.
 
         Args:
-            tags: the reasoning tags of each data set.
             client: for the graders that ask other services; None where there are none.
             cache_bytes: memory for what is remembered.
             failure_seconds: after this time a completion whose grading failed may be graded again.
         """
         self._remote = {name: grader for name, grader in graders.items() if isinstance(grader, RemoteGrader)}
-        self._tags = tags
         self._pool = pool
         self._client = client
         self._known = LRUCache[tuple[object, ...], Graded](maxsize=max(1, cache_bytes), getsizeof=_size)
@@ -167,7 +163,9 @@ class GradeBook:
 
         try:
             async with asyncio.TaskGroup() as group:
-                self._start_remote(group, asked, add)
+                for name, grader in self._remote.items():
+                    if wanted := [each for each in asked if name in each.question.plan.graders]:
+                        group.create_task(self._ask_remote(name, grader, wanted, add))
                 local = [each for each in asked if each.question.task.graders]
                 tasks = [each.question.task for each in local]
                 group.create_task(self._pool.grade(tasks, lambda number, judged: add(local[number], judged)))
@@ -179,18 +177,11 @@ class GradeBook:
                     missing = {name: Judgement("error", None, 0.0, reason) for name in each.question.plan.graders}
                     add(each, {**missing, **each.found})
 
-    def _start_remote(self, group: asyncio.TaskGroup, asked: Sequence[_Open], add: "_Add") -> None:
-        for name, grader in self._remote.items():
-            wanted = [each for each in asked if name in each.question.plan.graders]
-            if wanted:
-                group.create_task(self._ask_remote(name, grader, wanted, add))
-
     async def _ask_remote(self, name: str, grader: RemoteGrader, asked: Sequence[_Open], add: "_Add") -> None:
         begin = time.perf_counter()
-        tasks = [each.question.task for each in asked]
         try:
             assert self._client is not None
-            items = [grade_input(task, self._tags[task.dataset]) for task in tasks]
+            items = [each.question.task.item.split() for each in asked]
             outcomes = await grader.score_all(items, self._client)
             judged = list(zip(asked, outcomes, strict=True))
         except Exception as error:  # noqa: BLE001  # it costs these completions their score, and no others

@@ -12,19 +12,19 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TaskTimeout
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
 from posttrain.dataserver.grading import worker
-from posttrain.dataserver.grading.progress import Progress
 from posttrain.dataserver.grading.rewards import Judgement
-from posttrain.dataserver.grading.worker import RowCheck, RowFault, Setup, Task
+from posttrain.dataserver.grading.worker import MARK_BITS, Marks, RowCheck, RowFault, Setup, Task
 from posttrain.errors import RunError
 
 logger = logging.getLogger(__name__)
@@ -39,6 +39,18 @@ _LARGEST_CHUNK = 64
 _SECONDS_BETWEEN_LOOKS = 0.1
 # What a worker said last may still be on its way when it has ended.
 _LOOKS_AT_THE_DEAD = 5
+
+
+# More chunks than are ever under way; one that is given up is not soon followed by another at its place.
+_PLACES = 4096
+
+
+class _Mark(NamedTuple):
+    """What a worker told last of a chunk."""
+
+    process: int
+    completion: int
+    """Which one of the chunk it is at."""
 
 
 class WorkerDiedError(Exception):
@@ -59,7 +71,8 @@ class GradingPool:
         # Each new process runs the imports of the command again; found done, they cost it next to nothing.
         commands = [name for name in sys.modules if name.startswith("posttrain.cli.")]
         self._context.set_forkserver_preload([worker.__name__, *commands, *preload])
-        self._progress = Progress(self._context)
+        self._marks: Marks = self._context.RawArray("Q", _PLACES)
+        self._free_places = deque(range(_PLACES))
         self._pool = self._new_pool()
         self._is_closed = False
         self.deaths = 0
@@ -90,7 +103,7 @@ class GradingPool:
         return [fault for row in rows for fault in await self.check_rows([row])]
 
     def close(self) -> None:
-        """End the worker, whatever they do."""
+        """End the workers, whatever they do."""
         self._is_closed = True
         # A grader may have stopped the process that workers come from, without which nothing ends.
         os.killpg(os.getpgrp(), signal.SIGCONT)
@@ -102,15 +115,16 @@ class GradingPool:
     ) -> None:
         left = list(chunk)
         while left:
-            while self._progress.is_full:
+            while not self._free_places:
                 await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
-            place = self._progress.take()
+            place = self._free_places.popleft()
+            self._marks[place] = 0
             try:
                 # The last completion may begin just before the time for one is over.
                 seconds = self._setup.seconds * min(len(left), 2) + 2 * _GRACE_SECONDS
                 answers = await self._run(worker.grade, ([tasks[number] for number in left], place), seconds, place)
             except WorkerDiedError as error:
-                mark = self._progress.at(place)
+                mark = self._mark(place)
                 guilty = left[0] if len(left) == 1 else left[mark.completion] if mark is not None else None
                 async with asyncio.TaskGroup() as group:
                     for number in left:
@@ -120,7 +134,7 @@ class GradingPool:
                             group.create_task(self._grade_chunk([number], tasks, done))
                 return
             finally:
-                self._progress.give_back(place)
+                self._free_places.append(place)
             for number, judgements in zip(left, answers, strict=False):
                 done(number, judgements)
             left = left[len(answers) :]
@@ -158,7 +172,7 @@ class GradingPool:
             while not (await asyncio.wait({future}, timeout=_SECONDS_BETWEEN_LOOKS))[0]:
                 if not pool.active:
                     raise BrokenProcessPool("the grading processes ended before the task began")
-                mark = self._progress.at(place) if place is not None else None
+                mark = self._mark(place) if place is not None else None
                 if mark != seen:
                     seen, since = mark, time.monotonic()
                 elif mark is not None:
@@ -171,13 +185,18 @@ class GradingPool:
         finally:
             future.cancel()
 
+    def _mark(self, place: int) -> _Mark | None:
+        """Where the chunk at this place is; None where no worker has begun it."""
+        value = self._marks[place]
+        return _Mark(value >> MARK_BITS, value % 2**MARK_BITS - 1) if value else None
+
     def _new_pool(self) -> ProcessPool:
         _start_fork_server(self._setup.hidden)
         return ProcessPool(
             max_workers=self._count,
             max_tasks=self._tasks_per_worker,
             initializer=worker.start_worker,
-            initargs=(self._setup, self._progress.marks),
+            initargs=(self._setup, self._marks),
             context=self._context,
         )
 
@@ -209,3 +228,57 @@ def _chunks(count: int, workers_count: int) -> Iterator[range]:
 
 def _all_failed(task: Task, reason: str) -> dict[str, Judgement]:
     return {name: Judgement("error", None, 0.0, reason) for name in task.graders}
+
+
+A = TypeVar("A", Task, RowCheck)
+
+
+class GradingPools:
+    """Grading pools that each have some of the graders: what one does to its process reaches none of another's."""
+
+    def __init__(self, pools: Sequence[GradingPool]) -> None:
+        """Each grader is in one of them."""
+        self._pools = pools
+
+    @property
+    def deaths(self) -> int:
+        """How many workers were killed or ended by themselves."""
+        return sum(pool.deaths for pool in self._pools)
+
+    async def grade(self, tasks: Sequence[Task], done: Callable[[int, Mapping[str, Judgement]], None]) -> None:
+        """Grade all tasks, telling `done(number of the task, judgements)` as graders are done: for a task whose
+        graders are in several pools, once for each of them."""
+        async with asyncio.TaskGroup() as group:
+            for pool in self._pools:
+                group.create_task(_grade(pool, tasks, done))
+
+    async def check_graders(self) -> list[str]:
+        """Why graders cannot be used, one line each."""
+        return [
+            line for lines in await asyncio.gather(*(pool.check_graders() for pool in self._pools)) for line in lines
+        ]
+
+    async def check_rows(self, rows: Sequence[RowCheck]) -> list[RowFault]:
+        """The rows that a grader cannot use."""
+        asked = [(pool, [row for _, row in _of(pool, rows)]) for pool in self._pools]
+        found = await asyncio.gather(*(pool.check_rows(some) for pool, some in asked if some))
+        return sorted((fault for faults in found for fault in faults), key=lambda fault: fault.row)
+
+    def close(self) -> None:
+        """End the workers, whatever they do."""
+        for pool in self._pools:
+            pool.close()
+
+
+async def _grade(
+    pool: GradingPool, tasks: Sequence[Task], done: Callable[[int, Mapping[str, Judgement]], None]
+) -> None:
+    asked = _of(pool, tasks)
+    if asked:
+        await pool.grade([task for _, task in asked], lambda place, judged: done(asked[place][0], judged))
+
+
+def _of(pool: GradingPool, asked: Sequence[A]) -> list[tuple[int, A]]:
+    """What a pool is asked, with the number of each: those for which it has a grader, with its own graders alone."""
+    own = ((number, each, tuple(filter(pool.graders.__contains__, each.graders))) for number, each in enumerate(asked))
+    return [(number, each._replace(graders=graders)) for number, each, graders in own if graders]

@@ -20,8 +20,7 @@ from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
 from posttrain.dataserver.graders.base import Abstain, Grader, checked_score
-from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags, split_completion
-from posttrain.dataserver.grading.progress import Marks, set_mark
+from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.grading.rewards import Judgement
 from posttrain.errors import ToolkitError
 
@@ -31,30 +30,9 @@ _LONGEST_DETAIL = 500
 class Task(NamedTuple):
     """One completion to score, as it is sent to a worker."""
 
-    dataset: str
     graders: tuple[str, ...]
-    completion: str
-    gold: Any
-    record: Mapping[str, Any]
-    prompt: str
-    completion_tokens: int | None
-    truncated: bool | None
-
-
-def grade_input(task: Task, tags: ReasoningTags | None) -> GradeInput:
-    """The completion as a grader sees it."""
-    reasoning, answer = split_completion(task.completion, tags)
-    return GradeInput(
-        completion=task.completion,
-        answer=answer,
-        reasoning=reasoning,
-        gold=task.gold,
-        record=task.record,
-        prompt=task.prompt,
-        completion_tokens=task.completion_tokens,
-        truncated=task.truncated,
-        tags=tags,
-    )
+    item: GradeInput
+    """Not split yet, so that no text is sent twice."""
 
 
 class RowCheck(NamedTuple):
@@ -62,8 +40,8 @@ class RowCheck(NamedTuple):
 
     row: int
     graders: tuple[str, ...]
-    gold: Any
-    record: Mapping[str, Any]
+    item: GradeInput
+    """Its record and gold, without a completion."""
 
 
 class RowFault(NamedTuple):
@@ -79,8 +57,6 @@ class Setup:
     """What a worker has to know; sent once."""
 
     graders: Mapping[str, Grader]
-    tags: Mapping[str, ReasoningTags | None]
-    """The reasoning tags of each data set."""
     seconds: float
     """For all graders together on one completion."""
     memory_bytes: int
@@ -91,6 +67,12 @@ class Setup:
 class _TimedOut(BaseException):
     """Not an Exception, so that a grader that catches everything it raises does not catch this."""
 
+
+Marks = Any
+"""Memory that the workers share with the server, with a place for each chunk of completions that is under way: the
+number of the process that has it and, in the last MARK_BITS, how many of its completions that process has begun."""
+
+MARK_BITS = 8
 
 _setup: Setup
 _marks: Marks
@@ -135,11 +117,10 @@ def check_rows(rows: Sequence[RowCheck]) -> list[RowFault]:
     """The rows, of those given, that a grader cannot use."""
     faults = []
     for row in rows:
-        item = GradeInput(completion="", answer=None, gold=row.gold, record=row.record)
         for name in row.graders:
             try:
                 with _deadline(_setup.seconds):
-                    _setup.graders[name].check_row(item)
+                    _setup.graders[name].check_row(row.item)
             except _TimedOut:
                 faults.append(RowFault(row.row, name, f"the check takes longer than {_setup.seconds:g} s"))
             except Exception as error:  # noqa: BLE001  # whatever a grader raises is the fault of this row
@@ -158,13 +139,13 @@ def grade(tasks: Sequence[Task], place: int) -> list[dict[str, Judgement]]:
     for number, task in enumerate(tasks):
         if done and time.monotonic() - begin > _setup.seconds:
             break
-        set_mark(_marks, place, os.getpid(), number)
+        _marks[place] = os.getpid() << MARK_BITS | number + 1
         done.append(_grade_one(task))
     return done
 
 
 def _grade_one(task: Task) -> dict[str, Judgement]:
-    item = grade_input(task, _setup.tags[task.dataset])
+    item = task.item.split()
     judgements: dict[str, Judgement] = {}
     end = time.monotonic() + _setup.seconds
     for name in task.graders:

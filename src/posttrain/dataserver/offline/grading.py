@@ -10,8 +10,7 @@ from posttrain.dataserver.data.samples import Target
 from posttrain.dataserver.graders.remote import new_client
 from posttrain.dataserver.graders.text.completions import completion_digest
 from posttrain.dataserver.grading.cache import GradeBook, Question
-from posttrain.dataserver.grading.results import error_result, graded_result
-from posttrain.dataserver.grading.tasks import Questions
+from posttrain.dataserver.grading.questions import Questions, error_result, graded_result
 from posttrain.dataserver.offline.completion import Completion, Judged, stage_of
 from posttrain.dataserver.offline.progress import progress
 from posttrain.dataserver.runtime import Loaded
@@ -50,7 +49,7 @@ def grade_all(loaded: Loaded, completions: Iterable[C], total: int, done: Done[C
 
 
 async def _grade_all(loaded: Loaded, completions: Iterator[C], done: Done[C]) -> None:
-    questions = Questions(loaded)
+    questions = Questions(loaded.config, loaded.graders)
     pool = loaded.new_pool()
     try:
         await loaded.load_graders(pool)

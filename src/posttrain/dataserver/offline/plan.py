@@ -3,7 +3,7 @@
 from collections import Counter
 
 from posttrain.base.console import console
-from posttrain.dataserver.grading.grading_plans import own_plan, stage_plan
+from posttrain.dataserver.grading.questions import own_plan, stage_plan
 from posttrain.dataserver.grading.rewards import GradingPlan
 from posttrain.dataserver.offline.completion import Completion, stage_of
 from posttrain.dataserver.offline.tables import table_of, weight_text

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from pydantic import Field, model_validator
@@ -76,7 +76,7 @@ class GradeInput:
     """All that the model wrote."""
 
     answer: str | None
-    """What follows the reasoning; None where the reasoning tags are missing."""
+    """What follows the reasoning; None where the reasoning tags are missing, or before `split`."""
 
     reasoning: str | None = None
     """What stands between the reasoning tags; None without tags."""
@@ -98,3 +98,8 @@ class GradeInput:
 
     tags: ReasoningTags | None = None
     """The reasoning tags of the data set."""
+
+    def split(self) -> "GradeInput":
+        """The same with its reasoning and its answer, as its tags tell."""
+        reasoning, answer = split_completion(self.completion, self.tags)
+        return replace(self, reasoning=reasoning, answer=answer)
