@@ -68,7 +68,7 @@ def column_value(record: Mapping[str, Any], column: str) -> Any:
     return column_value(inner, rest) if rest and isinstance(inner, Mapping) else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GradeInput:
     """One completion, as a grader sees it."""
 
