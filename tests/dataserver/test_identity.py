@@ -14,7 +14,7 @@ from posttrain.config.load import load_config
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.data.loading import load_datasets
 from posttrain.dataserver.grading.questions import graders_in_use, own_plan
-from posttrain.dataserver.identity import config_id
+from posttrain.dataserver.runtime import config_id
 
 GRADERS = {"cap": {"type": "completion_length_cap", "max_tokens": 9}}
 

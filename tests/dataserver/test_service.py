@@ -14,10 +14,10 @@ from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.database import open_database
 from posttrain.dataserver.journal.reader import JournalReader, RowFilter
 from posttrain.dataserver.metrics import Metrics
-from posttrain.dataserver.refusals import Refusal
 from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.schemas import GradeItem, GradeRequest, Sample, SampleRequest
 from posttrain.dataserver.server import DataServer
+from posttrain.dataserver.service import Refusal
 from posttrain.errors import ConfigError
 
 T = TypeVar("T")

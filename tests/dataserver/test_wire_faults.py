@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from dataserver.serving import Server, a_config, gold_of, good, serving
 from posttrain.dataserver.metrics import Metrics
-from posttrain.dataserver.web.access import RequestLog
-from posttrain.dataserver.web.logs import JsonLines
+from posttrain.dataserver.web.middleware import RequestLog
+from posttrain.dataserver.web.serve import JsonLines
 
 JSON = {"Content-Type": "application/json"}
 

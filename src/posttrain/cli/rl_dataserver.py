@@ -35,6 +35,6 @@ def rl_dataserver(
 
             show_plan(settings)
             return
-        from posttrain.dataserver.web.run import serve
+        from posttrain.dataserver.web.serve import serve
 
         serve(settings, ready_file, debug)

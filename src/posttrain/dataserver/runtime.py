@@ -1,27 +1,31 @@
-"""Everything that a config names, read and checked, with nothing running yet."""
+"""Everything that a config names, read and checked, with nothing running yet, and what `/meta` tells of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.data.dataset_rows import Rows
+from posttrain.dataserver.data.dataset_rows import Rows, json_digest
 from posttrain.dataserver.data.loading import Report, load_datasets
 from posttrain.dataserver.data.samples import Samples
 from posttrain.dataserver.data.sampling import Sampler, Sides, split_rows
-from posttrain.dataserver.description import describe
 from posttrain.dataserver.graders.base import Grader
+from posttrain.dataserver.graders.code_stdio import CodeStdio
 from posttrain.dataserver.graders.remote import RemoteGrader
 from posttrain.dataserver.grading.cache import GradeBook
 from posttrain.dataserver.grading.pool import GradingPool, GradingPools
-from posttrain.dataserver.grading.questions import graders_in_use
+from posttrain.dataserver.grading.questions import graders_in_use, stage_plan
 from posttrain.dataserver.grading.worker import Setup
-from posttrain.dataserver.identity import config_id
-from posttrain.dataserver.schemas import Meta
+from posttrain.dataserver.schemas import PROTOCOL_VERSION, DatasetMeta, Limits, Meta, StageMeta
 from posttrain.errors import ConfigError
 
 if TYPE_CHECKING:
     import httpx
+
+# Where a server listens and how much it takes changes no prompt and no reward.
+_NOT_PART_OF_ID = {"data_root", "datasets", "graders", "listen", "limits", "journal"}
 
 
 @dataclass(frozen=True)
@@ -66,22 +70,11 @@ class Loaded:
         preload = tuple(dict.fromkeys(module for grader in local.values() for module in grader.preload))
         own = {name: grader for name, grader in local.items() if grader.is_users_code}
         others = {name: grader for name, grader in local.items() if not grader.is_users_code}
-        return GradingPools([self._pool(graders, preload) for graders in (others, own) if graders])
-
-    def _pool(self, graders: Mapping[str, Grader], preload: tuple[str, ...]) -> GradingPool:
-        limits = self.config.limits
-        setup = Setup(
-            graders=graders,
-            seconds=limits.grader_seconds,
-            memory_bytes=int(limits.worker_memory_mb * 2**20),
-            hidden=self._secrets(),
-        )
-        return GradingPool(limits.worker_count, setup, limits.worker_tasks, preload)
-
-    def _secrets(self) -> frozenset[str]:
-        """The variables that hold what the config has the server know; a grader of the user's own has no use for it."""
-        named = [grader.token_env for grader in self.graders.values() if isinstance(grader, RemoteGrader)]
-        return frozenset(filter(None, [*named, self.config.listen.token_env, "PGPASSWORD"]))
+        limits, memory_bytes = self.config.limits, int(self.config.limits.worker_memory_mb * 2**20)
+        tokens = [grader.token_env for grader in self.graders.values() if isinstance(grader, RemoteGrader)]
+        hidden = frozenset(filter(None, [*tokens, self.config.listen.token_env, "PGPASSWORD"]))
+        setups = [Setup(graders, limits.grader_seconds, memory_bytes, hidden) for graders in (others, own) if graders]
+        return GradingPools([GradingPool(limits.worker_count, each, limits.worker_tasks, preload) for each in setups])
 
     @property
     def asks_services(self) -> bool:
@@ -112,3 +105,86 @@ class Loaded:
     def new_book(self, pool: GradingPools, client: "httpx.AsyncClient | None") -> GradeBook:
         """A grade book for these graders; `client` is for those that ask other services, if any does."""
         return GradeBook(self.graders, pool, client, int(self.config.limits.cache_mb * 2**20))
+
+
+def describe(
+    config: DataserverConfig,
+    identity: str,
+    datasets: Mapping[str, Rows],
+    sides: Mapping[str, Sides],
+    graders: Mapping[str, Grader],
+) -> Meta:
+    """The answer to `/meta`."""
+    return Meta(
+        protocol_version=PROTOCOL_VERSION,
+        server_version=version("posttrain-toolkit"),
+        config_id=identity,
+        seed=config.seed,
+        prompts_per_iteration=config.prompts_per_iteration,
+        iteration_stride=config.iteration_stride,
+        total_iterations=config.total_iterations,
+        adaptive=config.adaptive is not None,
+        stages=[_stage(config, index) for index in range(len(config.stages))],
+        datasets=[
+            DatasetMeta(
+                name=name,
+                rows=len(sides[name].train),
+                validation_rows=len(sides[name].validation),
+                too_long_rows=rows.too_long,
+                digest=rows.digest,
+            )
+            for name, rows in datasets.items()
+        ],
+        graders={name: grader.type_name for name, grader in graders.items()},
+        sandboxes={name: grader.sandbox for name, grader in graders.items() if isinstance(grader, CodeStdio)},
+        limits=Limits(
+            max_batch_size=config.limits.batch_size,
+            max_items=config.limits.items,
+            max_body_bytes=config.limits.body_bytes,
+            max_completion_chars=config.limits.completion_chars,
+            grade_timeout_seconds=config.limits.grade_seconds,
+        ),
+    )
+
+
+def _stage(config: DataserverConfig, index: int) -> StageMeta:
+    stage = config.stages[index]
+    drawn = [name for name, weight in stage.mix.items() if weight]
+    if config.adaptive is not None and config.adaptive.easy is not None:
+        drawn.append(config.adaptive.easy.dataset)
+    plans = {name: stage_plan(config, index, name) for name in drawn}
+    whole = sum(stage.mix.values())
+    return StageMeta(
+        name=stage.name,
+        from_iteration=config.stages[index - 1].until_step if index else 0,
+        until_iteration=stage.until_step,
+        mix={name: weight / whole for name, weight in stage.mix.items()},
+        graders={name: dict(plan.weights) for name, plan in plans.items()},
+        gates={name: list(plan.gates) for name, plan in plans.items()},
+    )
+
+
+def config_id(config: DataserverConfig, datasets: Mapping[str, Rows], graders: Mapping[str, Grader]) -> str:
+    """Equal ids give equal prompts and rewards: a hash of the config, the content of the data and the graders."""
+    return json_digest(
+        {
+            "protocol": PROTOCOL_VERSION.split(".")[0],
+            "version": version("posttrain-toolkit"),
+            "config": config.model_dump(mode="json", exclude=_NOT_PART_OF_ID),
+            # In their order, which is that of the held-out rows.
+            "datasets": [
+                [name, dataset.model_dump(mode="json", exclude={"path"}), datasets[name].digest]
+                for name, dataset in config.datasets.items()
+            ],
+            "graders": {
+                name: [_without_folder(grader.model_dump(mode="json")), grader.identity()]
+                for name, grader in graders.items()
+            },
+        }
+    )
+
+
+def _without_folder(grader: dict[str, Any]) -> dict[str, Any]:
+    """The place of users' code as the same on every machine; what it holds is in the grader's own identity."""
+    path = grader.get("path")
+    return {**grader, "path": Path(path).name} if isinstance(path, str) else grader

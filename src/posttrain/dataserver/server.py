@@ -46,7 +46,7 @@ class DataServer:
         self.metrics.sandboxes(self.meta.sandboxes)
         if (journal := self.journal) is not None:
             for name in ("written", "dropped", "queued"):
-                read = partial(_read_journal, journal, name)
+                read = partial(lambda field: float(getattr(journal.stats(), field)), name)
                 self.metrics.watch(f"journal_{name}", f"Rows of the journal that are {name}", read)
         self.metrics.watch("waiting_completions", "Completions that wait for a grader", lambda: self._book.waiting)
         self.metrics.watch("cache_hits", "Completions that needed no grading", lambda: self._book.cache_hits)
@@ -80,7 +80,3 @@ class DataServer:
         await asyncio.to_thread(self._pool.close)
         if self._client is not None:
             await self._client.aclose()
-
-
-def _read_journal(journal: JournalWriter, name: str) -> float:
-    return float(getattr(journal.stats(), name))

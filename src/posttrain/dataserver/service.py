@@ -5,7 +5,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from cachetools import LRUCache
 
@@ -20,10 +20,9 @@ from posttrain.dataserver.journal.graded_rows import journal_rows
 from posttrain.dataserver.journal.rows import JournalRow
 from posttrain.dataserver.journal.writer import JournalWriter
 from posttrain.dataserver.metrics import Metrics
-from posttrain.dataserver.refusals import Refusal
 from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.schemas import GradeItem, GradeRequest, GradeResponse, SampleRequest, SampleResponse
-from posttrain.errors import ConfigError, DataError, ServerError
+from posttrain.errors import ConfigError, DataError, ServerError, ToolkitError
 
 T = TypeVar("T")
 
@@ -33,6 +32,29 @@ _REMEMBERED_REQUESTS = 10_000
 # Where rewards must be on disk before they are told, the rest of the time is for writing them.
 _SHARE_FOR_GRADING = 0.8
 _SHORTEST_WRITE = 0.2
+
+
+Code = Literal[
+    "bad_request",
+    "config_mismatch",
+    "request_id_reused",
+    "too_large",
+    "too_slow",
+    "overloaded",
+    "not_found",
+    "not_ready",
+    "unavailable",
+    "unauthorized",
+]
+
+
+class Refusal(ToolkitError):
+    """A request that is not served as a whole; the web layer gives each code its HTTP status."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        """`message`: what is wrong with it, for the person at the trainer."""
+        super().__init__(message)
+        self.code: Code = code
 
 
 class Service:

@@ -21,7 +21,7 @@ from posttrain.dataserver.data.loading import load_datasets
 from posttrain.dataserver.data.samples import Samples
 from posttrain.dataserver.data.sampling import Sampler, split_rows
 from posttrain.dataserver.grading.questions import graders_in_use
-from posttrain.dataserver.identity import config_id
+from posttrain.dataserver.runtime import config_id
 from posttrain.errors import DataError
 
 

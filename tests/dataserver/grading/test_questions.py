@@ -4,11 +4,11 @@ from pathlib import Path
 
 from dataserver.dataserver_cases import make_config
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.description import describe
 from posttrain.dataserver.graders.contains import Contains
 from posttrain.dataserver.graders.string_exact import StringExact
 from posttrain.dataserver.grading.questions import graders_in_use, graders_of, own_plan, stage_plan
 from posttrain.dataserver.grading.rewards import GradingPlan
+from posttrain.dataserver.runtime import describe
 
 
 def config() -> DataserverConfig:

@@ -11,13 +11,13 @@ from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.reader import RowFilter
 from posttrain.dataserver.journal.rows import JournalRow
 from posttrain.dataserver.journal.writer import JournalStats, JournalWriter
-from posttrain.dataserver.web.dashboard_data import (
+from posttrain.dataserver.web.dashboard import (
+    CompletionsQuery,
     cell_width,
     completions,
     dashboard,
     latencies,
     percentile,
-    row_filter,
 )
 
 
@@ -111,7 +111,7 @@ def test_a_page_says_where_the_next_one_begins(engine: Engine):
     ("iteration", "first", "last"), [(None, None, None), ("", None, None), ("12", 12, 12), ("0", 0, 0), ("3-12", 3, 12)]
 )
 def test_iterations_are_one_or_a_range(iteration: str | None, first: int | None, last: int | None):
-    chosen = row_filter("run", None, "train", "ok", iteration)
+    chosen = CompletionsQuery(run="run", split="train", status="ok", iteration=iteration).row_filter()
     assert chosen == RowFilter(run_id="run", split="train", status="ok", first_iteration=first, last_iteration=last)
 
 

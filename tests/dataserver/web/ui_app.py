@@ -14,9 +14,9 @@ from sqlalchemy import Engine
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.rows import JournalRow
 from posttrain.dataserver.journal.writer import JournalStats, JournalWriter
-from posttrain.dataserver.refusals import Refusal
+from posttrain.dataserver.service import Refusal
 from posttrain.dataserver.web import dashboard
-from posttrain.dataserver.web.answers import refusal_response
+from posttrain.dataserver.web.middleware import refusal_response
 
 
 @dataclass

@@ -15,14 +15,12 @@ from starlette.types import Lifespan
 
 from posttrain.dataserver.config.serving import LimitsConfig
 from posttrain.dataserver.metrics import Metrics
-from posttrain.dataserver.refusals import Refusal
 from posttrain.dataserver.schemas import GradeRequest, GradeResponse, Meta, Problem, SampleRequest, SampleResponse
 from posttrain.dataserver.server import DataServer
+from posttrain.dataserver.service import Refusal
 from posttrain.dataserver.web import dashboard
-from posttrain.dataserver.web.access import ClearHeaders, RequestLog, TokenCheck
-from posttrain.dataserver.web.answers import refusal_response
-from posttrain.dataserver.web.bodies import BodyLimit
 from posttrain.dataserver.web.json_bodies import JsonRoute
+from posttrain.dataserver.web.middleware import BodyLimit, ClearHeaders, RequestLog, TokenCheck, refusal_response
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "The token is missing or wrong"},

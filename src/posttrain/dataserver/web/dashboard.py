@@ -1,28 +1,78 @@
-"""The page to look at in a browser, and the data that it fetches."""
+"""The page to look at in a browser, and the data that its script fetches (page.html)."""
 
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from importlib.resources import files
-from typing import TYPE_CHECKING, Annotated
+from math import ceil
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 
-from posttrain.dataserver.journal.reader import JournalReader
+from posttrain.dataserver.journal.reader import JournalReader, RowExcerpt, RowFilter
 from posttrain.dataserver.journal.rows import StoredRow
-from posttrain.dataserver.refusals import Refusal
+from posttrain.dataserver.journal.summaries import GroupCell, JournalSummaries, RewardCell, RunSummary, ScoreCell
+from posttrain.dataserver.journal.writer import JournalStats
 from posttrain.dataserver.schemas import Split, Status
-from posttrain.dataserver.web import dashboard_data
-
-if TYPE_CHECKING:
-    from posttrain.dataserver.server import DataServer
+from posttrain.dataserver.server import DataServer
+from posttrain.dataserver.service import Refusal
 
 # What the page says of itself: its own script runs, and talks to nobody but this server.
 _POLICY = re.compile('http-equiv="Content-Security-Policy" content="([^"]+)"')
 
 # Row numbers and iterations are kept in 64 bits.
 _LARGEST = 2**62
+
+_MOST_POINTS = 240
+_RECENT_ITERATIONS = 10
+_ROWS_FOR_LATENCY = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long a grader takes: nearest-rank percentiles, in milliseconds."""
+
+    grader: str
+    count: int
+    p50: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    """Everything but the table of completions. Without `run` there is no row yet, and all lists are empty."""
+
+    runs: list[RunSummary]
+    run: str | None
+    iteration: int | None
+    """Of the newest row; so are the next two."""
+    stage: str | None
+    updated_at: datetime | None
+    width: int
+    """So many iterations are taken together in one cell."""
+    since: int
+    """The cells are those from this iteration on."""
+    rewards: list[RewardCell]
+    scores: list[ScoreCell]
+    groups: list[GroupCell]
+    recent: list[RewardCell]
+    """Of the last iterations, each by itself."""
+    latencies: list[Latency]
+    journal: dict[str, int | str | None] | None
+    """The counters of the journal's writer since the server started, as `JournalStats`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionsPage:
+    """A page of the table, newest first."""
+
+    completions: list[RowExcerpt]
+    before: int | None
+    """What to ask for the next page with; None on the last one."""
 
 
 class CompletionsQuery(BaseModel):
@@ -32,9 +82,22 @@ class CompletionsQuery(BaseModel):
     dataset: str | None = None
     split: Split | None = None
     status: Status | None = None
-    iteration: str | None = Field(default=None, pattern=dashboard_data.ITERATIONS_PATTERN)
+    iteration: str | None = Field(default=None, pattern=r"^[0-9]{1,15}(-[0-9]{1,15})?$")
+    """`12`, or `10-20` with both ends."""
     limit: int = Field(default=50, ge=1, le=200)
     before: int | None = Field(default=None, ge=0, le=_LARGEST)
+
+    def row_filter(self) -> RowFilter:
+        """The rows of the journal, of which `limit` and `before` choose a page."""
+        first, _, last = (self.iteration or "").partition("-")
+        return RowFilter(
+            run_id=self.run,
+            dataset=self.dataset,
+            split=self.split,
+            status=self.status,
+            first_iteration=int(first) if first else None,
+            last_iteration=int(last or first) if first else None,
+        )
 
 
 # Not part of the protocol: what the page fetches may change with the page.
@@ -42,7 +105,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/ui")
-def page() -> Response:
+def get_page() -> Response:
     """The page."""
     html = files("posttrain.dataserver.web").joinpath("page.html").read_text(encoding="utf-8")
     found = _POLICY.search(html)
@@ -56,24 +119,23 @@ def page() -> Response:
 
 
 @router.get("/ui/data")
-def dashboard(
+def get_dashboard(
     request: Request, run: str | None = None, since: Annotated[int, Query(ge=0, le=_LARGEST)] = 0
-) -> dashboard_data.Dashboard:
+) -> Dashboard:
     """Charts and counters of a run."""
     server: DataServer = request.app.state.server
     stats = server.journal.stats() if server.journal is not None else None
-    return dashboard_data.dashboard(_database(request), stats, run, since)
+    return dashboard(_database(request), stats, run, since)
 
 
 @router.get("/ui/completions")
-def completions(request: Request, asked: Annotated[CompletionsQuery, Query()]) -> dashboard_data.CompletionsPage:
+def get_completions(request: Request, asked: Annotated[CompletionsQuery, Query()]) -> CompletionsPage:
     """A page of the table of completions."""
-    chosen = dashboard_data.row_filter(asked.run, asked.dataset, asked.split, asked.status, asked.iteration)
-    return dashboard_data.completions(_database(request), chosen, asked.limit, asked.before)
+    return completions(_database(request), asked.row_filter(), asked.limit, asked.before)
 
 
 @router.get("/ui/completions/{row_id}")
-def completion(request: Request, row_id: int) -> StoredRow:
+def get_completion(request: Request, row_id: int) -> StoredRow:
     """One completion with its prompt, gold and scores."""
     row = JournalReader(_database(request)).row(row_id) if 0 <= row_id < 2**63 else None
     if row is None:
@@ -86,3 +148,64 @@ def _database(request: Request) -> Engine:
     if server.database is None:
         raise Refusal("not_found", "there is nothing to show: the journal is off (journal.enabled: false)")
     return server.database
+
+
+def dashboard(engine: Engine, stats: JournalStats | None, run: str | None, since: int = 0) -> Dashboard:
+    """Sum up one run: the one that is named, or the one with the newest row.
+
+    Args:
+        since: leave out the cells before this iteration; a page that has them already saves the work.
+
+    Raises:
+        ServerError: the database does not answer.
+    """
+    summaries = JournalSummaries(engine)
+    journal = None if stats is None else stats._asdict()
+    runs = summaries.runs()
+    summary = next((each for each in runs if run is None or each.run_id == run), None)
+    newest = None if summary is None else JournalReader(engine).row(summary.last_id)
+    if summary is None or newest is None:
+        return Dashboard(runs, None, None, None, None, 1, 0, [], [], [], [], [], journal)
+    width = cell_width(summary.last_iteration)
+    since = min(max(0, since), summary.last_iteration) // width * width
+    recent = summaries.rewards(summary.run_id, newest.iteration - _RECENT_ITERATIONS + 1)
+    return Dashboard(
+        runs=runs,
+        run=summary.run_id,
+        iteration=newest.iteration,
+        stage=newest.stage,
+        updated_at=newest.created_at,
+        width=width,
+        since=since,
+        rewards=summaries.rewards(summary.run_id, since, width),
+        scores=summaries.scores(summary.run_id, since, width),
+        groups=summaries.groups(summary.run_id, since, width),
+        recent=[cell for cell in recent if cell.iteration <= newest.iteration],
+        latencies=latencies(summaries.grader_milliseconds(summary.run_id, _ROWS_FOR_LATENCY)),
+        journal=journal,
+    )
+
+
+def completions(engine: Engine, chosen: RowFilter, limit: int, before: int | None = None) -> CompletionsPage:
+    """The newest of the chosen rows; ServerError where the database does not answer."""
+    page = JournalReader(engine).page(chosen, limit + 1, before)
+    return CompletionsPage(page[:limit], page[limit - 1].id if len(page) > limit else None)
+
+
+def cell_width(last_iteration: int) -> int:
+    """The smallest power of two by which all iterations fit into the points that a chart has room for."""
+    return 1 << max(0, ceil((last_iteration + 1) / _MOST_POINTS) - 1).bit_length()
+
+
+def latencies(milliseconds: Mapping[str, Sequence[float]]) -> list[Latency]:
+    """The slowest grader first."""
+    each = [
+        Latency(grader, len(times), percentile(times, 50), percentile(times, 95))
+        for grader, times in milliseconds.items()
+    ]
+    return sorted(each, key=lambda latency: (-latency.p95, latency.grader))
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The smallest value that is not exceeded by `percent` of a hundred values."""
+    return sorted(values)[ceil(len(values) * percent / 100) - 1]

@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
-from posttrain.dataserver.refusals import Refusal
+from posttrain.dataserver.service import Refusal
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

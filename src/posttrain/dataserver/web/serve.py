@@ -3,13 +3,17 @@
 import asyncio
 import errno
 import json
+import logging
 import math
 import os
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import uvicorn
 from fastapi import FastAPI
@@ -17,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from posttrain.base.console import console
 from posttrain.base.files import atomic_write_text
+from posttrain.base.secrets import DiscreetFormatter
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.serving import LimitsConfig, ListenConfig
 from posttrain.dataserver.grading.golds import Progress as GoldProgress
@@ -25,7 +30,6 @@ from posttrain.dataserver.metrics import Metrics
 from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.server import DataServer
 from posttrain.dataserver.web.app import create_app
-from posttrain.dataserver.web.logs import set_up_logs
 from posttrain.dataserver.web.protocol import bounded_protocol
 from posttrain.errors import ConfigError
 
@@ -53,7 +57,7 @@ def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> Non
         ready_file.unlink(missing_ok=True)
     loaded = Loaded.read(config, say)
     listener = _bind(config.listen)
-    url = _url(config.listen, listener)
+    url = f"http://{_host(config.listen)}:{listener.getsockname()[1]}"
     metrics = Metrics()
     server = DataServer(loaded, metrics)
     say(f"toolkit-rl-dataserver listens on {url} (config_id {loaded.meta.config_id})")
@@ -169,10 +173,6 @@ def _bind(listen: ListenConfig) -> socket.socket:
     return listener
 
 
-def _url(listen: ListenConfig, listener: socket.socket) -> str:
-    return f"http://{_host(listen)}:{listener.getsockname()[1]}"
-
-
 def _host(listen: ListenConfig) -> str:
     return f"[{listen.host}]" if ":" in listen.host else listen.host
 
@@ -199,3 +199,37 @@ def _gold_progress(say: Callable[[str], None]) -> Iterator[GoldProgress]:
 
     with bars:
         yield show
+
+
+_OWN = ("request_id", "status", "ms")
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line.update({key: getattr(record, key) for key in _OWN if hasattr(record, key)})
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def set_up_logs(form: Literal["text", "json"], debug: bool) -> Callable[[str], None]:
+    """Send the log to the error stream; requests are logged in JSON, or while debugging.
+
+    Returns what tells of the start: in the log's form where that is for machines.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(DiscreetFormatter(JsonLines() if form == "json" else text))
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("posttrain").setLevel(logging.DEBUG if debug or form == "json" else logging.WARNING)
+    for chatty in ("httpx", "httpcore", "asyncio"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    return logging.getLogger("posttrain.dataserver").info if form == "json" else console.print
