@@ -76,16 +76,6 @@ class Loaded:
         setups = [Setup(graders, limits.grader_seconds, memory_bytes, hidden) for graders in (others, own) if graders]
         return GradingPools([GradingPool(limits.worker_count, each, limits.worker_tasks, preload) for each in setups])
 
-    @property
-    def asks_services(self) -> bool:
-        """Whether a grader asks another service."""
-        return any(isinstance(grader, RemoteGrader) for grader in self.graders.values())
-
-    @property
-    def has_graders_to_load(self) -> bool:
-        """Whether a grader has something to load, which takes time or may fail."""
-        return any(type(grader).load is not Grader.load for grader in self.graders.values())
-
     async def load_graders(self, pool: GradingPools) -> None:
         """Load all graders, those that run in processes there.
 

@@ -4,7 +4,8 @@ import asyncio
 from functools import partial
 
 from posttrain.dataserver.adaptive.sampler import AdaptiveSampler
-from posttrain.dataserver.graders.remote import new_client
+from posttrain.dataserver.graders.base import Grader
+from posttrain.dataserver.graders.remote import RemoteGrader, new_client
 from posttrain.dataserver.grading.golds import Progress, check_golds
 from posttrain.dataserver.journal.database import open_database
 from posttrain.dataserver.journal.plans import PlanStore
@@ -32,7 +33,8 @@ class DataServer:
         self.journal = JournalWriter(self.database, config.journal) if self.database is not None else None
         self._pool = loaded.new_pool()
         self._loading: asyncio.Task[None] | None = None
-        self._client = new_client() if loaded.asks_services else None
+        asks_services = any(isinstance(grader, RemoteGrader) for grader in loaded.graders.values())
+        self._client = new_client() if asks_services else None
         self._book = loaded.new_book(self._pool, self._client)
         adaptive = (
             AdaptiveSampler(loaded, config.adaptive, PlanStore(self.database))
@@ -62,7 +64,7 @@ class DataServer:
         loaded = self.loaded
         # In any case it starts the processes, so that the first completions need not wait for them.
         self._loading = asyncio.create_task(loaded.load_graders(self._pool))
-        if loaded.has_graders_to_load:
+        if any(type(grader).load is not Grader.load for grader in loaded.graders.values()):
             await self._loading
         await check_golds(loaded, self._pool, progress)
         self.is_ready = True

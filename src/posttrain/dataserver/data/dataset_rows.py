@@ -150,44 +150,48 @@ class RowFault(NamedTuple):
     reason: str
 
 
+class _Added(NamedTuple):
+    line: int
+    text: bytes
+    content: int
+    length: int
+
+
 class RowWriter:
     """Collects rows and writes the folder that `FileRows` reads."""
 
     def __init__(self) -> None:
-        self._rows, self._lines, self._contents = list[bytes](), list[int](), list[int]()
+        self._rows: list[_Added] = []
         self._too_long = 0
-        self.lengths: list[int] = []
-        """Characters of each row's prompt."""
 
     def add(self, line: int, record: Mapping[str, Any], content: int, length: int) -> None:
         """Add the row that stands on `line`, whose prompt has the hash `content` and `length` characters."""
         # A table may hold dates and the like in columns that nobody reads.
-        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), default=str)
-        self._rows.append(text.encode("utf-8", "surrogatepass") + b"\n")
-        self._lines.append(line)
-        self._contents.append(content)
-        self.lengths.append(length)
+        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), default=str) + "\n"
+        self._rows.append(_Added(line, text.encode("utf-8", "surrogatepass"), content, length))
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._rows)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Characters of each row's prompt."""
+        return [row.length for row in self._rows]
 
     def leave_out_longer(self, limit: float) -> None:
         """Drop, and count, the rows whose prompts have more than `limit` characters."""
-        kept = [place for place, length in enumerate(self.lengths) if length <= limit]
-        self._too_long += len(self) - len(kept)
-        self._rows = [self._rows[place] for place in kept]
-        self._lines = [self._lines[place] for place in kept]
-        self._contents = [self._contents[place] for place in kept]
-        self.lengths = [self.lengths[place] for place in kept]
+        kept = [row for row in self._rows if row.length <= limit]
+        self._too_long += len(self._rows) - len(kept)
+        self._rows = kept
 
     def write(self, folder: Path, faults: Sequence[RowFault]) -> None:
         """Fill the folder, which is there and empty."""
-        body = b"".join(self._rows)
+        body = b"".join(row.text for row in self._rows)
         (folder / "rows.jsonl").write_bytes(body)
-        np.save(folder / "offsets.npy", np.cumsum([0, *map(len, self._rows)], dtype=np.int64))
-        lines = np.array(self._lines, dtype="<i8")
+        np.save(folder / "offsets.npy", np.cumsum([0, *(len(row.text) for row in self._rows)], dtype=np.int64))
+        lines = np.array([row.line for row in self._rows], dtype="<i8")
         np.save(folder / "lines.npy", lines)
-        np.save(folder / "contents.npy", np.array(self._contents, dtype=np.uint64))
+        np.save(folder / "contents.npy", np.array([row.content for row in self._rows], dtype=np.uint64))
         # With the lines, since a sample id names its row by them.
         digest = blake2b(body + lines.tobytes(), digest_size=16).hexdigest()
         described = {"digest": digest, "faults": faults, "too_long": self._too_long}

@@ -4,8 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from cachetools import LRUCache, TTLCache
@@ -50,37 +48,28 @@ class Question(NamedTuple):
 
 
 class Answers:
-    """What becomes of the questions of one request, in their order; None where it is not known yet."""
+    """What becomes of the questions of one request, in their order."""
 
-    def __init__(self, count: int) -> None:
-        self.graded: list[Graded | None] = [None] * count
-        self._missing = count
-        self._complete = asyncio.Event()
-        if not count:
-            self._complete.set()
+    def __init__(self, futures: Sequence[asyncio.Future[Graded]]) -> None:
+        self._futures = futures
 
-    def add(self, number: int, graded: Graded) -> None:
-        """The answer to one question."""
-        self.graded[number] = graded
-        self._missing -= 1
-        if not self._missing:
-            self._complete.set()
+    @property
+    def graded(self) -> list[Graded | None]:
+        """The answers; None where one is not known yet."""
+        return [future.result() if future.done() else None for future in self._futures]
 
     async def wait(self, seconds: float | None = None) -> None:
         """Wait until all are there, or the time is over."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._complete.wait(), seconds)
+        if missing := {future for future in self._futures if not future.done()}:
+            await asyncio.wait(missing, timeout=seconds)
 
 
-@dataclass(slots=True)
-class _Open:
-    """A question that is being graded."""
+class _Open(NamedTuple):
+    """A question that is being graded, for whoever waits for it."""
 
     question: Question
-    key: tuple[object, ...]
-    found: dict[str, Judgement] = field(default_factory=dict)
-    asked_by: list[tuple[Answers, int]] = field(default_factory=list)
-    """Who waits for it, and which of their questions it is."""
+    answer: asyncio.Future[Graded]
+    found: dict[str, Judgement]
 
 
 class GradeBook:
@@ -118,25 +107,27 @@ class GradeBook:
 
     def ask(self, questions: Sequence[Question]) -> Answers:
         """Have them graded, but for those whose answers are known or under way."""
-        answers = Answers(len(questions))
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[Graded]] = []
         new: list[_Open] = []
-        for number, question in enumerate(questions):
+        for question in questions:
             key = question.key()
-            known = self._known.get(key) or self._failed.get(key)
-            if known is not None:
-                answers.add(number, known)
+            if (under_way := self._under_way.get(key)) is not None:
+                answers.append(under_way.answer)
                 continue
-            if (under_way := self._under_way.get(key)) is None:
-                under_way = self._under_way[key] = _Open(question, key)
-                new.append(under_way)
-            under_way.asked_by.append((answers, number))
+            answers.append(loop.create_future())
+            if (known := self._known.get(key) or self._failed.get(key)) is not None:
+                answers[-1].set_result(known)
+            else:
+                self._under_way[key] = _Open(question, answers[-1], {})
+                new.append(self._under_way[key])
         self.cache_hits += len(questions) - len(new)
         if new:
             # On its own, so that a client who goes away does not take the work of the others along.
-            batch = asyncio.get_running_loop().create_task(self._grade(new))
+            batch = loop.create_task(self._grade(new))
             self._batches.add(batch)
             batch.add_done_callback(self._batches.discard)
-        return answers
+        return Answers(answers)
 
     async def close(self) -> None:
         """Give up what is under way; to be called when nobody waits for it any more."""
@@ -146,14 +137,14 @@ class GradeBook:
 
     def _answer(self, done: _Open) -> None:
         """Tell all who asked, and whoever asks next."""
-        del self._under_way[done.key]
+        key = done.question.key()
+        del self._under_way[key]
         graded = Graded(total_reward(done.question.plan, done.found), done.found)
-        for answers, number in done.asked_by:
-            answers.add(number, graded)
+        done.answer.set_result(graded)
         if any(judgement.status == "error" for judgement in graded.judgements.values()):
-            self._failed[done.key] = graded
+            self._failed[key] = graded
         elif _size(graded) <= self._known.maxsize:
-            self._known[done.key] = graded
+            self._known[key] = graded
 
     async def _grade(self, asked: Sequence[_Open]) -> None:
         def add(each: _Open, judgements: Mapping[str, Judgement]) -> None:
@@ -173,7 +164,7 @@ class GradeBook:
             logger.exception("grading failed")
             reason = shown(f"grading failed: {_innermost(errors)}")
             for each in asked:
-                if self._under_way.get(each.key) is each:
+                if not each.answer.done():
                     missing = {name: Judgement("error", None, 0.0, reason) for name in each.question.plan.graders}
                     add(each, {**missing, **each.found})
 

@@ -32,6 +32,13 @@ from posttrain.errors import ConfigError
 
 Kind = Literal["bubblewrap", "rlimits"]
 
+PATIENCE = 10.0
+"""By the clock a program may take so many times its own time before it is given up."""
+
+PROC = "/proc"
+
+_SHORTEST_PAUSE = 0.01  # seconds
+
 _NOBODY = 65534  # how bubblewrap shows the program its user, where the server is not root
 _LAUNCHER = Path(__file__).with_name("sandbox_launcher.py")
 # The kernel takes 128 KiB as one argument.
@@ -88,14 +95,14 @@ def _run_once(program: str, stdin: str, limits: Limits, kind: Kind) -> Run:
             start_new_session=True,
         )
         try:
-            code = wait_for(process, limits.seconds)
-        except TimeOverError as error:
-            return Run("timeout", "", str(error))
-        except StarvedError as error:
-            return Run("starved", "", str(error))
+            ended = _wait(process, limits.seconds)
         finally:
-            _end(process)
-        return _result(code, _text(output, limits.output_bytes), _text(errors, 10_000))
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if isinstance(ended, Run):
+            return ended
+        return _result(ended, _text(output, limits.output_bytes), _text(errors, 10_000))
 
 
 @cache
@@ -163,12 +170,6 @@ def _bubblewrap(interpreter: str) -> Sequence[str]:
     )
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 @contextmanager
 def _folder() -> Iterator[str]:
     """A folder for the program alone, removed afterwards with whatever else its user left."""
@@ -211,22 +212,6 @@ def _result(code: int, output: str, errors: str) -> Run:
     return Run("ok", output, last)
 
 
-PATIENCE = 10.0
-"""By the clock a program may take so many times its own time before it is given up."""
-
-PROC = "/proc"
-
-_SHORTEST_PAUSE = 0.01  # seconds
-
-
-class TimeOverError(Exception):
-    """The program took longer than it may."""
-
-
-class StarvedError(Exception):
-    """The machine is too busy to tell how long the program would take."""
-
-
 class _Look(NamedTuple):
     own: float
     """Seconds since it began, without those in which it waited for a processor."""
@@ -236,13 +221,9 @@ class _Look(NamedTuple):
     """Whether it runs, or waits for a processor right now."""
 
 
-def wait_for(process: "subprocess.Popen[bytes]", seconds: float) -> int:
-    """Wait until a program ends by itself, and return its exit code.
-
-    Raises:
-        TimeOverError: it takes longer than so many seconds of its own.
-        StarvedError: it has not had them after `PATIENCE` times as long.
-    """
+def _wait(process: "subprocess.Popen[bytes]", seconds: float) -> int | Run:
+    """The exit code of a program that ends by itself; else what its run came to: a timeout where it takes longer than
+    so many seconds of its own, starved where it has not had them after `PATIENCE` times as long."""
     end = time.monotonic() + PATIENCE * seconds
     left, computed = seconds, math.inf
     while True:
@@ -252,11 +233,10 @@ def wait_for(process: "subprocess.Popen[bytes]", seconds: float) -> int:
         left = seconds - look.own
         # The kernel counts a wait when it is over: of a program that has not run since the last look nothing is known.
         if left <= 0 and (look.computed > computed or not look.is_runnable):
-            raise TimeOverError(f"ran longer than {seconds:g} s")
+            return Run("timeout", "", f"ran longer than {seconds:g} s")
         if time.monotonic() > end:
-            raise StarvedError(
-                f"the machine is too busy: {look.own:.1f} s of its {seconds:g} s in {PATIENCE:g} times as long"
-            )
+            had = f"{look.own:.1f} s of its {seconds:g} s in {PATIENCE:g} times as long"
+            return Run("starved", "", f"the machine is too busy: {had}")
         computed = look.computed
 
 

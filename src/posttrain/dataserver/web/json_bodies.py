@@ -61,7 +61,8 @@ class _CheckedRequest(Request):
             Refusal, RequestValidationError: it is none.
         """
         body = await self.body()
-        if not _is_json(self):
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
             raise Refusal("bad_request", "send the body as JSON, with the header Content-Type: application/json")
         if len(body) < _LARGE_BYTES:
             self._checked = _parsed(body, model)
@@ -71,12 +72,6 @@ class _CheckedRequest(Request):
     async def json(self) -> Any:
         """The model in the place of what it was made of, which FastAPI takes as it is."""
         return self._checked
-
-
-def _is_json(request: Request) -> bool:
-    """Whether the body calls itself JSON."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 
 
 def _parsed_large(body: bytes, model: type[M], most_values: int) -> M:
