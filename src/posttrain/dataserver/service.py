@@ -16,8 +16,7 @@ from posttrain.dataserver.data.sampling import Slot
 from posttrain.dataserver.graders.text.completions import completion_digest
 from posttrain.dataserver.grading.cache import GradeBook
 from posttrain.dataserver.grading.questions import Questions, deadline_result, error_result, graded_result
-from posttrain.dataserver.journal.graded_rows import journal_rows
-from posttrain.dataserver.journal.rows import JournalRow
+from posttrain.dataserver.journal.records import JournalRow, journal_rows
 from posttrain.dataserver.journal.writer import JournalWriter
 from posttrain.dataserver.metrics import Metrics
 from posttrain.dataserver.runtime import Loaded

@@ -14,8 +14,7 @@ from sqlalchemy import select
 
 from dataserver.dataserver_cases import questions, write_rows
 from posttrain.dataserver.journal.config import JournalConfig
-from posttrain.dataserver.journal.database import open_database
-from posttrain.dataserver.journal.tables import grades, plans
+from posttrain.dataserver.journal.database import grades, open_database, plans
 
 SLOTS = 8
 ADAPTIVE: Mapping[str, Any] = {

@@ -15,9 +15,8 @@ from dataserver.journal.journal_rows import row
 from posttrain.dataserver.adaptive.planned import RowPlace
 from posttrain.dataserver.adaptive.sampler import AdaptiveSampler
 from posttrain.dataserver.journal.config import JournalConfig
-from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.database import open_database, plans
 from posttrain.dataserver.journal.plans import Plan, PlanStore
-from posttrain.dataserver.journal.tables import plans
 from posttrain.dataserver.journal.writer import JournalWriter
 from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import ConfigError, ServerError

@@ -6,7 +6,7 @@ from typing import Any
 
 from posttrain.dataserver.graders.text.completions import completion_digest
 from posttrain.dataserver.journal.reader import JournalReader, RowFilter
-from posttrain.dataserver.journal.rows import JournalRow, StoredRow
+from posttrain.dataserver.journal.records import JournalRow, StoredRow
 from posttrain.dataserver.schemas import Component
 
 ROW = JournalRow(

@@ -9,8 +9,7 @@ from sqlalchemy import Engine, func, inspect, select, update
 
 from dataserver.postgres import PostgresServer
 from posttrain.dataserver.journal.config import JournalConfig
-from posttrain.dataserver.journal.database import open_database
-from posttrain.dataserver.journal.tables import schema_version
+from posttrain.dataserver.journal.database import open_database, schema_version
 from posttrain.errors import ConfigError, ServerError
 
 

@@ -4,7 +4,7 @@ import pytest
 from journal_rows import rewarded, row
 from sqlalchemy import Engine
 
-from posttrain.dataserver.journal.summaries import GroupCell, JournalSummaries, RewardCell, RunSummary, ScoreCell
+from posttrain.dataserver.journal.reader import GroupCell, JournalSummaries, RewardCell, RunSummary, ScoreCell
 from posttrain.dataserver.journal.writer import JournalWriter
 from posttrain.dataserver.schemas import Component
 

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.reader import JournalReader
-from posttrain.dataserver.journal.rows import StoredRow
+from posttrain.dataserver.journal.records import StoredRow
 from posttrain.dataserver.journal.writer import JournalWriter
 from posttrain.dataserver.schemas import Component
 

@@ -14,7 +14,7 @@ from posttrain.config.load import load_config
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.database import open_database
-from posttrain.dataserver.journal.rows import JournalRow
+from posttrain.dataserver.journal.records import JournalRow
 from posttrain.dataserver.journal.writer import JournalWriter
 from posttrain.dataserver.runtime import Loaded
 from running import BIN

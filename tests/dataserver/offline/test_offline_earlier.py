@@ -2,6 +2,7 @@
 
 import hashlib
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,9 @@ from sqlalchemy import text
 
 from dataserver.postgres import PostgresServer
 from posttrain.dataserver.journal.config import JournalConfig
-from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.database import journal_to_read, open_database
 from posttrain.dataserver.journal.reader import RowFilter
 from posttrain.dataserver.offline.earlier import Earlier, earlier_completions
-from posttrain.dataserver.offline.journals import journal_to_read
 from posttrain.errors import ConfigError, ToolkitError
 
 EVERYTHING = RowFilter()
@@ -62,9 +62,9 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path | None, J
 
 def read(source: Path | None, journal: JournalConfig, chosen: RowFilter = EVERYTHING) -> list[Earlier]:
     """All that was chosen; there are as many as were counted."""
-    with earlier_completions(source, journal, chosen) as earlier:
-        found = list(earlier)
-        assert earlier.count == len(found)
+    with earlier_completions(source, journal, chosen) as (count, completions):
+        found = list(completions)
+        assert count == len(found)
         return found
 
 
@@ -155,9 +155,9 @@ def test_a_journal_that_is_being_written_to_is_read_up_to_where_it_was(tmp_path:
     engine = open_database(journal)
     with engine.connect():
         write_journal(journal, LINES[:2])
-        with earlier_completions(None, journal, EVERYTHING) as earlier:
+        with earlier_completions(None, journal, EVERYTHING) as (count, completions):
             write_journal(journal, LINES[2:], run_id="later")
-            assert (earlier.count, [each.number for each in earlier]) == (2, [1, 2])
+            assert (count, [each.number for each in completions]) == (2, [1, 2])
         # All of it is in the log beside the file still.
         assert (tmp_path / "journal.sqlite-wal").stat().st_size > 0
         log = everything_in(tmp_path)["journal.sqlite-wal"]
@@ -208,13 +208,21 @@ def test_a_file_that_is_no_database_is_told(tmp_path: Path):
     assert f"journal: {path} cannot be read: file is not a database" in refusal(None, JournalConfig(path=path))
 
 
-def test_a_journal_of_another_version_is_told(tmp_path: Path):
+@pytest.mark.parametrize(("version", "age"), [(0, "an older"), (99, "a newer")])
+def test_a_journal_of_another_version_is_told_and_not_read(version: int, age: str, tmp_path: Path):
     journal = JournalConfig(path=tmp_path / "journal.sqlite")
     write_journal(journal, LINES)
-    with sqlite3.connect(journal.path) as connection:
-        connection.execute("UPDATE journal_schema SET version = 99")
-    with pytest.raises(ConfigError, match="has tables of version 99, and this toolkit reads version"):
+    with closing(sqlite3.connect(journal.path, isolation_level=None)) as connection:
+        connection.execute("UPDATE journal_schema SET version = ?", (version,))
+        connection.execute("ALTER TABLE grades RENAME COLUMN reward TO score")
+    before = everything_in(tmp_path)
+    with pytest.raises(ConfigError) as caught:
         read(None, journal)
+    assert str(caught.value) == (
+        f"journal: {journal.path} was written by {age} toolkit (its tables have version {version}, this one has 1); "
+        "name another database, or use that toolkit"
+    )
+    assert everything_in(tmp_path) == before
 
 
 def test_an_empty_journal_is_told(tmp_path: Path):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from offline_cases import load, write_config
 
-from posttrain.dataserver.offline.completion import Completion, Judged, graded_line
-from posttrain.dataserver.offline.grading import grade_all
+from posttrain.dataserver.offline.completions import Completion
+from posttrain.dataserver.offline.grading import Judged, grade_all, graded_line
 from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import ConfigError, DataError
 

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from dataserver.journal.journal_rows import ROW, rewarded, row
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.reader import RowFilter
-from posttrain.dataserver.journal.rows import JournalRow
+from posttrain.dataserver.journal.records import JournalRow
 from posttrain.dataserver.journal.writer import JournalStats, JournalWriter
 from posttrain.dataserver.web.dashboard import (
     CompletionsQuery,

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from sqlalchemy import Engine
 
 from posttrain.dataserver.journal.config import JournalConfig
-from posttrain.dataserver.journal.rows import JournalRow
+from posttrain.dataserver.journal.records import JournalRow
 from posttrain.dataserver.journal.writer import JournalStats, JournalWriter
 from posttrain.dataserver.service import Refusal
 from posttrain.dataserver.web import dashboard

@@ -1,11 +1,35 @@
-"""Opens the journal's database, makes its tables, and hides where SQLite and PostgreSQL differ."""
+"""The journal's database: its tables, the same in SQLite and PostgreSQL, and how it is opened to write or to read."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, select, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    DateTime,
+    Engine,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    StaticPool,
+    Table,
+    Text,
+    UniqueConstraint,
+    create_engine,
+    event,
+    inspect,
+    select,
+    text,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
@@ -13,14 +37,82 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from posttrain.dataserver.journal.config import JournalConfig
-from posttrain.dataserver.journal.tables import SCHEMA_VERSION, metadata, schema_version
-from posttrain.errors import ConfigError, ServerError
+from posttrain.errors import ConfigError, DataError, ServerError
+
+SCHEMA_VERSION = 1
+
+metadata = MetaData()
+
+schema_version = Table(
+    "journal_schema",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("version", Integer, nullable=False),
+)
+
+# The short columns come first: SQLite reads a row from its start, and most queries never get to the long texts.
+grades = Table(
+    "grades",
+    metadata,
+    # SQLite counts up only what is declared as INTEGER.
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("created_at", DateTime(timezone=True), nullable=False),
+    Column("config_id", Text, nullable=False),
+    Column("run_id", Text, nullable=False),
+    Column("request_id", Text, nullable=False),
+    Column("item_id", Text, nullable=False),
+    Column("split", Text, nullable=False),
+    Column("iteration", BigInteger, nullable=False),
+    Column("stage", Text, nullable=False),
+    Column("dataset", Text, nullable=False),
+    Column("sample_id", Text, nullable=False),
+    Column("row_key", Text, nullable=False),
+    Column("slot", BigInteger),
+    Column("status", Text, nullable=False),
+    Column("reward", Float),
+    Column("milliseconds", Float, nullable=False),
+    Column("completion_tokens", BigInteger),
+    Column("truncated", Boolean),
+    Column("completion_digest", Text, nullable=False),
+    Column("completion_whole", Boolean, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("components", JSON, nullable=False),
+    Column("gold", JSON(none_as_null=True)),
+    Column("prompt", Text, nullable=False),
+    Column("completion", Text, nullable=False),
+    UniqueConstraint("config_id", "run_id", "request_id", "item_id", name="grades_once"),
+    # Holds all that rewards over iterations and the statistics of rows are made of, so that neither reads the rows.
+    Index(
+        "grades_by_iteration",
+        "run_id",
+        "iteration",
+        "split",
+        "dataset",
+        "status",
+        "reward",
+        "row_key",
+        "config_id",
+    ),
+    Index("grades_by_dataset", "run_id", "dataset", "status", "id"),
+    Index("grades_by_status", "run_id", "status", "id"),
+    sqlite_autoincrement=True,
+)
+
+plans = Table(
+    "plans",
+    metadata,
+    Column("config_id", Text, nullable=False),
+    Column("run_id", Text, nullable=False),
+    Column("iteration", BigInteger, nullable=False),
+    Column("plan", JSON, nullable=False),
+    PrimaryKeyConstraint("config_id", "run_id", "iteration"),
+)
 
 _BUSY_SECONDS = 10
 # Some completions of 2 kB share a page; one takes a page of SQLite's usual size alone, and a part of another one.
 _PAGE_BYTES = 16_384
 # A server that is gone must be noticed soon: rows wait in memory meanwhile. Seconds, and milliseconds.
-_POSTGRESQL = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "application_name": "toolkit-journal"}
+_POSTGRESQL = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
 _CREATORS_LOCK = 7_304_521_882  # any number, the same in every process
 
 # One encoder: json.dumps makes a new one in each call that differs from its defaults.
@@ -36,7 +128,7 @@ def open_database(config: JournalConfig) -> Engine:
         ConfigError: the file cannot be opened, or the tables there are of another version.
         ServerError: PostgreSQL cannot be reached, or refuses.
     """
-    engine = _sqlite(config) if config.url is None else _postgresql(config.url)
+    engine = _sqlite(config.path) if config.url is None else _postgresql(config.url, "toolkit-journal")
     place = str(config.path) if config.url is None else engine.url.render_as_string()
     try:
         with engine.begin() as connection:
@@ -49,6 +141,33 @@ def open_database(config: JournalConfig) -> Engine:
         kind = ConfigError if config.url is None else ServerError
         raise kind(f"journal: {place} cannot be opened: {reason_of(error)}") from None
     return engine
+
+
+@contextmanager
+def journal_to_read(config: JournalConfig) -> Iterator[Engine]:
+    """The database of a journal that is there; nothing is made or changed in it, whoever may be writing to it.
+
+    Raises:
+        DataError: there is no such file, or it holds no journal.
+        ConfigError: another version of the toolkit wrote it.
+        ServerError: PostgreSQL cannot be reached, or refuses.
+    """
+    if config.url is None:
+        place, engine = str(config.path), _sqlite_to_read(config.path)
+    else:
+        engine = _postgresql(config.url, "toolkit-rl-regrade").execution_options(postgresql_readonly=True)
+        place = engine.url.render_as_string()
+    try:
+        with engine.connect() as connection:
+            if not {schema_version.name, grades.name} <= {*inspect(connection).get_table_names()}:
+                raise DataError(f"journal: {place} holds no journal")
+            _require_our_version(connection, place)
+        yield engine
+    except SQLAlchemyError as error:
+        kind = DataError if config.url is None else ServerError
+        raise kind(f"journal: {place} cannot be read: {reason_of(error)}") from None
+    finally:
+        engine.dispose()
 
 
 def insert_into(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
@@ -79,12 +198,12 @@ def reason_of(error: Exception) -> str:
     return " ".join(str(own).split())[:300] or type(own).__name__
 
 
-def _sqlite(config: JournalConfig) -> Engine:
+def _sqlite(path: Path) -> Engine:
     try:
-        config.path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"journal: {config.path.parent} cannot be made: {error.strerror}") from None
-    url = URL.create("sqlite", database=str(config.path))
+        raise ConfigError(f"journal: {path.parent} cannot be made: {error.strerror}") from None
+    url = URL.create("sqlite", database=str(path))
     engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS}, json_serializer=_write_json)
 
     @event.listens_for(engine, "connect")
@@ -107,9 +226,34 @@ def _write_ahead(raw: sqlite3.Connection) -> None:
     raw.execute("PRAGMA journal_mode=WAL")
 
 
-def _postgresql(url: str) -> Engine:
+def _sqlite_to_read(path: Path) -> Engine:
+    if not path.is_file():
+        raise DataError(f"there is no journal {path}; name one, or a .jsonl file that toolkit-rl-grade wrote")
+    uri = f"{path.absolute().as_uri()}?{_access(path)}"
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS)
+        connection.execute("PRAGMA query_only=ON")
+        return connection
+
+    return create_engine("sqlite://", creator=connect, poolclass=StaticPool)
+
+
+def _access(path: Path) -> str:
+    """How to open a database without leaving a trace."""
+    if Path(f"{path}-wal").exists():
+        # A server is writing, or was killed; one who only reads leaves that file to the next server.
+        return "mode=ro"
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        # SQLite makes two files beside it, which only one who may write takes away again.
+        return "mode=rw"
+    return "mode=ro&immutable=1"
+
+
+def _postgresql(url: str, name: str) -> Engine:
+    options = {**_POSTGRESQL, "application_name": name}
     try:
-        return create_engine(url, connect_args=_POSTGRESQL, pool_pre_ping=True, json_serializer=_write_json)
+        return create_engine(url, connect_args=options, pool_pre_ping=True, json_serializer=_write_json)
     except ModuleNotFoundError:
         raise ConfigError("journal.url: PostgreSQL needs the package psycopg: pip install 'psycopg[binary]'") from None
 
@@ -121,20 +265,20 @@ def _prepare(connection: Connection, place: str) -> None:
         encoding = connection.scalar(text("SHOW server_encoding"))
         if encoding != "UTF8":
             raise ConfigError(f"journal: {place} has the encoding {encoding}; make it anew with ENCODING 'UTF8'")
-    _check_version(connection, place)
+    connection.execute(CreateTable(schema_version, if_not_exists=True))
+    ours = insert_into(connection, schema_version).values(id=1, version=SCHEMA_VERSION)
+    connection.execute(ours.on_conflict_do_nothing())
+    _require_our_version(connection, place)
     for table in metadata.sorted_tables:
         connection.execute(CreateTable(table, if_not_exists=True))
         for index in table.indexes:
             connection.execute(CreateIndex(index, if_not_exists=True))
 
 
-def _check_version(connection: Connection, place: str) -> None:
-    connection.execute(CreateTable(schema_version, if_not_exists=True))
-    ours = insert_into(connection, schema_version).values(id=1, version=SCHEMA_VERSION)
-    connection.execute(ours.on_conflict_do_nothing())
-    found = connection.scalars(select(schema_version.c.version)).one()
+def _require_our_version(connection: Connection, place: str) -> None:
+    found = connection.scalars(select(schema_version.c.version)).first()
     if found != SCHEMA_VERSION:
-        age = "an older" if found < SCHEMA_VERSION else "a newer"
+        age = "a newer" if found is not None and found > SCHEMA_VERSION else "an older"
         raise ConfigError(
             f"journal: {place} was written by {age} toolkit (its tables have version {found}, this one has "
             f"{SCHEMA_VERSION}); name another database, or use that toolkit"

@@ -1,12 +1,12 @@
 """What adaptive sampling keeps: how often each row was solved, and the plans that were made from it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Engine, func, select
 
-from posttrain.dataserver.journal.database import connected, insert_into
+from posttrain.dataserver.journal.database import connected, grades, insert_into, plans
 from posttrain.dataserver.journal.records import storable
-from posttrain.dataserver.journal.tables import grades, plans
 
 Plan = dict[str, object]
 
@@ -20,13 +20,20 @@ class RowStatistics:
     """Its last bits depend on the order of summation: store what is derived from it, and do not derive it again."""
 
 
+RowKey = tuple[str, str]
+"""A data set and the key of a row in it."""
+
+Statistics = Mapping[RowKey, RowStatistics]
+"""What is known of the rows that were graded."""
+
+
 class PlanStore:
     """Statistics of graded rows, and one plan per iteration. Rows must have been written by `add_durable`."""
 
     def __init__(self, engine: Engine):
         self._engine = engine
 
-    def statistics_until(self, run_id: str, config_id: str, iteration: int) -> dict[tuple[str, str], RowStatistics]:
+    def statistics_until(self, run_id: str, config_id: str, iteration: int) -> Statistics:
         """Per data set and row key, over the training rows with a reward up to and including the iteration.
 
         Raises:

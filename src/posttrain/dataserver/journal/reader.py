@@ -1,20 +1,19 @@
-"""Reads graded completions back."""
+"""Reads graded completions back: single rows, and what happened over the iterations of a run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, Executable, Select, func, select
+from sqlalchemy import JSON, ColumnElement, Engine, Executable, Select, column, func, select
 
-from posttrain.dataserver.journal.database import connected
-from posttrain.dataserver.journal.records import storable, stored_row, utc
-from posttrain.dataserver.journal.rows import StoredRow
-from posttrain.dataserver.journal.tables import grades
+from posttrain.dataserver.journal.database import connected, grades
+from posttrain.dataserver.journal.records import StoredRow, storable, stored_row, utc
 from posttrain.dataserver.schemas import Split, Status
 
 _CHUNK = 500
 _EXCERPT_CHARS = 240
+_OK = grades.c.status == "ok"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,3 +94,121 @@ def _excerpts() -> Select[*tuple[Any, ...]]:
     names = ("id", "created_at", "iteration", "split", "stage", "dataset", "status", "reward")
     texts = [func.substr(grades.c[name], 1, _EXCERPT_CHARS).label(name) for name in ("prompt", "completion")]
     return select(*(grades.c[name] for name in names), *texts)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run of a trainer."""
+
+    run_id: str
+    rows: int
+    last_iteration: int
+    last_id: int
+    """Of its newest row."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardCell:
+    """The rewards of one data set in `width` iterations from `iteration` on."""
+
+    split: str
+    dataset: str
+    iteration: int
+    ok: int
+    abstain: int
+    error: int
+    mean: float | None
+    """Over the rows with the status ok; None where there is none. So are the two limits."""
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCell:
+    """The scores that one grader gave there; completions without a score do not count."""
+
+    split: str
+    dataset: str
+    grader: str
+    iteration: int
+    count: int
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCell:
+    """The groups there: rows of one iteration, row and slot, of which at least two have a reward."""
+
+    split: str
+    dataset: str
+    iteration: int
+    groups: int
+    zero_variance: int
+    """Groups whose rewards are all equal; they teach GRPO nothing."""
+
+
+class JournalSummaries:
+    """Questions that the dashboard asks; `width` iterations are taken together, from multiples of `width` on.
+
+    All raise ServerError without a database.
+    """
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+
+    def runs(self) -> list[RunSummary]:
+        """All runs, the one with the newest row first."""
+        newest = func.max(grades.c.id)
+        query = select(grades.c.run_id, func.count(), func.max(grades.c.iteration), newest)
+        return [RunSummary(*row) for row in self._all(query.group_by(grades.c.run_id).order_by(newest.desc()))]
+
+    def rewards(self, run_id: str, since: int, width: int = 1) -> list[RewardCell]:
+        """Per split, data set and iteration, in this order."""
+        keys = (grades.c.split, grades.c.dataset, _start(width))
+        counts = [func.count().filter(grades.c.status == status) for status in ("ok", "abstain", "error")]
+        rewards = [function(grades.c.reward).filter(_OK) for function in (func.avg, func.min, func.max)]
+        query = select(*keys, *counts, *rewards).where(*_rows_of(run_id, since)).group_by(*keys).order_by(*keys)
+        return [RewardCell(*row) for row in self._all(query)]
+
+    def scores(self, run_id: str, since: int, width: int = 1) -> list[ScoreCell]:
+        """Per split, data set, grader and iteration, in this order."""
+        each = func.json_each(grades.c.components).table_valued(column("key"), column("value", JSON))
+        score = each.c.value["score"].as_float()
+        keys = (grades.c.split, grades.c.dataset, each.c.key, _start(width))
+        query = select(*keys, func.count(score), func.avg(score), func.min(score), func.max(score))
+        query = query.select_from(grades).join(each, onclause=score.is_not(None)).where(*_rows_of(run_id, since))
+        return [ScoreCell(*row) for row in self._all(query.group_by(*keys).order_by(*keys))]
+
+    def groups(self, run_id: str, since: int, width: int = 1) -> list[GroupCell]:
+        """Per split, data set and iteration, in this order."""
+        start = _start(width).label("start")
+        group = (grades.c.split, grades.c.dataset, start, grades.c.iteration, grades.c.sample_id, grades.c.slot)
+        equal = (func.min(grades.c.reward) == func.max(grades.c.reward)).label("equal")
+        chosen = select(*group, equal).where(_OK, *_rows_of(run_id, since)).group_by(*group)
+        each = chosen.having(func.count() > 1).subquery()
+        keys = (each.c.split, each.c.dataset, each.c.start)
+        query = select(*keys, func.count(), func.count().filter(each.c.equal)).group_by(*keys).order_by(*keys)
+        return [GroupCell(*row) for row in self._all(query)]
+
+    def grader_milliseconds(self, run_id: str, rows: int) -> dict[str, list[float]]:
+        """How long each grader took for the newest rows of a run, newest first."""
+        query = select(grades.c.components).where(grades.c.run_id == run_id).order_by(grades.c.id.desc()).limit(rows)
+        times: dict[str, list[float]] = {}
+        for (components,) in self._all(query):
+            for name, component in components.items():
+                times.setdefault(name, []).append(component["ms"])
+        return times
+
+    def _all(self, query: Executable) -> list[Any]:
+        with connected(self._engine, "the summary cannot be made") as connection:
+            return list(connection.execute(query))
+
+
+def _start(width: int) -> ColumnElement[int]:
+    return grades.c.iteration // width * width
+
+
+def _rows_of(run_id: str, since: int) -> tuple[ColumnElement[bool], ...]:
+    return grades.c.run_id == run_id, grades.c.iteration >= since

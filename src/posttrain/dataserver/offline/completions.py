@@ -1,20 +1,48 @@
 """Completions from a file, each with the row of a data set that it answers."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
-from posttrain.base.text import as_shown
-from posttrain.conversation.messages import Message, parse_conversation
+import numpy as np
+
+from posttrain.base.text import as_shown, clipped, first_of
+from posttrain.conversation.messages import Conversation, Message, parse_conversation
+from posttrain.data.bad_records import SHOWN_FAULTS
 from posttrain.data.json_lines import Line, read_json, read_jsonl
-from posttrain.data.sources import SHOWN_FAULTS, clipped
-from posttrain.dataserver.offline.completion import Completion
-from posttrain.dataserver.offline.rows import NAMING, RowFinder, shown_keys
-from posttrain.dataserver.offline.wording import counted
+from posttrain.data.records import Columns
+from posttrain.data.splits import content_hash
+from posttrain.dataserver.config.datasets import FileDataset, PromptColumnsConfig
+from posttrain.dataserver.data.dataset_rows import Row, Rows
+from posttrain.dataserver.data.samples import last_user_text, parse_prompt, prompt_columns
+from posttrain.dataserver.offline.display import counted
 from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import DataError
 
-_LARGEST_NUMBER = 2**63 - 1
+_NAMING = "a line names its row by sample_id, by dataset and line, or by a prompt that is word for word the row's own"
+
+_SHOWN_KEYS = 12
+_SHOWN_ROWS = 4
+_SHOWN_PROMPT = 80
+# As in a request to the server.
+LARGEST_NUMBER = 2**40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """What a model wrote, and which row it answers."""
+
+    place: str
+    """Where it stands, as a message names it."""
+    number: int
+    """Its line in the file, or its row in the journal."""
+    sample_id: str
+    iteration: int
+    text: str
+    completion_tokens: int | None
+    truncated: bool | None
 
 
 class CompletionFile:
@@ -46,9 +74,15 @@ class CompletionFile:
         """
         self.fault_count, self.first_faults = 0, []
         usable = 0
-        for line in _lines(self._path):
-            completion = self._completion_or_fault(line)
-            if completion is not None:
+        read = read_json if self._path.name.removesuffix(".gz").endswith(".json") else read_jsonl
+        for line in read(self._path):
+            try:
+                completion = self._completion(line)
+            except DataError as error:
+                self.fault_count += 1
+                if len(self.first_faults) < SHOWN_FAULTS:
+                    self.first_faults.append(f"{self._name}:{line.number}: {clipped(str(error))}")
+            else:
                 usable += 1
                 yield completion
         if self.fault_count and (not self._leaves_out or not usable):
@@ -56,29 +90,21 @@ class CompletionFile:
         if not usable:
             raise DataError(f"{self._name} holds no completions")
 
-    def _completion_or_fault(self, line: Line) -> Completion | None:
-        try:
-            if line.value is None:
-                raise DataError(line.fault)
-            return self._completion(line.number, line.value)
-        except DataError as error:
-            self.fault_count += 1
-            if len(self.first_faults) < SHOWN_FAULTS:
-                self.first_faults.append(f"{self._name}:{line.number}: {clipped(str(error))}")
-            return None
-
-    def _completion(self, number: int, line: Mapping[str, Any]) -> Completion:
-        text = _written(line)
-        iteration = _whole_number(line, "iteration")
-        tokens = [_whole_number(line, key) for key in ("completion_tokens", "tokens")]
+    def _completion(self, line: Line) -> Completion:
+        if line.value is None:
+            raise DataError(line.fault)
+        text = _written(line.value)
+        iteration, tokens, usual_tokens = (
+            _whole_number(line.value, key) for key in ("iteration", "tokens", "completion_tokens")
+        )
         return Completion(
-            place=f"{self._name}:{number}",
-            number=number,
-            sample_id=self._finder.find(line),
+            place=f"{self._name}:{line.number}",
+            number=line.number,
+            sample_id=self._finder.find(line.value),
             iteration=self._iteration if iteration is None else iteration,
             text=text,
-            completion_tokens=next((count for count in tokens if count is not None), None),
-            truncated=_truncated(line),
+            completion_tokens=tokens if usual_tokens is None else usual_tokens,
+            truncated=_truncated(line.value),
         )
 
     def _refusal(self, usable: int) -> str:
@@ -87,11 +113,7 @@ class CompletionFile:
         lines += [f"  {fault}" for fault in self.first_faults]
         lines += [f"  ... and {hidden:,} more"] if hidden else []
         advice = "; on_bad_record: skip leaves such lines out" if usable else ""
-        return "\n".join([*lines, NAMING + advice])
-
-
-def _lines(path: Path) -> Iterator[Line]:
-    return (read_json if path.name.removesuffix(".gz").endswith(".json") else read_jsonl)(path)
+        return "\n".join([*lines, _NAMING + advice])
 
 
 def _written(line: Mapping[str, Any]) -> str:
@@ -110,7 +132,7 @@ def _written(line: Mapping[str, Any]) -> str:
 
 def _answer(line: Mapping[str, Any]) -> str:
     if line.get("messages") is None:
-        raise DataError(f"there is no completion, and no messages that end with one, only {shown_keys(line)}")
+        raise DataError(f"there is no completion, and no messages that end with one, only {_shown_keys(line)}")
     last: Message = parse_conversation(line["messages"]).messages[-1]
     if last.role != "assistant":
         raise DataError(f"there is no completion, and the messages end with a {last.role} message")
@@ -133,6 +155,138 @@ def _whole_number(line: Mapping[str, Any], key: str) -> int | None:
     number = line.get(key)
     if number is None:
         return None
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _LARGEST_NUMBER:
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= LARGEST_NUMBER:
         raise DataError(f"{key} must be a whole number from 0, not {str(number)[:60]!r}")
     return number
+
+
+class _Found(NamedTuple):
+    dataset: str
+    row: Row
+
+
+class RowFinder:
+    """Finds the row of a data set that a line of completions names."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        # The rows that a program makes are too many to make them all.
+        self._files = {
+            name: config for name, config in loaded.config.datasets.items() if isinstance(config, FileDataset)
+        }
+        self._places = {name: _prompt_places(config.columns) for name, config in self._files.items()}
+        self._indexes: dict[str, _PromptIndex] = {}
+
+    def find(self, line: Mapping[str, Any]) -> str:
+        """The sample id of the row that a line names.
+
+        Raises:
+            DataError: it names none, none that is there, or several.
+        """
+        sample_id, dataset, place = (line.get(key) for key in ("sample_id", "dataset", "line"))
+        if isinstance(sample_id, str):
+            self._loaded.samples.target(sample_id)
+            return sample_id
+        if sample_id is not None:
+            raise DataError(f"sample_id must be text, not {str(sample_id)[:60]!r}")
+        if dataset is not None and place is not None:
+            return self._by_place(dataset, place)
+        return self._by_prompt(line)
+
+    def _by_place(self, dataset: object, place: object) -> str:
+        datasets = self._loaded.datasets
+        if not isinstance(dataset, str) or dataset not in datasets:
+            near = get_close_matches(str(dataset), datasets, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise DataError(f"the config has no data set {str(dataset)[:100]!r}{hint}")
+        index = datasets[dataset].find(str(place))
+        if index is None:
+            raise DataError(f"the data set {dataset} has no row {str(place)[:60]}")
+        return self._loaded.samples.sample_id(dataset, index)
+
+    def _by_prompt(self, line: Mapping[str, Any]) -> str:
+        # A row of the data may have such a column too, and anything in it.
+        named = name if isinstance(name := line.get("dataset"), str) else None
+        if named in self._loaded.datasets and named not in self._files:
+            raise DataError(f"the rows of {named} are not searched for a prompt; name one by its line, counted from 0")
+        asked: list[Conversation] = []
+        found: list[_Found] = []
+        for name in [named] if named in self._files else self._files:
+            for columns in self._places[name]:
+                if line.get(columns.messages or columns.prompt) is not None:
+                    asked.append(parse_prompt(line, columns, None))
+                    found += self._asking(name, asked[-1])
+        if not asked:
+            raise DataError(f"it names no row and repeats no prompt; it holds only {_shown_keys(line)}")
+        if not found:
+            raise DataError(f"no data set asks {_excerpt(asked[0])}")
+        dataset, row = self._only_one(found, line, asked[0])
+        return self._loaded.samples.sample_id(dataset, row.index)
+
+    def _asking(self, name: str, conversation: Conversation) -> list[_Found]:
+        rows = self._loaded.datasets[name]
+        if name not in self._indexes:
+            self._indexes[name] = _PromptIndex(rows, prompt_columns(self._files[name].columns))
+        return [_Found(name, rows.read(index)) for index in self._indexes[name].find(conversation)]
+
+    def _only_one(self, found: list[_Found], line: Mapping[str, Any], asked: Conversation) -> _Found:
+        """The row that is meant, of those that ask the same; the first where they are equal in all they hold."""
+        if len(found) == 1:
+            return found[0]
+        # As toolkit-predict writes them.
+        file, place = line.get("file"), str(line.get("line"))
+        in_file = [each for each in found if PurePath(self._files[each.dataset].path).name == file]
+        found = [each for each in in_file if each.row.key == place] or found
+        found = [each for each in found if self._system(each) == _system_of(asked)] or found
+        if len({(each.dataset, each.row.digest) for each in found}) > 1:
+            shown = first_of([f"{each.dataset} line {each.row.key}" for each in found], _SHOWN_ROWS)
+            raise DataError(f"{shown} ask the same, {_excerpt(asked)}; name one by dataset and line")
+        return found[0]
+
+    def _system(self, found: _Found) -> str | None:
+        config = self._files[found.dataset]
+        return _system_of(parse_prompt(found.row.record, prompt_columns(config.columns), config.system))
+
+
+class _PromptIndex:
+    """The rows of a data set by what they ask, whatever their system messages and tools."""
+
+    def __init__(self, rows: Rows, columns: Columns) -> None:
+        conversations = (parse_prompt(rows.read(index).record, columns, None) for index in range(len(rows)))
+        hashes = np.fromiter(map(_turns_hash, conversations), dtype=np.uint64, count=len(rows))
+        self._order = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[self._order]
+
+    def find(self, conversation: Conversation) -> list[int]:
+        """The numbers of the rows that ask it, in their order."""
+        key = np.uint64(_turns_hash(conversation))
+        first, last = (int(np.searchsorted(self._hashes, key, side=side)) for side in ("left", "right"))
+        return [int(index) for index in self._order[first:last]]
+
+
+def _prompt_places(names: PromptColumnsConfig) -> list[Columns]:
+    """Each column in which a line may repeat a prompt: the data set's own, and the usual ones."""
+    alone = Columns(messages=None, completion=None, tools=None, weight=None)
+    whole = [replace(alone, messages=name, prompt=None) for name in dict.fromkeys((names.messages, "messages"))]
+    single = [replace(alone, prompt=name) for name in dict.fromkeys((names.prompt, "prompt"))]
+    return [*whole, *single]
+
+
+def _turns_hash(conversation: Conversation) -> int:
+    messages = conversation.messages
+    return content_hash(Conversation(messages[1:] if messages[0].role == "system" else messages))
+
+
+def _system_of(conversation: Conversation) -> str | None:
+    first = conversation.messages[0]
+    return first.content if first.role == "system" else None
+
+
+def _shown_keys(line: Mapping[str, Any]) -> str:
+    """The keys of a line, as a message names them."""
+    return first_of([str(key)[:60] for key in line], _SHOWN_KEYS)
+
+
+def _excerpt(conversation: Conversation) -> str:
+    text = last_user_text(conversation)
+    return repr(text if len(text) <= _SHOWN_PROMPT else f"{text[:_SHOWN_PROMPT]}...")

@@ -1,18 +1,27 @@
-"""Grades a file of completions without a server: the same graders, processes and rewards."""
+"""Grades a file of completions without a server, and sums up what came out."""
 
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from posttrain.base.files import require_file
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.offline.completion import Completion, Judged, graded_line
-from posttrain.dataserver.offline.completions import CompletionFile
-from posttrain.dataserver.offline.grading import grade_all
+from posttrain.dataserver.offline.completions import Completion, CompletionFile
+from posttrain.dataserver.offline.display import (
+    Mean,
+    Reasons,
+    counted,
+    outcome,
+    say,
+    scores_text,
+    show_table,
+    weight_text,
+)
+from posttrain.dataserver.offline.grading import Judged, check_all, grade_all, graded_line, show_plan
 from posttrain.dataserver.offline.output import checked_output, output_lines
-from posttrain.dataserver.offline.plan import Plan
-from posttrain.dataserver.offline.progress import progress
-from posttrain.dataserver.offline.summary import Summary
-from posttrain.dataserver.offline.wording import counted, say
 from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.schemas import Status
+
+_SHOWN = 20
 
 
 def grade_file(
@@ -35,26 +44,21 @@ def grade_file(
         DataError, ConfigError: config, data, completions or output are wrong; told before anything is graded.
     """
     with checked_output(output, [source], config, overwrite=overwrite, dry_run=dry_run):
-        _grade_file(config, source, output, iteration, dry_run=dry_run)
+        require_file(source)
+        loaded = Loaded.read(config, say)
+        completions = CompletionFile(source, loaded, iteration)
+        planned = check_all(loaded, completions)
+        if completions.fault_count:
+            left_out = counted(completions.fault_count, "line")
+            say(f"left out: {left_out} that cannot be graded, the first: {completions.first_faults[0]}")
+        if dry_run:
+            show_plan(loaded, planned)
+            say("nothing was graded (--dry-run)")
+        else:
+            _grade(loaded, completions, planned.total(), output)
 
 
-def _grade_file(config: DataserverConfig, source: Path, output: Path | None, iteration: int, *, dry_run: bool) -> None:
-    """Grade into an output that no other process writes."""
-    require_file(source)
-    loaded = Loaded.read(config, say)
-    completions = CompletionFile(source, loaded, iteration)
-    plan = Plan(loaded)
-    with progress("checking") as advance:
-        for each in completions:
-            plan.add(each)
-            advance()
-    if completions.fault_count:
-        left_out = counted(completions.fault_count, "line")
-        say(f"left out: {left_out} that cannot be graded, the first: {completions.first_faults[0]}")
-    if dry_run:
-        plan.show()
-        say("nothing was graded (--dry-run)")
-        return
+def _grade(loaded: Loaded, completions: CompletionFile, total: int, output: Path | None) -> None:
     summary = Summary()
     with output_lines(output) as write:
 
@@ -62,9 +66,62 @@ def _grade_file(config: DataserverConfig, source: Path, output: Path | None, ite
             write({"input_line": completion.number, **graded_line(completion, judged)})
             summary.add(completion, judged)
 
-        grade_all(loaded, completions, plan.total, done)
+        grade_all(loaded, completions, total, done)
     if output is None:
         summary.show_first()
     summary.show()
     if output is not None:
         say(f"wrote {output}")
+
+
+class Summary:
+    """Counts completions as they are graded, by data set and stage."""
+
+    def __init__(self) -> None:
+        self._statuses: defaultdict[tuple[str, str], Counter[Status]] = defaultdict(Counter)
+        self._rewards: defaultdict[tuple[str, str], Mean] = defaultdict(Mean)
+        self._scores: defaultdict[tuple[str, str, str, str], Mean] = defaultdict(Mean)
+        """By data set, stage, grader and weight."""
+        self._reasons = Reasons()
+        self._first: list[str] = []
+
+    def add(self, completion: Completion, judged: Judged) -> None:
+        """Count one in."""
+        target, stage, result = judged
+        self._statuses[target.dataset, stage][result.status] += 1
+        self._rewards[target.dataset, stage].add(result.reward)
+        for name, component in result.components.items():
+            self._scores[target.dataset, stage, name, weight_text([component.weight])].add(component.score)
+        self._reasons.add_result(result, completion.place)
+        if len(self._first) < _SHOWN:
+            scores = scores_text(result.components) or result.reason
+            self._first.append(f"  {completion.place}: {outcome(result.status, result.reward)} ({scores})")
+
+    def show_first(self) -> None:
+        """Print a line for each of the first completions."""
+        hidden = self._total - len(self._first)
+        more = [f"  ... and {hidden:,} more; name an output file to get all"] if hidden else []
+        say(*self._first, *more)
+
+    def show(self) -> None:
+        """Print the tables, and why scores are missing."""
+        show_table(
+            ("data set", "stage", "completions", "ok", "abstain", "error", "mean reward"),
+            (
+                (*key, found.total(), found["ok"], found["abstain"], found["error"], self._rewards[key])
+                for key, found in self._statuses.items()
+            ),
+        )
+        show_table(
+            ("data set", "stage", "grader", "weight", "no score", "mean score"),
+            ((*key, scores.missing, scores) for key, scores in self._scores.items()),
+        )
+        without = sum(rewards.missing for rewards in self._rewards.values())
+        if without:
+            say(f"{without:,} of {self._total:,} completions have no reward")
+        if self._reasons.total:
+            say("why scores are missing:", *self._reasons.lines())
+
+    @property
+    def _total(self) -> int:
+        return sum(statuses.total() for statuses in self._statuses.values())

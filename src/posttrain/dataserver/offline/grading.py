@@ -1,7 +1,7 @@
 """Grades completions as they are read, with the processes and graders of a dataserver, and hands them on in order."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
@@ -9,25 +9,59 @@ from typing import Generic, NamedTuple, TypeVar
 from posttrain.dataserver.data.samples import Target
 from posttrain.dataserver.graders.remote import new_client
 from posttrain.dataserver.graders.text.completions import completion_digest
-from posttrain.dataserver.grading.cache import GradeBook, Question
+from posttrain.dataserver.grading.cache import Question
 from posttrain.dataserver.grading.questions import Questions, error_result, graded_result
-from posttrain.dataserver.offline.completion import Completion, Judged, stage_of
-from posttrain.dataserver.offline.progress import progress
+from posttrain.dataserver.offline.completions import Completion
+from posttrain.dataserver.offline.display import progress, show_table, weight_text
 from posttrain.dataserver.runtime import Loaded
-from posttrain.dataserver.schemas import GradeItem
+from posttrain.dataserver.schemas import GradeItem, GradeResult
 
 _BATCH = 256
 # Batches under way: while the slowest completions of one are waited for, the workers have the next ones.
 _AHEAD = 4
 
 C = TypeVar("C", bound=Completion)
-Done = Callable[[C, Judged], None]
 
 
-class _Asked(NamedTuple, Generic[C]):
-    completion: C
+class Judged(NamedTuple):
+    """What became of a completion."""
+
     target: Target
-    question: Question
+    stage: str
+    """The name of the stage whose graders judged it; `validation` for held-out rows, which all stages judge alike."""
+    result: GradeResult
+
+
+Done = Callable[[C, Judged], None]
+Planned = Counter[tuple[str, int | None]]
+"""How many completions there are by data set and number of the stage; None is validation."""
+
+
+def check_all(loaded: Loaded, completions: Iterable[Completion], total: int | None = None) -> Planned:
+    """Count completions that are to be graded.
+
+    Raises:
+        DataError: one of them names a row that is not there.
+    """
+    planned: Planned = Counter()
+    with progress("checking", total) as advance:
+        for each in completions:
+            target = loaded.samples.target(each.sample_id)
+            stage = None if target.is_held_out else loaded.sampler.stage_index(each.iteration)
+            planned[target.dataset, stage] += 1
+            advance()
+    return planned
+
+
+def show_plan(loaded: Loaded, planned: Planned) -> None:
+    """Print what would be graded, and how the rewards are made of the scores."""
+    rows = []
+    for (dataset, stage), count in planned.items():
+        plan = own_plan(loaded.config, dataset) if stage is None else stage_plan(loaded.config, stage, dataset)
+        terms = " + ".join(f"{weight_text([share])} {name}" for name, share in plan.weights.items())
+        gates = "".join(f" × {name}" for name in plan.gates)
+        rows.append((dataset, _stage_name(loaded, stage), count, f"({terms}){gates}" if gates else terms))
+    show_table(("data set", "stage", "completions", "reward"), rows)
 
 
 def grade_all(loaded: Loaded, completions: Iterable[C], total: int, done: Done[C]) -> None:
@@ -48,6 +82,35 @@ def grade_all(loaded: Loaded, completions: Iterable[C], total: int, done: Done[C
         asyncio.run(_grade_all(loaded, iter(completions), count))
 
 
+def graded_line(completion: Completion, judged: Judged) -> dict[str, object]:
+    """What a line of output says of a completion."""
+    target, stage, result = judged
+    return {
+        "dataset": target.dataset,
+        "sample_id": completion.sample_id,
+        "iteration": completion.iteration,
+        "stage": stage,
+        **result.model_dump(exclude={"item_id"}),
+        "prompt": target.prompt,
+        "gold": target.gold,
+        "completion": completion.text,
+        "completion_tokens": completion.completion_tokens,
+        "truncated": completion.truncated,
+    }
+
+
+def _stage_name(loaded: Loaded, stage: int | None) -> str:
+    return "validation" if stage is None else loaded.config.stages[stage].name
+
+
+class _Asked(NamedTuple, Generic[C]):
+    completion: C
+    target: Target
+    stage: str
+    question: Question | None
+    """None where the completion is longer than the server would take it."""
+
+
 async def _grade_all(loaded: Loaded, completions: Iterator[C], done: Done[C]) -> None:
     questions = Questions(loaded.config, loaded.graders)
     pool = loaded.new_pool()
@@ -55,59 +118,45 @@ async def _grade_all(loaded: Loaded, completions: Iterator[C], done: Done[C]) ->
         await loaded.load_graders(pool)
         async with new_client() as client:
             book = loaded.new_book(pool, client)
-            under_way: deque[_Batch[C]] = deque()
-            while asked := [_asked(loaded, questions, each) for each in islice(completions, _BATCH)]:
-                under_way.append(_Batch(loaded, book, asked))
+            under_way: deque[tuple[list[_Asked[C]], Answers]] = deque()
+            while batch := [_asked(loaded, questions, each) for each in islice(completions, _BATCH)]:
+                under_way.append((batch, book.ask([each.question for each in batch if each.question is not None])))
                 if len(under_way) == _AHEAD:
-                    await under_way.popleft().finish(done)
-            for batch in under_way:
-                await batch.finish(done)
+                    await _finish(loaded, *under_way.popleft(), done)
+            while under_way:
+                await _finish(loaded, *under_way.popleft(), done)
     finally:
-        await _end_what_is_under_way()
+        # What is still being graded would find its processes gone, and start new ones.
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
         await asyncio.to_thread(pool.close)
-
-
-async def _end_what_is_under_way() -> None:
-    """What is still being graded would find its processes gone, and start new ones."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
 
 
 def _asked(loaded: Loaded, questions: Questions, completion: C) -> _Asked[C]:
     target = loaded.samples.target(completion.sample_id)
-    item = GradeItem(
-        item_id=str(completion.number),
-        sample_id=completion.sample_id,
-        completion=completion.text,
-        completion_tokens=completion.completion_tokens,
-        truncated=completion.truncated,
-    )
-    stage_index = loaded.sampler.stage_index(completion.iteration)
-    return _Asked(completion, target, questions.question(target, stage_index, item, completion_digest(completion.text)))
+    stage = loaded.sampler.stage_index(completion.iteration)
+    question = None
+    if len(completion.text) <= loaded.config.limits.completion_chars:
+        item = GradeItem(
+            item_id=str(completion.number),
+            sample_id=completion.sample_id,
+            completion=completion.text,
+            completion_tokens=completion.completion_tokens,
+            truncated=completion.truncated,
+        )
+        question = questions.question(target, stage, item, completion_digest(completion.text))
+    return _Asked(completion, target, _stage_name(loaded, None if target.is_held_out else stage), question)
 
 
-class _Batch(Generic[C]):
-    """Completions that are being graded."""
-
-    def __init__(self, loaded: Loaded, book: GradeBook, asked: list[_Asked[C]]) -> None:
-        self._loaded = loaded
-        self._asked = asked
-        self._limit = loaded.config.limits.completion_chars
-        self._answers = book.ask([each.question for each in asked if self._is_short(each)])
-
-    async def finish(self, done: Done[C]) -> None:
-        """Wait for all of them, and hand them on."""
-        await self._answers.wait()
-        graded = iter(self._answers.graded)
-        for each in self._asked:
-            stage = stage_of(self._loaded, each.target, each.completion.iteration)
-            # As the server answers.
-            result = error_result("", f"the completion is longer than {self._limit} characters")
-            if self._is_short(each) and (answer := next(graded)) is not None:
-                result = graded_result("", each.question.plan, answer)
-            done(each.completion, Judged(each.target, stage, result))
-
-    def _is_short(self, asked: _Asked[C]) -> bool:
-        return len(asked.completion.text) <= self._limit
+async def _finish(loaded: Loaded, batch: list[_Asked[C]], answers: Answers, done: Done[C]) -> None:
+    """Wait until all of a batch are graded, and hand them on."""
+    await answers.wait()
+    graded = iter(answers.graded)
+    for completion, target, stage, question in batch:
+        # As the server answers.
+        result = error_result("", f"the completion is longer than {loaded.config.limits.completion_chars} characters")
+        if question is not None and (answer := next(graded)) is not None:
+            result = graded_result("", question.plan, answer)
+        done(completion, Judged(target, stage, result))

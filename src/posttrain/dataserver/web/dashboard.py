@@ -13,9 +13,17 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 
-from posttrain.dataserver.journal.reader import JournalReader, RowExcerpt, RowFilter
-from posttrain.dataserver.journal.rows import StoredRow
-from posttrain.dataserver.journal.summaries import GroupCell, JournalSummaries, RewardCell, RunSummary, ScoreCell
+from posttrain.dataserver.journal.reader import (
+    GroupCell,
+    JournalReader,
+    JournalSummaries,
+    RewardCell,
+    RowExcerpt,
+    RowFilter,
+    RunSummary,
+    ScoreCell,
+)
+from posttrain.dataserver.journal.records import StoredRow
 from posttrain.dataserver.journal.writer import JournalStats
 from posttrain.dataserver.schemas import Split, Status
 from posttrain.dataserver.server import DataServer

@@ -7,7 +7,7 @@ import pytest
 from offline_cases import load, write_config, write_lines
 
 from posttrain.config.sections.datasets import ColumnsConfig
-from posttrain.dataserver.offline.rows import RowFinder
+from posttrain.dataserver.offline.completions import RowFinder
 from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import DataError
 from posttrain.inference.engine import Completion, StopReason

@@ -7,9 +7,9 @@ from offline_cases import table_rows
 
 from posttrain.dataserver.data.dataset_rows import Row
 from posttrain.dataserver.data.samples import Target
-from posttrain.dataserver.offline.changes import Changes, kind_of_change
-from posttrain.dataserver.offline.completion import Judged
 from posttrain.dataserver.offline.earlier import Earlier
+from posttrain.dataserver.offline.grading import Judged
+from posttrain.dataserver.offline.regrade import Changes, kind_of_change
 from posttrain.dataserver.schemas import Component, GradeResult
 
 
