@@ -2,18 +2,22 @@
 
 import logging
 import os
+import signal
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
 import typer
 from pydantic import BaseModel
 
 from posttrain.base.secrets import DiscreetFormatter, without_secrets
 from posttrain.base.text import on_one_line
+from posttrain.base.user_code import error_in_words
 from posttrain.errors import RunInterrupted, ToolkitError
 
 
@@ -85,21 +89,48 @@ def clear_errors(debug: bool) -> Iterator[None]:
     handler = logging.StreamHandler()
     handler.setFormatter(DiscreetFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s")))
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
+    with _noticed_interrupts() as was_interrupted:
+        try:
+            yield
+        except KeyboardInterrupt:
+            _say("interrupted")
+            raise typer.Exit(130) from None
+        except RunInterrupted as stopped:
+            _say(_shown(str(stopped)))
+            raise typer.Exit(stopped.exit_code) from None
+        except Exception as error:  # noqa: BLE001  # whatever it is, a person is told in one line
+            is_ours = isinstance(error, ToolkitError)
+            if debug:
+                _say(without_secrets(traceback.format_exc()).rstrip("\n"))
+            if was_interrupted():
+                _say(_shown(f"interrupted: {error}" if is_ours else "interrupted"))
+                raise typer.Exit(130) from None
+            message = str(error) if is_ours else error_in_words(error) + " (--debug shows where)" * (not debug)
+            _say(_shown(f"error: {message}"))
+            raise typer.Exit(error.exit_code if is_ours else 1) from None
+
+
+@contextmanager
+def _noticed_interrupts() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C came: code in C may turn its KeyboardInterrupt into an error of its own.
+
+    Where Ctrl-C is ignored, as in a shell's background jobs, or handled by others, that stays so.
+    """
+    came = threading.Event()
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        came.set()
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
+        yield came.is_set
+        return
+    signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
-    except KeyboardInterrupt:
-        _say("interrupted")
-        raise typer.Exit(130) from None
-    except RunInterrupted as stopped:
-        _say(_shown(str(stopped)))
-        raise typer.Exit(stopped.exit_code) from None
-    except ToolkitError as error:
-        _tell(str(error), debug)
-        raise typer.Exit(error.exit_code) from None
-    except Exception as error:  # noqa: BLE001  # whatever it is, a person is told in one line
-        reason = str(error).strip().splitlines() or [""]
-        _tell(f"{type(error).__name__}: {reason[0]}" + " (--debug shows where)" * (not debug), debug)
-        raise typer.Exit(1) from None
+        yield came.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _share_the_cores() -> None:
@@ -110,12 +141,6 @@ def _share_the_cores() -> None:
     """
     if not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):
         os.environ["GOMP_SPINCOUNT"] = "10000"  # of 300,000; none at all costs a tenth where nobody else computes
-
-
-def _tell(message: str, debug: bool) -> None:
-    if debug:
-        _say(without_secrets(traceback.format_exc()).rstrip("\n"))
-    _say(_shown(f"error: {message}"))
 
 
 def _shown(message: str) -> str:
