@@ -59,7 +59,7 @@ def test_texts_are_marked_wherever_they_are():
         ("a.=5", "write it as key=value"),
         ("a b=5", "write it as key=value"),
         ('"a=5', "write it as key=value"),
-        ("a.b=[1", "--set a.b=[1: the value is not valid YAML: a `[` that is not closed"),
+        ("a.b=[1", "--set a.b=[1: the value is not valid YAML: while parsing a flow sequence"),
         ("a=@x", "put the value in quotes"),
         ("a=!x y", "the tag `!x`"),
         ("a={b: 1, b: 2}", "b: given twice"),

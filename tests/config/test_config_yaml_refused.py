@@ -4,46 +4,45 @@ import time
 
 import pytest
 
-from posttrain.config.yaml_nodes import MAX_DEPTH, YamlRefusedError
-from posttrain.config.yaml_source import parse_yaml
+from posttrain.config.yaml_source import MAX_DEPTH, YamlRefusedError, parse_yaml
 
 
 @pytest.mark.parametrize(
     ("text", "line", "reason"),
     [
-        ("a: 1\nb:\n\tc: 1", 3, "a tab"),
-        ("a: b: c", 1, "second `: `"),
-        ("a: 1\n  b: 2", 2, "indentation"),
+        ("a: 1\nb:\n\tc: 1", 3, r"character '\t' that cannot start"),
+        ("a: b: c", 1, "mapping values are not allowed here; check the indentation, or put the value in quotes"),
+        ("a: 1\n  b: 2", 2, "mapping values are not allowed here"),
         ("a:\n  - 1\n b: 2", 3, "indentation"),
-        ("a:\n\n  b\nc\n", 4, "is a `: ` missing"),
-        ("a: 1\nb: 'x\nc: 2\n", 2, "never closed"),
-        ("a: 1\nb: [1\nc: 2", 2, "`[` that is not closed"),
-        ("a: 1\nb: {x: 1\n", 2, "`{` that is not closed"),
-        ("a: [b]]", 1, "`]` that nothing opened"),
-        ('a: "b" c', 1, "after the closing quote"),
-        ("a: @x", 1, "cannot start with @"),
-        ("a: - b", 1, "start each item on its own line"),
-        ("a: ? b", 1, "put the value in quotes"),
-        ("a: *x", 1, "`*` refers to"),
-        ("a: &x 1\nb: &x 2", 2, "is taken"),
-        ("a: ,", 1, "a value is missing"),
-        ("a: 1\n---\nb: 2", 2, "second document"),
-        ('a: "\\q"', 1, "`\\q` means nothing"),
+        ("a:\n\n  b\nc\n", 5, "a simple key on line 4, could not find expected ':'"),
+        ("a: 1\nb: 'x\nc: 2\n", 4, "a quoted scalar on line 2, found unexpected end of stream"),
+        ("a: 1\nb: [1\nc: 2", 3, "a flow sequence on line 2, expected ',' or ']'"),
+        ("a: 1\nb: {x: 1\n", 3, "a flow mapping on line 2, expected ',' or '}'"),
+        ("a: [b]]", 1, "but found ']'"),
+        ('a: "b" c', 1, "but found '<scalar>'"),
+        ("a: @x", 1, "character '@' that cannot start any token"),
+        ("a: - b", 1, "sequence entries are not allowed here"),
+        ("a: ? b", 1, "mapping keys are not allowed here"),
+        ("a: *x", 1, "undefined alias"),
+        ("a: &x 1\nb: &x 2", 2, "on line 1, second occurrence"),
+        ("a: ,", 1, "expected the node content"),
+        ("a: 1\n---\nb: 2", 2, "found another document"),
+        ('a: "\\q"', 1, "unknown escape character 'q'"),
         ('a: 1\nb: "\\UFFFFFFFF"', 2, "stands for no character"),
         ('a: "\\ud800"', 1, "half a character"),
         ("a: 1\nb: \x01", 2, "U+0001"),
         ("a: 1\nb: \ud800", 2, "U+D800"),
-        ("a: !b!x 1", 1, "not for config files"),
-        ("%YAML 3.0\n---\na: 1", 1, "PyYAML says"),
+        ("a: !b!x 1", 1, "undefined tag handle"),
+        ("%YAML 3.0\n---\na: 1", 1, "incompatible YAML document"),
         ("a: !!python/object/apply:os.system [ls]", 1, "the tag `!!python/object/apply:os.system`"),
         ("a: !mine x", 1, "the tag `!mine`"),
         ("a: !!set {x}", 1, "the tag `!!set`"),
         ("a: !!map [x]", 1, "the tag `!!map`"),
-        ("a: !!int x", 1, "read as an integer"),
-        ("a: !!bool x", 1, "read as true or false"),
-        ("a: !!timestamp x", 1, "read as a date"),
-        ("a: 2024-13-01", 1, "read as a date"),
-        (f"a: 0x{'f' * 5000}", 1, "read as an integer"),
+        ("a: !!int x", 1, "not a valid int; put it in quotes"),
+        ("a: !!bool x", 1, "not a valid bool"),
+        ("a: !!timestamp x", 1, "not a valid timestamp"),
+        ("a: 2024-13-01", 1, "not a valid timestamp"),
+        (f"a: 0x{'f' * 5000}", 1, "not a valid int; put it in quotes"),
         ("1: x", 1, 'put it in quotes: "1"'),
         ("~: x", 1, "the key ~ is not text"),
         ("a:\n  [1, 2]: x", 2, "cannot be a key"),
@@ -66,6 +65,9 @@ def test_all_duplicates_are_told_at_once_and_a_merged_one_only_once():
 
 
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
+MERGED_TOGETHER = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 12)
+)
 MERGED_LAUGHS = "a0: &a0 {x: 1}\n" + "".join(
     f"a{i}: &a{i} {{k{i}: {{<<: *a{i - 1}}}, l{i}: {{<<: *a{i - 1}}}}}\n" for i in range(1, 30)
 )
@@ -76,6 +78,7 @@ MERGED_LAUGHS = "a0: &a0 {x: 1}\n" + "".join(
     [
         (LAUGHS, "expand to more than 100000"),
         (MERGED_LAUGHS, "expand to more than 100000"),
+        (MERGED_TOGETHER, "expand to more than 100000"),
         ("a: &a [*a]", "an alias inside itself"),
         ("a: &a\n  <<: *a", "an alias inside itself"),
         ("[" * 100_000, f"deeper than {MAX_DEPTH}"),
@@ -97,7 +100,14 @@ def test_the_deepest_allowed_nesting_is_read():
 
 
 def test_a_secret_never_comes_back_in_a_problem():
-    for text in ("password: !hunter2 x", "password: *hunter2", "api_key: 2024-13-01", "token: 'hunter2' x"):
+    for text in (
+        "password: !hunter2 x",
+        "password: *hunter2",
+        "password: !hunter2!x y",
+        "password: &hunter2 x\nother: &hunter2 y",
+        "api_key: 2024-13-01",
+        "token: 'hunter2' x",
+    ):
         with pytest.raises(YamlRefusedError) as caught:
             parse_yaml(text)
         assert "hunter2" not in str(caught.value)

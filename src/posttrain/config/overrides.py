@@ -5,8 +5,7 @@ from typing import Any
 
 from posttrain.config.keys import KeyPath, dotted, is_secret, mentions_secret, read_dotted, shortened
 from posttrain.config.strict import OverrideText
-from posttrain.config.yaml_nodes import YamlRefusedError
-from posttrain.config.yaml_source import parse_yaml
+from posttrain.config.yaml_source import YamlRefusedError, parse_yaml
 from posttrain.errors import ConfigError
 
 
