@@ -96,8 +96,8 @@ def test_overrides_that_fail_come_with_the_files_problems_and_without_their_echo
     assert problems_of(config_file, text, "name=[", "stages.4.name=x", "nonsense") == [
         "config.yaml has 4 problems:",
         "  config.yaml:3: training.seed: wanted integer ≥ 0, found 'x'",
-        "  --set name=[: the value is not valid YAML: while parsing a flow node on line 1, expected the node content, but "
-        "found '<stream end>'; check the indentation, or put the value in quotes",
+        "  --set name=[: the value is not valid YAML: while parsing a flow node on line 1, expected the node content, "
+        "but found '<stream end>'; indent with spaces, or put the value in quotes",
         "  --set stages.4.name=x: there is no stages.4: the list has items 0 to 0",
         "  --set nonsense: write it as key=value, such as --set training.seed=1",
     ]

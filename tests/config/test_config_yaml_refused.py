@@ -11,7 +11,7 @@ from posttrain.config.yaml_source import MAX_DEPTH, YamlRefusedError, parse_yaml
     ("text", "line", "reason"),
     [
         ("a: 1\nb:\n\tc: 1", 3, r"character '\t' that cannot start"),
-        ("a: b: c", 1, "mapping values are not allowed here; check the indentation, or put the value in quotes"),
+        ("a: b: c", 1, "mapping values are not allowed here; indent with spaces, or put the value in quotes"),
         ("a: 1\n  b: 2", 2, "mapping values are not allowed here"),
         ("a:\n  - 1\n b: 2", 3, "indentation"),
         ("a:\n\n  b\nc\n", 5, "a simple key on line 4, could not find expected ':'"),

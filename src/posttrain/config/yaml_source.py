@@ -123,7 +123,7 @@ def _syntax_problem(error: MarkedYAMLError) -> tuple[int, str]:
         since = f" on line {error.context_mark.line + 1}" if error.context_mark else ""
         reason = f"{error.context}{since}, {reason}"
     reason = re.sub(r"'[^']*'", lambda quoted: quoted[0] if len(quoted[0]) < 5 or "<" in quoted[0] else "'…'", reason)
-    return line, f"{reason}; check the indentation, or put the value in quotes"
+    return line, f"{reason}; indent with spaces, or put the value in quotes"
 
 
 class _BoundedLoader(yaml.SafeLoader):
