@@ -26,7 +26,7 @@ WRONG_ARGUMENTS = {
     ),
     "--set of a wrong value": (
         ["--set", "chat.truncation=cut"],
-        "--set chat.truncation=cut: chat.truncation: wanted one of: error, drop, left, right, found 'cut'",
+        "--set chat.truncation=cut: chat.truncation: should be 'error', 'drop', 'left' or 'right', found 'cut'",
     ),
     "--set inside a value": (
         ["--set", "model.name.x=1"],
@@ -38,7 +38,8 @@ WRONG_ARGUMENTS = {
     ),
     "--set of broken YAML": (
         ["--set", "chat.default_system='x"],
-        "--set chat.default_system='x: the value is not valid YAML: a quote that is never closed",
+        "--set chat.default_system='x: the value is not valid YAML: while scanning a quoted scalar on line "
+        "1, found unexpected end of stream; indent with spaces, or put the value in quotes",
     ),
     "--set that no longer fits": (
         ["--set", "training.rows_per_step=5"],
@@ -104,4 +105,6 @@ def test_only_debug_shows_where_an_error_was_raised_and_the_exit_code_stays(fold
     result = CliRunner().invoke(main, ["run.yaml", "--debug", "--set", "chat.max_length=0"])
     assert result.exit_code == 2
     assert result.stderr.startswith("Traceback (most recent call last):")
-    assert result.stderr.endswith("\nerror: --set chat.max_length=0: chat.max_length: wanted integer ≥ 8, found 0\n")
+    assert result.stderr.endswith(
+        "\nerror: --set chat.max_length=0: chat.max_length: should be greater than or equal to 8, found 0\n"
+    )

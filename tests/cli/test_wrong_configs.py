@@ -19,37 +19,37 @@ WRONG_VALUES = {
     "text for a number": (
         "rows_per_step: 4",
         "rows_per_step: many",
-        "run.yaml:15: training.rows_per_step: wanted integer ≥ 1, found 'many'",
+        "run.yaml:15: training.rows_per_step: should be a valid integer, found 'many'",
     ),
     "true for a number": (
         "learning_rate: 1e-3",
         "max_steps: true",
-        "run.yaml:17: training.max_steps: wanted integer ≥ 1 or null, found true",
+        "run.yaml:17: training.max_steps: should be a valid integer, found true",
     ),
     "a fraction for an integer": (
         "max_length: 64",
         "max_length: 64.5",
-        "run.yaml:3: chat.max_length: wanted integer ≥ 8, found 64.5",
+        "run.yaml:3: chat.max_length: should be a valid integer, got a number with a fractional part, found 64.5",
     ),
     "a number that is too small": (
         "learning_rate: 1e-3",
         "learning_rate: 0",
-        "run.yaml:17: training.learning_rate: wanted number > 0, found 0",
+        "run.yaml:17: training.learning_rate: should be greater than 0, found 0",
     ),
     "a number that is none": (
         "learning_rate: 1e-3",
         "learning_rate: .nan",
-        "run.yaml:17: training.learning_rate: wanted a finite number, found nan",
+        "run.yaml:17: training.learning_rate: should be a finite number, found nan",
     ),
     "a choice in capitals": (
         "backend: hf",
         "backend: HF",
-        "run.yaml:1: model.backend: wanted one of: auto, hf, unsloth, found 'HF'; did you mean hf?",
+        "run.yaml:1: model.backend: should be 'auto', 'hf' or 'unsloth', found 'HF'; did you mean hf?",
     ),
     "a value for a section": (
         "{path: sums.jsonl}",
         "sums.jsonl",
-        "run.yaml:5: datasets.sums: wanted a section with path, found 'sums.jsonl'",
+        "run.yaml:5: datasets.sums: should be a section with path, found 'sums.jsonl'",
     ),
     "a section that is empty": (
         "  max_length: 64\n",
@@ -59,17 +59,17 @@ WRONG_VALUES = {
     "no model": (
         "model: {name: tiny, backend: hf}",
         "on_bad_record: skip",
-        "run.yaml:1: model: missing: give it as a section with name",
+        "run.yaml:1: model: missing: this key is required",
     ),
     "no data": (
         "  sums: {path: sums.jsonl}\n  words: {path: words.jsonl}\n",
         "  {}\n",
-        "run.yaml:4: datasets: wanted non-empty mapping of names to a section with path, found {}",
+        "run.yaml:4: datasets: should have at least 1 item, found {}",
     ),
     "a negative weight": (
         "mix: {sums: 1}",
         "mix: {sums: -1}",
-        "run.yaml:10: stages.0.mix.sums: wanted number ≥ 0, found -1",
+        "run.yaml:10: stages.0.mix.sums: should be greater than or equal to 0, found -1",
     ),
     "weights that are all 0": (
         "mix: {sums: 1}",
@@ -89,7 +89,7 @@ WRONG_VALUES = {
     "a list of no layers": (
         "",
         "lora: {target_modules: []}",
-        "run.yaml:18: lora.target_modules: wanted one of: auto, all-linear; or non-empty list of text, found []",
+        "run.yaml:18: lora.target_modules: should be 'auto' or 'all-linear'; or should have at least 1 item, found []",
     ),
 }
 
@@ -109,8 +109,8 @@ def test_all_that_is_wrong_is_told_at_once_by_line(
     head, *problems = refusal("run.yaml", "--set", "training.seed=-1", "--set", "run.nmae=x").splitlines()
     assert head == "run.yaml has 4 problems:"
     assert problems == [
-        "  run.yaml:3: chat.max_length: wanted integer ≥ 8, found 1",
+        "  run.yaml:3: chat.max_length: should be greater than or equal to 8, found 1",
         "  run.yaml:4: chat.truncate: unknown key; did you mean truncation?",
-        "  --set training.seed=-1: training.seed: wanted integer ≥ 0 and < 4294967296, found -1",
+        "  --set training.seed=-1: training.seed: should be greater than or equal to 0, found -1",
         "  --set run.nmae=x: run.nmae: unknown key; did you mean name?",
     ]

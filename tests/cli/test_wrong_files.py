@@ -23,7 +23,7 @@ NO_CONFIG = {
     ),
     "an open quote": (
         b"run:\n  name: 'x\nlora: null\n",
-        "run.yaml:4: while scanning a quoted scalar on line 2, found unexpected end of stream",
+        "run.yaml:4: while scanning a quoted scalar on line 2, found",
     ),
     "an open bracket": (b"stages: [a\nlora: null\n", "run.yaml:2: while parsing a flow sequence on line 1, expected"),
     "a tag": (b"model: !!python/name:os.system\n", "run.yaml:1: model: the tag `!!python/name:os.system` is not for"),

@@ -13,7 +13,7 @@ from posttrain.config.yaml_source import MAX_DEPTH, YamlRefusedError, parse_yaml
         ("a: 1\nb:\n\tc: 1", 3, r"character '\t' that cannot start"),
         ("a: b: c", 1, "mapping values are not allowed here; indent with spaces, or put the value in quotes"),
         ("a: 1\n  b: 2", 2, "mapping values are not allowed here"),
-        ("a:\n  - 1\n b: 2", 3, "indentation"),
+        ("a:\n  - 1\n b: 2", 3, "<block mapping start>"),
         ("a:\n\n  b\nc\n", 5, "a simple key on line 4, could not find expected ':'"),
         ("a: 1\nb: 'x\nc: 2\n", 4, "a quoted scalar on line 2, found unexpected end of stream"),
         ("a: 1\nb: [1\nc: 2", 3, "a flow sequence on line 2, expected ',' or ']'"),

@@ -46,7 +46,7 @@ WRONG_KEYS = {
     "an unknown type of data set": (
         "    path: sums.jsonl\n",
         "    type: fiel\n    path: sums.jsonl\n",
-        "run.yaml:3: datasets.sums.type: wanted one of: file, reasoning_gym, found 'fiel'; did you mean file?",
+        "run.yaml:3: datasets.sums.type: should be one of: file, reasoning_gym, found 'fiel'; did you mean file?",
     ),
     "a key of the other type of data set": (
         "    path: sums.jsonl\n",
@@ -57,12 +57,12 @@ WRONG_KEYS = {
     "no path": (
         "    path: sums.jsonl\n",
         "",
-        "run.yaml:2: datasets.sums.path: missing: give it as non-empty text",
+        "run.yaml:2: datasets.sums.path: missing: this key is required",
     ),
     "a file in the place of a data set": (
         "  sums:\n",
         "  more: sums.jsonl\n  sums:\n",
-        "run.yaml:2: datasets.more: wanted a section with type: file | reasoning_gym, found 'sums.jsonl'",
+        "run.yaml:2: datasets.more: should be a section with graders, found 'sums.jsonl'",
     ),
     "a name of a data set that is blank": (
         "  sums:\n    path: sums.jsonl\n",
@@ -77,7 +77,7 @@ WRONG_KEYS = {
     "all of the data held out": (
         "    path: sums.jsonl\n",
         "    path: sums.jsonl\n    validation_fraction: 1\n",
-        "run.yaml:4: datasets.sums.validation_fraction: wanted number > 0 and < 1; or null, found 1",
+        "run.yaml:4: datasets.sums.validation_fraction: should be less than 1, found 1",
     ),
     "a tag inside the other": (
         "reasoning: {}",
@@ -87,8 +87,8 @@ WRONG_KEYS = {
     "a rule that is none": (
         "    path: sums.jsonl\n",
         "    path: sums.jsonl\n    gold: {extract: nonsense}\n",
-        "run.yaml:4: datasets.sums.gold.extract: wanted one of: boxed, last_number, all; or a section with after; or a "
-        "section with regex, found 'nonsense'",
+        "run.yaml:4: datasets.sums.gold.extract: should be 'boxed', 'last_number' or 'all'; or should be a section "
+        "with after; or should be a section with regex, found 'nonsense'",
     ),
     "two rules at once": (
         "    path: sums.jsonl\n",
@@ -103,7 +103,7 @@ WRONG_KEYS = {
     "a marker that YAML takes for a comment": (
         "    path: sums.jsonl\n",
         "    path: sums.jsonl\n    gold:\n      extract:\n        after: ####\n",
-        "run.yaml:6: datasets.sums.gold.extract.after: wanted non-empty text, found null",
+        "run.yaml:6: datasets.sums.gold.extract.after: should be text, found null",
     ),
     "a pattern that RE2 does not know": (
         'pattern: "[0-9]+"',
@@ -180,18 +180,17 @@ WRONG_GRADING = {
     "a negative weight": (
         "tidy: 1}",
         "tidy: -1}",
-        "run.yaml:4: datasets.sums.graders.tidy: wanted number ≥ 0 and ≤ 1000000, found -1",
+        "run.yaml:4: datasets.sums.graders.tidy: should be greater than or equal to 0, found -1",
     ),
     "a weight whose sum is infinite": (
         "tidy: 1}",
         "tidy: 1.0e+308}",
-        "run.yaml:4: datasets.sums.graders.tidy: wanted number ≥ 0 and ≤ 1000000, found 1e+308",
+        "run.yaml:4: datasets.sums.graders.tidy: should be less than or equal to 1000000, found 1e+308",
     ),
     "a list of graders": (
         "{string_exact: 2, tidy: 1}",
         "[string_exact]",
-        "run.yaml:4: datasets.sums.graders: wanted non-empty mapping of names to number ≥ 0 and ≤ 1000000, found "
-        "['string_exact']",
+        "run.yaml:4: datasets.sums.graders: should be a mapping of names to values, found ['string_exact']",
     ),
     "no tags for a grader that wants them": (
         "    reasoning: {}\n",
@@ -296,7 +295,7 @@ WRONG_PATHS = {
     ),
     "the home folder": ("~/sums.jsonl", "'~/sums.jsonl' leaves data_root; every path starts from it and stays inside"),
     "a NUL": ('"sums\\0.jsonl"', "the path holds a NUL character, which no file name can have"),
-    "an empty path": ('""', "wanted non-empty text, found ''"),
+    "an empty path": ('""', "should have at least 1 character, found ''"),
 }
 
 
@@ -372,12 +371,12 @@ def test_all_that_is_wrong_is_told_at_once_by_line(refusal: Callable[..., str]) 
     ).splitlines()
     assert head == "run.yaml has 6 problems:"
     assert problems == [
-        "  run.yaml:4: datasets.sums.graders.tidyy: wanted number ≥ 0 and ≤ 1000000, found -1",
-        "  run.yaml:5: datasets.sums.gold.column: wanted non-empty text, found 3; put it in quotes",
-        "  run.yaml:5: datasets.sums.gold.extract.after: wanted non-empty text, found ''",
+        "  run.yaml:4: datasets.sums.graders.tidyy: should be greater than or equal to 0, found -1",
+        "  run.yaml:5: datasets.sums.gold.column: should be text, found 3; put it in quotes",
+        "  run.yaml:5: datasets.sums.gold.extract.after: should have at least 1 character, found ''",
         "  run.yaml:6: datasets.sums.nope: unknown key; the keys here are: system, reasoning, graders, gates, "
         "on_missing_score, validation_fraction, type, path, columns, max_prompt_chars, max_prompt_percentile, gold",
-        "  --set limits.workers=0: limits.workers: wanted integer ≥ 1 or null, found 0",
+        "  --set limits.workers=0: limits.workers: should be greater than or equal to 1, found 0",
         "  --set listen.prot=1: listen.prot: unknown key; did you mean port?",
     ]
 

@@ -90,15 +90,15 @@ def test_kto_alone_takes_single_answers_and_three_methods_need_no_reference():
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ({"type": "dop"}, "method.type: wanted one of: dpo, ipo, hinge,"),
+        ({"type": "dop"}, "method.type: should be one of: dpo, ipo, hinge,"),
         ({"type": "dpo", "gamma": 1}, "method.gamma: unknown key"),
         ({"type": "simpo", "label_smoothing": 0.1}, "method.label_smoothing: unknown key"),
         ({"type": "ipo", "label_smoothing": 0.1}, "method.label_smoothing: unknown key"),
-        ({"type": "dpo", "beta": 0}, "method.beta: wanted number > 0, found 0"),
-        ({"type": "dpo", "label_smoothing": 0.5}, "method.label_smoothing: wanted number ≥ 0 and < 0.5, found 0.5"),
-        ({"type": "robust", "label_smoothing": 0.5}, "method.label_smoothing: wanted number ≥ 0 and < 0.5"),
-        ({"type": "exo", "label_smoothing": 0}, "method.label_smoothing: wanted number > 0 and < 0.5, found 0"),
-        ({"type": "kto", "desirable_weight": 0}, "method.desirable_weight: wanted number > 0"),
+        ({"type": "dpo", "beta": 0}, "method.beta: should be greater than 0, found 0"),
+        ({"type": "dpo", "label_smoothing": 0.5}, "method.label_smoothing: should be less than 0.5, found 0.5"),
+        ({"type": "robust", "label_smoothing": 0.5}, "method.label_smoothing: should be less than 0.5, found 0.5"),
+        ({"type": "exo", "label_smoothing": 0}, "method.label_smoothing: should be greater than 0, found 0"),
+        ({"type": "kto", "desirable_weight": 0}, "method.desirable_weight: should be greater than 0, found 0"),
         ({"type": "mixture"}, "method.losses: missing"),
     ],
 )
@@ -117,8 +117,8 @@ def test_a_field_that_a_method_does_not_have_or_cannot_take_is_refused(method: d
         ([{"type": "dpo"}, {"type": "dpo", "beta": 1}], "dpo is in the mixture twice"),
         ([{"type": "dpo"}, {"type": "orpo"}], "dpo compares with a reference and orpo needs none; mix losses of one"),
         ([{"type": "cpo"}, {"type": "sft"}, {"type": "ipo"}], "ipo compares with a reference and cpo needs none"),
-        ([{"type": "dpo"}, {"type": "kto"}], "losses.1.type: wanted one of:"),
-        ([{"type": "dpo"}, {"type": "sft", "weight": 0}], "losses.1.weight: wanted number > 0, found 0"),
+        ([{"type": "dpo"}, {"type": "kto"}], "losses.1.type: should be one of:"),
+        ([{"type": "dpo"}, {"type": "sft", "weight": 0}], "losses.1.weight: should be greater than 0, found 0"),
         ([{"type": "dpo"}, {"type": "sft", "beta": 1}], "losses.1.beta: unknown key"),
     ],
 )

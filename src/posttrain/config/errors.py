@@ -1,61 +1,82 @@
-"""Turns pydantic's validation errors into one line each, for the person who wrote the file."""
+"""Turns pydantic's validation errors into one line each, by the key that the user typed, mostly in pydantic's words."""
 
 import difflib
+import re
+import types
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any, get_args
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
 
 from posttrain.base.text import on_one_line
-from posttrain.config.keys import VERY_LARGE, KeyPath, Problem, is_secret, shown
-from posttrain.config.locate import Branch, locate
-from posttrain.config.schema import Node, alternatives, is_section, resolve, schema_of, sections, tags
-from posttrain.config.type_words import words
+from posttrain.config.keys import KeyPath, Problem, is_secret, shown
 
-_ABOUT_THE_TYPE = {*get_args(ErrorType), "path_type", "union"} - {"value_error", "assertion_error"}
-_READ_AS_BOOL = {"yes", "no", "on", "off", "true", "false"}
 MOST_FOUND = 200
 """How many of pydantic's errors are told; thousands would take minutes, and nobody reads them."""
 
 _LONGEST_MESSAGE = 500
-_TOO_LARGE = "int_parsing_size"
-_NO_TAG = ("union_tag_not_found", "union_tag_invalid")
+_ABOUT_THE_TYPE = {*get_args(ErrorType), "path_type"} - {"value_error", "assertion_error"}
+_NO_SECTION = ("model_type", "model_attributes_type")
+# Where pydantic calls things by Python's names.
+_IN_YAML_WORDS = {
+    "dict_type": "should be a mapping of names to values",
+    "tuple_type": "should be a list",
+    "path_type": "should be a path",
+    "string_type": "should be text",
+    "int_parsing_size": "should be an integer that 64 bits can hold",
+}
+_NOT_TOLD = re.compile("^(Input|String|Tuple|List|Dictionary) |, unable to .*| after validation.*")
 
 
 @dataclass(frozen=True)
 class _Finding:
-    """One pydantic error, at the key path that the user typed."""
+    """What is wrong at one key path."""
 
-    kind: str
     path: KeyPath
-    nodes: list[Node]
-    """What may stand there."""
-
-    section: list[Node]
-    """What may stand one level up."""
-
-    branches: tuple[Branch, ...]
-    """Members of unions in which pydantic met the error, from the outside in."""
-
+    takes: list[Any]
+    """The types of what may stand there."""
+    section: list[Any]
+    """The types of what may stand one level up."""
+    branches: tuple[tuple[KeyPath, str], ...]
+    """Unions on the way, from the outside in: where each is, and which member pydantic tried."""
     error: ErrorDetails
+    others: tuple["_Finding", ...] = ()
+    """The same of the other members of a union that the value does not fit."""
 
     @property
     def speaks_for_itself(self) -> bool:
         """Whether a validator wrote the message."""
-        return self.kind not in _ABOUT_THE_TYPE
+        return self.error["type"] not in _ABOUT_THE_TYPE
 
 
-def find_problems(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
-    """Every problem once, with the key path it is about; of very many the first `MOST_FOUND`."""
-    root = schema_of(model)
-    findings = []
-    for details in error.errors(include_url=False)[:MOST_FOUND]:
-        found = locate(details["loc"], root)
-        findings.append(_Finding(details["type"], found.path, found.nodes, found.section, found.branches, details))
-    return list(dict.fromkeys(_problem(finding, root) for finding in _settle_unions(findings)))
+def find_problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Problem]:
+    """Every problem of `data` once, with the key path it is about; of very many the first `MOST_FOUND`."""
+    findings = [_located(details, model, data) for details in error.errors(include_url=False)[:MOST_FOUND]]
+    return list(dict.fromkeys(_problem(each, model) for each in _settle_unions(findings)))
+
+
+def _located(error: ErrorDetails, model: type[BaseModel], value: Any) -> _Finding:
+    """Tells the keys in pydantic's location from the tags and names of the members of unions, which stand between."""
+    path, takes, section, branches = (), [model], [], ()
+    for part in error["loc"]:
+        if part == "[key]":
+            break
+        members = [kind for kind in takes if _is_called(kind, part)] if len(takes) > 1 else []
+        is_written = isinstance(value, dict) and part in value
+        if isinstance(part, str) and (members or not (is_written or any(part in _fields(kind) for kind in takes))):
+            branches += ((path, part),)
+            takes = members or takes
+            continue
+        path, section = (*path, part), takes
+        takes = [inner for kind in takes for inner in _types_at(kind, part)]
+        is_item = isinstance(value, list) and isinstance(part, int) and part < len(value)
+        value = value[part] if is_written or is_item else None
+    return _Finding(path, takes, section, branches, error)
 
 
 def _settle_unions(findings: list[_Finding], level: int = 0) -> list[_Finding]:
@@ -64,109 +85,147 @@ def _settle_unions(findings: list[_Finding], level: int = 0) -> list[_Finding]:
     unions: dict[KeyPath, list[_Finding]] = {}
     for finding in findings:
         if len(finding.branches) > level:
-            unions.setdefault(finding.branches[level].path, []).append(finding)
+            unions.setdefault(finding.branches[level][0], []).append(finding)
         else:
             settled.append(finding)
     for path, group in unions.items():
         members: dict[str, list[_Finding]] = {}
         for finding in group:
-            members.setdefault(finding.branches[level].member, []).append(finding)
+            members.setdefault(finding.branches[level][1], []).append(finding)
         # An error inside the value means that its shape was right for this member.
         meant = [m for m in members.values() if any(len(f.path) > len(path) or f.speaks_for_itself for f in m)]
         if meant:
             settled += _settle_unions(min(meant, key=len), level + 1)
         else:
-            settled.append(replace(group[0], nodes=[group[0].branches[level].union], kind="union"))
+            settled.append(replace(group[0], others=tuple(group[1:])))
     return settled
 
 
-def _problem(finding: _Finding, root: Node) -> Problem:
-    path, value = finding.path, finding.error["input"]
+def _problem(finding: _Finding, model: type[BaseModel]) -> Problem:
+    path, error, value = finding.path, finding.error, finding.error["input"]
+    kind = error["type"]
     if finding.speaks_for_itself:
-        return Problem(path, _own_message(finding))
-    if finding.kind == "missing":
-        return Problem(path, f"missing: give it as {_wanted(finding.nodes, root)}")
-    if finding.kind == "extra_forbidden":
-        return Problem(path, _unknown_key(str(path[-1]), finding.section, root))
-    if finding.kind in _NO_TAG and (tagged := _first_tags(finding.nodes)):
-        return _tag_problem(path, *tagged, value)
-    if finding.kind == "finite_number":
-        return Problem(path, f"wanted a finite number, found {shown(value, path)}")
-    if finding.error["loc"][-1:] == ("[key]",):
-        return Problem(path, f"not allowed as a key here: {finding.error['msg']}")
-    if value is None and any(is_section(resolve(node, root)) for node in finding.nodes):
-        needed = any(path[-1] in node.get("required", []) for node in finding.section) if path else True
-        way_out = "" if needed else ", or take the line out"
-        return Problem(path, f"the section is empty; write its keys below it{way_out}")
-    wanted = _wanted(finding.nodes, root) or finding.error["msg"]
-    found = shown(value, path)
-    hint = "; 64 bits cannot hold it" if finding.kind == _TOO_LARGE and found != VERY_LARGE else _hint(wanted, value)
-    return Problem(path, f"wanted {wanted}, found {found}{hint}")
+        return Problem(path, _short(str(error.get("ctx", {}).get("error", error["msg"])), path, value))
+    if kind == "missing":
+        return Problem(path, "missing: this key is required")
+    if kind == "extra_forbidden":
+        return Problem(path, _unknown_key(str(path[-1]), finding.section, model))
+    if kind in ("union_tag_not_found", "union_tag_invalid"):
+        key = error["ctx"]["discriminator"].strip("'")
+        tags = [tag for each in finding.takes for literal in _types_at(each, key) for tag in get_args(literal)]
+        return _tag_problem((*path, key), tags, value.get(key) if isinstance(value, dict) else None)
+    if error["loc"][-1:] == ("[key]",):
+        return Problem(path, f"not allowed as a key here: {error['msg']}")
+    if value is None and kind in _NO_SECTION:
+        return Problem(path, "the section is empty; write its keys below it, or take the line out")
+    members = (finding, *finding.others)
+    wanted = "; or ".join(dict.fromkeys(_wanted(each.error, each.takes) for each in members))
+    hint = _hint([each.error for each in members], value)
+    return Problem(path, f"{_short(wanted, path, value)}, found {shown(value, path)}{hint}")
 
 
-def _own_message(finding: _Finding) -> str:
-    """A validator's words, without pydantic's prefix, and without the value if it is secret."""
-    message = str(finding.error.get("ctx", {}).get("error", finding.error["msg"]))
-    value = finding.error["input"]
-    if is_secret(finding.path) and isinstance(value, str) and value:
+def _wanted(error: ErrorDetails, takes: list[Any]) -> str:
+    if error["type"] not in _NO_SECTION:
+        return _IN_YAML_WORDS.get(error["type"]) or _NOT_TOLD.sub("", error["msg"])
+    models = [fields for kind in takes if (fields := _fields(kind))]
+    needed = [key for key in (models or [{}])[0] if all(key in each and each[key].is_required() for each in models)]
+    return f"should be a section with {', '.join(needed)}" if needed else "should be a section"
+
+
+def _short(message: str, path: KeyPath, value: Any) -> str:
+    """A message on one line, without the value if it is secret."""
+    if is_secret(path) and isinstance(value, str) and value:
         message = message.replace(value, "***")
     message = on_one_line(" ".join(message.split()))
     return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
 
 
-def _wanted(nodes: list[Node], root: Node) -> str:
-    return "; or ".join(dict.fromkeys(_words(node, root) for node in nodes))
-
-
-def _words(node: Node, root: Node) -> str:
-    if tagged := tags(node):
-        return f"a section with {tagged[0]}: {' | '.join(tagged[1])}"
-
-    def section(name: str, label: str) -> str:
-        required = root["$defs"][name].get("required", []) if name else []
-        return f"a section with {label or ', '.join(required)}" if label or required else "a section"
-
-    return words(node, root, section)
-
-
-def _first_tags(nodes: list[Node]) -> tuple[str, dict[str, Node]] | None:
-    members = [member for node in nodes for member in (node, *alternatives(node))]
-    return next(filter(None, map(tags, members)), None)
-
-
-def _tag_problem(path: KeyPath, key: str, members: dict[str, Node], value: Any) -> Problem:
-    choices = f"one of: {', '.join(members)}"
-    tag = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
+def _tag_problem(path: KeyPath, tags: list[str], tag: Any) -> Problem:
+    wanted = f"one of: {', '.join(tags)}"
     if tag is None:
-        return Problem((*path, key), f"missing: give it as {choices}")
-    return Problem(
-        (*path, key), f"wanted {choices}, found {shown(tag, (*path, key))}{_did_you_mean(str(tag), members)}"
-    )
+        return Problem(path, f"missing: give it as {wanted}")
+    return Problem(path, f"should be {wanted}, found {shown(tag, path)}{_did_you_mean(str(tag), tags)}")
 
 
-def _did_you_mean(typed: str, known: Any) -> str:
+def _did_you_mean(typed: str, known: Iterable[str]) -> str:
     by_spelling = {name.lower().replace("-", "_"): name for name in known}
     close = difflib.get_close_matches(typed.lower().replace("-", "_"), by_spelling, n=1)
     return f"; did you mean {by_spelling[close[0]]}?" if close else ""
 
 
-def _unknown_key(key: str, section: list[Node], root: Node) -> str:
-    known = list(dict.fromkeys(name for node in section for name in node.get("properties", {})))
+def _unknown_key(key: str, section: list[Any], model: type[BaseModel]) -> str:
+    known = dict.fromkeys(name for kind in section for name in _fields(kind))
     if close := _did_you_mean(key, known):
         return f"unknown key{close}"
-    elsewhere = [
-        f"{other.places[0]}.{key}".lstrip(".") for other in sections(root) if key in other.node.get("properties", {})
-    ]
+    elsewhere = list(_places_of(key, model))
     if len(elsewhere) == 1:
         return f"unknown key here; did you mean {elsewhere[0]}?"
     return f"unknown key; the keys here are: {', '.join(known)}" if known else "unknown key; none is taken here"
 
 
-def _hint(wanted: str, value: Any) -> str:
+def _hint(errors: Iterable[ErrorDetails], value: Any) -> str:
     """What to do about a value that YAML did not take for the text it was meant as."""
-    if wanted.removeprefix("non-empty ").startswith("text") and isinstance(value, bool | int | float | date):
-        return "; put it in quotes"
-    choices = wanted.removeprefix("one of: ").split(", ") if wanted.startswith("one of: ") else []
-    if isinstance(value, bool) and _READ_AS_BOOL.intersection(choices):
+    choices = [name for each in errors for name in re.findall(r"'([^']*)'", each.get("ctx", {}).get("expected", ""))]
+    wants_text = any(each["type"] == "string_type" for each in errors) and isinstance(value, bool | int | float | date)
+    wants_switch = isinstance(value, bool) and {"yes", "no", "on", "off", "true", "false"}.intersection(choices)
+    if wants_text or wants_switch:
         return "; put it in quotes"
     return _did_you_mean(value, choices) if isinstance(value, str) else ""
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    """What an annotation allows besides null: the members of its unions, without what wraps them."""
+    if hasattr(annotation, "__value__"):  # of a TypeAliasType
+        yield from _types(annotation.__value__)
+    elif get_origin(annotation) is Annotated:
+        yield from _types(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, types.UnionType):
+        for member in get_args(annotation):
+            yield from _types(member)
+    elif annotation is not types.NoneType:
+        yield annotation
+
+
+def _fields(kind: Any) -> dict[str, FieldInfo]:
+    """A model's fields, by their keys in a file; empty where `kind` is no model."""
+    is_model = isinstance(kind, type) and issubclass(kind, BaseModel)
+    return {field.alias or name: field for name, field in kind.model_fields.items()} if is_model else {}
+
+
+def _types_at(kind: Any, key: str | int) -> list[Any]:
+    """What may stand at a key or an index of a value of this type."""
+    if key in (fields := _fields(kind)):
+        return list(_types(fields[key].annotation))
+    inner, origin = get_args(kind), get_origin(kind)
+    if not inner or origin is Literal:
+        return []
+    if origin is tuple and isinstance(key, int) and Ellipsis not in inner:
+        return list(_types(inner[key])) if key < len(inner) else []
+    return list(_types(inner[-1] if origin is dict else inner[0]))
+
+
+def _is_called(kind: Any, label: str | int) -> bool:
+    """Whether pydantic calls this member of a union so: by its class, or by its tag."""
+    return getattr(kind, "__name__", None) == label or any(
+        get_origin(field.annotation) is Literal and label in get_args(field.annotation)
+        for field in _fields(kind).values()
+    )
+
+
+def _places_of(key: str, model: type[BaseModel]) -> Iterator[str]:
+    """Where else in the config there is such a key, such as `stages.N.mix`; each section is looked at once."""
+    waiting: list[tuple[str, Any]] = [("", model)]
+    seen = set()
+    while waiting:
+        place, kind = waiting.pop(0)
+        if get_origin(kind) in (dict, list, tuple):
+            step = "NAME" if get_origin(kind) is dict else "N"
+            waiting += [(f"{place}.{step}", inner) for inner in _types_at(kind, 0)]
+        if kind in seen:
+            continue
+        seen.add(kind)
+        for name, field in _fields(kind).items():
+            here = f"{place}.{name}".lstrip(".")
+            if name == key:
+                yield here
+            waiting += [(here, inner) for inner in _types(field.annotation)]

@@ -34,7 +34,7 @@ def load_config(path: Path, model: type[T], overrides: Sequence[str] = ()) -> T:
         config = model.model_validate(data, context={"base_dir": path.absolute().parent})
     except ValidationError as error:
         are_all = error.error_count() <= MOST_FOUND
-        for problem in find_problems(error, model):
+        for problem in find_problems(error, model, data):
             if not any(_overlap(problem.path, other) for other in failed):
                 place = nearest_place(places, problem.path)
                 key = f"{dotted(problem.path)}: " if problem.path else ""

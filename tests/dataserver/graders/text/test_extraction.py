@@ -101,16 +101,17 @@ def test_a_config_writes_a_word_or_a_section(tmp_path: Path):
     [
         (
             "boxd",
-            "extract: wanted one of: boxed, last_number, all; or a section with after; or a section with regex, found "
+            "extract: should be 'boxed', 'last_number' or 'all'; or should be a section with after; "
+            "or should be a section with regex, found "
             "'boxd'; did you mean boxed?",
         ),
-        ("{after: ''}", "extract.after: wanted non-empty text, found ''"),
-        ("{after: 5}", "extract.after: wanted non-empty text, found 5; put it in quotes"),
+        ("{after: ''}", "extract.after: should have at least 1 character, found ''"),
+        ("{after: 5}", "extract.after: should be text, found 5; put it in quotes"),
         ("{afer: x}", "extract.afer: unknown key; did you mean after?"),
         ("{after: a, regex: b}", "extract: give one of `after` and `regex`, not both"),
         ("{regex: '(?=a)'}", "extract.regex: not a pattern in RE2 syntax: invalid perl operator: (?="),
         ("{regex: '.*'}", "extract.regex: '.*' matches the empty text, so its last match is empty; write + in place"),
-        ("5", "extract: wanted one of: boxed, last_number, all; or a section with after"),
+        ("5", "extract: should be 'boxed', 'last_number' or 'all'; or should be a section with after"),
     ],
 )
 def test_a_wrong_rule_is_told_in_plain_words(tmp_path: Path, value: str, reason: str):

@@ -56,7 +56,7 @@ def test_a_good_pattern_stays_a_text(tmp_path: Path):
 
 
 def test_a_pattern_that_is_no_text_is_refused(tmp_path: Path):
-    assert "pattern: wanted text, found 5; put it in quotes" in refusal(tmp_path, "5")
+    assert "pattern: should be text, found 5; put it in quotes" in refusal(tmp_path, "5")
 
 
 def test_matches_give_groups_names_and_spans():
