@@ -9,8 +9,8 @@ from typing import Generic, NamedTuple, TypeVar
 from posttrain.dataserver.data.samples import Target
 from posttrain.dataserver.graders.remote import new_client
 from posttrain.dataserver.graders.text.completions import completion_digest
-from posttrain.dataserver.grading.cache import Question
-from posttrain.dataserver.grading.questions import Questions, error_result, graded_result
+from posttrain.dataserver.grading.cache import Answers, Question
+from posttrain.dataserver.grading.questions import Questions, error_result, graded_result, own_plan, stage_plan
 from posttrain.dataserver.offline.completions import Completion
 from posttrain.dataserver.offline.display import progress, show_table, weight_text
 from posttrain.dataserver.runtime import Loaded
