@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 
 from posttrain.base.locks import process_lock
 from posttrain.cli.runs import main
-from posttrain.inspect.finding import Finding
 from posttrain.inspect.folders import read_run
-from posttrain.inspect.verify import verify
+from posttrain.inspect.verify import Finding, verify
 
 
 def findings(run: Path) -> list[Finding]:

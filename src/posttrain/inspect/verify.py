@@ -3,19 +3,32 @@
 No weights are loaded and nothing is trained or written but caches.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from posttrain.base.differences import differences
 from posttrain.base.extras import require_extra
 from posttrain.base.locks import holder_of
 from posttrain.errors import ToolkitError
-from posttrain.inspect.checkpoint_files import checkpoint_findings
-from posttrain.inspect.finding import Finding, Replay, Report
 from posttrain.inspect.folders import KeptRun
+from posttrain.runs.checkpoints import STATE_FILE, file_faults
+
+if TYPE_CHECKING:
+    from posttrain.inspect.replay import Replay, Report
 
 
-def verify(run: KeptRun, report: Report) -> list[Finding]:
+@dataclass(frozen=True)
+class Finding:
+    """What was checked and what came out, in one line; `unknown` is what cannot be checked."""
+
+    outcome: Literal["holds", "fails", "unknown"]
+    text: str
+
+
+def verify(run: KeptRun, report: "Report") -> list[Finding]:
     """Check everything about a run that can be checked; `report` is told what takes time.
 
     Raises:
@@ -23,8 +36,10 @@ def verify(run: KeptRun, report: Report) -> list[Finding]:
     """
     holder = holder_of(run.directory.lock)
     running = [] if holder is None else [Finding("unknown", f"it is being trained by {holder}: this is a moment of it")]
-    replay = _replay_of(run)
     require_extra("train", "toolkit-runs verify")
+    from posttrain.inspect.replay import replay_prompts, replay_rows  # all trainers
+
+    replay = replay_prompts if run.kind == "rl" else replay_rows
     try:
         replayed = replay(run, report)
     except ToolkitError as error:
@@ -33,17 +48,7 @@ def verify(run: KeptRun, report: Report) -> list[Finding]:
     else:
         recomputed = [*_identity_findings(run, replayed), *_row_order_findings(run, replayed)]
     expected = replayed.steps if replayed else None
-    return [*running, _steps_finding(run), *recomputed, *checkpoint_findings(run, expected)]
-
-
-def _replay_of(run: KeptRun) -> Callable[[KeptRun, Report], Replay]:
-    if run.kind == "rl":
-        from posttrain.inspect.prompts import replay_prompts
-
-        return replay_prompts
-    from posttrain.inspect.rows import replay_rows
-
-    return replay_rows
+    return [*running, _steps_finding(run), *recomputed, *_checkpoint_findings(run, expected)]
 
 
 def _steps_finding(run: KeptRun) -> Finding:
@@ -54,7 +59,7 @@ def _steps_finding(run: KeptRun) -> Finding:
     return Finding("holds", f"metrics.jsonl: {len(numbers)} steps, each once and in order")
 
 
-def _identity_findings(run: KeptRun, replay: Replay) -> Iterator[Finding]:
+def _identity_findings(run: KeptRun, replay: "Replay") -> Iterator[Finding]:
     if replay.identity is None:
         return
     saved = run.manifest["identity"]
@@ -66,7 +71,7 @@ def _identity_findings(run: KeptRun, replay: Replay) -> Iterator[Finding]:
     yield Finding("fails" if changed else "holds", f"config, data, weights and tokenizer: {told}")
 
 
-def _row_order_findings(run: KeptRun, replay: Replay) -> Iterator[Finding]:
+def _row_order_findings(run: KeptRun, replay: "Replay") -> Iterator[Finding]:
     if replay.steps is None:
         yield Finding("unknown", f"row order: {replay.why_not}")
         return
@@ -82,3 +87,48 @@ def _compared(run: KeptRun, expected: Sequence[Mapping[str, Any]], key: str) -> 
             told = f"metrics.jsonl has {row.get(key)}, and config and data give {wanted[key]}"
             return Finding("fails", f"{key}: at step {row['step']} {told}")
     return Finding("holds", f"{key}: all {len(expected)} steps are as config and data give them")
+
+
+def _checkpoint_findings(run: KeptRun, expected: Sequence[Mapping[str, Any]] | None) -> Iterator[Finding]:
+    """One finding for each checkpoint, and one for each of `latest` and `best` that names none.
+
+    `expected` is what config and data give for each step, where that is known.
+    """
+    folders = sorted(run.directory.path.glob("checkpoint-*"), key=lambda path: (len(path.name), path.name))
+    if not folders:
+        yield Finding("unknown", "checkpoints: there is none yet")
+    for folder in folders:
+        faults = list(_checkpoint_faults(folder, run, expected))
+        if faults:
+            yield Finding("fails", f"{folder.name}: {'; '.join(faults)}")
+        else:
+            yield Finding("holds", f"{folder.name}: all files are as they were written, and its state is of that step")
+    for name in ("latest", "best"):
+        pointer = run.directory.path / name
+        named = pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else "."
+        if not (run.directory.path / named).is_dir():
+            yield Finding("fails", f"{name}: it names {named}, which is not there")
+
+
+def _checkpoint_faults(folder: Path, run: KeptRun, expected: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:
+    try:
+        state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+        damage, counters = list(file_faults(folder, state["files"], contents=True)), dict(state["counters"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        yield f"{STATE_FILE} is missing or damaged"
+        return
+    yield from damage
+    step = counters["step"]
+    if folder.name != f"checkpoint-{step}":
+        yield f"its state is of step {step}"
+        return
+    row = next((row for row in run.steps if row["step"] == step), None)
+    if row is None:
+        yield f"step {step} is not in metrics.jsonl"
+    elif row["order_hash"] != counters["order_hash"]:
+        yield f"its order_hash is {counters['order_hash']}, and metrics.jsonl has {row['order_hash']}"
+    elif row.get("total_tokens", counters["tokens"]) != counters["tokens"]:
+        yield f"it counts {counters['tokens']} tokens, and metrics.jsonl {row['total_tokens']}"
+    wanted = expected[step - 1]["order_hash"] if expected and 0 < step <= len(expected) else None
+    if wanted not in (None, counters["order_hash"]):
+        yield f"its order_hash is {counters['order_hash']}, and config and data give {wanted}"

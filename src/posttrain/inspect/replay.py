@@ -1,0 +1,107 @@
+"""The row order of a run drawn once more from its config and data: rows, pairs, or prompts without a server."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from posttrain.base.extras import require_extra
+from posttrain.config.load import load_config
+from posttrain.data.curriculum.order_hash import OrderHash
+from posttrain.data.step_plan import StepPlanner
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.data import prepare_data as prepare_preferences
+from posttrain.dpo.train import run_identity as dpo_identity
+from posttrain.inspect.folders import KeptRun
+from posttrain.models.load import choose_backend
+from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.prompt_order import prompt_hash_after
+from posttrain.rl.schedule import RolloutSchedule
+from posttrain.rl.train import run_identity as rl_identity
+from posttrain.sft.config import SFTConfig
+from posttrain.sft.data import prepare_data
+from posttrain.sft.train import run_identity as sft_identity
+
+Report = Callable[[str], None]
+"""Is told in one line what takes time."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What config and data give today.
+
+    Attributes:
+        identity: as the manifest has it; None where it cannot be known.
+        steps: what metrics.jsonl should say of each optimizer step, from the first; None where that cannot be known,
+            and `why_not` says why.
+    """
+
+    identity: Mapping[str, Any] | None
+    steps: Sequence[Mapping[str, Any]] | None
+    why_not: str = ""
+
+
+def replay_rows(run: KeptRun, report: Report) -> Replay:
+    """The identity of a run that trains on rows or pairs, and hash and tokens of each step that it did.
+
+    Raises:
+        ConfigError, DataError, ModelError: config, data or tokenizer cannot be read.
+    """
+    if run.kind == "sft":
+        config = load_config(run.directory.config, SFTConfig)
+        tokenizer = _tokenizer(config)
+        data = prepare_data(config, tokenizer, report)
+        identity = sft_identity(config, data, tokenizer)
+    else:
+        config = load_config(run.directory.config, DPOConfig)
+        tokenizer = _tokenizer(config)
+        data = prepare_preferences(config, tokenizer, report)
+        identity = dpo_identity(config, data, tokenizer)
+    sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
+    planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)
+    order_hash, steps = OrderHash(), []
+    for step in range(min(len(run.steps), data.curriculum.total_steps)):
+        plan = planner.plan(step)
+        hash_ = order_hash.update(plan.draws)
+        steps.append({"order_hash": hash_, "tokens": plan.tokens, "trained_tokens": plan.trained_tokens})
+    return Replay(identity, steps)
+
+
+def replay_prompts(run: KeptRun, report: Report) -> Replay:
+    """The identity of a run of reinforcement learning, and the hash of each step that it did.
+
+    The order is known where the run started its dataserver itself, and which rows are asked does not depend on earlier
+    grades.
+
+    Raises:
+        ConfigError, DataError, ModelError: config, data or tokenizer cannot be read.
+    """
+    config = load_config(run.directory.config, RLConfig)
+    if config.dataserver.config is None:
+        where = f"the prompts came from the server at {config.dataserver.url}, of which this machine has no config"
+        return Replay(None, None, where)
+    require_extra("server", "toolkit-runs verify of reinforcement learning")
+    from posttrain.dataserver.config.dataserver import DataserverConfig
+    from posttrain.dataserver.runtime import Loaded
+
+    loaded = Loaded.read(load_config(config.dataserver.config, DataserverConfig), report)
+    identity = rl_identity(config, loaded.meta, _tokenizer(config))
+    if loaded.config.adaptive is not None:
+        return Replay(identity, None, "adaptive sampling made it depend on what was graded, which only the journal has")
+    schedule = RolloutSchedule.of(config)
+
+    def sample_ids(generation: int) -> list[str]:
+        """Those of the prompts of a generation."""
+        iteration = schedule.iteration_of(generation)
+        slots = loaded.sampler.slots(iteration, 0, schedule.prompts_per_iteration, "train")
+        return [loaded.samples.sample_id(slot.dataset, slot.index) for slot in slots]
+
+    order_hash, steps = OrderHash().state(), []
+    for step in range(len(run.steps)):
+        if schedule.starts_generation(step):
+            order_hash = prompt_hash_after(order_hash, sample_ids(schedule.generation_of(step)))
+        steps.append({"order_hash": order_hash})
+    return Replay(identity, steps)
+
+
+def _tokenizer(config: SFTConfig | DPOConfig | RLConfig) -> Any:
+    return choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
