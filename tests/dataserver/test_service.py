@@ -13,7 +13,6 @@ from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.database import open_database
 from posttrain.dataserver.journal.reader import JournalReader, RowFilter
-from posttrain.dataserver.metrics import Metrics
 from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.schemas import GradeItem, GradeRequest, Sample, SampleRequest
 from posttrain.dataserver.server import DataServer
@@ -29,7 +28,7 @@ def serve(config: Path, use: Callable[[DataServer], Awaitable[T]]) -> T:
     """What is done with a server of that config, which is closed afterwards."""
 
     async def go() -> T:
-        server = DataServer(Loaded.read(load_config(config, DataserverConfig, []), print), Metrics())
+        server = DataServer(Loaded.read(load_config(config, DataserverConfig, []), print))
         try:
             return await use(server)
         finally:

@@ -18,7 +18,7 @@ from posttrain.dataserver.service import Service
 class DataServer:
     """Serves what was loaded."""
 
-    def __init__(self, loaded: Loaded, metrics: Metrics) -> None:
+    def __init__(self, loaded: Loaded) -> None:
         """Open the journal.
 
         Raises:
@@ -27,7 +27,7 @@ class DataServer:
         config = loaded.config
         self.loaded = loaded
         self.meta = loaded.meta
-        self.metrics = metrics
+        self.metrics = Metrics()
         self.is_ready = False
         self.database = open_database(config.journal) if config.journal.enabled else None
         self.journal = JournalWriter(self.database, config.journal) if self.database is not None else None

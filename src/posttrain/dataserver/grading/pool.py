@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TaskTimeout
 from concurrent.futures.process import BrokenProcessPool
@@ -30,6 +30,7 @@ from posttrain.errors import RunError
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+A = TypeVar("A", Task, RowCheck)
 
 # Beyond the interruptible deadline: for what ignores the timer, and for the pool, which looks every 0.1 s.
 _GRACE_SECONDS = 0.5
@@ -129,7 +130,8 @@ class GradingPool:
                 async with asyncio.TaskGroup() as group:
                     for number in left:
                         if number == guilty:
-                            done(number, _all_failed(tasks[number], str(error)))
+                            failed = Judgement("error", None, 0.0, str(error))
+                            done(number, dict.fromkeys(tasks[number].graders, failed))
                         else:
                             group.create_task(self._grade_chunk([number], tasks, done))
                 return
@@ -219,18 +221,10 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _chunks(count: int, workers_count: int) -> Iterator[range]:
+def _chunks(count: int, workers_count: int) -> list[range]:
     """Ranges of equal length: two per worker where that is not too many completions at once."""
     size = max(1, min(_LARGEST_CHUNK, -(-count // (2 * workers_count))))
-    for start in range(0, count, size):
-        yield range(start, min(start + size, count))
-
-
-def _all_failed(task: Task, reason: str) -> dict[str, Judgement]:
-    return {name: Judgement("error", None, 0.0, reason) for name in task.graders}
-
-
-A = TypeVar("A", Task, RowCheck)
+    return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 class GradingPools:

@@ -13,8 +13,6 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import Lifespan
 
-from posttrain.dataserver.config.serving import LimitsConfig
-from posttrain.dataserver.metrics import Metrics
 from posttrain.dataserver.schemas import GradeRequest, GradeResponse, Meta, Problem, SampleRequest, SampleResponse
 from posttrain.dataserver.server import DataServer
 from posttrain.dataserver.service import Refusal
@@ -87,10 +85,8 @@ async def metrics(request: Request) -> Response:
     return PlainTextResponse(exposition, media_type="text/plain; version=0.0.4")
 
 
-def create_app(
-    lifespan: Lifespan[FastAPI], metrics: Metrics, *, limits: LimitsConfig, token: str | None, hosts: list[str] | None
-) -> FastAPI:
-    """The app; `lifespan` puts the running `DataServer` into `app.state.server`.
+def create_app(server: DataServer, lifespan: Lifespan[FastAPI], token: str | None, hosts: list[str] | None) -> FastAPI:
+    """The app of a server, which routes find in `app.state.server`.
 
     Args:
         token: what every request has to carry; None lets everybody in.
@@ -98,11 +94,12 @@ def create_app(
             None takes any.
     """
     paths = [route.path for route in (*router.routes, *dashboard.router.routes) if isinstance(route, APIRoute)]
-    middleware = [Middleware(RequestLog, metrics=metrics, paths=paths), Middleware(ClearHeaders)]
+    middleware = [Middleware(RequestLog, metrics=server.metrics, paths=paths), Middleware(ClearHeaders)]
     if hosts is not None:
         middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=hosts))
     if token is not None:
         middleware.append(Middleware(TokenCheck, token=token))
+    limits = server.loaded.config.limits
     together = int(limits.bodies_mb * 2**20)
     middleware.append(Middleware(BodyLimit, max_bytes=limits.body_bytes, max_bytes_together=together))
     app = FastAPI(
@@ -114,6 +111,7 @@ def create_app(
         docs_url=None,  # its page is loaded from other servers
         redoc_url=None,
     )
+    app.state.server = server
     app.include_router(router)
     app.include_router(dashboard.router)
     app.add_exception_handler(Refusal, _refused)

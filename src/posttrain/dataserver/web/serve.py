@@ -26,7 +26,6 @@ from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.serving import LimitsConfig, ListenConfig
 from posttrain.dataserver.grading.golds import Progress as GoldProgress
 from posttrain.dataserver.grading.worker import spare_garbage_collector
-from posttrain.dataserver.metrics import Metrics
 from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.server import DataServer
 from posttrain.dataserver.web.app import create_app
@@ -57,15 +56,14 @@ def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> Non
         ready_file.unlink(missing_ok=True)
     loaded = Loaded.read(config, say)
     listener = _bind(config.listen)
-    url = f"http://{_host(config.listen)}:{listener.getsockname()[1]}"
-    metrics = Metrics()
-    server = DataServer(loaded, metrics)
+    host = f"[{config.listen.host}]" if ":" in config.listen.host else config.listen.host
+    url = f"http://{host}:{listener.getsockname()[1]}"
+    server = DataServer(loaded)
     say(f"toolkit-rl-dataserver listens on {url} (config_id {loaded.meta.config_id})")
     failures: list[Exception] = []
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.server = server
         starting = asyncio.create_task(_get_ready(server, url, ready_file, failures, stop, say))
         try:
             yield
@@ -75,14 +73,8 @@ def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> Non
                 await starting
             await server.close()
 
-    app = create_app(
-        lifespan,
-        metrics,
-        limits=config.limits,
-        token=token,
-        hosts=["localhost", "127.0.0.1", "[::1]", _host(config.listen)] if config.listen.is_loopback else None,
-    )
-    web_server = _web_server(app, config.limits)
+    hosts = ["localhost", "127.0.0.1", "[::1]", host] if config.listen.is_loopback else None
+    web_server = _web_server(create_app(server, lifespan, token, hosts), config.limits)
 
     def stop() -> None:
         web_server.should_exit = True
@@ -171,10 +163,6 @@ def _bind(listen: ListenConfig) -> socket.socket:
             f"cannot listen on {listen.host} port {listen.port}: {error.strerror or error}{hint}"
         ) from None
     return listener
-
-
-def _host(listen: ListenConfig) -> str:
-    return f"[{listen.host}]" if ":" in listen.host else listen.host
 
 
 @contextmanager
