@@ -41,7 +41,6 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 # What a worker said last may still be on its way when it has ended.
 _LOOKS_AT_THE_DEAD = 5
 
-
 # More chunks than are ever under way; one that is given up is not soon followed by another at its place.
 _PLACES = 4096
 
