@@ -10,10 +10,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from posttrain.config.reference import render_reference
+from config_reference import render_reference
+from grader_reference import render_catalogue
+
 from posttrain.config.schema import json_schema
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.graders.reference import render_catalogue
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.rl.config.rl import RLConfig
 from posttrain.sft.config import SFTConfig

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 # The console keeps the width that COLUMNS says when it is made, so it is made where nothing says one.
 os.environ.pop("COLUMNS", None)
 import posttrain.base.console  # noqa: F401
+
+# The scripts that write the pages are tested as well.
+sys.path.append(str(Path(__file__).parents[1] / "docs"))
 
 # The hub's library reads it when it is imported, which other conftest files may do before any hook or fixture runs.
 os.environ["HF_HUB_OFFLINE"] = "1"

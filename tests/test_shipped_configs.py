@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from config_reference import sections
 from pydantic import BaseModel
 
 from posttrain.config.load import load_config, read_raw
-from posttrain.config.schema import schema_of, sections
+from posttrain.config.schema import schema_of
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.plan import show_plan as show_dataserver_plan
 from posttrain.dpo.config.dpo import DPOConfig

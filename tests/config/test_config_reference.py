@@ -1,13 +1,15 @@
 """The reference page."""
 
-from typing import Literal
+import json
+from typing import Any, Literal
 
 import pytest
-from pydantic import Field
-from sample_config import Sample
+from config_reference import render_keys, render_reference, sections, undocumented_fields, words
+from pydantic import Field, TypeAdapter
+from sample_config import Grader, Sample, Stage
 
-from posttrain.config.reference import render_keys, render_reference, undocumented_fields
-from posttrain.config.strict import StrictModel
+from posttrain.config.schema import json_schema, schema_of
+from posttrain.config.strict import ConfigPath, StrictModel
 
 
 class Inner(StrictModel):
@@ -125,3 +127,54 @@ def test_a_default_of_several_lines_does_not_break_the_table():
         """What it says."""
 
     assert "| `text` | text | several lines | What it says. |" in render_keys(Letter)
+
+
+def test_sections_are_found_at_every_place():
+    assert [(section.name, section.places) for section in sections(schema_of(Sample))] == [
+        ("", [""]),
+        ("Training", ["training"]),
+        ("Stage", ["stages.N"]),
+        ("MathGrader", ["graders.N (type: math)", "graders.N (type: length).math"]),
+        ("LengthGrader", ["graders.N (type: length)"]),
+        ("Server", ["server"]),
+    ]
+
+
+class Tree(StrictModel):
+    """Holds itself."""
+
+    by_name: dict[str, "Tree"] = Field(default_factory=dict)
+
+
+def test_a_section_that_holds_itself_is_found_once():
+    assert [(section.name, section.places) for section in sections(schema_of(Tree))] == [("Tree", ["", "by_name.NAME"])]
+    assert json.loads(json_schema(Tree))["title"] == "Tree"
+
+
+@pytest.mark.parametrize(
+    ("kind", "want"),
+    [
+        (int, "integer"),
+        (float | None, "number or null"),
+        (bool, "true or false"),
+        (str, "text"),
+        (ConfigPath, "path"),
+        (list[ConfigPath], "list of path"),
+        (list[Stage], "list of sections"),
+        (Stage | None, "a section or null"),
+        (Grader, "a section with type: math or a section with type: length"),
+        (dict[str, int], "mapping of names to integer"),
+        (dict[str, Any], "mapping"),
+        (list, "list"),
+        (Any, "anything"),
+        (None, "null"),
+        (tuple[int, str], "list of exactly: integer, text"),
+    ],
+)
+def test_a_type_is_named_in_plain_words(kind: Any, want: str):
+    schema = TypeAdapter(kind).json_schema()
+
+    def link(name: str, label: str) -> str:
+        return f"a section with {label}" if label else "a section"
+
+    assert words(schema, schema, link) == want

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import yaml
+from config_reference import undocumented_fields
 
 from posttrain.config.load import load_config
-from posttrain.config.reference import undocumented_fields
 from posttrain.dpo.config.data import LabelledAnswers, PairsDataset, TwoFilesDataset
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.errors import ConfigError

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from config_reference import sections
 
 from posttrain.config.load import load_config, read_raw
-from posttrain.config.schema import json_schema, schema_of, sections
+from posttrain.config.schema import json_schema, schema_of
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.plan import show_plan
 from posttrain.models.location import PACKAGED

@@ -62,20 +62,25 @@ def find_problems(error: ValidationError, model: type[BaseModel], data: Any) -> 
 
 def _located(error: ErrorDetails, model: type[BaseModel], value: Any) -> _Finding:
     """Tells the keys in pydantic's location from the tags and names of the members of unions, which stand between."""
-    path, takes, section, branches = (), [model], [], ()
+    path: KeyPath = ()
+    takes, section = [model], []
+    branches: tuple[tuple[KeyPath, str], ...] = ()
     for part in error["loc"]:
         if part == "[key]":
             break
-        members = [kind for kind in takes if _is_called(kind, part)] if len(takes) > 1 else []
-        is_written = isinstance(value, dict) and part in value
-        if isinstance(part, str) and (members or not (is_written or any(part in _fields(kind) for kind in takes))):
-            branches += ((path, part),)
+        may_be_label = len(takes) > 1 and isinstance(part, str)
+        members = [kind for kind in takes if may_be_label and _is_called(kind, part)]
+        is_written = part in value if isinstance(value, dict) else isinstance(part, int)
+        if members or not (is_written or any(part in _fields(kind) for kind in takes)):
+            branches += ((path, str(part)),)
             takes = members or takes
             continue
         path, section = (*path, part), takes
         takes = [inner for kind in takes for inner in _types_at(kind, part)]
-        is_item = isinstance(value, list) and isinstance(part, int) and part < len(value)
-        value = value[part] if is_written or is_item else None
+        try:
+            value = value[part]
+        except (LookupError, TypeError):  # a key that is missing, or stands in a value of another shape
+            value = None
     return _Finding(path, takes, section, branches, error)
 
 
@@ -111,7 +116,7 @@ def _problem(finding: _Finding, model: type[BaseModel]) -> Problem:
     if kind == "extra_forbidden":
         return Problem(path, _unknown_key(str(path[-1]), finding.section, model))
     if kind in ("union_tag_not_found", "union_tag_invalid"):
-        key = error["ctx"]["discriminator"].strip("'")
+        key = error.get("ctx", {})["discriminator"].strip("'")
         tags = [tag for each in finding.takes for literal in _types_at(each, key) for tag in get_args(literal)]
         return _tag_problem((*path, key), tags, value.get(key) if isinstance(value, dict) else None)
     if error["loc"][-1:] == ("[key]",):

@@ -1,16 +1,20 @@
 """The catalogue of graders shows every grader, every parameter and every example, with nothing invisible in it."""
 
 import re
+import runpy
 from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 import pytest
 
-from posttrain.dataserver.graders import reference
 from posttrain.dataserver.graders.base import Example, Grader
 from posttrain.dataserver.graders.catalogue import built_in_graders
 from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags
 
+ROOT = Path(__file__).parent.parent
+reference = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "grader_reference.py")))
 PAGE = reference.render_catalogue()
 ROWS = [line for line in PAGE.splitlines() if line.startswith("|")]
 

@@ -5,8 +5,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from config_reference import render_keys
+
 from posttrain.base.text import on_one_line
-from posttrain.config.reference import render_keys
 from posttrain.dataserver.graders.base import Example, Grader
 from posttrain.dataserver.graders.catalogue import built_in_graders
 
