@@ -2,6 +2,7 @@
 
 from importlib.util import find_spec
 
+from posttrain.base.text import first_of
 from posttrain.errors import ConfigError
 
 _MODULES = {
@@ -26,15 +27,12 @@ _MODULES = {
     "vllm": ("vllm",),
 }
 
-_SHOWN = 4
-
 
 def require_extra(extra: str, wanted_by: str) -> None:
     """Raise ConfigError, naming the extra to install, unless all its modules can be found."""
     missing = [module for module in _MODULES[extra] if find_spec(module) is None]
     if missing:
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise ConfigError(
-            f"{wanted_by} needs {', '.join(missing[:_SHOWN])}{more}: pip install 'posttrain-toolkit[{extra}]' "
+            f"{wanted_by} needs {first_of(missing, 4)}: pip install 'posttrain-toolkit[{extra}]' "
             "(the README has the pinned command)"
         )

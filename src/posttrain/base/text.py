@@ -32,3 +32,14 @@ def first_of(names: Sequence[str], most: int = 5) -> str:
     """The first few names as a list in a sentence, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def one_line(text: str, longest: int) -> str:
+    """The beginning of a text that may come from a model: without line ends and what a terminal would obey."""
+    line = "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text.split()))
+    return line if len(line) <= longest else f"{line[:longest]}..."
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its type where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -3,6 +3,7 @@
 from rich.table import Table
 
 from posttrain.base.console import console
+from posttrain.base.text import one_line
 from posttrain.dataserver.adaptive.outline import outline
 from posttrain.dataserver.adaptive.planned import as_slots
 from posttrain.dataserver.adaptive.planner import Planner
@@ -33,7 +34,7 @@ def show_plan(config: DataserverConfig) -> None:
         sample = loaded.samples.sample(slot)
         console.print(f"  {sample.sample_id}")
         for message in sample.messages:
-            console.print(f"    {message.role}: {_shortened(message.content)}")
+            console.print(f"    {message.role}: {one_line(message.content, _LONGEST_PROMPT)}")
     console.print("nothing was started (--dry-run)")
 
 
@@ -70,8 +71,3 @@ def _formula(stage: StageMeta, dataset: str) -> str:
     terms = " + ".join(f"{share:.3g} {name}" for name, share in stage.graders[dataset].items())
     gates = "".join(f" × {name}" for name in stage.gates[dataset])
     return f"({terms}){gates}" if gates else terms
-
-
-def _shortened(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_PROMPT else f"{line[:_LONGEST_PROMPT]}..."

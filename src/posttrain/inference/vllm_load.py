@@ -14,6 +14,7 @@ import torch
 from pydantic import ValidationError
 
 from posttrain.base.extras import require_extra
+from posttrain.base.text import first_line
 from posttrain.errors import ConfigError, ModelError, ToolkitError
 from posttrain.models.kernels.compiled_layers import has_compiler
 
@@ -123,7 +124,7 @@ def vllm_errors(kind: type[ToolkitError], what: str) -> Iterator[None]:
     except ValidationError as error:
         raise kind(f"{what}: {error.errors()[0]['msg']}") from error
     except (VLLMError, ValueError, KeyError, RuntimeError, AssertionError, OSError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise kind(f"{what}: {reason}") from error
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from huggingface_hub import snapshot_download
 
+from posttrain.base.text import first_line
 from posttrain.config.sections.model import ModelConfig
 from posttrain.errors import ModelError
 from posttrain.models.loading import model_files
@@ -33,5 +34,5 @@ def _downloaded(name: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=_NEEDED))
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise ModelError(f"model.name: cannot download {name!r}: {reason}") from error

@@ -11,6 +11,7 @@ from typing import Any
 
 from posttrain.base.cache import cache_dir
 from posttrain.base.files import atomic_rename_dir, content_digest, fsync_tree, temporary_sibling
+from posttrain.base.text import first_line
 from posttrain.errors import ModelError
 from posttrain.models.location import require_all_weights
 
@@ -55,7 +56,7 @@ def _convert(gguf_file: Path, target: Path) -> None:
         loader: Any = AutoModelForCausalLM.from_pretrained
         model, loading = loader(**source, dtype=torch.bfloat16, output_loading_info=True)
     except Exception as error:  # a damaged file makes its readers raise anything
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise ModelError(f"model.name: cannot read {gguf_file}: {reason}") from error
     require_all_weights(str(gguf_file), loading["missing_keys"])
     # save_pretrained refuses a model that still says it is quantised; the weights no longer are.

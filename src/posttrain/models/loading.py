@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig
 
 from posttrain.base.console import console
-from posttrain.base.text import on_one_line
+from posttrain.base.text import first_line, on_one_line
 from posttrain.errors import ModelError
 from posttrain.models.gguf import converted_folder
 from posttrain.models.location import CONVERT, locate_model
@@ -76,7 +76,7 @@ def one_line_errors(config: "ModelConfig") -> Iterator[None]:
     except ModelError:
         raise
     except (*_LOADERS_ERRORS, SafetensorError, StrictDataclassError, UnpicklingError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         if "with `safetensors`" in reason:  # transformers advises to read the pickles then
             raise ModelError(f"{config.key}.name: {config.name} has no weights as safetensors; {CONVERT}") from error
         if "trust_remote_code" in str(error):

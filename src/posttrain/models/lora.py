@@ -8,6 +8,7 @@ from peft import LoraConfig as PeftLoraConfig
 from peft import PeftConfig, PeftMixedModel, PeftModel, get_peft_model
 from torch import nn
 
+from posttrain.base.text import first_line
 from posttrain.errors import ModelError
 from posttrain.models.devices import training_device
 from posttrain.models.kernels.fused_lora import FusedLinear
@@ -31,7 +32,7 @@ def add_adapter(
     try:
         return get_peft_model(model, config)
     except ValueError as error:
-        raise ModelError(f"lora: {str(error).splitlines()[0]}") from error
+        raise ModelError(f"lora: {first_line(error)}") from error
 
 
 def with_fused_layers(config: PeftConfig) -> PeftConfig:

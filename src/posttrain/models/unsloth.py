@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posttrain.base.cache import cache_dir
+from posttrain.base.text import first_line
 
 # Read once, at import: without it unsloth writes its generated code into the current folder.
 os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(cache_dir() / "unsloth"))
@@ -156,7 +157,7 @@ def _add_adapter(model: Any, lora: "LoraConfig", new_ids: tuple[int, ...], setti
                 temporary_location=str(cache_dir() / "unsloth" / "buffers"),
             )
     except (ValueError, TypeError, NotImplementedError) as error:
-        raise ModelError(f"lora: {str(error).splitlines()[0]}") from error
+        raise ModelError(f"lora: {first_line(error)}") from error
     return _trainable(adapted)
 
 

@@ -2,16 +2,21 @@
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from posttrain.config.checks import require_all_used, require_best_is_measured
-from posttrain.config.names import OneLine
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord, StageConfig, ValidationConfig
+from posttrain.config.sections.datasets import (
+    DatasetConfig,
+    OnBadRecord,
+    StageConfig,
+    ValidationConfig,
+    require_all_used,
+)
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.config.sections.lora import LoraConfig, require_lora_fits
 from posttrain.config.sections.model import ModelConfig
-from posttrain.config.sections.run import RunConfig
+from posttrain.config.sections.run import RunConfig, require_best_is_measured
 from posttrain.config.sections.training import TrainingConfig, require_steps_fit
 from posttrain.config.strict import StrictModel
+from posttrain.config.values import OneLine
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from posttrain.base.console import console
 from posttrain.base.processes import process_count
+from posttrain.base.text import first_line
 from posttrain.config.sections.lora import LoraConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.config.sections.training import TrainingConfig
@@ -89,7 +90,7 @@ def show_estimate(config: BaseModel, compute: Callable[[], "Estimate"]) -> None:
     try:
         found = compute()
     except Exception as error:  # noqa: BLE001  # whatever a model's own code raises, the plan is worth reading
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         console.print(f"estimate        none: {reason}")
         return
     console.print(estimate_line(found))

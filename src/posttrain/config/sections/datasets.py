@@ -1,12 +1,12 @@
 """Data sets, their columns, the validation split, and the curriculum's stages."""
 
+from collections.abc import Collection, Iterable
 from typing import Annotated, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from posttrain.config.names import OneLine
-from posttrain.config.references import LocalOrNamed
 from posttrain.config.strict import StrictModel
+from posttrain.config.values import LocalOrNamed, OneLine
 
 ColumnName = Annotated[str, Field(min_length=1)]
 D = TypeVar("D", bound=StrictModel)
@@ -128,3 +128,10 @@ def require_something_drawn(mix: dict[str, float]) -> dict[str, float]:
 
 
 OnBadRecord = Literal["error", "skip"]
+
+
+def require_all_used(datasets: Iterable[str], used: Collection[str]) -> None:
+    """Raise ValueError where no stage mixes one of the data sets; `used` are those that some stage does."""
+    unused = [name for name in datasets if name not in used]
+    if unused:
+        raise ValueError(f"no stage uses {', '.join(unused)}; add it to a stage's mix or remove it from datasets")

@@ -5,8 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from posttrain.config.references import LocalOrNamed
 from posttrain.config.strict import ConfigPath, StrictModel
+from posttrain.config.values import LocalOrNamed
 
 
 class ModelConfig(StrictModel):

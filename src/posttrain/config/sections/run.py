@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from posttrain.config.keys import shown
-from posttrain.config.names import one_line
 from posttrain.config.strict import ConfigPath, StrictModel
+from posttrain.config.values import one_line
 from posttrain.errors import ConfigError
 
 # A file system takes 255 at most, and temporary neighbours have longer names.
@@ -55,3 +55,12 @@ def require_run_name(name: str) -> str:
     if len(os.fsencode(name)) > _LONGEST_NAME:
         raise ConfigError(f"a run's name is that of one folder, of at most {_LONGEST_NAME} bytes: not {shown(name)}")
     return name
+
+
+def require_best_is_measured(run: RunConfig, info: ValidationInfo, section: str) -> RunConfig:
+    """The run section as it is; ValueError where it exports the best weights and `section`, by which they would be
+    told, is not there."""
+    if run.export == "best" and section in info.data and info.data[section] is None:
+        article = "an" if section[0] in "aeiou" else "a"
+        raise ValueError(f"export: best needs {article} {section} section to tell which is best")
+    return run

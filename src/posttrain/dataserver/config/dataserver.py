@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from posttrain.config.names import OneLine
 from posttrain.config.sections.datasets import OnBadRecord, StageConfig
 from posttrain.config.strict import ConfigPath, StrictModel
+from posttrain.config.values import OneLine
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.dataserver.config.adaptive import AdaptiveConfig
 from posttrain.dataserver.config.datasets import AnyDataset, GradedDataset

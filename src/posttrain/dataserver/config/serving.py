@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from posttrain.config.environment import VariableName
 from posttrain.config.strict import StrictModel
+from posttrain.config.values import VariableName
 
 
 class ListenConfig(StrictModel):

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import Field, JsonValue, field_validator
 
 from posttrain.base.secrets import SHORTEST_SECRET, hidden
-from posttrain.config.environment import VariableName
 from posttrain.config.keys import KeyPath, dotted, is_secret
+from posttrain.config.values import VariableName
 from posttrain.dataserver.graders.base import Grader, Score
 from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import ConfigError

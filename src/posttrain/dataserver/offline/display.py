@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from posttrain.base.console import console
+from posttrain.base.text import one_line
 from posttrain.dataserver.schemas import Component, GradeResult, Status
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -110,7 +111,7 @@ def scores_text(components: Mapping[str, Component], before: Mapping[str, Compon
         if was is None or (was.status, was.score) != (now.status, now.score):
             start = "" if was is None else f"{outcome(was.status, was.score)} → "
             said.append(f"{name} {start}{outcome(now.status, now.score)}{f', {now.detail}' if now.detail else ''}")
-    return _on_one_line("; ".join(said), _LONGEST_SCORES)
+    return one_line("; ".join(said), _LONGEST_SCORES)
 
 
 class Reasons:
@@ -127,7 +128,7 @@ class Reasons:
 
     def add(self, reason: str, place: str) -> None:
         """Count a reason of the completion that stands at `place`."""
-        line = _on_one_line(reason, _LONGEST_REASON)
+        line = one_line(reason, _LONGEST_REASON)
         if line not in self._counts and len(self._counts) >= _REMEMBERED_REASONS:
             line = "other reasons"
         self._counts[line] += 1
@@ -147,9 +148,3 @@ class Reasons:
         lines = [f"  {count:>7,}  {reason} (first: {self._places[reason]})" for reason, count in shown]
         hidden = len(self._counts) - len(shown)
         return [*lines, f"           ... and {counted(hidden, 'other reason')}"] if hidden else lines
-
-
-def _on_one_line(text: str, longest: int) -> str:
-    """The beginning of a text that may come from a model: without line ends and what a terminal would obey."""
-    line = "".join(letter if letter.isprintable() else "�" for letter in " ".join(text.split()))
-    return line if len(line) <= longest else f"{line[:longest]}..."

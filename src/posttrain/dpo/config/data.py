@@ -6,8 +6,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from posttrain.config.names import OneLine
-from posttrain.config.references import LocalOrNamed
 from posttrain.config.sections.datasets import (
     ColumnName,
     ColumnsConfig,
@@ -18,6 +16,7 @@ from posttrain.config.sections.datasets import (
     require_something_drawn,
 )
 from posttrain.config.strict import StrictModel
+from posttrain.config.values import LocalOrNamed, OneLine
 from posttrain.data.curriculum.curriculum import Stage
 from posttrain.errors import ConfigError
 

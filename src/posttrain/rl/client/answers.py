@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from posttrain.base.text import first_of
 from posttrain.dataserver.schemas import (
     PROTOCOL_VERSION,
     GradeResponse,
@@ -144,5 +145,4 @@ def _is_consistent(result: GradeResult) -> bool:
 
 
 def _listed(values: Sequence[object]) -> str:
-    shown = ", ".join(as_told(repr(value)) for value in values[:3])
-    return f"{shown} and {len(values) - 3} more" if len(values) > 3 else shown or "none"
+    return first_of([as_told(repr(value)) for value in values], 3) or "none"

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, ValidationInfo, field_validator
 
 from posttrain.config.strict import StrictModel
-from posttrain.config.user_function import FunctionPlace
+from posttrain.config.values import FunctionPlace
 
 Algorithm = Literal["grpo", "gspo", "dr_grpo", "dapo", "bnpo", "cispo", "rloo"]
 

@@ -4,15 +4,14 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from posttrain.config.checks import require_best_is_measured
-from posttrain.config.environment import VariableName
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.generation import GenerationConfig, SamplingConfig
 from posttrain.config.sections.lora import LoraConfig, require_lora_fits
 from posttrain.config.sections.model import ModelConfig
-from posttrain.config.sections.run import RunConfig
+from posttrain.config.sections.run import RunConfig, require_best_is_measured
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.config.strict import ConfigPath, StrictModel
+from posttrain.config.values import VariableName
 from posttrain.rl.config.objective import Algorithm, ObjectiveConfig
 from posttrain.rl.config.rollout import RolloutConfig, require_temperature
 from posttrain.rl.presets import resolve_objective
