@@ -22,7 +22,7 @@ from posttrain.conversation.chatml import render
 from posttrain.conversation.messages import Conversation, Message
 from posttrain.dataserver.config.datasets import FileDataset
 from posttrain.dataserver.data.loading import confined_file, load_file
-from posttrain.dataserver.graders.judging import fill_template
+from posttrain.dataserver.graders.llm_judge import fill_template
 from posttrain.errors import ConfigError, DataError
 from posttrain.runs.directory import RunDirectory, check_run_directory, clear_run_directory
 from posttrain.runs.trained_run import load_trained_run

@@ -94,8 +94,9 @@ def _show_dataserver(config: RLConfig, schedule: RolloutSchedule, run: RunDirect
     if missing is not None:
         console.print(f"the dataserver's curriculum was not checked: {missing}")
         return
-    from posttrain.rl.client.errors import OutageError  # wants packages that the base install lacks
-    from posttrain.rl.client.temporary_connection import visiting
+    # These want packages that the base install lacks.
+    from posttrain.rl.client.connection import visiting
+    from posttrain.rl.client.transport import OutageError
 
     # One that runs already is asked once, and not waited for.
     patience = 0.0 if section.url is not None else None

@@ -9,7 +9,7 @@ import pytest
 
 from dataserver.serving import a_config, good, serving
 from posttrain.rl.client.client import DataserverClient
-from posttrain.rl.client.handshake import handshake
+from posttrain.rl.client.connection import handshake
 from running import BIN
 
 WARNING = "graders.code: warning: programs that a model wrote run under limits alone (sandbox: rlimits)"

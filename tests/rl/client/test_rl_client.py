@@ -19,8 +19,8 @@ from dataserver.trainer import journal
 from posttrain.dataserver.schemas import GradeItem, GradeResult, Limits
 from posttrain.errors import ConfigError, ServerError
 from posttrain.rl.client.client import DataserverClient
-from posttrain.rl.client.errors import OutageError
-from posttrain.rl.client.requests import GradeCall, Label, bounded_run_id, encoded, grade_calls
+from posttrain.rl.client.protocol import GradeCall, Label, bounded_run_id, encoded, grade_calls
+from posttrain.rl.client.transport import OutageError
 from rl.rl_serving import Fault, changed, failing, items_for, spoiling
 
 KILOBYTE = 1024

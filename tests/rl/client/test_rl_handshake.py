@@ -13,8 +13,8 @@ from dataserver.serving import Server, a_config, good, serving, until
 from posttrain.dataserver.schemas import Meta
 from posttrain.errors import ConfigError, ServerError
 from posttrain.rl.client.client import DataserverClient
-from posttrain.rl.client.errors import OutageError
-from posttrain.rl.client.handshake import handshake
+from posttrain.rl.client.connection import handshake
+from posttrain.rl.client.transport import OutageError
 from rl.rl_serving import Fault, changed, failing, spoiling
 
 

@@ -17,8 +17,8 @@ from dataserver.serving import a_config, still_running, until
 from dataserver.trainer import journal
 from posttrain.errors import ConfigError, ServerError
 from posttrain.rl.client.client import DataserverClient
-from posttrain.rl.client.errors import OutageError
 from posttrain.rl.client.local_server import LocalServer
+from posttrain.rl.client.transport import OutageError
 from rl.rl_serving import items_for
 
 # What a trainer does, up to the moment at which it is killed.

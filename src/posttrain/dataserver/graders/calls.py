@@ -5,15 +5,13 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import httpx
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
-from tenacity.wait import wait_random_exponential
+from tenacity import AsyncRetrying, retry_if_exception_type
 
+from posttrain.base.http import PassingError, TooLargeError, exchange, passing_error, pause, retry_after
 from posttrain.dataserver.graders.remote import CallFailedError, RemoteGrader
 from posttrain.errors import ConfigError
 
@@ -22,16 +20,6 @@ _LONGEST_WAIT_SECONDS = 30.0
 _LARGEST_REPLY_BYTES = 16 * 2**20
 
 T = TypeVar("T")
-
-_backoff = wait_random_exponential(multiplier=0.1, max=10.0)
-
-
-class _PassingError(CallFailedError):
-    """May not happen again if the call is repeated."""
-
-    def __init__(self, message: str, wait_seconds: float | None = None) -> None:
-        super().__init__(message)
-        self.wait_seconds = wait_seconds
 
 
 @dataclass
@@ -78,9 +66,9 @@ class Caller:
             self.breaker.admit(self.grader)
             try:
                 reply = read(await self._repeated(client, body, token))
-            except CallFailedError:
+            except (CallFailedError, PassingError) as error:
                 self.breaker.record(self.grader, succeeded=False)
-                raise
+                raise CallFailedError(str(error)) from None
             self.breaker.record(self.grader, succeeded=True)
             return reply
 
@@ -93,28 +81,39 @@ class Caller:
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         attempts = AsyncRetrying(
-            retry=retry_if_exception_type(_PassingError),
-            stop=lambda state: state.attempt_number > self.grader.retries or _is_busy_for_long(state),
-            wait=_wait,
+            retry=retry_if_exception_type(PassingError),
+            stop=lambda state: (
+                state.attempt_number > self.grader.retries or passing_error(state).wait_seconds > _LONGEST_WAIT_SECONDS
+            ),
+            wait=pause,
             reraise=True,
         )
-        return await attempts(self._once, client, body, headers)
+        return await attempts(self._once, client, body.encode(), headers)
 
-    async def _once(self, client: httpx.AsyncClient, body: str, headers: Mapping[str, str]) -> object:
-        url, place, seconds = self.grader.url, self.grader.place, self.grader.timeout_seconds
+    async def _once(self, client: httpx.AsyncClient, body: bytes, headers: Mapping[str, str]) -> object:
+        place, seconds = self.grader.place, self.grader.timeout_seconds
         try:
-            # The client's own timeouts begin anew with every byte.
-            async with (
-                asyncio.timeout(seconds),
-                client.stream("POST", url, content=body.encode(), headers=headers, timeout=None) as response,
-            ):
-                content = await _read(response, place)
+            response, content = await exchange(
+                client,
+                "POST",
+                self.grader.url,
+                content=body,
+                headers=headers,
+                seconds=seconds,
+                max_bytes=_LARGEST_REPLY_BYTES,
+            )
         except TimeoutError:
-            raise _PassingError(f"{place} did not answer within {seconds:g} s") from None
+            raise PassingError(f"{place} did not answer within {seconds:g} s") from None
+        except TooLargeError:
+            raise CallFailedError(f"{place} answered more than {_LARGEST_REPLY_BYTES >> 20} MiB") from None
         except httpx.TransportError as error:
-            raise _PassingError(f"cannot reach {place} ({type(error).__name__})") from None
+            raise PassingError(f"cannot reach {place} ({type(error).__name__})") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise CallFailedError(f"{place} sent a broken answer ({type(error).__name__})") from None
+        if response.status_code in _WORTH_REPEATING:
+            raise PassingError(f"{place} answered {response.status_code}", retry_after(response))
+        if not response.is_success:
+            raise CallFailedError(f"{place} answered {response.status_code}")
         try:
             return json.loads(content)
         except (ValueError, RecursionError):
@@ -131,48 +130,3 @@ def caller(grader: RemoteGrader, client: httpx.AsyncClient) -> Caller:
     if key not in known:
         known[key] = Caller(grader, asyncio.Semaphore(grader.max_concurrency))
     return known[key]
-
-
-async def _read(response: httpx.Response, place: str) -> bytes:
-    if response.status_code in _WORTH_REPEATING:
-        raise _PassingError(
-            f"{place} answered {response.status_code}", _retry_after(response.headers.get("Retry-After"))
-        )
-    if not response.is_success:
-        raise CallFailedError(f"{place} answered {response.status_code}")
-    content = bytearray()
-    async for chunk in response.aiter_bytes():
-        content += chunk
-        if len(content) > _LARGEST_REPLY_BYTES:
-            raise CallFailedError(f"{place} answered more than {_LARGEST_REPLY_BYTES >> 20} MiB")
-    return bytes(content)
-
-
-def _retry_after(header: str | None) -> float | None:
-    """Seconds, from a number of them or a date."""
-    if header is None:
-        return None
-    try:
-        return max(0.0, float(header))
-    except ValueError:
-        pass
-    try:
-        until = parsedate_to_datetime(header)
-    except ValueError:
-        return None
-    until = until if until.tzinfo else until.replace(tzinfo=UTC)
-    return max(0.0, (until - datetime.now(UTC)).total_seconds())
-
-
-def _wanted_wait(state: RetryCallState) -> float | None:
-    error = state.outcome.exception() if state.outcome else None
-    return error.wait_seconds if isinstance(error, _PassingError) else None
-
-
-def _wait(state: RetryCallState) -> float:
-    wanted = _wanted_wait(state)
-    return _backoff(state) if wanted is None else wanted
-
-
-def _is_busy_for_long(state: RetryCallState) -> bool:
-    return (_wanted_wait(state) or 0.0) > _LONGEST_WAIT_SECONDS

@@ -152,6 +152,6 @@ def new_client() -> "httpx.AsyncClient":
     """A client for `score_all`: it takes proxies from the environment, but reaches this machine without one."""
     import httpx
 
-    # Each grader limits its own calls. A mount without a transport goes straight to the host.
+    # Each grader limits its own calls, and their time. A mount without a transport goes straight to the host.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-    return httpx.AsyncClient(limits=limits, mounts=dict.fromkeys(_LOOPBACK))
+    return httpx.AsyncClient(limits=limits, timeout=None, mounts=dict.fromkeys(_LOOPBACK))

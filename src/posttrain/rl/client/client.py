@@ -7,10 +7,19 @@ from typing import Self
 
 from posttrain.dataserver.schemas import GradeItem, GradeResult, Limits, Meta, Sample, SampleRequest, Split
 from posttrain.errors import ConfigError
-from posttrain.rl.client.answers import is_late, read_meta, read_results, read_samples
-from posttrain.rl.client.errors import WrongServerError, as_told, config_changed
-from posttrain.rl.client.requests import GradeCall, Label, bounded_run_id, encoded, grade_calls
-from posttrain.rl.client.transport import Ask, Transport
+from posttrain.rl.client.protocol import (
+    GradeCall,
+    Label,
+    bounded_run_id,
+    encoded,
+    grade_calls,
+    is_late,
+    read_meta,
+    read_results,
+    read_samples,
+    require_config,
+)
+from posttrain.rl.client.transport import Transport, WrongServerError
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +111,7 @@ class DataserverClient:
         except WrongServerError as error:
             raise ConfigError(str(error)) from None
         left = max(0.0, wait_seconds - (time.monotonic() - begin))
-        self._transport.send(Ask("/readyz", None, self._request_seconds or _META_SECONDS), bytes, left)
+        self._transport.send("/readyz", None, self._request_seconds or _META_SECONDS, bytes, left)
         return meta
 
     def sample(self, iteration: int, offset: int, batch_size: int, split: Split = "train") -> list[Sample]:
@@ -153,8 +162,10 @@ class DataserverClient:
             config_id=self._config_id,
             run_id=self._run_id,
         )
-        ask = Ask("/sample", encoded(request.model_dump()), self._try_seconds())
-        return self._transport.send(ask, lambda content: read_samples(content, request, self._transport.place))
+        body, place = encoded(request.model_dump()), self._transport.place
+        return self._transport.send(
+            "/sample", body, self._try_seconds(), lambda content: read_samples(content, request, place)
+        )
 
     def _grade_all(self, call: GradeCall) -> list[GradeResult]:
         """Results, those included for which the server needs more time than one request has."""
@@ -171,17 +182,16 @@ class DataserverClient:
         item_ids = [item.item_id for item in call.items]
         config_id, place = self._config_id or "", self._transport.place
         return self._transport.send(
-            Ask("/grade", call.body, self._try_seconds()),
+            "/grade",
+            call.body,
+            self._try_seconds(),
             lambda content: read_results(content, call.request_id, item_ids, config_id, place),
         )
 
     def _fetch_meta(self, patience: float | None) -> Meta:
-        ask = Ask("/meta", None, self._request_seconds or _META_SECONDS)
-        meta = self._transport.send(ask, lambda content: read_meta(content, self._transport.place), patience)
-        if self._config_id is not None and meta.config_id != self._config_id:
-            raise config_changed(
-                self._transport.place, f"its config_id is {as_told(meta.config_id)}, that of the run {self._config_id}"
-            )
+        seconds, place = self._request_seconds or _META_SECONDS, self._transport.place
+        meta = self._transport.send("/meta", None, seconds, lambda content: read_meta(content, place), patience)
+        require_config(meta.config_id, self._config_id, place)
         self._config_id, self._limits = meta.config_id, meta.limits
         return meta
 

@@ -1,22 +1,26 @@
 """The connection of a run to its dataserver, which may be started for it."""
 
 import json
+import logging
 import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from posttrain.base.processes import is_main_process, process_count, process_rank
 from posttrain.dataserver.schemas import Meta
 from posttrain.errors import ConfigError, ServerError, ToolkitError
 from posttrain.rl.client.client import DataserverClient
-from posttrain.rl.client.handshake import handshake
 from posttrain.rl.client.local_server import LocalServer
 from posttrain.rl.config.rl import DataserverSection
 from posttrain.runs.directory import RunDirectory
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,52 @@ def connected(section: DataserverSection, run: RunDirectory, *, resume: bool) ->
         )
         meta = handshake(client, config_id=earlier.config_id if earlier else None, wait_seconds=section.retry_seconds)
         yield Connection(client, meta, ServerRecord(run_id, meta.config_id))
+
+
+def handshake(client: DataserverClient, *, config_id: str | None = None, wait_seconds: float = 300.0) -> Meta:
+    """Wait until the server serves, and hold it to one config from then on.
+
+    Args:
+        config_id: that of the run that is resumed; None takes the server's own.
+        wait_seconds: for a server that is not there yet, or still checks its gold answers.
+
+    Raises:
+        ConfigError: nobody who answers at that address is a dataserver, or the token is wrong.
+        ServerError: the server does not come in time, speaks another protocol, or has another config.
+    """
+    if config_id is not None:
+        client.expect(config_id)
+    meta = client.connect(wait_seconds)
+    exposed = [name for name, sandbox in meta.sandboxes.items() if sandbox == "rlimits"]
+    if exposed:
+        logger.warning(
+            "the dataserver's graders %s run the programs of completions under limits alone (sandbox: rlimits)",
+            ", ".join(exposed),
+        )
+    return meta
+
+
+@contextmanager
+def visiting(section: DataserverSection, *, retry_seconds: float | None = None) -> Iterator[Connection]:
+    """A connection under a run's name of its own. A server that is started for it logs and journals aside.
+
+    Args:
+        retry_seconds: how long a request is repeated, instead of the section's own.
+
+    Raises:
+        ConfigError, DataError: the server's config is wrong.
+        ServerError: the server cannot be reached.
+    """
+    with ExitStack() as stack:
+        aside = Path(stack.enter_context(TemporaryDirectory(prefix="posttrain-toolkit-")))
+        changes: dict[str, object] = {} if retry_seconds is None else {"retry_seconds": retry_seconds}
+        if section.config is not None:
+            # The grades of a visit are none of a run's; and the journal may be in use by the server of one.
+            journal = (f"journal.path={aside / 'journal.sqlite'}", "journal.url=null")
+            server = stack.enter_context(LocalServer(section.config, aside / "dataserver.log", journal))
+            changes |= {"config": None, "url": server.url}
+        visited = section.model_copy(update=changes)
+        yield stack.enter_context(connected(visited, RunDirectory(aside / "visit"), resume=False))
 
 
 def write_record(run: RunDirectory, record: ServerRecord) -> None:

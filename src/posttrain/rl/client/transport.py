@@ -1,18 +1,22 @@
 """HTTP requests that outlast a server's restart: repeated until the answer is good, or the patience is over."""
 
+import asyncio
 import gzip
 import logging
+import os
 import time
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import httpx
+from pydantic import ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay
-from tenacity.wait import wait_random_exponential
 
-from posttrain.errors import ConfigError
-from posttrain.rl.client.errors import OutageError, PassingError, WrongServerError, refusal
-from posttrain.rl.client.network import Network
+from posttrain.base.http import PassingError, TooLargeError, exchange, passing_error, pause, retry_after
+from posttrain.base.secrets import hidden, without_secrets
+from posttrain.base.text import clipped
+from posttrain.dataserver.schemas import Problem
+from posttrain.errors import ConfigError, ServerError
 
 logger = logging.getLogger(__name__)
 
@@ -26,22 +30,21 @@ _SECONDS_BETWEEN_LINES = 30.0
 _PART = 8
 # Smaller bodies cross any network in no time.
 _WORTH_PACKING_BYTES = 2**16
-
-# Exponential with full jitter: the ranks of a run do not come back all at once.
-_backoff = wait_random_exponential(multiplier=0.1, max=5.0)
+_BUSY_OR_BROKEN = (408, 425, 429)
+_SHOWN_FIELDS = 20
+_LONGEST_TOLD = 1000
 
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """Far more than any page of prompts or rewards; a server that sends more may never end."""
 
 
-class Ask(NamedTuple):
-    """One request: a POST if it has a body."""
+class OutageError(ServerError):
+    """There was no good answer, however often the request was repeated."""
 
-    path: str
-    body: bytes | None
-    seconds: float
-    """How long one try may take."""
+
+class WrongServerError(ServerError):
+    """The address or the token is wrong. Where a run begins that is a fault of its config."""
 
 
 class Transport:
@@ -66,22 +69,33 @@ class Transport:
         self._secrets = [token.strip()] if token else []
         self._retry_seconds = retry_seconds
         self._check = check
-        self._client = httpx.Client(
+        # An event loop, for its timeouts: they hold for a whole exchange.
+        self._runner = asyncio.Runner()
+        self._client = httpx.AsyncClient(
             base_url=self.url,
-            # Nothing packed, which could be small on its way and fill the memory here.
-            headers=[*_authorization(token), (b"Accept-Encoding", b"identity")],
+            headers=_authorization(token),
             trust_env=False,  # a proxy of the environment is not meant for a server on this machine
-            transport=Network(_IDLE_SECONDS),
+            timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
+            limits=httpx.Limits(keepalive_expiry=_IDLE_SECONDS),
         )
 
     def close(self) -> None:
         """End the connections."""
-        self._client.close()
+        self._runner.run(self._client.aclose())
+        self._runner.close()
 
-    def send(self, ask: Ask, read: Callable[[bytes], T], patience: float | None = None) -> T:
-        """What `read` makes of the answer.
+    def send(
+        self,
+        path: str,
+        body: bytes | None,
+        seconds: float,
+        read: Callable[[bytes], T],
+        patience: float | None = None,
+    ) -> T:
+        """What `read` makes of the answer to a request, which is a POST if it has a body.
 
         Args:
+            seconds: how long one try may take.
             read: raises PassingError where the answer is none.
             patience: how many seconds the request is repeated, instead of `retry_seconds`.
 
@@ -97,49 +111,87 @@ class Transport:
             if self._check is not None:
                 self._check()
             self.retries += 1
-            outage.goes_on(_error_of(state))
+            outage.goes_on(passing_error(state))
+
+        def wait(state: RetryCallState) -> float:
+            """The last try comes when the budget ends."""
+            return max(0.0, min(pause(state), state.start_time + budget - time.monotonic()))
 
         attempts = Retrying(
             retry=retry_if_exception_type(PassingError),
             stop=stop_after_delay(budget),
-            wait=lambda state: _pause(state, budget),
+            wait=wait,
             before_sleep=before_sleep,
             reraise=True,
         )
-        content, headers = _packed(ask.body)
+        content, headers = _packed(body)
         try:
-            answer = attempts(lambda: read(self._once(ask, content, headers)))
+            answer = attempts(lambda: read(self._once(path, content, headers, seconds)))
         except PassingError as error:
             raise outage.failure(error) from None
         outage.is_over()
         return answer
 
-    def _once(self, ask: Ask, content: bytes | None, headers: dict[str, str]) -> bytes:
+    def _once(self, path: str, content: bytes | None, headers: dict[str, str], seconds: float) -> bytes:
         method = "GET" if content is None else "POST"
-        timeout = httpx.Timeout(ask.seconds, connect=min(_CONNECT_SECONDS, ask.seconds))
-        too_late = f"{self.place} did not answer {ask.path} within {ask.seconds:g} s"
+        asked = exchange(
+            self._client, method, path, content=content, headers=headers, seconds=seconds, max_bytes=MAX_ANSWER_BYTES
+        )
         try:
-            with self._client.stream(method, ask.path, content=content, headers=headers, timeout=timeout) as response:
-                answer = bytearray()
-                for part in response.iter_raw():
-                    answer += part
-                    if len(answer) > MAX_ANSWER_BYTES:
-                        raise _endless(self.place, ask.path)
+            response, answer = self._runner.run(asked)
+        except TimeoutError:
+            raise PassingError(f"{self.place} did not answer {path} within {seconds:g} s") from None
+        except TooLargeError:
+            raise WrongServerError(
+                f"{self.place} answered {path} with more than {MAX_ANSWER_BYTES // 2**20} MiB; is this the address of "
+                "a toolkit-rl-dataserver?"
+            ) from None
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise PassingError(f"{self.place} cannot be reached ({self._harmless(error)})") from None
-        except httpx.TimeoutException:
-            raise PassingError(too_late) from None
+            raise PassingError(f"{self.place} cannot be reached ({self._reason(error)})") from None
         except httpx.RequestError as error:
-            raise PassingError(f"{self.place} broke off its answer to {ask.path} ({self._harmless(error)})") from None
+            raise PassingError(f"{self.place} broke off its answer to {path} ({self._reason(error)})") from None
         if response.status_code != 200:
-            raise refusal(self.place, ask.path, response, bytes(answer), self._secrets)
-        return bytes(answer)
+            raise self._refusal(path, response, answer)
+        return answer
 
-    def _harmless(self, error: Exception) -> str:
+    def _refusal(self, path: str, response: httpx.Response, content: bytes) -> PassingError | ServerError:
+        """The error that an answer other than 200 stands for; `content` is its body."""
+        text = hidden(content.decode("utf-8", "replace"), self._secrets)
+        try:
+            problem = Problem.model_validate_json(text)
+        except ValidationError:  # it comes from a proxy, or from another server
+            problem = Problem(code="", message=text)
+        reason = as_told(problem.message) or as_told(hidden(response.reason_phrase, self._secrets))
+        told = f"{self.place} answered {path} with {response.status_code}: {reason}"
+        status = response.status_code
+        if status < 300 or status >= 500 or status in _BUSY_OR_BROKEN:
+            return PassingError(told, retry_after(response))
+        if status == 401:
+            return WrongServerError(
+                f"{self.place} {'refuses the token' if self._secrets else 'wants a token'}: put the token that the "
+                "server was started with (its listen.token_env) into the environment variable that "
+                "dataserver.token_env of this run's config names"
+            )
+        if status in (404, 405) or response.is_redirect:
+            location = as_told(without_secrets(response.headers.get("Location", ""), self._secrets))
+            where = f", and points to {location}" if location else ""
+            return WrongServerError(f"{told}{where}; is this the address of a toolkit-rl-dataserver?")
+        if problem.code == "config_mismatch":
+            return config_changed(self.place, as_told(problem.message))
+        fields = ", ".join(map(as_told, problem.fields[:_SHOWN_FIELDS]))
+        return ServerError(told + (f" (fields: {fields})" if fields else ""))
+
+    def _reason(self, error: httpx.RequestError) -> str:
         """What went wrong, in words that hold no part of the token, should the server have sent it back."""
-        text = str(error)
+        cause: BaseException = error
+        # anyio and asyncio put words of their own before those of the system.
+        while isinstance(error, httpx.NetworkError) and (inner := cause.__cause__ or cause.__context__):
+            cause = inner.exceptions[-1] if isinstance(inner, BaseExceptionGroup) else inner
+        text = str(cause)
+        if isinstance(cause, OSError) and cause.errno and "Connect call failed" in text:
+            text = f"[Errno {cause.errno}] {os.strerror(cause.errno)}"
         parts = (secret[start : start + _PART] for secret in self._secrets for start in range(len(secret) - _PART + 1))
-        return type(error).__name__ if any(part in text for part in parts) else text
+        return type(error).__name__ if not text or any(part in text for part in parts) else text
 
 
 class _Outage:
@@ -178,10 +230,16 @@ class _Outage:
         )
 
 
-def _endless(place: str, path: str) -> WrongServerError:
-    return WrongServerError(
-        f"{place} answered {path} with more than {MAX_ANSWER_BYTES // 2**20} MiB; is this the address of a "
-        "toolkit-rl-dataserver?"
+def as_told(text: str) -> str:
+    """What a server says as a message repeats it: short, on one line, and without what would steer a terminal."""
+    return clipped(" ".join(text[:_LONGEST_TOLD].split()))
+
+
+def config_changed(place: str, details: str) -> ServerError:
+    """The error of a server that gives other prompts and rewards than the run began with."""
+    return ServerError(
+        f"{place} no longer serves what this run began with: {details}. Start it with the config, data and graders "
+        "of this run and resume, or begin a new run"
     )
 
 
@@ -217,15 +275,3 @@ def _packed(body: bytes | None) -> tuple[bytes | None, dict[str, str]]:
     if body is None or len(body) < _WORTH_PACKING_BYTES:
         return body, headers
     return gzip.compress(body, compresslevel=1), {**headers, "Content-Encoding": "gzip"}
-
-
-def _pause(state: RetryCallState, budget: float) -> float:
-    """Seconds until the next try; the last one comes when the budget ends."""
-    left = budget - (time.monotonic() - state.start_time)
-    return max(0.0, min(_error_of(state).wait_seconds + _backoff(state), left))
-
-
-def _error_of(state: RetryCallState) -> PassingError:
-    error = state.outcome.exception() if state.outcome is not None else None
-    assert isinstance(error, PassingError)  # nothing else is repeated
-    return error

@@ -7,7 +7,7 @@ from posttrain.base.console import console
 from posttrain.errors import ConfigError
 from posttrain.inference.load import load_text
 from posttrain.models.load import choose_backend
-from posttrain.rl.client.temporary_connection import visiting
+from posttrain.rl.client.connection import visiting
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.curriculum import require_fit
 from posttrain.rl.debug.findings import findings

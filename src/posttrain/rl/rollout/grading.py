@@ -7,7 +7,7 @@ from typing import Protocol
 
 from posttrain.dataserver.schemas import GradeItem, GradeResult
 from posttrain.errors import ServerError
-from posttrain.rl.client.errors import OutageError
+from posttrain.rl.client.transport import OutageError
 from posttrain.rl.rollout.rollout import Rollout
 from posttrain.train.parallel import any_rank
 from posttrain.train.recipe import UnavailableError

@@ -1,29 +1,131 @@
-"""What a trainer believes of a server's answers: nothing that is not complete, in order and in range."""
+"""The wire protocol as a trainer speaks it: requests within a server's limits, and answers that are checked.
 
+Nothing is believed that is not complete, in order and in range.
+"""
+
+import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from posttrain.base.http import PassingError
 from posttrain.base.text import first_of
 from posttrain.dataserver.schemas import (
     PROTOCOL_VERSION,
+    GradeItem,
     GradeResponse,
     GradeResult,
+    Limits,
     Meta,
     Sample,
     SampleRequest,
     SampleResponse,
 )
 from posttrain.errors import ServerError
-from posttrain.rl.client.errors import PassingError, WrongServerError, as_told, config_changed
+from posttrain.rl.client.transport import WrongServerError, as_told, config_changed
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
+_LONGEST_ID = 200
+_CLOSING = b"]}"
 _LATE = "deadline"
 _LARGEST_COUNT = 2**62
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a call to `/grade` is, apart from the completions."""
+
+    iteration: int
+    name: str
+    """Told apart from the other calls of the run, as "train-12-g3"."""
+    run_id: str
+    rank: int
+    config_id: str
+
+    def opening(self, request_id: str) -> bytes:
+        """The body of a request up to its items."""
+        head = {
+            "iteration": self.iteration,
+            "request_id": request_id,
+            "run_id": self.run_id,
+            "config_id": self.config_id,
+            "items": [],
+        }
+        return encoded(head)[: -len(_CLOSING)]
+
+    def request_id(self, chunk: int, items: Sequence[bytes]) -> str:
+        """The id of one request: the same for the same content, also after a resume, and different for any other.
+
+        A run that goes on from a checkpoint may write other completions than the first time. Under an id made of the
+        names alone the server would refuse them.
+        """
+        parts = [encoded([self.run_id, self.rank, self.name, chunk, self.iteration]), *items]
+        digest = hashlib.blake2b(b"\n".join(parts), digest_size=8).hexdigest()
+        return _shortened(f"{self.run_id}/{self.name}", f"/{self.rank}.{chunk}-{digest}")
+
+
+@dataclass(frozen=True)
+class GradeCall:
+    """One request to `/grade`."""
+
+    request_id: str
+    items: Sequence[GradeItem]
+    body: bytes
+
+
+def grade_calls(label: Label, items: Sequence[GradeItem], limits: Limits) -> Iterator[GradeCall | GradeItem]:
+    """The items in requests that the server takes, in their order; an item that fits into none comes by itself."""
+    # A long id is cut before its number, so that its bytes may be most for the smallest number.
+    longest_ids = [label.request_id(number, []) for number in (0, len(items))]
+    room = limits.max_body_bytes - max(len(label.opening(each)) for each in longest_ids) - len(_CLOSING)
+    chunk: list[GradeItem] = []
+    parts: list[bytes] = []
+    number = size = 0
+    for item in items:
+        part = encoded(item.model_dump(exclude_none=True))
+        fits = len(part) <= room
+        if chunk and (not fits or len(chunk) == limits.max_items or size + len(part) > room):
+            yield _call(label, number, chunk, parts)
+            number, size, chunk, parts = number + 1, 0, [], []
+        if not fits:
+            yield item
+            continue
+        chunk.append(item)
+        parts.append(part)
+        size += len(part) + 1  # and a comma
+    if chunk:
+        yield _call(label, number, chunk, parts)
+
+
+def encoded(value: Any) -> bytes:
+    """The value as JSON in UTF-8, each half surrogate pair as U+FFFD: what the server would read in its place."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+
+
+def bounded_run_id(run_id: str) -> str:
+    """The name of a run, as short as the protocol wants it."""
+    if len(run_id) <= _LONGEST_ID:
+        return run_id
+    digest = hashlib.blake2b(encoded(run_id), digest_size=8).hexdigest()
+    return _shortened(run_id, f"-{digest}")
+
+
+def _call(label: Label, number: int, items: Sequence[GradeItem], parts: Sequence[bytes]) -> GradeCall:
+    request_id = label.request_id(number, parts)
+    return GradeCall(request_id, items, label.opening(request_id) + b",".join(parts) + _CLOSING)
+
+
+def _shortened(head: str, tail: str) -> str:
+    return head[: _LONGEST_ID - len(tail)] + tail
 
 
 def read_meta(content: bytes, place: str) -> Meta:
@@ -49,19 +151,14 @@ def read_meta(content: bytes, place: str) -> Meta:
             "posttrain-toolkit on both sides"
         )
     meta = _parsed(Meta, content, f"{place} answered /meta")
-    for name, value in _counts(meta).items():
+    # What a trainer counts and divides by.
+    counts = {name: getattr(meta, name) for name in ("prompts_per_iteration", "iteration_stride", "total_iterations")}
+    for name, value in (*counts.items(), *((f"limits.{name}", value) for name, value in meta.limits)):
         if not 0 < value <= _LARGEST_COUNT:
             raise WrongServerError(
                 f"{place} answered /meta with an impossible value for {name}; is it a toolkit-rl-dataserver?"
             )
     return meta
-
-
-def _counts(meta: Meta) -> dict[str, float]:
-    """What a trainer counts and divides by."""
-    limits = {f"limits.{name}": value for name, value in meta.limits}
-    named = ("prompts_per_iteration", "iteration_stride", "total_iterations")
-    return {**{name: getattr(meta, name) for name in named}, **limits}
 
 
 def read_samples(content: bytes, request: SampleRequest, place: str) -> list[Sample]:
@@ -73,7 +170,7 @@ def read_samples(content: bytes, request: SampleRequest, place: str) -> list[Sam
     """
     asked = f"{place} answered /sample"
     answer = _parsed(SampleResponse, content, asked)
-    _require_config(answer.config_id, request.config_id, place)
+    require_config(answer.config_id, request.config_id, place)
     slots = list(range(request.offset, request.offset + request.batch_size))
     if answer.iteration != request.iteration:
         raise PassingError(f"{asked} for iteration {answer.iteration} in place of {request.iteration}")
@@ -95,7 +192,7 @@ def read_results(
     """
     asked = f"{place} answered /grade"
     answer = _parsed(GradeResponse, content, asked)
-    _require_config(answer.config_id, config_id, place)
+    require_config(answer.config_id, config_id, place)
     if answer.request_id != request_id:
         told = as_told(repr(answer.request_id))
         raise PassingError(f"{asked} for the request {told} in place of {request_id!r}")
@@ -123,7 +220,8 @@ def _parsed(model: type[Answer], content: bytes, asked: str) -> Answer:
         raise PassingError(f"{asked} with what cannot be read: {f'{where}: ' if where else ''}{first['msg']}") from None
 
 
-def _require_config(told: str, wanted: str | None, place: str) -> None:
+def require_config(told: str, wanted: str | None, place: str) -> None:
+    """Raise ServerError if the server has another config than the one wanted; None wants any."""
     if wanted is not None and told != wanted:
         raise config_changed(place, f"its config_id is {as_told(told)}, that of the run {wanted}")
 
