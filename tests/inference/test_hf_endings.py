@@ -4,8 +4,7 @@ import random
 
 from loaded_model import Loaded
 
-from posttrain.inference.engine import GenerationRequest, Sampling, StopReason
-from posttrain.inference.text import completion_text, decode
+from posttrain.inference.engine import GenerationRequest, Sampling, StopReason, completion_text, decode
 
 LONG = 8
 

@@ -14,8 +14,7 @@ from loaded_model import NEVER, Loaded
 
 from posttrain.config.sections.model import ModelConfig
 from posttrain.errors import ConfigError, ModelError
-from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason
-from posttrain.inference.text import decode
+from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason, decode
 from posttrain.inference.vllm import VllmEngine
 from posttrain.inference.vllm_load import VllmOptions
 from posttrain.models.hf import HfBackend

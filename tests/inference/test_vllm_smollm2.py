@@ -9,8 +9,7 @@ import torch
 from loaded_model import Loaded
 from peft import LoraConfig, get_peft_model
 
-from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason
-from posttrain.inference.text import completion_text
+from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason, completion_text
 from posttrain.inference.vllm import VllmEngine
 from posttrain.inference.vllm_load import VllmOptions
 from posttrain.inference.vllm_weights import write_merged_weights

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from posttrain.base.intervals import mean_interval
 from posttrain.errors import RunError
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
-from posttrain.inference.seeds import derive_seed
+from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, derive_seed
 from posttrain.rl.config.rl import EvaluationConfig
 from posttrain.rl.evaluation import Evaluator, discard_evaluations, evaluation_file, paired_difference
 from posttrain.rl.report import change_table

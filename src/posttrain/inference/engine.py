@@ -1,13 +1,14 @@
-"""What generates: token ids in, token ids out. Predict, chat, evaluation and RL rollouts talk to this alone.
+"""What generates: token ids in, token ids out. Predict, evaluation and RL rollouts talk to this alone.
 
-Text never crosses this border, so what is asked of a model is, id for id, what it was trained to continue.
+An engine never sees text, so what is asked of a model is, id for id, what it was trained to continue.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 Key = tuple[int, int]
 """Which completion: the position of its request, and its number among those of the request, both from 0."""
@@ -97,3 +98,22 @@ class Engine(Protocol):
     def close(self) -> None:
         """Give back the memory."""
         ...
+
+
+def derive_seed(*parts: int) -> int:
+    """A seed of 56 bits that depends on all of `parts`: (seed, generation, slot, sample), say."""
+    text = ",".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
+
+
+def decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    """The text of `ids`, control tokens and all, with no blank taken away."""
+    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def completion_text(tokenizer: Any, completion: Completion, stop: Sequence[str]) -> str:
+    """What was said: without the end token, and up to the first stop string."""
+    ended = completion.stop_reason is StopReason.END
+    text = decode(tokenizer, completion.token_ids[:-1] if ended else completion.token_ids)
+    found = [position for string in stop if (position := text.find(string)) >= 0]
+    return text[: min(found)] if found else text

@@ -13,9 +13,8 @@ from posttrain.base.disk_errors import why_unwritten
 from posttrain.base.locks import own_output
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.errors import RunError
-from posttrain.inference.engine import Engine, Sampling
+from posttrain.inference.engine import Engine, Sampling, completion_text
 from posttrain.inference.load import load_engine, vllm_engine
-from posttrain.inference.text import completion_text
 from posttrain.predict.answers import answer_line
 from posttrain.predict.inputs import match_files
 from posttrain.predict.plan import PredictJob, Work, prepare, print_plan

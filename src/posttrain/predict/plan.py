@@ -10,9 +10,8 @@ from posttrain.base.console import console
 from posttrain.base.locks import require_unowned
 from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.config.sections.generation import GenerationConfig
-from posttrain.inference.engine import GenerationRequest
+from posttrain.inference.engine import GenerationRequest, derive_seed
 from posttrain.inference.load import ModelText, load_text
-from posttrain.inference.seeds import derive_seed
 from posttrain.predict.answers import AnswerKey, PartialOutput
 from posttrain.predict.inputs import Room, Row, encode_prompts, first_faults, match_files, passed_over, read_inputs
 from posttrain.predict.weights import ChosenWeights

@@ -11,8 +11,7 @@ from posttrain.base.files import atomic_write_text
 from posttrain.base.intervals import mean_interval
 from posttrain.base.processes import is_main_process, process_count, process_rank
 from posttrain.errors import RunError, ServerError
-from posttrain.inference.engine import GenerationRequest, Sampling
-from posttrain.inference.seeds import derive_seed
+from posttrain.inference.engine import GenerationRequest, Sampling, derive_seed
 from posttrain.rl.config.rl import EvaluationConfig
 from posttrain.rl.rollout.engines import RolloutEngine
 from posttrain.rl.rollout.grading import GradeSource, grade_all

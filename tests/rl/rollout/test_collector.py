@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.errors import ServerError
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
-from posttrain.inference.seeds import derive_seed
+from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, derive_seed
 from posttrain.rl.rollout import collector as module
 from posttrain.rl.rollout.collector import Collector, Timer
 from posttrain.rl.rollout.grading import TrainingGrades

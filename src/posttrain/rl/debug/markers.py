@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from posttrain.conversation.encoder import ConversationEncoder
-from posttrain.inference.text import decode
+from posttrain.inference.engine import decode
 from posttrain.rl.debug.groups import Group, all_completions
 
 _TAG = re.compile(r"</?[A-Za-z][\w.-]*>")

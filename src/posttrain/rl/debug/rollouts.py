@@ -8,10 +8,9 @@ from typing import Any
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.dataserver.schemas import Meta, Sample, Split
 from posttrain.errors import ConfigError
-from posttrain.inference.engine import GenerationRequest
+from posttrain.inference.engine import GenerationRequest, derive_seed
 from posttrain.inference.hf import HfEngine
 from posttrain.inference.load import end_ids
-from posttrain.inference.seeds import derive_seed
 from posttrain.models.load import choose_backend
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.debug.groups import Group

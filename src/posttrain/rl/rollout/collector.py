@@ -9,8 +9,7 @@ from accelerate.utils import gather_object
 
 from posttrain.base.processes import process_count, process_rank
 from posttrain.errors import ServerError
-from posttrain.inference.engine import Completion, GenerationRequest, Sampling
-from posttrain.inference.seeds import derive_seed
+from posttrain.inference.engine import Completion, GenerationRequest, Sampling, derive_seed
 from posttrain.rl.rollout.engines import RolloutEngine
 from posttrain.rl.rollout.grading import TrainingGrades
 from posttrain.rl.rollout.prompts import Prompt, PromptSource

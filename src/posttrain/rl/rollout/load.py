@@ -34,7 +34,7 @@ def chosen_sync(config: RLConfig, loaded: LoadedModel) -> Literal["adapter", "we
 
     On a CPU vLLM's LoRA kernels take several times as long as writing and reading all weights of a small model.
     """
-    from posttrain.inference.vllm_limits import unusable_parts
+    from posttrain.inference.vllm import unusable_parts
 
     wanted = config.rollout.sync
     if wanted == "weights":

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posttrain.dataserver.schemas import GradeResult
-from posttrain.inference.engine import Completion, StopReason
-from posttrain.inference.text import completion_text
+from posttrain.inference.engine import Completion, StopReason, completion_text
 from posttrain.rl.rollout.prompts import Prompt
 
 

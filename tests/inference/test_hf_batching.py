@@ -3,9 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.inference.batching import plan_batches
-from posttrain.inference.engine import GenerationRequest
-from posttrain.inference.seeds import derive_seed
+from posttrain.inference.engine import GenerationRequest, derive_seed
+from posttrain.inference.hf import plan_batches
 
 
 def request(length: int, *seeds: int) -> GenerationRequest:
