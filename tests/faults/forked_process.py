@@ -49,7 +49,7 @@ _HEAVY = (
     "posttrain.rl.train",
     "posttrain.rl.recipe",
     "posttrain.rl.report",
-    "posttrain.rl.rollout.load",
+    "posttrain.rl.rollout.engines",
     "posttrain.merge.run",
     "posttrain.inference.hf",
     "transformers.models.llama.modeling_llama",

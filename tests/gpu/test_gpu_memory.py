@@ -75,8 +75,7 @@ if HAS_VLLM:
         from posttrain.inference.engine import GenerationRequest, Sampling
         from posttrain.inference.vllm_load import VllmOptions
         from posttrain.models.backend import LoadedModel
-        from posttrain.rl.rollout.vllm import VllmRolloutEngine
-        from posttrain.rl.rollout.weight_sync import MergedWeights
+        from posttrain.rl.rollout.vllm import MergedWeights, VllmRolloutEngine
 
         device = torch.device("cuda")
         model = AutoModelForCausalLM.from_pretrained(gpu_model, dtype=torch.bfloat16).to(device)

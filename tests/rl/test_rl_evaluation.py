@@ -15,7 +15,7 @@ from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampl
 from posttrain.rl.config.rl import EvaluationConfig
 from posttrain.rl.evaluation import Evaluator, discard_evaluations, evaluation_file, paired_difference
 from posttrain.rl.report import change_table
-from posttrain.rl.rollout.prompts import Prompt
+from posttrain.rl.rollout.rollout import Prompt
 from rl.rl_recipes import WrittenServer
 from rl.rl_runs import WriteRun, folder_of, lines, train_here
 from running import metrics

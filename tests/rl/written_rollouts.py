@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from posttrain.dataserver.schemas import Component, GradeResult, Status
-from posttrain.rl.rollout.prompts import Prompt
-from posttrain.rl.rollout.rollout import Rollout
+from posttrain.rl.rollout.rollout import Prompt, Rollout
 
 
 def a_prompt(slot: int, ids: Sequence[int] = (5, 6, 7), *, is_too_long: bool = False) -> Prompt:

@@ -1,7 +1,7 @@
 """Make an engine from a model config and, where there is one, an adapter."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,6 +9,7 @@ from typing import Any
 
 from posttrain.base.extras import require_extra
 from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.sections.engines import ENGINES, EngineName
 from posttrain.config.sections.model import ModelConfig
 from posttrain.conversation.encoder import ConversationEncoder, conversation_encoder
 from posttrain.inference.engine import Engine
@@ -38,46 +39,59 @@ def load_text(model: ModelConfig, chat: ChatConfig) -> ModelText:
     return ModelText(tokenizer, conversation_encoder(chat, tokenizer), _positions(model))
 
 
-def load_engine(model: ModelConfig, adapter: Path | None, chat: ChatConfig, batch_size: int) -> Engine:
-    """The engine for a model with the adapter in `adapter` on top; `batch_size` counts completions.
+def open_engine(
+    name: EngineName,
+    model: ModelConfig,
+    adapter: Path | None,
+    chat: ChatConfig,
+    *,
+    batch_size: int,
+    max_length: int,
+) -> AbstractContextManager[Engine]:
+    """The engine of that name with a model, and with the adapter in `adapter` on top; it ends with the block.
+
+    Args:
+        batch_size: completions that transformers generates at once.
+        max_length: most tokens that a prompt and its answer have together, for which vLLM makes room.
 
     Raises:
-        ModelError: the model or adapter cannot be loaded, or cannot end a turn.
+        ConfigError: the engine is not installed.
+        ModelError: the model or adapter cannot be loaded, cannot end a turn, or cannot hold `max_length` tokens.
     """
+    if (extra := ENGINES[name].extra) is not None:
+        require_extra(extra, f"generation.engine: {name}")
     loaded = choose_backend(model).load_for_inference(model, adapter, chatml=chat.template == "chatml")
+    ends = end_ids(loaded, conversation_encoder(chat, loaded.tokenizer))
+    return _OPENERS[name](loaded, ends, batch_size, max_length)
+
+
+def _hf(loaded: LoadedModel, ends: frozenset[int], batch_size: int, max_length: int) -> AbstractContextManager[Engine]:
     from posttrain.inference.hf import HfEngine  # heavy, and after the backend was chosen
 
-    ends = end_ids(loaded, conversation_encoder(chat, loaded.tokenizer))
-    return HfEngine(loaded.model, loaded.tokenizer, ends, batch_size)
+    return closing(HfEngine(loaded.model, loaded.tokenizer, ends, batch_size))
 
 
 @contextmanager
-def vllm_engine(model: ModelConfig, adapter: Path | None, chat: ChatConfig, max_length: int) -> Iterator[Engine]:
-    """vLLM with the model, and the adapter in `adapter` folded into its weights, in a folder that ends with the block.
-
-    Args:
-        max_length: most tokens that a prompt and its answer have together.
-
-    Raises:
-        ConfigError: vLLM is not installed.
-        ModelError: the model or adapter cannot be loaded, cannot end a turn, or cannot hold `max_length` tokens.
-    """
-    require_extra("vllm", "generation.engine: vllm")
-    loaded = choose_backend(model).load_for_inference(model, adapter, chatml=chat.template == "chatml")
+def _vllm(loaded: LoadedModel, ends: frozenset[int], batch_size: int, max_length: int) -> Iterator[Engine]:
+    """vLLM with the adapter folded into the weights, in a folder that ends with the block."""
     from posttrain.inference.vllm import VllmEngine  # heavy, and after the backend was chosen
     from posttrain.inference.vllm_load import VllmOptions
     from posttrain.inference.vllm_weights import write_merged_weights
 
-    ends = end_ids(loaded, conversation_encoder(chat, loaded.tokenizer))
     options = VllmOptions(dtype=str(loaded.compute_dtype).removeprefix("torch."), max_length=max_length)
     with TemporaryDirectory(prefix="posttrain-weights-") as name:
         folder = Path(name)
         loaded.tokenizer.save_pretrained(folder)
         write_merged_weights(loaded.model, folder, loaded.compute_dtype)
         del loaded  # or its weights would be in memory twice
-        engine = VllmEngine(folder, ends, options)
-        with closing(engine):
+        with closing(VllmEngine(folder, ends, options)) as engine:
             yield engine
+
+
+_OPENERS: dict[EngineName, Callable[[LoadedModel, frozenset[int], int, int], AbstractContextManager[Engine]]] = {
+    "hf": _hf,
+    "vllm": _vllm,
+}
 
 
 def end_ids(loaded: LoadedModel, encoder: ConversationEncoder) -> frozenset[int]:

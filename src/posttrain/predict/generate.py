@@ -14,7 +14,7 @@ from posttrain.base.locks import own_output
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.errors import RunError
 from posttrain.inference.engine import Engine, Sampling, completion_text
-from posttrain.inference.load import load_engine, vllm_engine
+from posttrain.inference.load import open_engine
 from posttrain.predict.answers import answer_line
 from posttrain.predict.inputs import match_files
 from posttrain.predict.plan import PredictJob, Work, prepare, print_plan
@@ -50,10 +50,14 @@ def _predict(job: PredictJob) -> list[Path]:
 
 def _engine(job: PredictJob, work: Work) -> AbstractContextManager[Engine]:
     weights, generation = job.weights, job.generation
-    if generation.engine == "hf":
-        return closing(load_engine(weights.model, weights.adapter, weights.chat, generation.batch_size))
-    longest = max(len(request.prompt_ids) for request in work.requests) + generation.max_new_tokens
-    return vllm_engine(weights.model, weights.adapter, weights.chat, longest)
+    return open_engine(
+        generation.engine,
+        weights.model,
+        weights.adapter,
+        weights.chat,
+        batch_size=generation.batch_size,
+        max_length=max(len(request.prompt_ids) for request in work.requests) + generation.max_new_tokens,
+    )
 
 
 def sampling_of(generation: GenerationConfig) -> Sampling:

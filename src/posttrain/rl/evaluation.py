@@ -15,8 +15,7 @@ from posttrain.inference.engine import GenerationRequest, Sampling, derive_seed
 from posttrain.rl.config.rl import EvaluationConfig
 from posttrain.rl.rollout.engines import RolloutEngine
 from posttrain.rl.rollout.grading import GradeSource, grade_all
-from posttrain.rl.rollout.prompts import Prompt, PromptSource
-from posttrain.rl.rollout.rollout import Rollout
+from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout
 from posttrain.train.memory_advice import Phase
 from posttrain.train.out_of_memory import during
 from posttrain.train.parallel import any_rank
@@ -54,8 +53,7 @@ class Evaluator:
         Raises:
             UnavailableError: the dataserver cannot be asked.
         """
-        with during(Phase.ENGINE, f"while vLLM got the weights after optimizer step {step}"):
-            self._engine.update(step)
+        self._engine.update(step)
         with during(Phase.GENERATE, f"while held-out prompts were answered after optimizer step {step}"):
             asked, mine = self._graded_by_all(step)
         graded = _from_all_ranks(mine)

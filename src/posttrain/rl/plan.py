@@ -13,13 +13,13 @@ from posttrain.rl.config.rl import DataserverSection, RLConfig
 from posttrain.rl.curriculum import held_out_count, require_fit
 from posttrain.rl.plan_tables import generation_table, objective_table, stage_table
 from posttrain.rl.presets import PRESETS, resolve_objective
-from posttrain.rl.rollout.prompts import PromptSource, SampleSource
 from posttrain.rl.schedule import RolloutSchedule
 from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.runs.finish import finished_result
 from posttrain.train.plan import show_estimate
 
 if TYPE_CHECKING:
+    from posttrain.rl.rollout.rollout import SampleSource
     from posttrain.train.estimate import Estimate
 
 _SYNC = {
@@ -78,9 +78,9 @@ def _schedule_lines(config: RLConfig, schedule: RolloutSchedule) -> list[str]:
 
 
 def _sampling(config: RLConfig) -> str:
-    rollout = config.rollout
-    missing = rollout.engine == "vllm" and find_spec("vllm") is None
-    sync = f", which gets {_SYNC[rollout.sync]}" if rollout.engine == "vllm" else ""
+    rollout, traits = config.rollout, config.rollout.traits
+    missing = traits.extra is not None and find_spec(traits.extra) is None
+    sync = f", which gets {_SYNC[rollout.sync]}" if traits.is_beside else ""
     return (
         f"by {rollout.engine}{' (not installed here)' * missing}{sync}, temperature {rollout.temperature:g}, at most "
         f"{rollout.max_new_tokens} new tokens after at most {rollout.max_prompt_tokens}; importance correction "
@@ -151,9 +151,10 @@ def _rows_of(dataset: DatasetMeta) -> str:
     return f"{dataset.name} {dataset.rows:,}{left_out}"
 
 
-def _show_prompts(config: RLConfig, schedule: RolloutSchedule, samples: SampleSource) -> None:
+def _show_prompts(config: RLConfig, schedule: RolloutSchedule, samples: "SampleSource") -> None:
     """Render the first prompts as the run would, and tell how long they are."""
     from posttrain.inference.load import load_text
+    from posttrain.rl.rollout.rollout import PromptSource
 
     rollout, text = config.rollout, load_text(config.model, config.chat)
     prompts = PromptSource(samples, text.encoder, schedule, rollout.max_prompt_tokens).of_generation(0)
@@ -169,7 +170,7 @@ def _show_prompts(config: RLConfig, schedule: RolloutSchedule, samples: SampleSo
 
 
 def _check_length(config: RLConfig, positions: int | None) -> None:
-    """Say so where prompts and completions can be longer than the model holds; vLLM would not even start."""
+    """Say so where prompts and completions can be longer than the model holds; not every engine would even start."""
     rollout, evaluation = config.rollout, config.evaluation
     new_tokens = max(rollout.max_new_tokens, evaluation.max_new_tokens if evaluation is not None else 0)
     longest = rollout.max_prompt_tokens + new_tokens
@@ -179,8 +180,8 @@ def _check_length(config: RLConfig, positions: int | None) -> None:
         f"the model holds {positions} tokens, fewer than the {longest} of rollout.max_prompt_tokens and max_new_tokens "
         "together"
     )
-    if rollout.engine == "vllm":
-        raise ConfigError(f"{told}, and vLLM refuses that; lower one of them")
+    if rollout.traits.refuses_long:
+        raise ConfigError(f"{told}, and {rollout.traits.title} refuses that; lower one of them")
     console.print(f"{told}: what is longer comes out as nonsense, so lower one of them")
 
 

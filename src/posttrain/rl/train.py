@@ -26,8 +26,6 @@ from posttrain.runs.metrics import keep_until
 from posttrain.runs.resume import ResumePoint, resume_point
 from posttrain.train.identity import fixed_training, known_weights
 from posttrain.train.kernels import require_kernels
-from posttrain.train.memory_advice import Phase
-from posttrain.train.out_of_memory import during
 from posttrain.train.parallel import connect, require_unsharded
 from posttrain.train.session import Session
 
@@ -48,8 +46,8 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
         RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
     """
     schedule = RolloutSchedule.of(config)  # refuses a step that does not divide, before anything is started
-    if config.rollout.engine == "vllm":
-        require_extra("vllm", "rollout.engine: vllm")
+    if (extra := config.rollout.traits.extra) is not None:
+        require_extra(extra, f"rollout.engine: {config.rollout.engine}")
     require_unsharded("toolkit-rl-train")
     run = RunDirectory(config.run.output_dir / name)
     with run_context(run, resume=resume, overwrite=overwrite):
@@ -132,16 +130,14 @@ def open_recipe(
     from posttrain.rl.evaluation import EVALUATIONS, Evaluator, sampling_of
     from posttrain.rl.recipe import RLRecipe
     from posttrain.rl.rollout.collector import Collector, Timer
+    from posttrain.rl.rollout.engines import rollout_engine
     from posttrain.rl.rollout.grading import TrainingGrades
-    from posttrain.rl.rollout.load import rollout_engine
-    from posttrain.rl.rollout.prompts import PromptSource
+    from posttrain.rl.rollout.rollout import PromptSource
 
     rollout, client, server = config.rollout, connection.client, config.dataserver
     encoder = conversation_encoder(config.chat, loaded.tokenizer)
     prompts = PromptSource(client, encoder, schedule, rollout.max_prompt_tokens)
-    with during(Phase.ENGINE, "while vLLM was started"):
-        started = rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)
-    with closing(started) as engine:
+    with closing(rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)) as engine:
         grades = TrainingGrades(client, server.abstain_steps if server.on_grade_failure == "abstain" else 0)
         sampling = sampling_of(rollout, logprobs=rollout.correction != "none")
         collector = Collector(

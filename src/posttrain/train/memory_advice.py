@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from posttrain.config.sections.engines import ENGINES, EngineTraits
+
 _ROUND_TO = 64
 """Tokens: lengths that are proposed are multiples of it, where they are long enough."""
 
@@ -20,7 +22,7 @@ class Phase(StrEnum):
     LOAD = "load"
     """The model was loaded."""
     ENGINE = "engine"
-    """vLLM was started or got its weights."""
+    """A rollout engine beside the training model was started or got its weights."""
     GENERATE = "generate"
     """Completions were generated."""
     SCORE = "score"
@@ -58,9 +60,14 @@ class Situation:
         return self.value("lora") is None and self.value("model.adapter") is None
 
     @property
-    def has_vllm(self) -> bool:
-        """Whether a vLLM shares the device with the training model."""
-        return self.on_cuda and self.value("rollout.engine") == "vllm"
+    def engine(self) -> EngineTraits | None:
+        """What generates the completions that are trained on; None where none are."""
+        return ENGINES.get(self.value("rollout.engine"))
+
+    @property
+    def engine_beside(self) -> EngineTraits | None:
+        """The same where it shares a CUDA device with the training model."""
+        return self.engine if self.on_cuda and self.engine is not None and self.engine.is_beside else None
 
 
 @dataclass(frozen=True)
@@ -102,26 +109,27 @@ def _reference(situation: Situation) -> Sequence[Change]:
 
 def _rollout_batch(situation: Situation) -> Sequence[Change]:
     size = situation.value("rollout.batch_size")
-    by_transformers = situation.value("rollout.engine") == "hf"
-    if situation.phase is not Phase.GENERATE or not by_transformers or size == 1:
+    engine = situation.engine
+    if situation.phase is not Phase.GENERATE or engine is None or engine.is_beside or size == 1:
         return ()
     return (Change("rollout.batch_size", str(size), str(size // 2), "as many completions, in more rounds"),)
 
 
-def _vllm_sleeps(situation: Situation) -> Sequence[Change]:
-    if not situation.has_vllm or situation.value("rollout.sleep") or situation.phase in _ENGINE_AWAKE:
+def _engine_sleeps(situation: Situation) -> Sequence[Change]:
+    engine = situation.engine_beside
+    if engine is None or situation.value("rollout.sleep") or situation.phase in _ENGINE_AWAKE:
         return ()
-    cost = "vLLM's memory is free while the model learns; its weights go to the machine's memory and back"
+    cost = f"{engine.title}'s memory is free while the model learns; its weights go to the machine's memory and back"
     return (Change("rollout.sleep", "false", "true", cost),)
 
 
-def _vllm_share(situation: Situation) -> Sequence[Change]:
-    share = situation.value("rollout.gpu_memory_utilization")
+def _engine_share(situation: Situation) -> Sequence[Change]:
+    share, engine = situation.value("rollout.gpu_memory_utilization"), situation.engine_beside
     out_of_its_way = situation.value("rollout.sleep") and situation.phase not in _ENGINE_AWAKE
-    if not situation.has_vllm or out_of_its_way or share <= 0.1:
+    if engine is None or out_of_its_way or share <= 0.1:
         return ()
     less = max(0.1, round(share * 2 / 3, 2))
-    cost = "vLLM answers fewer prompts at once"
+    cost = f"{engine.title} answers fewer prompts at once"
     return (Change("rollout.gpu_memory_utilization", f"{share:g}", f"{less:g}", cost),)
 
 
@@ -146,7 +154,8 @@ def _dtype(situation: Situation) -> Sequence[Change]:
 
 def _quantization(situation: Situation) -> Sequence[Change]:
     kind = situation.value("model.quantization")
-    possible = situation.on_cuda and not situation.trains_all and not situation.has_vllm
+    engine = situation.engine
+    possible = situation.on_cuda and not situation.trains_all and (engine is None or engine.is_quantised)
     if not possible or kind not in ("none", "8bit"):
         return ()
     cost = "the frozen weights take half a byte each; slower, and less exact"
@@ -198,8 +207,8 @@ _RULES = (
     _reference,
     _micro_batch,
     _rollout_batch,
-    _vllm_sleeps,
-    _vllm_share,
+    _engine_sleeps,
+    _engine_share,
     _gradient_checkpointing,
     _optimizer,
     _dtype,

@@ -12,7 +12,7 @@ from posttrain.dataserver.schemas import Sample, Status, WireMessage
 from posttrain.rl.debug.findings import one_line, printable
 from posttrain.rl.debug.groups import Group, Summary, percentile, said_by_graders, summarise
 from posttrain.rl.debug.markers import asked_markers, marker_counts, markers_in
-from posttrain.rl.rollout.prompts import Prompt
+from posttrain.rl.rollout.rollout import Prompt
 from rl.written_rollouts import a_rollout
 
 Said = tuple[str, float | None, Status]

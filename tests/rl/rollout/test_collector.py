@@ -14,8 +14,7 @@ from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampl
 from posttrain.rl.rollout import collector as module
 from posttrain.rl.rollout.collector import Collector, Timer
 from posttrain.rl.rollout.grading import TrainingGrades
-from posttrain.rl.rollout.prompts import Prompt
-from posttrain.rl.rollout.rollout import Rollout
+from posttrain.rl.rollout.rollout import Prompt, Rollout
 from posttrain.rl.schedule import RolloutSchedule
 from posttrain.train.recipe import UnavailableError
 from rl.rl_recipes import WrittenServer, a_recipe, loss_and_gradient

@@ -15,7 +15,7 @@ from posttrain.inference.vllm_load import VllmOptions
 from posttrain.models.backend import LoadedModel
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.config.rollout import RolloutConfig
-from posttrain.rl.rollout.load import rollout_engine
+from posttrain.rl.rollout.engines import rollout_engine
 from posttrain.rl.rollout.vllm import VllmRolloutEngine
 
 

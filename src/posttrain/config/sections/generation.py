@@ -1,10 +1,11 @@
 """How answers are generated, by predict and later by chat and evaluation."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from posttrain.config.sections.datasets import ColumnsConfig
+from posttrain.config.sections.engines import EngineName
 from posttrain.config.strict import StrictModel
 
 
@@ -36,7 +37,7 @@ class SamplingConfig(StrictModel):
 class GenerationConfig(SamplingConfig):
     """Sampling options; temperature 0 is greedy decoding."""
 
-    engine: Literal["hf", "vllm"] = "hf"
+    engine: EngineName = "hf"
     """What generates: transformers, or vLLM, which is several times as fast and takes longer to start."""
 
     n: int = Field(default=1, ge=1)

@@ -13,7 +13,7 @@ from posttrain.config.sections.training import TrainingConfig
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import VariableName
 from posttrain.rl.config.objective import Algorithm, ObjectiveConfig
-from posttrain.rl.config.rollout import RolloutConfig, require_temperature
+from posttrain.rl.config.rollout import RolloutConfig
 from posttrain.rl.presets import resolve_objective
 
 
@@ -155,18 +155,19 @@ class RLConfig(StrictModel):
     @classmethod
     def _engine_fits(cls, rollout: RolloutConfig, info: ValidationInfo) -> RolloutConfig:
         model, lora = info.data.get("model"), info.data.get("lora")
-        if rollout.engine == "vllm" and model is not None and model.quantization != "none":
+        if model is not None and model.quantization != "none" and not rollout.traits.is_quantised:
             raise ValueError(
-                "engine: vllm would sample from the base in full precision; set model.quantization: none, or engine: hf"
+                f"engine: {rollout.engine} would sample from the base in full precision; set model.quantization: none, "
+                "or engine: hf"
             )
-        if rollout.engine != "vllm" or rollout.sync != "adapter" or model is None or "lora" not in info.data:
+        if not rollout.traits.is_beside or rollout.sync != "adapter" or model is None or "lora" not in info.data:
             return rollout
         if lora is None and model.adapter is None:
             raise ValueError("sync: adapter, but there is no adapter: all weights are trained; give weights, or auto")
         if lora is not None and (lora.dora or lora.modules_to_save):
             raise ValueError(
-                "sync: adapter is not possible with lora.dora or lora.modules_to_save, which vLLM does not take; "
-                "give weights, or auto"
+                "sync: adapter is not possible with lora.dora or lora.modules_to_save, which "
+                f"{rollout.traits.title} does not take; give weights, or auto"
             )
         return rollout
 
@@ -186,8 +187,8 @@ class RLConfig(StrictModel):
     @classmethod
     def _temperature_fits(cls, evaluation: EvaluationConfig | None, info: ValidationInfo) -> EvaluationConfig | None:
         rollout: RolloutConfig | None = info.data.get("rollout")
-        if evaluation is not None and rollout is not None and rollout.engine == "vllm":
-            require_temperature(evaluation.temperature)
+        if evaluation is not None and rollout is not None:
+            rollout.traits.require_temperature(evaluation.temperature)
         return evaluation
 
     @field_validator("run")

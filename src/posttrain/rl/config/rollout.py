@@ -4,17 +4,11 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from posttrain.config.sections.engines import ENGINES, Correction, EngineName, EngineTraits
 from posttrain.config.sections.generation import SamplingConfig
 
-Correction = Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 # What changes a model's own probabilities, with the values that do not.
 _FILTERS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-
-
-def require_temperature(temperature: float) -> None:
-    """Raise ValueError where vLLM would not sample at `temperature`."""
-    if temperature > 2:
-        raise ValueError(f"temperature: {temperature:g} is more than vLLM takes; at most 2")
 
 
 class RolloutConfig(SamplingConfig):
@@ -32,7 +26,7 @@ class RolloutConfig(SamplingConfig):
     iterations: int = Field(default=1, ge=1)
     """How often what was generated is gone through, and so each completion is trained on."""
 
-    engine: Literal["hf", "vllm"] = "hf"
+    engine: EngineName = "hf"
     """What generates: the training model by transformers, which repeats exactly; or vLLM beside it, which is
     several times as fast (`pip install 'posttrain-toolkit[vllm]'`; the README says how on a CPU)."""
 
@@ -66,11 +60,14 @@ class RolloutConfig(SamplingConfig):
     """The limit of that ratio."""
 
     @property
+    def traits(self) -> EngineTraits:
+        """What the engine can do."""
+        return ENGINES[self.engine]
+
+    @property
     def correction(self) -> Correction:
         """`importance_correction`, with `auto` resolved."""
-        if self.importance_correction == "auto":
-            return "sequence_mask" if self.engine == "vllm" else "none"
-        return self.importance_correction
+        return self.traits.correction if self.importance_correction == "auto" else self.importance_correction
 
     @model_validator(mode="after")
     def _correction_compares_like_with_like(self) -> "RolloutConfig":
@@ -84,14 +81,10 @@ class RolloutConfig(SamplingConfig):
 
     @model_validator(mode="after")
     def _engine_takes_it(self) -> "RolloutConfig":
-        if self.engine == "vllm":
-            require_temperature(self.temperature)
-        return self
-
-    @model_validator(mode="after")
-    def _something_can_sleep(self) -> "RolloutConfig":
-        if self.sleep and self.engine != "vllm":
-            raise ValueError(f"sleep: true is for engine: vllm, and this is {self.engine}; leave it out")
+        self.traits.require_temperature(self.temperature)
+        if self.sleep and not self.traits.is_beside:
+            able = " or ".join(name for name, traits in ENGINES.items() if traits.is_beside)
+            raise ValueError(f"sleep: true is for engine: {able}, and this is {self.engine}; leave it out")
         return self
 
     @model_validator(mode="after")

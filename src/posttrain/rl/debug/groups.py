@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from posttrain.dataserver.schemas import Component, Sample
-from posttrain.rl.rollout.prompts import Prompt
-from posttrain.rl.rollout.rollout import Rollout
+from posttrain.rl.rollout.rollout import Prompt, Rollout
 
 
 @dataclass(frozen=True)

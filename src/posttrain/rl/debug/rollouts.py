@@ -9,17 +9,16 @@ from posttrain.conversation.encoder import conversation_encoder
 from posttrain.dataserver.schemas import Meta, Sample, Split
 from posttrain.errors import ConfigError
 from posttrain.inference.engine import GenerationRequest, derive_seed
-from posttrain.inference.hf import HfEngine
 from posttrain.inference.load import end_ids
 from posttrain.models.load import choose_backend
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.debug.groups import Group
 from posttrain.rl.debug.weights import DebugWeights
 from posttrain.rl.evaluation import sampling_of
-from posttrain.rl.rollout.engines import RolloutEngine, TrainingModelEngine
+from posttrain.rl.rollout.engines import RolloutEngine
 from posttrain.rl.rollout.grading import GradeSource, grade_all
-from posttrain.rl.rollout.prompts import Prompt, PromptSource, SampleSource
-from posttrain.rl.rollout.rollout import Rollout
+from posttrain.rl.rollout.hf import TrainingModelEngine
+from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, SampleSource
 from posttrain.rl.schedule import RolloutSchedule
 
 # So many prompts, from all over the curriculum, tell how long prompts are.
@@ -88,7 +87,7 @@ def held_out_prompts(source: PromptSource, meta: Meta, iteration: int, count: in
 
 
 def debug_engine(weights: DebugWeights, config: RLConfig) -> TrainingModelEngine:
-    """The weights behind the engine that training has without vLLM, in the precision that it computes in.
+    """The weights behind the training model's own engine, in the precision that it computes in.
 
     Raises:
         ModelError: the model or adapter cannot be loaded, or cannot end a turn.
@@ -96,8 +95,7 @@ def debug_engine(weights: DebugWeights, config: RLConfig) -> TrainingModelEngine
     chatml = config.chat.template == "chatml"
     loaded = choose_backend(weights.model).load_for_inference(weights.model, weights.adapter, chatml=chatml)
     ends = end_ids(loaded, conversation_encoder(config.chat, loaded.tokenizer))
-    engine = HfEngine(loaded.model, loaded.tokenizer, ends, config.rollout.batch_size)
-    return TrainingModelEngine(loaded.model, engine, loaded.compute_dtype)
+    return TrainingModelEngine(loaded, ends, config.rollout.batch_size)
 
 
 def sampled(

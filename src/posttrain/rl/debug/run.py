@@ -15,7 +15,7 @@ from posttrain.rl.debug.groups import Group, summarise
 from posttrain.rl.debug.markers import marker_faults
 from posttrain.rl.debug.report import show_findings, show_groups, show_summary
 from posttrain.rl.debug.weights import choose_weights
-from posttrain.rl.rollout.prompts import PromptSource
+from posttrain.rl.rollout.rollout import PromptSource
 from posttrain.rl.schedule import RolloutSchedule
 
 

@@ -12,8 +12,7 @@ from posttrain.errors import ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Sampling, derive_seed
 from posttrain.rl.rollout.engines import RolloutEngine
 from posttrain.rl.rollout.grading import TrainingGrades
-from posttrain.rl.rollout.prompts import Prompt, PromptSource
-from posttrain.rl.rollout.rollout import Rollout
+from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout
 from posttrain.rl.schedule import RolloutSchedule
 from posttrain.train.memory_advice import Phase
 from posttrain.train.out_of_memory import during
@@ -58,8 +57,7 @@ class Collector:
         """
         step = self.schedule.iteration_of(generation)
         began = time.perf_counter()
-        with during(Phase.ENGINE, f"while vLLM got the weights after optimizer step {step}"):
-            self.engine.update(step)
+        self.engine.update(step)
         self.timer.add("sync", began)
         prompts = self._asked(generation)
         began = time.perf_counter()

@@ -1,13 +1,14 @@
 """What completes prompts during training: an engine of `posttrain.inference` that follows the weights."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
 
-import torch
-
+from posttrain.config.sections.engines import EngineName
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
-from posttrain.inference.hf import HfEngine
+from posttrain.models.backend import LoadedModel
+from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.rollout import hf, vllm
 
 
 class RolloutEngine(Protocol):
@@ -26,31 +27,22 @@ class RolloutEngine(Protocol):
         ...
 
 
-class TrainingModelEngine:
-    """Generates with the training model itself, which so is up to date by nature."""
+_STARTS: dict[EngineName, Callable[[RLConfig, LoadedModel, frozenset[int], Path], RolloutEngine]] = {
+    "hf": hf.start,
+    "vllm": vllm.start,
+}
 
-    def __init__(self, model: Any, engine: HfEngine, compute_dtype: torch.dtype) -> None:
-        self._model = model
-        self._engine = engine
-        self._dtype = compute_dtype
 
-    def update(self, step: int) -> None:
-        """Nothing is to be done."""
+def rollout_engine(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> RolloutEngine:
+    """The engine that `rollout.engine` names, for the model that is trained in the run directory `run`.
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
-        """All completions, with dropout off and in the precision that the model is trained in."""
-        was_training = self._model.training
-        self._model.eval()
-        try:
-            with self._precision():
-                return dict(self._engine.generate(requests, sampling))
-        finally:
-            self._model.train(was_training)
+    Where several processes train together, they must have found each other before: vLLM would make a group of its own.
 
-    def close(self) -> None:
-        """Let go of the model, which is the trainer's."""
-        self._engine.close()
+    Args:
+        end_ids: tokens that end a completion.
 
-    def _precision(self) -> AbstractContextManager[Any]:
-        device = next(self._model.parameters()).device.type
-        return torch.autocast(device, dtype=self._dtype, enabled=self._dtype is not torch.float32)
+    Raises:
+        ConfigError: it is not installed, cannot take the adapter alone, or the processes are on several machines.
+        ModelError: it cannot load the model, or the model cannot hold a prompt and its completion.
+    """
+    return _STARTS[config.rollout.engine](config, loaded, end_ids, run)
