@@ -12,9 +12,9 @@ import yaml
 from posttrain.config.load import load_config
 from posttrain.errors import ConfigError
 from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.objective import check_user_functions
 from posttrain.rl.presets import PRESETS, resolve_objective
 from posttrain.rl.schedule import RolloutSchedule
-from posttrain.rl.user_functions import check_user_functions
 from running import BIN
 from test_dataserver_docs import blocks
 

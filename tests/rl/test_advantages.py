@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.rl.advantages import Baseline, Scale, advantages
+from posttrain.rl.advantages import advantages
+from posttrain.rl.presets import Baseline, Scale
 
 NAN = math.nan
 # The first group's mean is 1/2; its sample deviation √(((1/2)² · 2 + 0 + 0) / 3) = √(1/6). The second's are all equal.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.rl.batch_plan import BatchPlan, plan_batch
+from posttrain.rl.generation import BatchPlan, plan_batch
 
 
 class Step(NamedTuple):

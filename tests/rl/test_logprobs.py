@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from trl.trainer.utils import selective_log_softmax_and_entropy
 
 from posttrain.models.kernels.compiled_layers import compile_layers
-from posttrain.rl.logprobs import CompletionBatch, CompletionScorer
+from posttrain.rl.generation import CompletionBatch, CompletionScorer
 from posttrain.rl.rollout.rollout import Rollout
 from rl.written_rollouts import a_prompt, a_rollout
 

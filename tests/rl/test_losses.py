@@ -5,12 +5,9 @@ import math
 import pytest
 import torch
 
+from posttrain.config.sections.engines import Correction
 from posttrain.rl.losses import (
-    Aggregation,
     Clipping,
-    Correction,
-    Estimator,
-    Level,
     LossInputs,
     StepTotals,
     cispo_loss,
@@ -21,6 +18,7 @@ from posttrain.rl.losses import (
     kl_divergence,
     token_weights,
 )
+from posttrain.rl.presets import Aggregation, Estimator, Level
 
 # Two completions; the second one is a token shorter, and something stands there.
 MASK = torch.tensor([[True, True, True], [True, True, False]])

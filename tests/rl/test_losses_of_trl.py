@@ -11,10 +11,9 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from posttrain.rl.config.objective import Algorithm, ObjectiveConfig
 from posttrain.rl.losses import LossInputs, StepTotals, correction_factors, entropy_threshold, token_weights
 from posttrain.rl.objective import Means, PolicyObjective
-from posttrain.rl.presets import PRESETS, Objective, resolve_objective
+from posttrain.rl.presets import PRESETS, Algorithm, Objective, ObjectiveConfig, resolve_objective
 
 ROWS, TOKENS, LONGEST = 8, 6, 10
 LOSS_TYPES = {

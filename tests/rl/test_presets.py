@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.rl.config.objective import Algorithm, ObjectiveConfig
-from posttrain.rl.presets import PRESETS, Objective, resolve_objective
+from posttrain.rl.presets import PRESETS, Algorithm, Objective, ObjectiveConfig, resolve_objective
 
 # What differs from GRPO without a divergence.
 WANTED: dict[Algorithm, dict[str, Any]] = {

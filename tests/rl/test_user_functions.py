@@ -9,13 +9,11 @@ import torch
 
 from posttrain.config.load import load_config
 from posttrain.errors import ConfigError, RunError, ToolkitError
-from posttrain.rl.config.objective import UserFunction
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.losses import LossInputs
-from posttrain.rl.objective import Means, PolicyObjective
+from posttrain.rl.objective import Means, PolicyObjective, UserTensors, check_user_functions, digests
 from posttrain.rl.plan import show_plan
-from posttrain.rl.presets import Objective, resolve_objective
-from posttrain.rl.user_functions import UserTensors, check_user_functions, digests
+from posttrain.rl.presets import Objective, UserFunction, resolve_objective
 from rl.rl_recipes import WrittenServer, train_written
 from rl.rl_runs import WriteRun, folder_of, train_here, training_rows
 from running import metrics

@@ -34,6 +34,6 @@ def rl_debug(
         settings = load_config(config, RLConfig, set_ or ())
         name = choose_run_name(run_name, settings.run, config)
         require_extra("train", "toolkit-rl-debug")
-        from posttrain.rl.debug.run import DebugRequest, show_rollouts
+        from posttrain.rl.debug.look import DebugRequest, show_rollouts
 
         show_rollouts(settings, name, DebugRequest(prompts, samples, iteration, weights, held_out))

@@ -14,8 +14,7 @@ from posttrain.dpo.train import run_identity as dpo_identity
 from posttrain.inspect.folders import KeptRun
 from posttrain.models.load import choose_backend
 from posttrain.rl.config.rl import RLConfig
-from posttrain.rl.prompt_order import prompt_hash_after
-from posttrain.rl.schedule import RolloutSchedule
+from posttrain.rl.schedule import RolloutSchedule, prompt_hash_after
 from posttrain.rl.train import run_identity as rl_identity
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import prepare_data

@@ -4,12 +4,9 @@ A pure function from rewards to advantages. Rewards come as [groups, G], one row
 where a completion has no reward: it is no part of a mean or a deviation, and its advantage is 0.
 """
 
-from typing import Literal
-
 import torch
 
-Baseline = Literal["group", "leave_one_out", "batch", "none"]
-Scale = Literal["group", "batch", "none"]
+from posttrain.rl.presets import Baseline, Scale
 
 _NO_DIVISION_BY_ZERO = 1e-4
 """Added to each standard deviation, as TRL does."""

@@ -1,17 +1,65 @@
-"""A generation as it is trained: its rollouts with their advantages, cut into the micro-batches of each step."""
+"""A generation as it is trained: its rollouts' advantages, the micro-batches of each step, and their log-probabilities.
+
+Which completions of a step each rank trains is a pure function of their lengths, so all ranks plan the same. In 16 bits
+the shape of a batch decides the last digits, so what is compared (new against old policy, policy against reference,
+model against engine) is computed from the same rows, padded alike.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
-from posttrain.rl.batch_plan import BatchPlan, plan_batch
-from posttrain.rl.logprobs import CompletionBatch
+from posttrain.conversation.masks import IGNORED_LABEL
+from posttrain.models.kernels.compiled_layers import is_compiled
+from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.kernels.shared_prompts import SharedPrompts
 from posttrain.rl.losses import StepTotals, token_weights
 from posttrain.rl.objective import PolicyObjective
 from posttrain.rl.rollout.rollout import Rollout
 from posttrain.rl.schedule import RolloutSchedule
+
+
+@dataclass(frozen=True)
+class CompletionBatch:
+    """Completions with their prompts, as a model is given them.
+
+    Attributes:
+        input_ids: prompt and completion of each row, padded on the right, shape [rows, longest − 1].
+        labels: the completion's tokens at the places that predict them, -100 elsewhere, of the same shape.
+        present: where a completion has a token, bool [rows, tokens].
+        temperatures: that each row was sampled at, shape [rows]; None where all are 1.
+    """
+
+    input_ids: torch.Tensor
+    labels: torch.Tensor
+    present: torch.Tensor
+    temperatures: torch.Tensor | None
+
+    @classmethod
+    def of(cls, rollouts: Sequence[Rollout], pad_id: int, device: torch.device) -> "CompletionBatch":
+        """The rows of some rollouts. One without tokens, whose prompt is too long, stands there as a single token."""
+        completions = [torch.from_numpy(each.ids) if each.tokens else torch.tensor([pad_id]) for each in rollouts]
+        prompts = [torch.tensor(each.prompt.ids if each.tokens else each.prompt.ids[-1:]) for each in rollouts]
+        pairs = list(zip(prompts, completions, strict=True))
+        ids = pad_sequence([torch.cat(pair) for pair in pairs], batch_first=True, padding_value=pad_id)
+        ignored = [torch.full_like(prompt, IGNORED_LABEL) for prompt in prompts]
+        labels = pad_sequence(
+            [torch.cat(pair) for pair in zip(ignored, completions, strict=True)],
+            batch_first=True,
+            padding_value=IGNORED_LABEL,
+        )
+        present = pad_sequence([torch.ones(len(each), dtype=torch.bool) for each in completions], batch_first=True)
+        temperatures = np.array([each.temperature for each in rollouts], dtype=np.float32)
+        return cls(
+            ids[:, :-1].to(device),
+            labels[:, 1:].to(device),
+            present.to(device),
+            None if (temperatures == 1).all() else torch.from_numpy(temperatures).to(device),
+        )
 
 
 @dataclass
@@ -65,6 +113,73 @@ class Generation:
 
 
 @dataclass(frozen=True)
+class BatchPlan:
+    """An optimizer step, cut up.
+
+    Attributes:
+        micro_batches: of each rank, the completions of each of its micro-batches, by their numbers in the step; all
+            have as many. What has nothing to be trained comes last.
+        passes: how many of each rank's micro-batches have to be computed, on the rank that has to compute the most; at
+            least 1.
+    """
+
+    micro_batches: tuple[tuple[tuple[int, ...], ...], ...]
+    passes: int
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """Completions of one prompt that go to one rank."""
+
+    rows: tuple[int, ...]
+    tokens: int
+    is_trained: bool
+
+
+def plan_batch(
+    tokens: Sequence[int], trained: Sequence[bool], group: int, micro_batch_size: int, ranks: int
+) -> BatchPlan:
+    """The plan of a step.
+
+    Args:
+        tokens: of each completion with its prompt, those of one prompt next to each other.
+        trained: whether there is anything to be learnt from it.
+        group: completions of each prompt.
+        micro_batch_size: completions that go through the model at once; it divides those of a rank.
+    """
+    per_rank = len(tokens) // ranks
+    size = next(size for size in range(group, 0, -1) if group % size == 0 and per_rank % size == 0)
+    units = [_unit(range(start, start + size), tokens, trained) for start in range(0, len(tokens), size)]
+    shares: list[list[_Unit]] = [[] for _ in range(ranks)]
+    for unit in sorted(units, key=_heaviest_first):
+        free = [share for share in shares if len(share) * size < per_rank]
+        min(free, key=lambda share: sum(each.tokens for each in share if each.is_trained)).append(unit)
+    cut = [_micro_batches(share, micro_batch_size) for share in shares]
+    computed = [[any(trained[row] for row in rows) for rows in of_rank] for of_rank in cut]
+    ordered = tuple(tuple(_true_first(*pair)) for pair in zip(cut, computed, strict=True))
+    return BatchPlan(ordered, max(1, *map(sum, computed)))
+
+
+def _unit(rows: range, tokens: Sequence[int], trained: Sequence[bool]) -> _Unit:
+    return _Unit(tuple(rows), sum(tokens[row] for row in rows), any(trained[row] for row in rows))
+
+
+def _heaviest_first(unit: _Unit) -> tuple[bool, int, int]:
+    """Longest first: what does not fit into memory fails at once, and the last ones even the shares out."""
+    return not unit.is_trained, -unit.tokens, unit.rows[0]
+
+
+def _micro_batches(share: Sequence[_Unit], size: int) -> list[tuple[int, ...]]:
+    rows = [row for unit in share for row in unit.rows]
+    return [tuple(rows[start : start + size]) for start in range(0, len(rows), size)]
+
+
+def _true_first(items: Sequence[tuple[int, ...]], truths: Sequence[bool]) -> list[tuple[int, ...]]:
+    """The items in their order, but for those that are false, which come last."""
+    return [item for wanted in (True, False) for item, truth in zip(items, truths, strict=True) if truth is wanted]
+
+
+@dataclass(frozen=True)
 class Cutter:
     """Cuts generations into micro-batches.
 
@@ -106,11 +221,8 @@ class Cutter:
         totals = StepTotals(len(rollouts), sum(counted), sum(map(len, plan.micro_batches)), self.longest)
         return [
             self._micro_batch(rows, rollouts, advantages, has_loss, totals, sum(counted[row] for row in rows))
-            for rows in self._mine(plan)
+            for rows in plan.micro_batches[self.rank][: plan.passes]
         ]
-
-    def _mine(self, plan: BatchPlan) -> Sequence[Sequence[int]]:
-        return plan.micro_batches[self.rank][: plan.passes]
 
     def _micro_batch(
         self,
@@ -151,3 +263,34 @@ def _padded(rows: Sequence[np.ndarray], shape: tuple[int, ...], dtype: type) -> 
     for number, row in enumerate(rows):
         padded[number, : len(row)] = row
     return torch.from_numpy(padded)
+
+
+class CompletionScorer:
+    """Computes log p of each completion token, and the entropy at its place, by one model."""
+
+    def __init__(self, model: Any, rows_at_once: int) -> None:
+        """`model`: the bare one; its attention becomes one that can share prompts, where that is possible.
+
+        `rows_at_once`: how many rows a pass has as a rule.
+        """
+        self._prompts = SharedPrompts(LabelledHead(model), model)
+        self._is_compiled = is_compiled(model)
+        self._rows = rows_at_once
+
+    def __call__(self, model: Any, batch: CompletionBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities with gradient, and entropies without, in nats; shape [rows, tokens], 0 where none is.
+
+        Args:
+            model: the one that this was made for, or what wraps it.
+        """
+        ids, labels = batch.input_ids, batch.labels
+        temperatures = batch.temperatures
+        if temperatures is not None:
+            temperatures = temperatures.repeat_interleave(batch.present.sum(dim=1))
+        if self._is_compiled and len(ids) == 1 < self._rows:
+            # One row would be another program: a row without labels makes it two.
+            ids, labels = ids.expand(2, -1), torch.cat([labels, torch.full_like(labels, IGNORED_LABEL)])
+        logprobs, entropies = self._prompts.scores(model, ids, labels, temperatures=temperatures, entropies=True)
+        assert entropies is not None
+        nothing = torch.zeros(batch.present.shape, dtype=torch.float32, device=ids.device)
+        return nothing.masked_scatter(batch.present, logprobs), nothing.masked_scatter(batch.present, entropies)

@@ -7,15 +7,12 @@ of its tokens. All log-probabilities are in nats, at the sampling temperature. T
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 
-Level = Literal["token", "sequence", "sequence_sum"]
-Estimator = Literal["k2", "k3", "k3_corrected"]
-Aggregation = Literal["completion_mean", "completion_sum", "step_tokens", "micro_batch_tokens", "constant"]
-Correction = Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+from posttrain.config.sections.engines import Correction
+from posttrain.rl.presets import Aggregation, Estimator, Level
 
 
 @dataclass(frozen=True)

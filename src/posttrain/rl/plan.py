@@ -3,17 +3,18 @@
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from rich import box
+from rich.table import Table
+
 from posttrain.base.console import console
 from posttrain.base.extras import require_extra
 from posttrain.base.processes import process_count
-from posttrain.dataserver.schemas import DatasetMeta, Meta
+from posttrain.dataserver.schemas import DatasetMeta, Meta, StageMeta
 from posttrain.errors import ConfigError, ModelError
 from posttrain.models.location import locate_model
 from posttrain.rl.config.rl import DataserverSection, RLConfig
-from posttrain.rl.curriculum import held_out_count, require_fit
-from posttrain.rl.plan_tables import generation_table, objective_table, stage_table
 from posttrain.rl.presets import PRESETS, resolve_objective
-from posttrain.rl.schedule import RolloutSchedule
+from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.runs.finish import finished_result
 from posttrain.train.plan import show_estimate
@@ -43,7 +44,7 @@ def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: b
     run = RunDirectory(config.run.output_dir / name)
     preset = PRESETS[config.algorithm]
     if find_spec("torch") is not None:
-        from posttrain.rl.user_functions import check_user_functions
+        from posttrain.rl.objective import check_user_functions
 
         check_user_functions(resolve_objective(config.algorithm, config.objective))
     console.print(f"algorithm       {config.algorithm}, {preset.paper}{f': {preset.note}' if preset.note else ''}")
@@ -218,3 +219,72 @@ def _trained(config: RLConfig) -> str:
     if config.lora is None:
         return "all weights trained"
     return f"LoRA r={config.lora.r} on {config.lora.target_modules}"
+
+
+_SHOWN_GENERATIONS = 4
+
+
+def objective_table(config: RLConfig) -> Table:
+    """Every field of the objective, and where the config replaces the preset's value."""
+    table = _table("Objective", "field", "value", "", right=())
+    preset = vars(PRESETS[config.algorithm].objective)
+    given = {name for name, value in config.objective.model_dump().items() if value is not None}
+    for name, value in vars(resolve_objective(config.algorithm, config.objective)).items():
+        origin = ""
+        if name in given:
+            origin = f"set in objective; {config.algorithm} has {_worded(preset[name])}"
+        elif value != preset[name]:
+            origin = f"goes with epsilon; {config.algorithm} has {_worded(preset[name])}"
+        table.add_row(name, _worded(value), origin)
+    return table
+
+
+def generation_table(schedule: RolloutSchedule) -> Table:
+    """The first generations: when each is made, and the steps that it serves."""
+    columns = ("generation", "made at step", "serves steps", "asks iteration")
+    table = _table("The first generations", *columns, right=columns)
+    for generation in range(_SHOWN_GENERATIONS):
+        iteration = schedule.iteration_of(generation)
+        served = _span(iteration + 1, iteration + schedule.iteration_stride)
+        table.add_row(str(generation + 1), str(iteration + 1), served, str(iteration))
+    return table
+
+
+def stage_table(meta: Meta, max_steps: int) -> Table:
+    """The dataserver's curriculum: each stage's steps, and the share and the reward of each data set in it."""
+    table = _table("Curriculum", "stage", "steps", "data set", "share", "reward", right=("steps", "share"))
+    for stage in meta.stages:
+        steps = _span(stage.from_iteration + 1, stage.until_iteration)
+        mixed = [(name, share) for name, share in stage.mix.items() if share]
+        for first, (dataset, share) in enumerate(mixed):
+            head = ("", "") if first else (stage.name, steps)
+            table.add_row(*head, dataset, f"{share:.1%}", _formula(stage, dataset))
+    if max_steps < meta.total_iterations:
+        table.caption = f"training.max_steps stops at step {max_steps}"
+    elif max_steps > meta.total_iterations:
+        table.caption = f"training.max_steps goes on with the last stage's mix until step {max_steps}"
+    return table
+
+
+def _table(title: str, *columns: str, right: tuple[str, ...]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left")
+    return table
+
+
+def _worded(value: object) -> str:
+    """A value as a config has it."""
+    words = {None: "null", True: "true", False: "false"}
+    return words[value] if value is None or isinstance(value, bool) else str(value)
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}–{last}"
+
+
+def _formula(stage: StageMeta, dataset: str) -> str:
+    """The reward as a sum of weighted scores, times its gates."""
+    terms = " + ".join(f"{weight:.3g} {name}" for name, weight in stage.graders[dataset].items())
+    gates = "".join(f" × {name}" for name in stage.gates[dataset])
+    return f"({terms}){gates}" if gates else terms

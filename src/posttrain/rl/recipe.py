@@ -11,16 +11,14 @@ from posttrain.base.text import first_of
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel, start_of_training, without_dropout
 from posttrain.rl.config.rl import RLConfig
-from posttrain.rl.evaluation import Evaluator
-from posttrain.rl.generation import Cutter, Generation, MicroBatch
-from posttrain.rl.logprobs import CompletionScorer
+from posttrain.rl.generation import CompletionScorer, Cutter, Generation, MicroBatch
 from posttrain.rl.losses import LossInputs, entropy_threshold
-from posttrain.rl.metrics import generation_metrics, step_facts
 from posttrain.rl.objective import Means, PolicyObjective
 from posttrain.rl.presets import resolve_objective
-from posttrain.rl.prompt_order import prompt_hash_after
+from posttrain.rl.report import Transcript, generation_metrics, step_facts
 from posttrain.rl.rollout.collector import Collector
-from posttrain.rl.transcript import Transcript
+from posttrain.rl.rollout.evaluation import Evaluator
+from posttrain.rl.schedule import prompt_hash_after
 from posttrain.runs.resume import RunCounters
 from posttrain.train.parallel import gathered
 from posttrain.train.recipe import Measure, StepResult

@@ -1,27 +1,129 @@
-"""The end of a run: the model at its root, pictures, and what training changed."""
+"""What a run tells: the numbers and completions of each generation, and at its end what training changed."""
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import torch
 from rich import box
 from rich.table import Table
 
 from posttrain.base.console import console
+from posttrain.base.intervals import mean_interval
+from posttrain.base.processes import is_main_process
+from posttrain.dataserver.schemas import Meta
 from posttrain.rl.config.rl import RLConfig
-from posttrain.rl.evaluation import EVALUATIONS, Difference, evaluation_file, paired_difference
+from posttrain.rl.generation import Generation
+from posttrain.rl.rollout.evaluation import EVALUATIONS, evaluation_file
+from posttrain.rl.rollout.rollout import Rollout, rollout_means
+from posttrain.rl.schedule import stage_name
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.finish import finish_run
 
+# How often completions are shown: so many times in a run.
+_SHOWINGS = 10
+_SHOWN_AT_ONCE = 4
+_SHOWN_CHARACTERS = 160
 _FEW = 30  # prompts, below which chance decides much of a difference
+_PICTURES = {
+    "reward": ("mean reward", {"training": "reward", "held out": "eval_reward"}),
+    "length": ("completion length (tokens)", {"mean": "completion_tokens", "held out": "eval_tokens"}),
+    "kl": ("KL divergence from the start (nats)", {"training": "kl"}),
+    "entropy": ("entropy (nats per token)", {"training": "entropy"}),
+    "zero_variance": ("share of groups whose rewards are all equal", {"training": "zero_variance_share"}),
+}
+
+
+def generation_metrics(generation: Generation) -> dict[str, float | None]:
+    """What metrics.jsonl says of a generation; null where no completion has a reward."""
+    rewards, rollouts = generation.rewards, generation.rollouts
+    there = rewards[~rewards.isnan()]
+    made = [each for each in rollouts if each.tokens]
+    return {
+        "reward": float(there.mean()) if len(there) else None,
+        "reward_std": float(there.std()) if len(there) > 1 else None,
+        "zero_variance_share": zero_variance_share(rewards),
+        "completion_tokens": fmean(each.tokens for each in made) if made else 0.0,
+        "longest_completion": float(max((each.tokens for each in made), default=0)),
+        "trained_share": fmean(generation.trained),
+        **rollout_means(rollouts),
+    }
+
+
+def zero_variance_share(rewards: torch.Tensor) -> float:
+    """The share of prompts whose completions have all earned the same, of those of which two or more have a reward.
+
+    `rewards` are NaN where there is none, shape [groups, G].
+    """
+    highest = rewards.nan_to_num(nan=-math.inf).amax(dim=1)
+    lowest = rewards.nan_to_num(nan=math.inf).amin(dim=1)
+    comparable = (~rewards.isnan()).sum(dim=1) > 1
+    if not comparable.any():
+        return 0.0
+    return float(torch.isclose(highest, lowest, atol=1e-8)[comparable].double().mean())
+
+
+def step_facts(row: Mapping[str, Any]) -> str:
+    """The few numbers of a step that a person watches."""
+    parts = [f"loss {row['loss']:.4f}"]
+    if row.get("reward") is not None:
+        parts.append(f"reward {row['reward']:.3f}±{row['reward_std'] or 0:.3f}")
+        parts.append(f"alike {row['zero_variance_share']:.0%}")
+        parts.append(f"{row['completion_tokens']:.0f} tokens")
+    if row.get("kl") is not None:
+        parts.append(f"kl {row['kl']:.4f}")
+    return "  ".join([*parts, f"{row['seconds']['all']:.1f} s"])
+
+
+class Transcript:
+    """The completions that a run keeps and shows, step by step."""
+
+    def __init__(self, file: Path, meta: Meta, max_steps: int) -> None:
+        self._file, self._meta = file, meta
+        self._every = max(1, max_steps // _SHOWINGS)
+
+    def stage_of(self, iteration: int) -> str:
+        """The stage of the dataserver's curriculum that an iteration is in."""
+        return stage_name(self._meta, iteration)
+
+    def add(self, step: int, rollouts: Sequence[Rollout]) -> None:
+        """Keep the completions of the first prompt of a step, counted from 1, and now and then show some of them."""
+        if not is_main_process() or not rollouts:
+            return
+        asked = rollouts[0].prompt
+        group = [each for each in rollouts if each.prompt.sample_id == asked.sample_id]
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a", encoding="utf-8", errors="replace") as file:
+            for each in group:
+                file.write(json.dumps({"step": step, **each.as_dict()}, ensure_ascii=False) + "\n")
+        if (step - 1) % self._every == 0:
+            best_first = sorted(group, key=lambda each: -(each.reward or -1))
+            lines = [_shown(each) for each in best_first[:_SHOWN_AT_ONCE]]
+            console.print("\n".join([f"step {step} asked: {_on_one_line(asked.text)}", *lines]))
+
+
+def _shown(graded: Rollout) -> str:
+    reward = "none" if graded.reward is None else f"{graded.reward:.2f}"
+    return f"  {reward:>5}  {_on_one_line(graded.text)}"
+
+
+def _on_one_line(text: str) -> str:
+    """The start of a text, safe to print: what a model writes may hold control characters."""
+    line = "".join(letter if letter.isprintable() else "␣" for letter in text.replace("\n", " ⏎ "))
+    return line if len(line) <= _SHOWN_CHARACTERS else line[: _SHOWN_CHARACTERS - 1] + "…"
 
 
 def finish(run: RunDirectory, config: RLConfig, max_steps: int) -> dict[str, Any]:
     """Export the last or the best checkpoint, draw the plots, print the table, and write and return `result.json`."""
-    from posttrain.rl.plots import PICTURES  # heavy: matplotlib
+    from posttrain.runs.plots import Picture  # heavy: matplotlib
 
-    results = partial(reward_results, run)
-    result = finish_run(run, config.run.export, max_steps, pictures=PICTURES, results=results)
+    pictures = {name: Picture(*picture) for name, picture in _PICTURES.items()}
+    result = finish_run(run, config.run.export, max_steps, pictures=pictures, results=partial(reward_results, run))
     if result["held_out"]:
         console.print(change_table(result["held_out"]), soft_wrap=False)
     console.print(
@@ -40,6 +142,18 @@ def reward_results(run: RunDirectory, rows: list[dict[str, Any]], counters: Mapp
         "reward": next((row["reward"] for row in reversed(rows) if row.get("reward") is not None), None),
         "held_out": {name: vars(change) for name, change in reward_changes(run, rows).items()},
     }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference between two evaluations of the same prompts, with its 95 % interval from `low` to `high`."""
+
+    before: float
+    after: float
+    mean: float
+    low: float
+    high: float
+    prompts: int
 
 
 def reward_changes(run: RunDirectory, rows: list[dict[str, Any]]) -> dict[str, Difference]:
@@ -72,3 +186,36 @@ def change_table(changes: dict[str, dict[str, float]]) -> Table:
         difference = f"{change['mean']:+.3f}  ({change['low']:+.3f} to {change['high']:+.3f})"
         table.add_row(name, f"{change['before']:.3f}", f"{change['after']:.3f}", difference)
     return table
+
+
+def paired_difference(before: Path, after: Path, key: str = "reward") -> Difference | None:
+    """How much the mean reward (or the score of the grader `key`) rose; None where no prompt was judged in both.
+
+    The difference of each prompt's own means is what varies, so that hard and easy prompts do not blur it.
+    """
+    one, other = _by_prompt(before, key), _by_prompt(after, key)
+    common = [name for name in one if name in other]
+    if not common:
+        return None
+    rises = [other[name] - one[name] for name in common]
+    low, high = mean_interval(rises)
+    return Difference(
+        before=fmean(one[name] for name in common),
+        after=fmean(other[name] for name in common),
+        mean=fmean(rises),
+        low=low,
+        high=high,
+        prompts=len(common),
+    )
+
+
+def _by_prompt(path: Path, key: str) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for line in path.read_bytes().split(b"\n"):
+        if not line:
+            continue
+        row = json.loads(line)
+        value = row["reward"] if key == "reward" else row["scores"].get(key)
+        if value is not None:
+            values.setdefault(row["sample_id"], []).append(value)
+    return {name: fmean(found) for name, found in values.items()}

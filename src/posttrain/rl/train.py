@@ -13,11 +13,9 @@ from posttrain.models.backend import LoadedModel
 from posttrain.models.load import choose_backend
 from posttrain.rl.client.connection import Connection, connected, write_record
 from posttrain.rl.config.rl import RLConfig
-from posttrain.rl.curriculum import held_out_count, require_fit
+from posttrain.rl.objective import check_user_functions, digests
 from posttrain.rl.presets import resolve_objective
-from posttrain.rl.schedule import RolloutSchedule
-from posttrain.rl.transcript import Transcript
-from posttrain.rl.user_functions import check_user_functions, digests
+from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.rl.watchdogs import rl_watchdogs
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.failures import run_context
@@ -127,10 +125,11 @@ def open_recipe(
 ) -> "Iterator[RLRecipe]":
     """The recipe of a run with the engine that completes its prompts, which ends with the block."""
     from posttrain.inference.load import end_ids
-    from posttrain.rl.evaluation import EVALUATIONS, Evaluator, sampling_of
     from posttrain.rl.recipe import RLRecipe
+    from posttrain.rl.report import Transcript
     from posttrain.rl.rollout.collector import Collector, Timer
-    from posttrain.rl.rollout.engines import rollout_engine
+    from posttrain.rl.rollout.engines import rollout_engine, sampling_of
+    from posttrain.rl.rollout.evaluation import EVALUATIONS, Evaluator
     from posttrain.rl.rollout.grading import TrainingGrades
     from posttrain.rl.rollout.rollout import PromptSource
 
@@ -196,7 +195,7 @@ def find_resume_point(
 
 def _prepare(run: RunDirectory, connection: Connection, point: ResumePoint) -> None:
     """Make what RL keeps in the run directory as it was at `point`."""
-    from posttrain.rl.evaluation import EVALUATIONS, discard_evaluations
+    from posttrain.rl.rollout.evaluation import EVALUATIONS, discard_evaluations
 
     if point.checkpoint is not None:
         keep_until(run.path / "completions.jsonl", point.counters.step)

@@ -27,6 +27,8 @@ _LOSS_LEAST = 1.0
 _LOSS_WINDOW = 20
 _LOSS_FEWEST = 10
 
+NEVER_ENDS = "a model that never ends its turn has to learn that by SFT first"
+
 
 def rl_watchdogs(config: RLConfig) -> list[Watchdog]:
     """Those of a run of reinforcement learning."""
@@ -88,14 +90,7 @@ class EqualRewards:
         self._in_a_row = self._in_a_row + 1 if share == 1 else 0
         if self._in_a_row < _EQUAL_IN_A_ROW:
             return None
-        reward = row.get("reward")
-        if reward == 0:
-            why = "all are 0: the task is too hard or a format is never met, so begin with easier prompts, or with SFT"
-        elif reward == 1:
-            why = "all are 1: the task is solved, so stop here, or take harder prompts"
-        else:
-            why = "take prompts that are solved now and then, graders that tell good from better, or a higher "
-            why += "rollout.temperature if the completions are alike"
+        why = why_equal(row.get("reward"))
         return f"the rewards of every prompt were all equal {self._in_a_row} times running, and {why}"
 
 
@@ -118,7 +113,7 @@ class AllTruncated:
             return None
         return (
             f"every completion was cut at {self._limit} tokens {self._in_a_row} times running: raise "
-            "rollout.max_new_tokens; a model that never ends its turn has to learn that by SFT first"
+            f"rollout.max_new_tokens; {NEVER_ENDS}"
         )
 
 
@@ -172,6 +167,18 @@ class PolicyLossSpike:
             f"the loss is {row['loss']:.4g}, and was within ±{largest:.4g} in the steps before, so some ratio of new "
             "to old policy has run away: lower training.learning_rate or rollout.iterations, or set objective.delta"
         )
+
+
+def why_equal(reward: float | None) -> str:
+    """What it means that rewards are all equal, and what to do; `reward`: which they are, or their mean."""
+    if reward == 0:
+        return "all are 0: the task is too hard or a format is never met, so begin with easier prompts, or with SFT"
+    if reward == 1:
+        return "all are 1: the task is solved, so stop here, or take harder prompts"
+    return (
+        "take prompts that are solved now and then, graders that tell good from better, or a higher "
+        "rollout.temperature if the completions are alike"
+    )
 
 
 def _had_advantage(row: Row) -> bool:

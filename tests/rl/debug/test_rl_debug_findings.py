@@ -11,8 +11,8 @@ import yaml
 from dataserver.serving import Server, serving
 from posttrain.config.load import load_config
 from posttrain.rl.config.rl import RLConfig
-from posttrain.rl.debug.findings import one_line
-from posttrain.rl.debug.run import DebugRequest, Look, look_at_rollouts
+from posttrain.rl.debug.look import DebugRequest, Look, look_at_rollouts
+from posttrain.rl.debug.report import one_line
 from rl.rl_runs import WriteRun, write_run
 
 GRADERS = """
@@ -89,7 +89,7 @@ def look(a_run: WriteRun, server: Server) -> Callable[..., Look]:
 Looking = Callable[..., Look]
 
 NOTHING_TO_LEARN = "the rewards of every prompt are all equal, so there is nothing to learn: "
-TOO_HARD = f"{NOTHING_TO_LEARN}all are 0, the task is too hard or a format is never met: "
+TOO_HARD = f"{NOTHING_TO_LEARN}all are 0: the task is too hard or a format is never met, "
 ALWAYS = "the grader always gives 1 to all 32 completions, so it teaches nothing: "
 NEVER = "the grader never gives 0 to all 32 completions: if it is its format that is never met, teach that by SFT first"
 
@@ -100,7 +100,10 @@ NEVER = "the grader never gives 0 to all 32 completions: if it is its format tha
         ("none", []),
         ("never", [NEVER]),
         ("nothing earned", [TOO_HARD, NEVER]),
-        ("all earned", [f"{NOTHING_TO_LEARN}all are 1, the task is too easy: take harder prompts", ALWAYS]),
+        (
+            "all earned",
+            [f"{NOTHING_TO_LEARN}all are 1: the task is solved, so stop here, or take harder", ALWAYS],
+        ),
         ("gate", [TOO_HARD, "the grader never gives 0 to all 32 completions, and as a gate makes every reward 0: "]),
         ("half", [f"{NOTHING_TO_LEARN}take prompts that are solved now and then", ALWAYS, NEVER]),
         (

@@ -9,9 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.dataserver.schemas import Sample, Status, WireMessage
-from posttrain.rl.debug.findings import one_line, printable
-from posttrain.rl.debug.groups import Group, Summary, percentile, said_by_graders, summarise
-from posttrain.rl.debug.markers import asked_markers, marker_counts, markers_in
+from posttrain.rl.debug.groups import (
+    Group,
+    Summary,
+    asked_markers,
+    marker_counts,
+    markers_in,
+    percentile,
+    said_by_graders,
+    summarise,
+)
+from posttrain.rl.debug.report import one_line, printable
 from posttrain.rl.rollout.rollout import Prompt
 from rl.written_rollouts import a_rollout
 

@@ -12,9 +12,8 @@ from posttrain.config.sections.run import RunConfig, require_best_is_measured
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import VariableName
-from posttrain.rl.config.objective import Algorithm, ObjectiveConfig
 from posttrain.rl.config.rollout import RolloutConfig
-from posttrain.rl.presets import resolve_objective
+from posttrain.rl.presets import Algorithm, ObjectiveConfig, resolve_objective
 
 
 class DataserverSection(StrictModel):

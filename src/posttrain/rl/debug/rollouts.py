@@ -13,9 +13,8 @@ from posttrain.inference.load import end_ids
 from posttrain.models.load import choose_backend
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.debug.groups import Group
-from posttrain.rl.debug.weights import DebugWeights
-from posttrain.rl.evaluation import sampling_of
-from posttrain.rl.rollout.engines import RolloutEngine
+from posttrain.rl.debug.look import DebugWeights
+from posttrain.rl.rollout.engines import RolloutEngine, sampling_of
 from posttrain.rl.rollout.grading import GradeSource, grade_all
 from posttrain.rl.rollout.hf import TrainingModelEngine
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, SampleSource

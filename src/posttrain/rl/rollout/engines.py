@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from posttrain.config.sections.engines import EngineName
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
@@ -46,3 +46,17 @@ def rollout_engine(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int
         ModelError: it cannot load the model, or the model cannot hold a prompt and its completion.
     """
     return _STARTS[config.rollout.engine](config, loaded, end_ids, run)
+
+
+def sampling_of(config: Any, *, logprobs: bool = False) -> Sampling:
+    """What an engine is told of a sampling section."""
+    return Sampling(
+        max_new_tokens=config.max_new_tokens,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        min_p=config.min_p,
+        repetition_penalty=config.repetition_penalty,
+        stop=config.stop,
+        logprobs=logprobs,
+    )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import fmean
 from typing import Any, Protocol
 
 import numpy as np
@@ -169,3 +170,21 @@ class Rollout:
             "reason": result.reason if result is not None else "",
             "scores": {name: each.score for name, each in result.components.items()} if result is not None else {},
         }
+
+
+def rollout_means(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Shares of what went wrong, and means of rewards by data set and of scores by grader, where there are some."""
+    found: dict[str, list[float]] = {}
+    for each in rollouts:
+        found.setdefault("too_long_prompts", []).append(float(each.prompt.is_too_long))
+        found.setdefault("truncated_share", []).append(float(each.was_cut))
+        if each.result is None:
+            continue
+        found.setdefault("abstained", []).append(float(each.result.status == "abstain"))
+        found.setdefault("failed", []).append(float(each.result.status == "error"))
+        if each.result.reward is not None:
+            found.setdefault(f"rewards/{each.prompt.dataset}", []).append(each.result.reward)
+        for name, component in each.result.components.items():
+            if component.score is not None:
+                found.setdefault(f"graders/{name}", []).append(component.score)
+    return {name: fmean(values) for name, values in found.items()}

@@ -1,21 +1,21 @@
-"""Held-out rewards during training, each evaluation kept, so that two of them can be compared prompt by prompt."""
+"""Rollouts of held-out prompts during training; each evaluation is kept, so that two can be compared by prompt."""
 
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import gather_object
+
 from posttrain.base.files import atomic_write_text
-from posttrain.base.intervals import mean_interval
 from posttrain.base.processes import is_main_process, process_count, process_rank
 from posttrain.errors import RunError, ServerError
-from posttrain.inference.engine import GenerationRequest, Sampling, derive_seed
+from posttrain.inference.engine import GenerationRequest, derive_seed
 from posttrain.rl.config.rl import EvaluationConfig
-from posttrain.rl.rollout.engines import RolloutEngine
+from posttrain.rl.rollout.engines import RolloutEngine, sampling_of
 from posttrain.rl.rollout.grading import GradeSource, grade_all
-from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout
+from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, rollout_means
 from posttrain.train.memory_advice import Phase
 from posttrain.train.out_of_memory import during
 from posttrain.train.parallel import any_rank
@@ -119,64 +119,14 @@ def discard_evaluations(folder: Path, after_step: int) -> None:
             path.unlink()
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A mean difference between two evaluations of the same prompts, with its 95 % interval from `low` to `high`."""
-
-    before: float
-    after: float
-    mean: float
-    low: float
-    high: float
-    prompts: int
-
-
-def paired_difference(before: Path, after: Path, key: str = "reward") -> Difference | None:
-    """How much the mean reward (or the score of the grader `key`) rose; None where no prompt was judged in both.
-
-    The difference of each prompt's own means is what varies, so that hard and easy prompts do not blur it.
-    """
-    one, other = _by_prompt(before, key), _by_prompt(after, key)
-    common = [name for name in one if name in other]
-    if not common:
-        return None
-    rises = [other[name] - one[name] for name in common]
-    low, high = mean_interval(rises)
-    return Difference(
-        before=statistics.fmean(one[name] for name in common),
-        after=statistics.fmean(other[name] for name in common),
-        mean=statistics.fmean(rises),
-        low=low,
-        high=high,
-        prompts=len(common),
-    )
-
-
-def _by_prompt(path: Path, key: str) -> dict[str, float]:
-    values: dict[str, list[float]] = {}
-    for line in path.read_bytes().split(b"\n"):
-        if not line:
-            continue
-        row = json.loads(line)
-        value = row["reward"] if key == "reward" else row["scores"].get(key)
-        if value is not None:
-            values.setdefault(row["sample_id"], []).append(value)
-    return {name: statistics.fmean(found) for name, found in values.items()}
-
-
 def _means(graded: Sequence[Rollout], step: int) -> dict[str, float]:
     rewards = [each.reward for each in graded if each.reward is not None]
     if not rewards:
         reason = next((each.result.reason for each in graded if each.result is not None), "all prompts are too long")
         raise RunError(f"none of the {len(graded)} held-out completions of step {step} has a reward: {reason}")
-    scores: dict[str, list[float]] = {}
-    for each in graded:
-        for name, component in each.result.components.items() if each.result is not None else ():
-            if component.score is not None:
-                scores.setdefault(f"graders/{name}", []).append(component.score)
     return {
         "reward": statistics.fmean(rewards),
-        **{name: statistics.fmean(found) for name, found in sorted(scores.items())},
+        **{name: mean for name, mean in sorted(rollout_means(graded).items()) if name.startswith("graders/")},
         "tokens": statistics.fmean(each.tokens for each in graded),
         "truncated": statistics.fmean(each.was_cut for each in graded),
         "ungraded": 1 - len(rewards) / len(graded),
@@ -186,20 +136,4 @@ def _means(graded: Sequence[Rollout], step: int) -> dict[str, float]:
 def _from_all_ranks(mine: list[Rollout]) -> list[Rollout]:
     if process_count() == 1:
         return mine
-    from accelerate.utils import gather_object
-
     return sorted(gather_object(mine), key=lambda each: each.prompt.slot)
-
-
-def sampling_of(config: Any, *, logprobs: bool = False) -> Sampling:
-    """What an engine is told of a sampling section."""
-    return Sampling(
-        max_new_tokens=config.max_new_tokens,
-        temperature=config.temperature,
-        top_p=config.top_p,
-        top_k=config.top_k,
-        min_p=config.min_p,
-        repetition_penalty=config.repetition_penalty,
-        stop=config.stop,
-        logprobs=logprobs,
-    )

@@ -13,8 +13,8 @@ from posttrain.base.intervals import mean_interval
 from posttrain.errors import RunError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, derive_seed
 from posttrain.rl.config.rl import EvaluationConfig
-from posttrain.rl.evaluation import Evaluator, discard_evaluations, evaluation_file, paired_difference
-from posttrain.rl.report import change_table
+from posttrain.rl.report import change_table, paired_difference
+from posttrain.rl.rollout.evaluation import Evaluator, discard_evaluations, evaluation_file
 from posttrain.rl.rollout.rollout import Prompt
 from rl.rl_recipes import WrittenServer
 from rl.rl_runs import WriteRun, folder_of, lines, train_here

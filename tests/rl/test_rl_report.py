@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from posttrain.rl.generation import Generation
-from posttrain.rl.metrics import generation_metrics, shares, zero_variance_share
-from posttrain.rl.rollout.rollout import Rollout
+from posttrain.rl.report import generation_metrics, zero_variance_share
+from posttrain.rl.rollout.rollout import Rollout, rollout_means
 from rl.written_rollouts import a_prompt, a_rollout
 
 
@@ -45,7 +45,7 @@ def test_what_has_no_result_is_no_part_of_any_mean() -> None:
     failed = a_rollout(a_prompt(0), 0, [7], None, status="error")
     too_long = a_rollout(a_prompt(1, is_too_long=True), 0, [])
 
-    assert shares([failed, too_long]) == {
+    assert rollout_means([failed, too_long]) == {
         "too_long_prompts": 0.5,
         "truncated_share": 0.0,
         "abstained": 0.0,
