@@ -127,15 +127,6 @@ class BatchPlan:
     passes: int
 
 
-@dataclass(frozen=True)
-class _Unit:
-    """Completions of one prompt that go to one rank."""
-
-    rows: tuple[int, ...]
-    tokens: int
-    is_trained: bool
-
-
 def plan_batch(
     tokens: Sequence[int], trained: Sequence[bool], group: int, micro_batch_size: int, ranks: int
 ) -> BatchPlan:
@@ -149,34 +140,25 @@ def plan_batch(
     """
     per_rank = len(tokens) // ranks
     size = next(size for size in range(group, 0, -1) if group % size == 0 and per_rank % size == 0)
-    units = [_unit(range(start, start + size), tokens, trained) for start in range(0, len(tokens), size)]
-    shares: list[list[_Unit]] = [[] for _ in range(ranks)]
-    for unit in sorted(units, key=_heaviest_first):
+
+    def is_trained(rows: Sequence[int]) -> bool:
+        return any(trained[row] for row in rows)
+
+    def weight(rows: Sequence[int]) -> int:
+        return sum(tokens[row] for row in rows)
+
+    # The longest first: what does not fit into memory fails at once, and the last ones even the shares out.
+    units = [range(start, start + size) for start in range(0, len(tokens), size)]
+    shares: list[list[range]] = [[] for _ in range(ranks)]
+    for unit in sorted(units, key=lambda unit: (not is_trained(unit), -weight(unit), unit[0])):
         free = [share for share in shares if len(share) * size < per_rank]
-        min(free, key=lambda share: sum(each.tokens for each in share if each.is_trained)).append(unit)
-    cut = [_micro_batches(share, micro_batch_size) for share in shares]
-    computed = [[any(trained[row] for row in rows) for rows in of_rank] for of_rank in cut]
-    ordered = tuple(tuple(_true_first(*pair)) for pair in zip(cut, computed, strict=True))
-    return BatchPlan(ordered, max(1, *map(sum, computed)))
-
-
-def _unit(rows: range, tokens: Sequence[int], trained: Sequence[bool]) -> _Unit:
-    return _Unit(tuple(rows), sum(tokens[row] for row in rows), any(trained[row] for row in rows))
-
-
-def _heaviest_first(unit: _Unit) -> tuple[bool, int, int]:
-    """Longest first: what does not fit into memory fails at once, and the last ones even the shares out."""
-    return not unit.is_trained, -unit.tokens, unit.rows[0]
-
-
-def _micro_batches(share: Sequence[_Unit], size: int) -> list[tuple[int, ...]]:
-    rows = [row for unit in share for row in unit.rows]
-    return [tuple(rows[start : start + size]) for start in range(0, len(rows), size)]
-
-
-def _true_first(items: Sequence[tuple[int, ...]], truths: Sequence[bool]) -> list[tuple[int, ...]]:
-    """The items in their order, but for those that are false, which come last."""
-    return [item for wanted in (True, False) for item, truth in zip(items, truths, strict=True) if truth is wanted]
+        min(free, key=lambda share: sum(weight(each) for each in share if is_trained(each))).append(unit)
+    micro_batches = []
+    for share in shares:
+        rows = [row for unit in share for row in unit]
+        cut = [tuple(rows[start : start + micro_batch_size]) for start in range(0, per_rank, micro_batch_size)]
+        micro_batches.append(tuple(sorted(cut, key=is_trained, reverse=True)))
+    return BatchPlan(tuple(micro_batches), max(1, *(sum(map(is_trained, of_rank)) for of_rank in micro_batches)))
 
 
 @dataclass(frozen=True)

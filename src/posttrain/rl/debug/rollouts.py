@@ -8,13 +8,13 @@ from typing import Any
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.dataserver.schemas import Meta, Sample, Split
 from posttrain.errors import ConfigError
-from posttrain.inference.engine import GenerationRequest, derive_seed
+from posttrain.inference.engine import derive_seed
 from posttrain.inference.load import end_ids
 from posttrain.models.load import choose_backend
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.debug.groups import Group
 from posttrain.rl.debug.look import DebugWeights
-from posttrain.rl.rollout.engines import RolloutEngine, sampling_of
+from posttrain.rl.rollout.engines import RolloutEngine, completed, sampling_of
 from posttrain.rl.rollout.grading import GradeSource, grade_all
 from posttrain.rl.rollout.hf import TrainingModelEngine
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, SampleSource
@@ -104,33 +104,19 @@ def sampled(
 
     A prompt that is too long has none.
     """
-    seed = config.training.seed
-    requests = [
-        GenerationRequest(
-            each.prompt.ids,
-            tuple(
-                derive_seed(seed, each.generation, each.place, number)
-                for number in range(0 if each.prompt.is_too_long else samples)
-            ),
-        )
+    wanted = [
+        []
+        if each.prompt.is_too_long
+        else [
+            (each.prompt, number, derive_seed(config.training.seed, each.generation, each.place, number))
+            for number in range(samples)
+        ]
         for each in asked
     ]
-    made = engine.complete(requests, sampling_of(config.rollout))
-    return [
-        [
-            Rollout.of(
-                each.prompt,
-                number,
-                made[position, number],
-                tokenizer,
-                stop=config.rollout.stop,
-                version=0,
-                temperature=config.rollout.temperature,
-            )
-            for number in range(requests[position].n)
-        ]
-        for position, each in enumerate(asked)
-    ]
+    made = iter(
+        completed(engine, [each for of_one in wanted for each in of_one], tokenizer, sampling_of(config.rollout), 0)
+    )
+    return [[next(made) for _ in of_one] for of_one in wanted]
 
 
 def graded(

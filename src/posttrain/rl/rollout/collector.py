@@ -8,16 +8,13 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from posttrain.base.processes import process_count, process_rank
-from posttrain.errors import ServerError
-from posttrain.inference.engine import Completion, GenerationRequest, Sampling, derive_seed
-from posttrain.rl.rollout.engines import RolloutEngine
-from posttrain.rl.rollout.grading import TrainingGrades
+from posttrain.inference.engine import Sampling, derive_seed
+from posttrain.rl.rollout.engines import RolloutEngine, completed
+from posttrain.rl.rollout.grading import TrainingGrades, on_all_ranks
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout
 from posttrain.rl.schedule import RolloutSchedule
 from posttrain.train.memory_advice import Phase
 from posttrain.train.out_of_memory import during
-from posttrain.train.parallel import any_rank
-from posttrain.train.recipe import UnavailableError
 
 
 @dataclass
@@ -59,7 +56,9 @@ class Collector:
         began = time.perf_counter()
         self.engine.update(step)
         self.timer.add("sync", began)
-        prompts = self._asked(generation)
+        prompts = on_all_ranks(
+            lambda: self.prompts.of_generation(generation), "another process could not ask for its prompts"
+        )
         began = time.perf_counter()
         with during(Phase.GENERATE, f"while completions were generated after optimizer step {step}"):
             mine = self._completed(generation, step, prompts)
@@ -70,53 +69,10 @@ class Collector:
         # Each rank has made an equal piece of the whole, in the order of the ranks.
         return graded if process_count() == 1 else gather_object(graded)
 
-    def _asked(self, generation: int) -> Sequence[Prompt]:
-        prompts: Sequence[Prompt] = ()
-        failure: ServerError | None = None
-        try:
-            prompts = self.prompts.of_generation(generation)
-        except ServerError as error:
-            failure = error
-        if any_rank(failure is not None):
-            raise UnavailableError(str(failure) if failure else "another process could not ask for its prompts")
-        return prompts
-
     def _completed(self, generation: int, version: int, prompts: Sequence[Prompt]) -> list[Rollout]:
         """This rank's rollouts, not graded yet."""
         group = self.schedule.generations
         share = len(prompts) * group // process_count()
         places = [divmod(number, group) for number in range(process_rank() * share, (process_rank() + 1) * share)]
-        made = self._generated(generation, prompts, places)
-        return [
-            Rollout.of(
-                prompts[slot],
-                sample,
-                made.get((slot, sample)),
-                self.tokenizer,
-                stop=self.sampling.stop,
-                version=version,
-                temperature=self.sampling.temperature,
-            )
-            for slot, sample in places
-        ]
-
-    def _generated(
-        self, generation: int, prompts: Sequence[Prompt], places: Sequence[tuple[int, int]]
-    ) -> dict[tuple[int, int], Completion]:
-        """The completions by slot and sample; none for a prompt that is too long."""
-        wanted: dict[int, list[int]] = {}
-        for slot, sample in places:
-            if not prompts[slot].is_too_long:
-                wanted.setdefault(slot, []).append(sample)
-        requests = [
-            GenerationRequest(
-                prompts[slot].ids, tuple(derive_seed(self.seed, generation, slot, sample) for sample in samples)
-            )
-            for slot, samples in wanted.items()
-        ]
-        made = self.engine.complete(requests, self.sampling) if requests else {}
-        return {
-            (slot, sample): made[position, number]
-            for position, (slot, samples) in enumerate(wanted.items())
-            for number, sample in enumerate(samples)
-        }
+        asked = [(prompts[slot], sample, derive_seed(self.seed, generation, slot, sample)) for slot, sample in places]
+        return completed(self.engine, asked, self.tokenizer, self.sampling, version)

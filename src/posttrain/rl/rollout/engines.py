@@ -1,6 +1,8 @@
 """What completes prompts during training: an engine of `posttrain.inference` that follows the weights."""
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,6 +11,7 @@ from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampl
 from posttrain.models.backend import LoadedModel
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.rollout import hf, vllm
+from posttrain.rl.rollout.rollout import Prompt, Rollout
 
 
 class RolloutEngine(Protocol):
@@ -60,3 +63,25 @@ def sampling_of(config: Any, *, logprobs: bool = False) -> Sampling:
         stop=config.stop,
         logprobs=logprobs,
     )
+
+
+def completed(
+    engine: RolloutEngine, asked: Sequence[tuple[Prompt, int, int]], tokenizer: Any, sampling: Sampling, version: int
+) -> list[Rollout]:
+    """A rollout for each prompt, number among its completions and seed; one without tokens for a prompt too long.
+
+    Args:
+        asked: those of one prompt next to each other.
+        version: optimizer steps that the engine's weights have made.
+    """
+    answerable = [each for each in asked if not each[0].is_too_long]
+    requests = [
+        GenerationRequest(prompt.ids, tuple(seed for _, _, seed in several))
+        for prompt, several in groupby(answerable, key=itemgetter(0))
+    ]
+    made = engine.complete(requests, sampling) if requests else {}
+    in_order = iter(sorted(made.items()))
+    return [
+        Rollout.of(prompt, number, None if prompt.is_too_long else next(in_order)[1], tokenizer, sampling, version)
+        for prompt, number, _ in asked
+    ]

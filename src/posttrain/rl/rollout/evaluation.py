@@ -10,16 +10,14 @@ from accelerate.utils import gather_object
 
 from posttrain.base.files import atomic_write_text
 from posttrain.base.processes import is_main_process, process_count, process_rank
-from posttrain.errors import RunError, ServerError
-from posttrain.inference.engine import GenerationRequest, derive_seed
+from posttrain.errors import RunError
+from posttrain.inference.engine import derive_seed
 from posttrain.rl.config.rl import EvaluationConfig
-from posttrain.rl.rollout.engines import RolloutEngine, sampling_of
-from posttrain.rl.rollout.grading import GradeSource, grade_all
+from posttrain.rl.rollout.engines import RolloutEngine, completed, sampling_of
+from posttrain.rl.rollout.grading import GradeSource, grade_all, on_all_ranks
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, rollout_means
 from posttrain.train.memory_advice import Phase
 from posttrain.train.out_of_memory import during
-from posttrain.train.parallel import any_rank
-from posttrain.train.recipe import UnavailableError
 
 EVALUATIONS = "evaluations"
 """The folder in a run's directory."""
@@ -55,7 +53,9 @@ class Evaluator:
         """
         self._engine.update(step)
         with during(Phase.GENERATE, f"while held-out prompts were answered after optimizer step {step}"):
-            asked, mine = self._graded_by_all(step)
+            asked, mine = on_all_ranks(
+                lambda: self._graded(step), "another process could not have its held-out answers graded"
+            )
         graded = _from_all_ranks(mine)
         if is_main_process():
             lines = "".join(json.dumps(each.as_dict(), ensure_ascii=False) + "\n" for each in graded)
@@ -64,47 +64,19 @@ class Evaluator:
             atomic_write_text(path, lines.encode(errors="replace").decode())
         return {**_means(graded, step), "too_long_prompts": 1 - asked / self._count}
 
-    def _graded_by_all(self, step: int) -> tuple[int, list[Rollout]]:
-        """How many prompts all ranks ask together, and this rank's share of the answers."""
-        graded: tuple[int, list[Rollout]] = 0, []
-        failure: ServerError | None = None
-        try:
-            graded = self._graded(step)
-        except ServerError as error:
-            failure = error
-        if any_rank(failure is not None):
-            raise UnavailableError(
-                str(failure) if failure else "another process could not have its held-out answers graded"
-            )
-        return graded
-
     def _graded(self, step: int) -> tuple[int, list[Rollout]]:
+        """How many prompts all ranks ask together, and this rank's share of the answers."""
         prompts = [each for each in self._prompts.held_out(self._count) if not each.is_too_long]
         mine = prompts[process_rank() :: process_count()]
         return len(prompts), grade_all(self._grades, step, f"eval-{step}", self._answers(mine, step))
 
     def _answers(self, prompts: Sequence[Prompt], step: int) -> list[Rollout]:
-        samples = range(self._config.samples)
-        requests = [
-            GenerationRequest(
-                prompt.ids, tuple(derive_seed(self._config.seed, prompt.slot, number) for number in samples)
-            )
+        asked = [
+            (prompt, number, derive_seed(self._config.seed, prompt.slot, number))
             for prompt in prompts
+            for number in range(self._config.samples)
         ]
-        made = self._engine.complete(requests, sampling_of(self._config)) if requests else {}
-        return [
-            Rollout.of(
-                prompt,
-                number,
-                made[place, number],
-                self._tokenizer,
-                stop=self._config.stop,
-                version=step,
-                temperature=self._config.temperature,
-            )
-            for place, prompt in enumerate(prompts)
-            for number in samples
-        ]
+        return completed(self._engine, asked, self._tokenizer, sampling_of(self._config), step)
 
 
 def evaluation_file(folder: Path, step: int) -> Path:

@@ -1,9 +1,9 @@
 """Rewards for rollouts: what the dataserver answers, with nothing made up where it does not."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar, cast
 
 from posttrain.dataserver.schemas import GradeItem, GradeResult
 from posttrain.errors import ServerError
@@ -12,6 +12,7 @@ from posttrain.rl.rollout.rollout import Rollout
 from posttrain.train.parallel import any_rank
 from posttrain.train.recipe import UnavailableError
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -40,6 +41,22 @@ def grade_all(grades: GradeSource, iteration: int, label: str, rollouts: Sequenc
     ]
     results = grades.grade(iteration, label, items)
     return [replace(each, result=result) for each, result in zip(rollouts, results, strict=True)]
+
+
+def on_all_ranks(ask: Callable[[], T], elsewhere: str) -> T:
+    """What the dataserver is asked for, on every rank or on none.
+
+    Raises:
+        UnavailableError: it cannot be asked, by this rank or (`elsewhere`) by another.
+    """
+    failure = answer = None
+    try:
+        answer = ask()
+    except ServerError as error:
+        failure = error
+    if any_rank(failure is not None):
+        raise UnavailableError(str(failure) if failure else elsewhere)
+    return cast(T, answer)
 
 
 class TrainingGrades:

@@ -13,7 +13,7 @@ from posttrain.conversation.encoder import ConversationEncoder
 from posttrain.conversation.messages import Conversation, parse_conversation
 from posttrain.dataserver.schemas import GradeResult, Sample, Split
 from posttrain.errors import DataError
-from posttrain.inference.engine import Completion, StopReason, completion_text
+from posttrain.inference.engine import Completion, Sampling, StopReason, completion_text
 from posttrain.rl.schedule import RolloutSchedule
 
 
@@ -126,10 +126,8 @@ class Rollout:
         sample: int,
         completion: Completion | None,
         tokenizer: Any,
-        *,
-        stop: Sequence[str],
+        sampling: Sampling,
         version: int,
-        temperature: float,
     ) -> "Rollout":
         """What an engine said to a prompt; `completion` is None where it was not asked."""
         ids = np.array(() if completion is None else completion.token_ids, dtype=np.int64)
@@ -141,8 +139,8 @@ class Rollout:
             mask=np.ones(len(ids), dtype=np.bool_),
             versions=np.full(len(ids), version, dtype=np.int32),
             logprobs=None if logprobs is None else np.array(logprobs, dtype=np.float32),
-            temperature=temperature,
-            text="" if completion is None else completion_text(tokenizer, completion, stop),
+            temperature=sampling.temperature,
+            text="" if completion is None else completion_text(tokenizer, completion, sampling.stop),
             was_cut=completion is not None and completion.stop_reason is StopReason.LENGTH,
         )
 
