@@ -1,12 +1,14 @@
-"""What completes prompts during training: an engine of `posttrain.inference` that follows the weights."""
+"""Prompts completed during training, by an engine of `posttrain.inference` that follows the weights."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
 from posttrain.config.sections.engines import EngineName
+from posttrain.config.sections.generation import SamplingConfig
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
 from posttrain.models.backend import LoadedModel
 from posttrain.rl.config.rl import RLConfig
@@ -51,18 +53,10 @@ def rollout_engine(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int
     return _STARTS[config.rollout.engine](config, loaded, end_ids, run)
 
 
-def sampling_of(config: Any, *, logprobs: bool = False) -> Sampling:
+def sampling_of(section: SamplingConfig, *, logprobs: bool = False) -> Sampling:
     """What an engine is told of a sampling section."""
-    return Sampling(
-        max_new_tokens=config.max_new_tokens,
-        temperature=config.temperature,
-        top_p=config.top_p,
-        top_k=config.top_k,
-        min_p=config.min_p,
-        repetition_penalty=config.repetition_penalty,
-        stop=config.stop,
-        logprobs=logprobs,
-    )
+    names = [field.name for field in fields(Sampling) if field.name != "logprobs"]
+    return Sampling(**{name: getattr(section, name) for name in names}, logprobs=logprobs)
 
 
 def completed(

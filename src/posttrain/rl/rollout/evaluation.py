@@ -3,6 +3,7 @@
 import json
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +24,22 @@ EVALUATIONS = "evaluations"
 """The folder in a run's directory."""
 
 
+@dataclass(frozen=True)
 class Evaluator:
-    """Asks the held-out prompts and has the answers graded, each rank its share."""
+    """Asks the held-out prompts and has the answers graded, each rank its share.
 
-    def __init__(
-        self,
-        config: EvaluationConfig,
-        prompts: PromptSource,
-        count: int,
-        engine: RolloutEngine,
-        tokenizer: Any,
-        grades: GradeSource,
-        folder: Path,
-    ) -> None:
-        """`count`: how many prompts are asked; `folder`: where each evaluation's answers are kept."""
-        self._config = config
-        self._prompts = prompts
-        self._count = count
-        self._engine = engine
-        self._tokenizer = tokenizer
-        self._grades = grades
-        self._folder = folder
+    Attributes:
+        count: how many prompts are asked.
+        folder: where each evaluation's answers are kept.
+    """
+
+    config: EvaluationConfig
+    prompts: PromptSource
+    count: int
+    engine: RolloutEngine
+    tokenizer: Any
+    grades: GradeSource
+    folder: Path
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Means over the held-out prompts: reward, each grader's score, length, and shares of what went wrong.
@@ -51,32 +47,32 @@ class Evaluator:
         Raises:
             UnavailableError: the dataserver cannot be asked.
         """
-        self._engine.update(step)
+        self.engine.update(step)
         with during(Phase.GENERATE, f"while held-out prompts were answered after optimizer step {step}"):
             asked, mine = on_all_ranks(
                 lambda: self._graded(step), "another process could not have its held-out answers graded"
             )
-        graded = _from_all_ranks(mine)
+        graded = mine if process_count() == 1 else sorted(gather_object(mine), key=lambda each: each.prompt.slot)
         if is_main_process():
             lines = "".join(json.dumps(each.as_dict(), ensure_ascii=False) + "\n" for each in graded)
-            path = evaluation_file(self._folder, step)
+            path = evaluation_file(self.folder, step)
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write_text(path, lines.encode(errors="replace").decode())
-        return {**_means(graded, step), "too_long_prompts": 1 - asked / self._count}
+        return {**_means(graded, step), "too_long_prompts": 1 - asked / self.count}
 
     def _graded(self, step: int) -> tuple[int, list[Rollout]]:
         """How many prompts all ranks ask together, and this rank's share of the answers."""
-        prompts = [each for each in self._prompts.held_out(self._count) if not each.is_too_long]
+        prompts = [each for each in self.prompts.held_out(self.count) if not each.is_too_long]
         mine = prompts[process_rank() :: process_count()]
-        return len(prompts), grade_all(self._grades, step, f"eval-{step}", self._answers(mine, step))
+        return len(prompts), grade_all(self.grades, step, f"eval-{step}", self._answers(mine, step))
 
     def _answers(self, prompts: Sequence[Prompt], step: int) -> list[Rollout]:
         asked = [
-            (prompt, number, derive_seed(self._config.seed, prompt.slot, number))
+            (prompt, number, derive_seed(self.config.seed, prompt.slot, number))
             for prompt in prompts
-            for number in range(self._config.samples)
+            for number in range(self.config.samples)
         ]
-        return completed(self._engine, asked, self._tokenizer, sampling_of(self._config), step)
+        return completed(self.engine, asked, self.tokenizer, sampling_of(self.config), step)
 
 
 def evaluation_file(folder: Path, step: int) -> Path:
@@ -103,9 +99,3 @@ def _means(graded: Sequence[Rollout], step: int) -> dict[str, float]:
         "truncated": statistics.fmean(each.was_cut for each in graded),
         "ungraded": 1 - len(rewards) / len(graded),
     }
-
-
-def _from_all_ranks(mine: list[Rollout]) -> list[Rollout]:
-    if process_count() == 1:
-        return mine
-    return sorted(gather_object(mine), key=lambda each: each.prompt.slot)
