@@ -1,7 +1,7 @@
 """A few prompts of the curriculum, completed as training would complete them, and graded. Loads torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -130,14 +130,13 @@ def graded(
     Raises:
         ServerError: the dataserver cannot be asked.
     """
-    groups = [
-        Group(each.iteration, each.prompt, kept.by_id[each.prompt.sample_id], tuple(said))
-        for each, said in zip(asked, completions, strict=True)
-    ]
-    finished: list[Group] = []
-    for iteration, several in groupby(groups, key=lambda group: group.iteration):
+    groups: list[Group] = []
+    for iteration, several in groupby(zip(asked, completions, strict=True), key=lambda pair: pair[0].iteration):
         together = list(several)
-        flat = [each for group in together for each in group.completions]
+        flat = [each for _, said in together for each in said]
         results = iter(grade_all(grades, iteration, f"debug-{iteration}", flat))
-        finished += [replace(group, completions=tuple(next(results) for _ in group.completions)) for group in together]
-    return finished
+        groups += [
+            Group(iteration, each.prompt, kept.by_id[each.prompt.sample_id], tuple(next(results) for _ in said))
+            for each, said in together
+        ]
+    return groups
