@@ -7,8 +7,7 @@ from posttrain.config.load import load_config
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.watchdogs import rl_watchdogs
 from posttrain.sft.watchdogs import sft_watchdogs
-from posttrain.train.training_watchdogs import training_watchdogs
-from posttrain.train.watchdogs import Watchdog
+from posttrain.train.watchdogs import Watchdog, training_watchdogs
 from rl.rl_runs import write_run
 
 PAGE = Path(__file__).parents[1] / "docs" / "watchdogs.md"

@@ -22,7 +22,7 @@ from posttrain.dpo.scores import AskedModel, RowScorer, answer_logprobs
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
 from posttrain.models.kernels.labelled_head import LabelledHead
-from posttrain.train.batches import pad_rows
+from posttrain.train.recipe import pad_rows
 
 # Prompts of 3, 1 and 2 tokens with answers of 2, 4 and 1, and a token behind the last one that is no answer.
 ROWS = [([5, 6, 7], [20, 21]), ([8], [22, 23, 24, 25]), ([9, 10], [26])]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -23,18 +24,18 @@ from posttrain.sft.plan import show_plan
 from posttrain.train.estimate import (
     Batch,
     Estimate,
+    KeptBytes,
+    Probe,
+    Seconds,
     Work,
-    available_bytes,
     estimate,
-    estimate_line,
     flops,
     peak_bytes,
-    sampled_steps,
     step_seconds,
 )
+from posttrain.train.memory import available_bytes
 from posttrain.train.model_shape import ModelShape, TrainedModel, Weights, read_shape
-from posttrain.train.plan import show_estimate
-from posttrain.train.probe import Kept, KeptBytes, Probe, Seconds
+from posttrain.train.plan import estimate_line, sampled_steps, show_estimate
 
 # Of the tiny model, for each layer: four maps of 64 × 64, three of 64 × 128; the embedding is tied to the head.
 LAYER = 4 * 64 * 64 + 3 * 64 * 128
@@ -52,7 +53,7 @@ SHAPE = ModelShape(
     weight_bytes=4 * (2 * LAYER + EMBEDDING + NORMS + 2 * ADAPTER),
     state_bytes=8 * 2 * ADAPTER,
 )
-KEPT = KeptBytes(Kept(10.0, 5000.0, 2.0), Kept(10.0, 100.0, 1.0), by_head=128.0, residual=2)
+KEPT = KeptBytes(np.array([10.0, 5000.0, 2.0, 0.0]), np.array([10.0, 100.0, 1.0, 128.0]), residual=2)
 SECONDS = Seconds(rows=4, width=64, layer=0.01, around=0.001, head=1e-5, update=1e-9)
 
 batches = st.builds(
@@ -196,7 +197,7 @@ def test_steps_are_looked_at_from_the_first_to_the_last(count: int):
 def test_what_is_kept_of_a_large_pass_follows_from_small_ones(trained, lora):
     of = trained(lora=lora)
     kept, layers = Probe(of, read_shape(of), "cpu").kept_bytes(), 2
-    expected = layers * kept.by_layer.growing(3, 100) + kept.around.growing(3, 100) + kept.by_head * 60
+    expected = (layers * kept.layer[1:] + kept.around[1:]) @ Batch(3, 100, 60).sizes
     assert bytes_kept_by(of.build("cpu"), rows=3, width=100, labelled=60) == pytest.approx(expected, rel=0.03)
 
 
@@ -235,7 +236,7 @@ def test_the_memory_of_a_run_is_within_a_factor_of_what_was_said(trained, tiny_m
 
 def test_a_limit_of_the_process_is_all_that_there_is():
     code = (
-        "import resource; from posttrain.train.estimate import available_bytes; "
+        "import resource; from posttrain.train.memory import available_bytes; "
         "hard = resource.getrlimit(resource.RLIMIT_AS)[1]; before = available_bytes('cpu'); "
         "resource.setrlimit(resource.RLIMIT_AS, (12 << 30, hard)); print(available_bytes('cpu'), before)"
     )

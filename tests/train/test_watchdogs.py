@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.train.training_watchdogs import (
+from posttrain.train.watchdogs import (
+    SAY_AGAIN,
     LossSpike,
     NothingToLearn,
     OverflowingGradient,
+    Watch,
+    Watchdog,
     ZeroGradient,
     has_no_loss,
 )
-from posttrain.train.watchdogs import SAY_AGAIN, Watch, Watchdog
 
 
 def row(step: int = 1, **values: Any) -> dict[str, Any]:

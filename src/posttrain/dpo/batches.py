@@ -11,7 +11,7 @@ from posttrain.data.step_plan import StepPlan
 from posttrain.dpo.datasets import LabelledDataset, PreferenceDataset
 from posttrain.dpo.passes import plan_passes
 from posttrain.dpo.rows import Part, RunRows, trained_sides
-from posttrain.train.batches import pad_rows
+from posttrain.train.recipe import pad_rows
 
 
 def micro_batch(

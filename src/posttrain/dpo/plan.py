@@ -20,7 +20,9 @@ from posttrain.errors import ModelError
 from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.train.plan import (
     find_model,
+    micro_batches_of,
     rows_left_to_train,
+    sampled_steps,
     show_estimate,
     show_resume_point,
     stage_table,
@@ -139,7 +141,7 @@ def _tokenised_data(config: DPOConfig, run: RunDirectory, resume: bool) -> "Pref
 
 def _estimated(config: DPOConfig, data: "PreferenceData") -> "Estimate":
     """What the steps of a run cost here; ModelError where that is not known."""
-    from posttrain.train.estimate import Work, estimate, sampled_steps
+    from posttrain.train.estimate import Work, estimate
     from posttrain.train.model_shape import TrainedModel
 
     if config.method.unpaired or isinstance(config.reference, SeparateReference):
@@ -172,7 +174,7 @@ def _passes_of_steps(
     from posttrain.dpo.passes import cost_of_a_pass, plan_passes
     from posttrain.dpo.rows import RunRows, trained_sides
     from posttrain.models.devices import training_device
-    from posttrain.train.estimate import Batch, micro_batches_of
+    from posttrain.train.estimate import Batch
 
     rows = RunRows(data.datasets, None, config.chat.max_length)
     joined = takes_joined_rows(trained.build("cpu", layers=1))

@@ -28,11 +28,9 @@ from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.runs.resume import RunCounters
-from posttrain.train.memory_advice import Phase
-from posttrain.train.out_of_memory import during
+from posttrain.train.memory import Phase, during
 from posttrain.train.parallel import gathered
-from posttrain.train.planned_steps import PlannedSteps, place_of, step_facts
-from posttrain.train.recipe import Measure, StepResult
+from posttrain.train.recipe import Measure, PlannedSteps, StepResult, place_of, step_facts
 
 Batch = dict[str, torch.Tensor]
 

@@ -22,8 +22,7 @@ from posttrain.dpo.scores import AskedModel, RowScorer
 from posttrain.dpo.separate import load_separate
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel, start_of_training, without_dropout
-from posttrain.train.memory_advice import Phase
-from posttrain.train.out_of_memory import during
+from posttrain.train.memory import Phase, during
 
 # Raise it when the same weights and rows come to give other numbers, so that older files are not read.
 _FORMAT_VERSION = 3

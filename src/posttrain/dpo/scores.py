@@ -25,8 +25,8 @@ from posttrain.dpo.rows import Rows
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
 from posttrain.models.kernels.labelled_head import LabelledHead
-from posttrain.train.batches import pad_rows
 from posttrain.train.parallel import summed
+from posttrain.train.recipe import pad_rows
 
 # Of each rank; what was computed of a portion is lost where it is interrupted.
 _BATCHES_OF_A_PORTION = 16

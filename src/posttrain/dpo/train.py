@@ -17,10 +17,9 @@ from posttrain.runs.failures import run_context
 from posttrain.runs.resume import find_resume_point
 from posttrain.train.identity import require_same_weights
 from posttrain.train.identity import run_identity as identity_of
-from posttrain.train.kernels import require_kernels
 from posttrain.train.parallel import connect, require_unsharded
-from posttrain.train.session import Session
-from posttrain.train.training_watchdogs import training_watchdogs
+from posttrain.train.session import Session, require_kernels
+from posttrain.train.watchdogs import training_watchdogs
 
 _NOTHING_LEFT = (
     "every pair of the step is told apart as far as the method asks, so these pairs teach nothing more: end the stage "

@@ -23,9 +23,8 @@ from posttrain.runs.finish import finished_run
 from posttrain.runs.metrics import keep_until
 from posttrain.runs.resume import ResumePoint, resume_point
 from posttrain.train.identity import fixed_training, known_weights
-from posttrain.train.kernels import require_kernels
 from posttrain.train.parallel import connect, require_unsharded
-from posttrain.train.session import Session
+from posttrain.train.session import Session, require_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

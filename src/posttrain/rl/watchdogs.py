@@ -5,8 +5,7 @@ from statistics import median
 
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.presets import resolve_objective
-from posttrain.train.training_watchdogs import OverflowingGradient, ZeroGradient
-from posttrain.train.watchdogs import Row, Watchdog
+from posttrain.train.watchdogs import OverflowingGradient, Row, Watchdog, ZeroGradient
 
 # Equal rewards happen by chance in a step of few prompts, five steps in a row do not: where half of the steps have
 # nothing to tell apart, which is bad enough, once in 32 times.

@@ -13,7 +13,9 @@ from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.sft.config import SFTConfig
 from posttrain.train.plan import (
     find_model,
+    micro_batches_of,
     rows_left_to_train,
+    sampled_steps,
     show_estimate,
     show_resume_point,
     stage_table,
@@ -80,7 +82,7 @@ def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTD
 def estimated(config: SFTConfig, data: "SFTData") -> "Estimate":
     """What the steps of a run cost here; ModelError where the model's shape is not known."""
     from posttrain.data.step_plan import StepPlanner
-    from posttrain.train.estimate import Batch, Work, estimate, micro_batches_of, sampled_steps
+    from posttrain.train.estimate import Batch, Work, estimate
     from posttrain.train.model_shape import TrainedModel
 
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}

@@ -17,10 +17,8 @@ from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.runs.resume import RunCounters
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import SFTData
-from posttrain.train.batches import pad_rows
 from posttrain.train.parallel import summed
-from posttrain.train.planned_steps import PlannedSteps, place_of, step_facts
-from posttrain.train.recipe import Measure, StepResult
+from posttrain.train.recipe import Measure, PlannedSteps, StepResult, pad_rows, place_of, step_facts
 
 Batch = dict[str, torch.Tensor]
 

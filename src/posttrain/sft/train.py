@@ -16,9 +16,8 @@ from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import SFTData, prepare_data
 from posttrain.sft.watchdogs import sft_watchdogs
 from posttrain.train.identity import run_identity as identity_of
-from posttrain.train.kernels import require_kernels
 from posttrain.train.parallel import connect, require_unsharded
-from posttrain.train.session import Session
+from posttrain.train.session import Session, require_kernels
 
 
 def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:

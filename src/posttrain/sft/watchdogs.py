@@ -4,8 +4,7 @@ import math
 from collections import deque
 from statistics import median
 
-from posttrain.train.training_watchdogs import training_watchdogs
-from posttrain.train.watchdogs import Row, Watchdog
+from posttrain.train.watchdogs import Row, Watchdog, training_watchdogs
 
 _NOTHING_LEFT = (
     "the model gives every trained token of the step with certainty, so these rows teach nothing more: end the stage "

@@ -1,42 +1,46 @@
 """How long the optimizer steps of a run take on this machine, and how much memory: what `--dry-run` says of it.
 
-Time: `probe` measures a layer, the head and the optimizer of the run's own shape, and what was measured is scaled with
-the arithmetic of each pass. Memory: weights, gradients and the optimizer's states, and what autograd keeps of the
-largest micro-batch. The constants of memory are fitted to the peaks that benchmarks/cost.py found on Linux, with
-glibc's malloc; that of compiled layers comes from `compiled_layers`.
+Memory: weights, gradients and the optimizer's states, and what autograd keeps of the largest micro-batch. Its constants
+are fitted to the peaks that benchmarks/cost.py found on Linux, with glibc's malloc; that of compiled layers comes from
+`compiled_layers`. Time: on a CPU the time of a layer is not that of its matrix products, which are the smaller part of
+it. So it is measured as a whole, as the difference of two models of the run's own shape that differ by some layers, and
+scaled with the arithmetic of each pass.
 """
 
-import resource
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import psutil
 import torch
 
-from posttrain.base.processes import process_count
-from posttrain.data.curriculum.curriculum import Draw
-from posttrain.data.step_plan import StepPlanner
+from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.models.devices import training_device
 from posttrain.models.kernels.frozen_head import LOGIT_BYTES, rows_at_once
+from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.train.memory import GIB, available_bytes
 from posttrain.train.model_shape import ModelShape, TrainedModel, read_shape
-from posttrain.train.probe import KeptBytes, Probe, Seconds
 
-_GIB = 2**30
-_STEPS = 100
-_FLOOR = 0.52 * _GIB
+_FLOOR = 0.52 * GIB
 """What a process has besides tensors: torch, transformers and PEFT."""
-_COMPILER = 0.1 * _GIB
+_COMPILER = 0.1 * GIB
 """The same of torch's compiler."""
 _HELD = 1.32
 """Memory over what autograd keeps in it, of layers as they are written: malloc cannot give back what lies between."""
 _COMPILED = 0.68
 """Time of a layer through torch.compile over that of the same layer as it is written."""
-_CGROUPS = (
-    ("/sys/fs/cgroup", "memory.max", "memory.current"),
-    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-)
+
+_DEPTH = 3
+"""Layers of the larger model that is measured; the smaller one has 1."""
+_TOKENS = 512
+"""Most tokens of a pass that is timed, but for one row that is longer; more take as long for each token."""
+_LONGEST = 1024
+_ENTRIES = 8192
+_LABELLED = 128
+_ROUNDS = range(2, 7)
+"""Of passes: at least the first, and at most the last, as long as they take less than `_SECONDS`."""
+_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,18 @@ class Batch:
         """All of them, with padding."""
         return self.rows * self.width
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """Tokens, pairs of tokens of one row, and tokens that the head computes: what the bytes kept grow with."""
+        return np.array([self.tokens, self.tokens * self.width, self.trained])
+
 
 MicroBatch = Sequence[Batch]
 """Passes whose gradient is computed together."""
 Step = Sequence[MicroBatch]
+
+# From these the bytes kept of any pass are known.
+_SMALL = (Batch(1, 32, 1), Batch(2, 32, 1), Batch(1, 64, 1), Batch(1, 32, 17))
 
 
 @dataclass(frozen=True)
@@ -105,6 +117,70 @@ class Estimate:
     longest: int
 
 
+@dataclass(frozen=True)
+class KeptBytes:
+    """What a pass keeps for its backward pass, without gradient checkpointing.
+
+    Attributes:
+        layer, around: bytes of one layer, and of all else, shape [4]: in any case, and for each of `Batch.sizes`.
+        residual: bytes of each number that goes from layer to layer.
+    """
+
+    layer: np.ndarray
+    around: np.ndarray
+    residual: int
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """What was timed.
+
+    Attributes:
+        rows, width: of the passes.
+        layer: of one layer in such a pass, forwards and backwards.
+        around: of such a pass without its layers.
+        head: for each token that the head computes, forwards and backwards.
+        update: of the optimizer, for each trained weight.
+    """
+
+    rows: int
+    width: int
+    layer: float
+    around: float
+    head: float
+    update: float
+
+
+def estimate(trained: TrainedModel, work: Work, *, timed: bool = True) -> Estimate:
+    """Build the shape, measure this machine for a second or two where it is `timed`, and compute.
+
+    Seconds are known on a CPU only, where the constants come from.
+
+    Raises:
+        ModelError: the model is of a kind that is not known here.
+    """
+    device, shape = training_device().type, read_shape(trained)
+    probe = Probe(trained, shape, device)
+    kept, on_cpu = probe.kept_bytes(), device == "cpu"
+    passes = [batch for step in work.steps for micro_batch in step for batch in micro_batch]
+    most = max(peak_bytes(shape, kept, step) for step in work.steps)
+    copy = 4 * shape.everything.trained * work.has_copy
+    steps, before = [], 0.0
+    if timed and on_cpu:
+        seconds = probe.seconds(*_typical(passes), checkpointing=shape.checkpointing)
+        steps = [step_seconds(shape, seconds, step) for step in work.steps]
+        before = work.times * step_seconds(shape, seconds, [work.scored]) if work.scored else 0.0
+    return Estimate(
+        seconds=steps,
+        before=before,
+        count=work.count,
+        bytes=(_FLOOR + _COMPILER * shape.compiled) * on_cpu + most + copy,
+        available=available_bytes(device),
+        on_cuda=not on_cpu,
+        longest=max(batch.width for batch in passes),
+    )
+
+
 def flops(shape: ModelShape, batch: Batch) -> int:
     """Of all layers in a pass.
 
@@ -112,7 +188,7 @@ def flops(shape: ModelShape, batch: Batch) -> int:
     it is trained; checkpointing makes the forward pass twice. Causal attention multiplies half of all pairs of tokens,
     with the keys and with the values: 2 for each pair and each of the heads' numbers forwards, and 4 backwards.
     """
-    weights, pairs = shape.in_layers, batch.rows * batch.width**2 * shape.attention
+    weights, pairs = shape.in_layers, batch.tokens * batch.width * shape.attention
     forward = 2 * batch.tokens * (weights.frozen + weights.trained) + 2 * pairs
     if not batch.has_gradient:
         return forward
@@ -133,128 +209,138 @@ def step_seconds(shape: ModelShape, seconds: Seconds, step: Step) -> float:
     return total
 
 
+def _typical(passes: Sequence[Batch]) -> tuple[int, int]:
+    """Rows and width of the pass that a token is in on average."""
+    tokens = sum(batch.tokens for batch in passes)
+    width = round(sum(batch.width * batch.tokens for batch in passes) / tokens)
+    return max(1, round(tokens / len(passes) / width)), width
+
+
 def peak_bytes(shape: ModelShape, kept: KeptBytes, step: Step) -> float:
     """The most that training has of tensors, in the largest micro-batch of a step."""
     # Gradients come as activations go, unless they are there from the micro-batch before.
-    forward = max(_kept_bytes(shape, kept, micro_batch) for micro_batch in step)
+    forward = max(_kept_by(shape, kept, micro_batch) for micro_batch in step)
     gradients = 4 * shape.everything.trained
     most = forward + gradients if len(step) > 1 else max(forward, gradients)
     return shape.weight_bytes + shape.state_bytes + most
 
 
-def _kept_bytes(shape: ModelShape, kept: KeptBytes, micro_batch: MicroBatch) -> float:
-    """At the end of the forward passes of a micro-batch."""
+def _kept_by(shape: ModelShape, kept: KeptBytes, micro_batch: MicroBatch) -> float:
+    """Bytes at the end of the forward passes of a micro-batch."""
     batches = [batch for batch in micro_batch if batch.has_gradient]
-    of_layer = [kept.by_layer.growing(batch.rows, batch.width) for batch in batches]
+    of_layer = [float(kept.layer[1:] @ batch.sizes) for batch in batches]
     # One layer more, for the gradients that there are at a time.
     activations = shape.layers * sum(of_layer) + max(of_layer)
     if shape.checkpointing:
         inputs = shape.hidden * kept.residual * sum(batch.tokens for batch in batches)
         activations = shape.layers * inputs + 2 * max(of_layer)
     logits = max(batch.trained for batch in micro_batch)
-    if kept.by_head < shape.vocabulary:  # a head that keeps no logits computes some rows at a time
+    if kept.around[-1] < shape.vocabulary:  # a head that keeps no logits computes some rows at a time
         logits = min(logits, rows_at_once(training_device(), shape.vocabulary))
-    return (
-        (1.0 if shape.compiled else _HELD) * activations
-        + shape.layers * kept.by_layer.always
-        + kept.around.always
-        + sum(kept.around.growing(batch.rows, batch.width) for batch in batches)
-        + kept.by_head * sum(batch.trained for batch in batches)
-        + LOGIT_BYTES * logits * shape.vocabulary
-    )
+    always = shape.layers * kept.layer[0] + kept.around[0] + LOGIT_BYTES * logits * shape.vocabulary
+    around = sum(kept.around[1:] @ batch.sizes for batch in batches)
+    return float((1.0 if shape.compiled else _HELD) * activations + always + around)
 
 
-def sampled_steps(count: int) -> list[int]:
-    """Numbers of at most 100 optimizer steps of `count`, evenly spaced, with the first and the last."""
-    return sorted({round(step) for step in np.linspace(0, count - 1, min(count, _STEPS))})
+class Probe:
+    """Two models of a few layers, of the shape that is trained, on which a pass is measured."""
+
+    def __init__(self, trained: TrainedModel, shape: ModelShape, device: str) -> None:
+        # A vocabulary that is trained costs the more the larger it is, and more than some layers.
+        is_scaled = shape.head.trained > 0 and not trained.new_ids
+        entries = min(shape.vocabulary, _ENTRIES) if is_scaled else shape.vocabulary
+        self._scale = shape.vocabulary / entries
+        self._small, self._large = (_Shallow(trained, device, layers, entries) for layers in (1, _DEPTH))
+
+    def kept_bytes(self) -> KeptBytes:
+        """Count, by passes of some dozen tokens."""
+        sizes = [[1, *batch.sizes] for batch in _SMALL]
+        small, large = (
+            np.linalg.solve(sizes, [model.kept(batch) for batch in _SMALL]) for model in (self._small, self._large)
+        )
+        layer = (large - small) / (_DEPTH - 1)
+        around = (small - layer) * [self._scale, 1, 1, self._scale]
+        return KeptBytes(layer, around, self._small.model.get_input_embeddings().weight.element_size())
+
+    def seconds(self, rows: int, width: int, *, checkpointing: bool) -> Seconds:
+        """Take the time of passes of up to `rows` × `width` tokens, for about a second."""
+        small, large = self._small, self._large
+        if checkpointing:
+            for each in (small, large):
+                each.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        width = min(width, _LONGEST)
+        rows = max(1, min(rows, _TOKENS // width))
+        labelled = min(rows * width, _LABELLED)
+        one, more, with_head, update = _shortest(
+            lambda: small.loss(Batch(rows, width, 1)).backward(),
+            lambda: large.loss(Batch(rows, width, 1)).backward(),
+            lambda: small.loss(Batch(rows, width, labelled)).backward(),
+            large.update,
+        )
+        # On a machine that has much else to do, one layer may take longer than three.
+        layer = (more - one) / (_DEPTH - 1) if more > one else more / _DEPTH
+        return Seconds(
+            rows=rows,
+            width=width,
+            layer=layer,
+            around=self._scale * max(one - layer, 0.0),
+            head=self._scale * max(with_head - one, 0.0) / max(labelled - 1, 1),
+            update=update / sum(weight.numel() for weight in large.weights),
+        )
 
 
-def micro_batches_of(planner: StepPlanner, step: int) -> Iterator[list[Draw]]:
-    """The rows of each micro-batch that one process makes of a step; every process makes as many."""
-    plan, width = planner.plan(step), planner.micro_batch_size
-    for first in range(0, len(plan.order), width * process_count()):
-        yield [plan.draws[slot] for slot in plan.order[first : first + width]]
+class _Shallow:
+    """A model of a few layers, its head and its optimizer."""
+
+    def __init__(self, trained: TrainedModel, device: str, layers: int, entries: int) -> None:
+        self.model = trained.build(device, layers, entries)
+        self.weights = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self._head = LabelledHead(self.model)
+        self._dtype = trained.dtype
+        self._optimizer = torch.optim.AdamW(self.weights, lr=0.0, fused=True)
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """Of a pass whose last tokens are trained, shape []."""
+        device = self.model.device
+        ids = torch.arange(batch.tokens, device=device).view(batch.rows, batch.width) % self.model.config.vocab_size
+        labels = torch.full_like(ids, IGNORED_LABEL)
+        labels.view(-1)[-batch.trained :] = ids.view(-1)[-batch.trained :]
+        autocast = self._dtype is not torch.float32
+        with torch.autocast(device.type, self._dtype) if autocast else nullcontext():
+            return self._head.token_losses(self.model, ids, labels).sum()
+
+    def update(self) -> None:
+        torch.nn.utils.clip_grad_norm_(self.weights, 1.0)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def kept(self, batch: Batch) -> int:
+        """Bytes of all that autograd keeps of a pass, besides the weights."""
+        weights = {parameter.untyped_storage().data_ptr() for parameter in self.model.parameters()}
+        found: dict[int, torch.UntypedStorage] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            found[storage.data_ptr()] = storage  # held, so that no other gets its address
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            self.loss(batch)
+        return sum(storage.nbytes() for address, storage in found.items() if address not in weights)
 
 
-def estimate(trained: TrainedModel, work: Work, *, timed: bool = True) -> Estimate:
-    """Build the shape, measure this machine for a second or two where it is `timed`, and compute.
+def _shortest(*timed: Callable[[], None]) -> list[float]:
+    """Seconds of each; what disturbs a pass makes it longer, so the shortest of some rounds is the truest."""
 
-    Seconds are known on a CPU only, where the constants come from.
+    def seconds(call: Callable[[], None]) -> float:
+        began = time.perf_counter()
+        call()
+        return time.perf_counter() - began
 
-    Raises:
-        ModelError: the model is of a kind that is not known here.
-    """
-    device, shape = training_device().type, read_shape(trained)
-    probe = Probe(trained, shape, device)
-    kept, on_cpu = probe.kept_bytes(), device == "cpu"
-    micro_batches = [micro_batch for step in work.steps for micro_batch in step]
-    most = max(peak_bytes(shape, kept, step) for step in work.steps)
-    copy = 4 * shape.everything.trained * work.has_copy
-    steps, before = [], 0.0
-    if timed and on_cpu:
-        seconds = probe.seconds(*_typical(micro_batches), checkpointing=shape.checkpointing)
-        steps = [step_seconds(shape, seconds, step) for step in work.steps]
-        before = work.times * step_seconds(shape, seconds, [work.scored]) if work.scored else 0.0
-    return Estimate(
-        seconds=steps,
-        before=before,
-        count=work.count,
-        bytes=(_FLOOR + _COMPILER * shape.compiled) * on_cpu + most + copy,
-        available=available_bytes(device),
-        on_cuda=not on_cpu,
-        longest=max(batch.width for micro_batch in micro_batches for batch in micro_batch),
-    )
-
-
-def _typical(micro_batches: Sequence[MicroBatch]) -> tuple[int, int]:
-    """Rows and width of the pass that a token is in on average."""
-    passes = [batch for micro_batch in micro_batches for batch in micro_batch]
-    tokens = sum(batch.tokens for batch in passes)
-    width = round(sum(batch.width * batch.tokens for batch in passes) / tokens)
-    return max(1, round(tokens / len(passes) / width)), width
-
-
-def estimate_line(found: Estimate) -> str:
-    """What a plan says of it."""
-    need, free = f"{found.bytes / _GIB:.1f} GiB of memory", f"of {found.available / _GIB:.1f} that are free"
-    if not found.seconds:
-        return f"estimate        at most {need} to learn, {free}{'; seconds are known on a CPU only' * found.on_cuda}"
-    mean, least, most = sum(found.seconds) / len(found.seconds), min(found.seconds), max(found.seconds)
-    before = f" and {_spoken(found.before)} before for the reference" * (found.before > 0)
-    return (
-        f"estimate        about {_spoken(mean)} per step ({_spoken(least)} to {_spoken(most)}), "
-        f"{_spoken(mean * found.count)} in all{before}, without evaluations; {need}, {free}"
-    )
-
-
-def _spoken(seconds: float) -> str:
-    """Two digits, in a unit that people use."""
-    if seconds < 99.5:
-        return f"{seconds:.{0 if seconds >= 9.95 else 1 if seconds >= 0.95 else 2}f} s"
-    minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60:02} min" if minutes < 48 * 60 else f"{minutes / 1440:.1f} days"
-
-
-def available_bytes(device: str) -> float:
-    """Memory that this process may have in all: of the device, or of the machine, its container and its limit."""
-    if device == "cuda":
-        return float(torch.cuda.mem_get_info()[0])
-    process = psutil.Process().memory_info()
-    free = [float(psutil.virtual_memory().available)]
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY:
-        free.append(limit - process.vms)
-    for folder, most, used in _CGROUPS:
-        allowed, taken = (_number(Path(folder, name)) for name in (most, used))
-        if allowed is not None and taken is not None:
-            free.append(allowed - taken)
-    return max(min(free), 0.0) + process.rss
-
-
-def _number(path: Path) -> float | None:
-    try:
-        return float(path.read_text())
-    except (OSError, ValueError):  # there is no such limit
-        return None
+    for call in timed:
+        call()  # allocates
+    began = time.perf_counter()
+    rounds = [[seconds(call) for call in timed]]
+    while len(rounds) < _ROUNDS[0] or (len(rounds) < _ROUNDS[-1] and time.perf_counter() - began < _SECONDS):
+        rounds.append([seconds(call) for call in timed])
+    return [min(times) for times in zip(*rounds, strict=True)]

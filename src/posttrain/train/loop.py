@@ -1,6 +1,8 @@
 """The training loop: a recipe's batches through the model, an optimizer step, and what follows from it."""
 
+import math
 import time
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -10,13 +12,10 @@ from posttrain.base.processes import is_main_process
 from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import RunError, RunInterrupted
-from posttrain.runs.checkpoints import rotate
+from posttrain.runs.checkpoints import latest_checkpoint, rotate
 from posttrain.runs.directory import RunDirectory
-from posttrain.train.broken_steps import last_checkpoint, require_finite
-from posttrain.train.learning_rate import learning_rate
-from posttrain.train.memory_advice import Phase
-from posttrain.train.optim import update
-from posttrain.train.out_of_memory import during
+from posttrain.train.memory import Phase, during
+from posttrain.train.optim import learning_rate, update
 from posttrain.train.parallel import any_rank, gathered, summed
 from posttrain.train.recipe import Evaluations, Recipe, StepResult, UnavailableError
 from posttrain.train.signals import StopRequest, stop_on_signals
@@ -152,3 +151,46 @@ class Loop:
             return [self.recipe.trained_in(result.step - 1, broken), last_checkpoint(self.run)]
 
         require_finite(result.loss, result.grad_norm, result.step, scaled=self.state.scaler.is_enabled(), told=told)
+
+
+def require_finite(
+    loss: float,
+    grad_norm: float,
+    step: int,
+    *,
+    scaled: bool = False,
+    told: Callable[[], Sequence[str]] = tuple,
+) -> None:
+    """Stop before a broken step is saved: what is on disk stays the last good state.
+
+    Args:
+        scaled: the loss is scaled for float16. Its gradients may overflow while the scale is found; such a step is
+            passed over and the scale lowered.
+        told: more lines of the message. All ranks call it, since all have the same numbers.
+
+    Raises:
+        RunError: the loss or the norm of the gradient is not finite.
+    """
+    for name, value in [("loss", loss), *([] if scaled else [("grad_norm", grad_norm)])]:
+        if not math.isfinite(value):
+            raise RunError(
+                "\n".join(
+                    [
+                        f"{name} is {value} at step {step}, so training stopped; earlier checkpoints are as they were. "
+                        "Lower training.learning_rate, or keep training.max_grad_norm above 0"
+                        + (", or set model.dtype: bfloat16 or float32" if scaled else ""),
+                        *told(),
+                    ]
+                )
+            )
+
+
+def last_checkpoint(run: RunDirectory) -> str:
+    """From where training can go on, as a line of a message."""
+    latest = latest_checkpoint(run)
+    if latest is None:
+        return "no checkpoint had been written"
+    return (
+        f"the last checkpoint is {latest.path}: --resume goes on from it, also with another training.learning_rate or "
+        "training.max_grad_norm"
+    )

@@ -13,14 +13,17 @@ from posttrain.base.text import first_line
 from posttrain.config.sections.lora import LoraConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.config.sections.training import TrainingConfig
-from posttrain.data.curriculum.curriculum import Curriculum
+from posttrain.data.curriculum.curriculum import Curriculum, Draw
 from posttrain.errors import ModelError
 from posttrain.models.location import ModelLocation, locate_model
 from posttrain.runs.directory import RunDirectory
-from posttrain.train.memory_advice import Phase, Situation, cheapest_changes
+from posttrain.train.memory import GIB, Phase, Situation, cheapest_changes
 
 if TYPE_CHECKING:
+    from posttrain.data.step_plan import StepPlanner
     from posttrain.train.estimate import Estimate
+
+_SAMPLED_STEPS = 100
 
 
 def stage_table(curriculum: Curriculum, max_steps: int) -> Table:
@@ -85,8 +88,6 @@ def step_lines(training: TrainingConfig, max_steps: int, unit: str) -> Iterator[
 
 def show_estimate(config: BaseModel, compute: Callable[[], "Estimate"]) -> None:
     """Print what the steps of a run cost here, or why that is not known; and what to change where memory is short."""
-    from posttrain.train.estimate import estimate_line
-
     try:
         found = compute()
     except Exception as error:  # noqa: BLE001  # whatever a model's own code raises, the plan is worth reading
@@ -98,6 +99,29 @@ def show_estimate(config: BaseModel, compute: Callable[[], "Estimate"]) -> None:
         situation = Situation(config.model_dump(mode="json"), Phase.STEP, found.on_cuda, found.longest)
         console.print("WARNING         that is more memory than there is; what would help, the cheapest first:")
         console.print("\n".join(f"                {change}" for change in cheapest_changes(situation)))
+
+
+def estimate_line(found: "Estimate") -> str:
+    """What a plan says of it."""
+    need, free = f"{found.bytes / GIB:.1f} GiB of memory", f"of {found.available / GIB:.1f} that are free"
+    if not found.seconds:
+        return f"estimate        at most {need} to learn, {free}{'; seconds are known on a CPU only' * found.on_cuda}"
+    mean, least, most = sum(found.seconds) / len(found.seconds), min(found.seconds), max(found.seconds)
+    before = f" and {_spoken(found.before)} before for the reference" * (found.before > 0)
+    return (
+        f"estimate        about {_spoken(mean)} per step ({_spoken(least)} to {_spoken(most)}), "
+        f"{_spoken(mean * found.count)} in all{before}, without evaluations; {need}, {free}"
+    )
+
+
+def _spoken(seconds: float) -> str:
+    """Two digits, in a unit that people use."""
+    if seconds < 99.5:
+        return f"{seconds:.{0 if seconds >= 9.95 else 1 if seconds >= 0.95 else 2}f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes < 48 * 60 else f"{minutes / 1440:.1f} days"
 
 
 def show_resume_point(
@@ -117,3 +141,16 @@ def show_resume_point(
 def rows_left_to_train(rows: int, fraction: float | None) -> int:
     """Rows of a data set, less the share that is about to be held out."""
     return rows if fraction is None else rows - max(1, round(fraction * rows))
+
+
+def sampled_steps(count: int) -> list[int]:
+    """Numbers of at most 100 optimizer steps of `count`, evenly spaced, with the first and the last."""
+    sampled = min(count, _SAMPLED_STEPS)
+    return sorted({round(number * (count - 1) / max(1, sampled - 1)) for number in range(sampled)})
+
+
+def micro_batches_of(planner: "StepPlanner", step: int) -> Iterator[list[Draw]]:
+    """The rows of each micro-batch that one process makes of a step; every process makes as many."""
+    plan, width = planner.plan(step), planner.micro_batch_size
+    for first in range(0, len(plan.order), width * process_count()):
+        yield [plan.draws[slot] for slot in plan.order[first : first + width]]

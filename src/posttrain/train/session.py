@@ -3,9 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
-from posttrain.base.console import TrainingProgress
+import torch
+
+from posttrain.base.console import TrainingProgress, console
+from posttrain.base.differences import differences
 from posttrain.base.processes import is_main_process
 from posttrain.config.load import load_config
 from posttrain.config.sections.chat import ChatConfig
@@ -15,16 +19,16 @@ from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.conversation.chat_template import use_trained_template
 from posttrain.data.ledger import Ledger
+from posttrain.errors import ConfigError
 from posttrain.models.backend import Backend, LoadedModel, TrainingSettings
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.failures import ranks_explained
 from posttrain.runs.finish import finished_run
 from posttrain.runs.manifest import write_description
 from posttrain.runs.resume import ResumePoint, prepare_run_directory
-from posttrain.train.announce import Schedule, announce_changes, announce_start
 from posttrain.train.identity import require_loaded_weights
-from posttrain.train.memory_advice import Phase
-from posttrain.train.out_of_memory import during, memory_explained
+from posttrain.train.memory import Phase, during, memory_explained
+from posttrain.train.optim import schedule_change
 from posttrain.train.recipe import Evaluations, Recipe
 from posttrain.train.watchdogs import Watch, Watchdog
 
@@ -135,11 +139,52 @@ class Session:
 
     def _describe(self, loaded: LoadedModel, point: ResumePoint) -> None:
         """Say what is trained and from where it goes on, and make the run directory what it must be there."""
-        announce_start(self.run, point, loaded.model)
+        _announce_start(self.run, point, loaded.model)
         if point.checkpoint is not None:
-            before = load_config(self.run.config, type(self.config))
-            then, now = (Schedule(each, each.training, self.steps_of(each)) for each in (before, self.config))
-            announce_changes(then, now, point.counters.step)
+            self._announce_changes(load_config(self.run.config, type(self.config)), point.counters.step)
         prepare_run_directory(self.run, point)
         write_description(self.run, self.command, self.config, self.identity, self.ledgers)
         self.prepare(point)
+
+    def _announce_changes(self, before: Any, step: int) -> None:
+        """Say what about a run that is resumed after `step` is not as in its config of before."""
+        now = self.config
+        for change in differences(before.model_dump(mode="json"), now.model_dump(mode="json")):
+            console.print(f"  changed since the run started: {change}")
+        change = schedule_change(before.training, self.steps_of(before), now.training, self.steps_of(now), step)
+        if change:
+            console.print(f"  {change}")
+
+
+def _announce_start(run: RunDirectory, point: ResumePoint, model: Any) -> None:
+    """Say what is trained, and where it begins or goes on."""
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    trained, total = sum(size for size, is_trained in sizes if is_trained), sum(size for size, _ in sizes)
+    console.print(f"trained parameters: {trained:,} of {total:,} ({trained / total:.1%})")
+    if point.checkpoint is None:
+        anew = "; no checkpoint had been written, so the run begins anew" * point.begins_anew
+        console.print(f"run directory: {run.path}{anew}")
+    else:
+        console.print(f"resuming {run.path} from step {point.counters.step}")
+    for damaged in point.passed_over:
+        console.print(f"  {damaged.path.name} is damaged and kept as damaged-{damaged.path.name}: {damaged.reason}")
+
+
+def require_kernels(training: TrainingConfig, backend: str) -> None:
+    """Refuse what this machine or backend has no kernels for, before a model is loaded; `backend` is hf or unsloth.
+
+    Raises:
+        ConfigError: 8-bit AdamW or Liger without a CUDA device, Liger or `compile` with unsloth, or Liger is not
+            installed.
+    """
+    wanted = {"optimizer: adamw_8bit": training.optimizer == "adamw_8bit", "liger_kernel": training.liger_kernel}
+    for key, is_wanted in wanted.items():
+        if is_wanted and not torch.cuda.is_available():
+            instead = "adamw" if key.startswith("optimizer") else "false"
+            raise ConfigError(f"training.{key} needs a CUDA device; set it to {instead}")
+    if training.liger_kernel and backend == "unsloth":
+        raise ConfigError("training.liger_kernel: unsloth has kernels of its own; set it to false, or backend: hf")
+    if training.compile is True and backend == "unsloth":
+        raise ConfigError("training.compile: unsloth compiles what it wants to; set it to auto, or backend: hf")
+    if training.liger_kernel and find_spec("liger_kernel") is None:
+        raise ConfigError("training.liger_kernel: not installed here: pip install liger-kernel, or set it to false")

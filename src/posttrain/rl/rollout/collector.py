@@ -13,8 +13,7 @@ from posttrain.rl.rollout.engines import RolloutEngine, completed
 from posttrain.rl.rollout.grading import TrainingGrades, on_all_ranks
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout
 from posttrain.rl.schedule import RolloutSchedule
-from posttrain.train.memory_advice import Phase
-from posttrain.train.out_of_memory import during
+from posttrain.train.memory import Phase, during
 
 
 @dataclass

@@ -17,8 +17,7 @@ from posttrain.rl.config.rl import EvaluationConfig
 from posttrain.rl.rollout.engines import RolloutEngine, completed, sampling_of
 from posttrain.rl.rollout.grading import GradeSource, grade_all, on_all_ranks
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, rollout_means
-from posttrain.train.memory_advice import Phase
-from posttrain.train.out_of_memory import during
+from posttrain.train.memory import Phase, during
 
 EVALUATIONS = "evaluations"
 """The folder in a run's directory."""

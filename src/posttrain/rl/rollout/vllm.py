@@ -23,8 +23,7 @@ from posttrain.inference.vllm_weights import write_merged_weights
 from posttrain.models.backend import LoadedModel
 from posttrain.models.loading import model_files
 from posttrain.rl.config.rl import RLConfig
-from posttrain.train.memory_advice import Phase
-from posttrain.train.out_of_memory import during
+from posttrain.train.memory import Phase, during
 
 
 def start(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> "VllmRolloutEngine":

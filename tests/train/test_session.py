@@ -5,8 +5,8 @@ import torch
 
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ConfigError
-from posttrain.train import kernels
-from posttrain.train.kernels import require_kernels
+from posttrain.train import session
+from posttrain.train.session import require_kernels
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_liger_is_refused_where_unsloth_has_kernels_of_its_own(cuda):
 
 def test_liger_is_refused_where_it_is_not_installed(cuda, monkeypatch):
     cuda(True)
-    monkeypatch.setattr(kernels, "find_spec", lambda name: None)
+    monkeypatch.setattr(session, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="not installed here: pip install liger-kernel"):
         require_kernels(TrainingConfig(liger_kernel=True), "hf")
 
