@@ -18,7 +18,7 @@ from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.report import preference_results
 from posttrain.dpo.train import train
 from posttrain.errors import RunError
-from posttrain.merge.run import merge
+from posttrain.merge.merge import merge
 from posttrain.predict.generate import predict
 from posttrain.predict.plan import PredictJob
 from posttrain.predict.weights import choose_weights
@@ -158,7 +158,7 @@ def test_what_is_merged_after_training_from_an_adapter_is_the_trained_one(tiny_m
     model = {"name": str(tiny_model), "adapter": str(tmp_path / "sft" / "adapter"), "dtype": "float32"}
     config = write_run(tmp_path, tiny_model, model=model, lora=..., reference={"type": "live"})
     started(config)
-    merged = load_file(merge(config).report.output / "model.safetensors")
+    merged = load_file(merge(config).output / "model.safetensors")
     base, adapter = (load_file(path) for path in (tiny_model / "model.safetensors", _exported(tmp_path)))
     name = "model.layers.0.self_attn.q_proj"
     a, b = (adapter[f"base_model.model.{name}.lora_{which}.weight"] for which in "AB")

@@ -50,7 +50,7 @@ _HEAVY = (
     "posttrain.rl.recipe",
     "posttrain.rl.report",
     "posttrain.rl.rollout.engines",
-    "posttrain.merge.run",
+    "posttrain.merge.merge",
     "posttrain.inference.hf",
     "transformers.models.llama.modeling_llama",
 )

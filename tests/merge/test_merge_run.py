@@ -9,7 +9,7 @@ from merge_cases import Case, json_of, logits_of_folder, make_base, make_case, w
 from torch.testing import assert_close
 
 from posttrain.errors import ConfigError
-from posttrain.merge.run import merge
+from posttrain.merge.merge import merge
 from posttrain.runs.checkpoints import record_files
 
 
@@ -35,16 +35,16 @@ def add_checkpoint(run: Path, step: int, source: Path) -> None:
 
 def test_the_exported_adapter_is_merged_into_the_runs_folder_and_compared(case: Case, config: Path, tmp_path: Path):
     result = merge(config)
-    assert result.report.output == tmp_path / "runs" / "task" / "merged"
+    assert result.output == tmp_path / "runs" / "task" / "merged"
     assert result.verification is not None
     assert result.verification.max_difference < 1e-4
-    assert_close(logits_of_folder(result.report.output, case.ids), case.logits, atol=1e-4, rtol=0)
+    assert_close(logits_of_folder(result.output, case.ids), case.logits, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(("wanted", "name"), [("5", "merged-checkpoint-5"), ("latest", "merged-checkpoint-10")])
 def test_a_checkpoint_is_merged_beside_itself(config: Path, wanted: str, name: str):
     result = merge(config, checkpoint=wanted, verify=False)
-    assert result.report.output.name == name
+    assert result.output.name == name
     assert result.verification is None
 
 
@@ -52,7 +52,7 @@ def test_a_checkpoint_in_which_something_else_was_put_is_still_one(config: Path,
     extra = tmp_path / "runs" / "task" / "checkpoint-10" / "mine"
     extra.mkdir()
     (extra / "notes.txt").write_text("…")
-    assert merge(config, checkpoint="10", verify=False).report.merged > 0
+    assert merge(config, checkpoint="10", verify=False).merged > 0
 
 
 def test_output_and_dtype_can_be_named(config: Path, tmp_path: Path):

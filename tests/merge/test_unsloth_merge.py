@@ -11,7 +11,7 @@ import torch
 import yaml
 from merge_cases import weights
 
-from posttrain.merge.run import merge
+from posttrain.merge.merge import merge
 
 SCRIPT = Path(__file__).with_name("unsloth_merging.py")
 
@@ -46,7 +46,7 @@ def test_the_merged_model_is_unsloths_but_for_the_last_bit(folder: Path, tiny_mo
     result = merge(folder / "run.yaml", output=folder / "ours", dtype="bfloat16")
     assert result is not None
     assert result.verification is not None
-    assert result.report.merged == 2 * 7  # seven projections in each of two layers
+    assert result.merged == 2 * 7  # seven projections in each of two layers
     ours, theirs, base = (weights(each) for each in (folder / "ours", folder / "theirs", tiny_model))
     assert ours.keys() == theirs.keys() == base.keys()
     same = total = 0

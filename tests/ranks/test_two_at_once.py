@@ -15,7 +15,7 @@ from dataserver.offline.offline_cases import read_lines, write_config, write_lin
 from merge.merge_cases import Case, json_of, make_base, make_case, weights, write_run
 from posttrain.base.locks import Holder, lock_of, own_output, require_unowned
 from posttrain.errors import ConfigError
-from posttrain.merge.run import merge
+from posttrain.merge.merge import merge
 from running import BIN
 
 HOLD = """

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 
 from posttrain.config.load import load_config
-from posttrain.merge.run import merge
+from posttrain.merge.merge import merge
 from posttrain.predict.config import load_predict_config
 from posttrain.predict.generate import predict
 from posttrain.predict.plan import PredictJob

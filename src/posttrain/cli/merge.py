@@ -31,7 +31,7 @@ def merge(
     """Fold the adapter of a training run into the base weights, tensor by tensor."""
     with doorway.clear_errors(debug):
         require_extra("train", "toolkit-merge")
-        from posttrain.merge.run import merge as run_merge
+        from posttrain.merge.merge import merge as run_merge
 
         where = {"checkpoint": checkpoint, "output": output, "run_name": run_name, "overrides": set_ or ()}
         run_merge(

@@ -1,12 +1,25 @@
-"""The LoRA adapter in a folder: its config, and its tensors, which are read one at a time."""
+"""The LoRA adapter in a folder, and which weights of a model it changes, found out from one that has no weights.
 
+The base model is built on torch's meta device and wrapped by PEFT, exactly as loading the adapter would. What PEFT
+wrapped, with which rank and scale, what it ties and how its tensors are called in the file is then read off the result:
+no rule of PEFT's is repeated here, and it costs no memory.
+"""
+
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from peft import LoraConfig, PeftConfig
+import torch
+from peft import LoraConfig, PeftConfig, get_peft_model, get_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper, TrainableTokensWrapper
+from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from posttrain.errors import ModelError
 from posttrain.merge.shards import StoredTensor, stored_tensors
+from posttrain.models.tokens import extend_model
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -20,7 +33,6 @@ _CHANGES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 class Adapter:
     """`tensors` by their names in the file."""
 
-    folder: Path
     config: LoraConfig
     tensors: dict[str, StoredTensor]
 
@@ -46,4 +58,155 @@ def open_adapter(folder: Path) -> Adapter:
             f"the adapter in {folder} was started by {start}, which changed the base weights too; save it with "
             "PEFT's path_initial_model_for_weight_conversion and merge the result"
         )
-    return Adapter(folder, config, stored_tensors(folder / WEIGHTS_FILE))
+    return Adapter(config, stored_tensors(folder / WEIGHTS_FILE))
+
+
+BASE_WEIGHTS = ("base_layer.weight", "token_adapter.base_layer.weight")
+"""What PEFT's modules call the weight that they wrap and change."""
+
+_PREFIX = "base_model.model."
+
+
+@dataclass(frozen=True)
+class Site:
+    """One of PEFT's modules, on the meta device; `tensors` are its parameters and their names in the file."""
+
+    module: torch.nn.Module
+    tensors: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The base model's parameters and what an adapter does to them, all by parameter name.
+
+    `base_copies` are base weights that came with the adapter: PEFT saves the embeddings too where a vocabulary
+    grew or an embedding is adapted. `ties` says that the base uses `embedding` as its `head` too, `stays_tied`
+    that it still does under the adapter.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    prefix: str
+    sites: dict[str, Site]
+    base_copies: dict[str, str]
+    embedding: str
+    head: str | None
+    ties: bool
+    stays_tied: bool
+
+
+def adapter_outline(
+    base: PreTrainedConfig,
+    adapter: LoraConfig,
+    new_ids: Sequence[int],
+    stored: dict[str, tuple[int, ...]],
+    *,
+    trust_remote_code: bool = False,
+) -> Outline:
+    """The outline of `base` under `adapter`, whose file holds tensors of the shapes in `stored`.
+
+    Raises:
+        ModelError: the adapter does not fit the model, or the file does not fit the adapter's config.
+    """
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(base, trust_remote_code=trust_remote_code)
+    extend_model(model, new_ids)
+    names = {id(module): name for name, module in model.named_modules()}
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    ties = head is not None and head.weight is embedding.weight
+    adapted = _wrap(model, adapter)
+    return Outline(
+        shapes={name: tuple(parameter.shape) for name, parameter in parameters.items()},
+        prefix=model.base_model_prefix,
+        **_sites(adapted, set(parameters), stored),
+        embedding=f"{names[id(embedding)]}.weight",
+        head=f"{names[id(head)]}.weight" if head is not None else None,
+        ties=ties,
+        stays_tied=ties and _keeps_tied(model, adapter),
+    )
+
+
+def _wrap(model: Any, adapter: LoraConfig) -> Any:
+    try:
+        with warnings.catch_warnings(), torch.device("meta"):
+            # Advice on training and merging by PEFT, which does not apply to a model without weights.
+            warnings.simplefilter("ignore")
+            return get_peft_model(model, adapter)
+    except ValueError as error:
+        raise ModelError(f"the adapter does not fit this model: {str(error).splitlines()[0]}") from error
+
+
+def _sites(adapted: Any, parameters: set[str], stored: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+    """The keyword arguments `sites` and `base_copies`, from what PEFT would save for this model."""
+    own = {key: tuple(value.shape) for key, value in adapted.state_dict().items()}
+    # Given names in place of tensors, this answers under which name in the file each parameter is saved.
+    names: Any = {key: key for key in own}
+    required: dict[str, Any] = get_peft_model_state_dict(adapted, state_dict=names, save_embedding_layers=False)
+    possible: dict[str, Any] = (
+        get_peft_model_state_dict(adapted, state_dict=names, save_embedding_layers=True) | required
+    )
+    _require_same_tensors(required, possible, stored, own)
+    modules = _wrapped_modules(adapted.base_model.model)
+    sites = {f"{name}.weight": Site(module, {}) for name, module in modules.items()}
+    base_copies: dict[str, str] = {}
+    for in_file, key in possible.items():
+        if in_file not in stored:
+            continue
+        parameter = key.removeprefix(_PREFIX)
+        owner = next((name for name in modules if parameter.startswith(f"{name}.")), None)
+        inner = parameter.removeprefix(f"{owner}.")
+        if owner is None and parameter in parameters:
+            base_copies[parameter] = in_file
+        elif inner in BASE_WEIGHTS:
+            base_copies[f"{owner}.weight"] = in_file
+        elif owner is not None and not inner.startswith("original_module.") and in_file in required:
+            sites[f"{owner}.weight"].tensors[inner] = in_file
+    return {"sites": sites, "base_copies": base_copies}
+
+
+def _wrapped_modules(model: torch.nn.Module) -> dict[str, Any]:
+    """The outermost modules that PEFT put in, by the names of those they wrap."""
+    found: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{outer}.") for outer in found)
+        if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper) and not inside:
+            found[name] = module
+    return found
+
+
+def _require_same_tensors(
+    required: dict[str, str],
+    possible: dict[str, str],
+    stored: dict[str, tuple[int, ...]],
+    own: dict[str, tuple[int, ...]],
+) -> None:
+    unknown = sorted(stored.keys() - possible.keys())
+    if unknown:
+        raise ModelError(f"this model has no place for {_some(unknown)} in the adapter's file")
+    missing = sorted(required.keys() - stored.keys())
+    if missing:
+        raise ModelError(f"the adapter's file lacks {_some(missing)}, which its config asks for")
+    for name, shape in stored.items():
+        if shape != own[possible[name]]:
+            raise ModelError(
+                f"{name} in the adapter's file has shape {shape}, but this model needs {own[possible[name]]}"
+            )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _keeps_tied(model: Any, adapter: LoraConfig) -> bool:
+    """Whether embedding and head, which the base ties, are still one matrix under the adapter."""
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if isinstance(embedding, ModulesToSaveWrapper) and isinstance(head, ModulesToSaveWrapper):
+        return embedding.weight is head.weight
+    if isinstance(embedding, TrainableTokensWrapper) and isinstance(head, TrainableTokensWrapper):
+        return head.token_adapter.tied_adapter is embedding.token_adapter
+    wrapped = [isinstance(layer, BaseTunerLayer | AuxiliaryTrainingWrapper) for layer in (embedding, head)]
+    if not any(wrapped):
+        return True
+    # PEFT gives the head the embedding's A and B, swapped. DoRA then scales each by a vector of its own.
+    swapped = bool(getattr(adapter, "target_modules_to_tie", None)) and not adapter.use_dora
+    return all(wrapped) and swapped

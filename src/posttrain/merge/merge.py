@@ -1,37 +1,59 @@
-"""Fold a LoRA adapter into its base model, one tensor at a time.
+"""`toolkit-merge`: fold a LoRA adapter into its base model, one tensor at a time.
 
-At no time is a model in memory: the output is planned on the meta device (`outline`, `plan`), and every tensor
-is then read, merged and written on its own (`shards`, `delta`).
+At no time is a model in memory: the output is planned on the meta device (`adapter`, `plan`), and every tensor is then
+read, merged and written on its own (`shards`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import ctypes
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+from huggingface_hub import snapshot_download
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoConfig
 
+from posttrain.base.console import console
+from posttrain.base.locks import own_output, require_unowned
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
-from posttrain.merge.adapter import open_adapter
-from posttrain.merge.base import base_folder
-from posttrain.merge.companions import write_generation_config, write_model_config, write_tokenizer
-from posttrain.merge.memory import return_freed_memory
-from posttrain.merge.outline import Outline, adapter_outline
-from posttrain.merge.output import check_output, new_folder
+from posttrain.errors import ConfigError, ModelError
+from posttrain.merge.adapter import CONFIG_FILE, Outline, adapter_outline, open_adapter
+from posttrain.merge.output import (
+    check_output,
+    new_folder,
+    write_generation_config,
+    write_model_config,
+    write_tokenizer,
+)
 from posttrain.merge.plan import Plan, plan_tensors
-from posttrain.merge.shards import checkpoint_tensors, write_index, write_shard
+from posttrain.merge.shards import FLOATS, checkpoint_tensors, write_index, write_shard
+from posttrain.merge.verify import Verification, verify_merge
 from posttrain.models.hf import HfBackend
+from posttrain.models.loading import model_files
+from posttrain.runs.checkpoints import complete_checkpoints, find_checkpoint
+from posttrain.runs.trained_run import TrainedRun, load_trained_run
 
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 """What weights can be stored as, and how safetensors calls it."""
 
-Progress = Callable[[int, int], None]
+OnTensor = Callable[[int, int], None]
 """Called after each tensor with how many are written and how many there are."""
+
+# What is downloaded of a base on a hub.
+_NEEDED = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py", "LICENSE*", "NOTICE*"]
 
 
 @dataclass(frozen=True)
 class MergeReport:
-    """What was written: `merged` of the `tensors` are not the base's own; `tied` is of embedding and head."""
+    """What was written: `merged` of the `tensors` are not the base's own; `tied` is of embedding and head.
+
+    `verification` says how it compares with the adapter; None where that was left out.
+    """
 
     output: Path
     tensors: int
@@ -40,6 +62,99 @@ class MergeReport:
     size_bytes: int
     new_tokens: int
     tied: bool
+    verification: Verification | None = None
+
+
+def merge(  # noqa: PLR0913 - one parameter for each option of the command
+    config_path: Path,
+    *,
+    checkpoint: str | None = None,
+    output: Path | None = None,
+    dtype: str | None = None,
+    verify: bool = True,
+    overwrite: bool = False,
+    run_name: str | None = None,
+    model_index: int | None = None,
+    overrides: Sequence[str] = (),
+    dry_run: bool = False,
+) -> MergeReport | None:
+    """Merge the adapter of the run that `config_path` describes.
+
+    Args:
+        checkpoint: a step, or `latest`; None takes what the run exported at its end.
+        output: `merged` in the run's folder unless given, and `merged-checkpoint-N` for a checkpoint.
+        dtype: float32, bfloat16 or float16; None keeps the base's.
+        model_index: which model is meant, where the config has several.
+        overrides: `--set` options, which may move the run.
+        dry_run: check, say what would be done, and return None.
+
+    Raises:
+        ConfigError: there is no such run or checkpoint, or nothing to merge in it, or `output` is taken, also by
+            another process that writes it.
+        ModelError: the adapter does not fit the base.
+        RunError: the merged model does not compute what the adapter does; it is left there to be looked at.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise ConfigError(f"--dtype {dtype}: choose one of {', '.join(DTYPES)}, or leave it out for the base's own")
+    run = load_trained_run(config_path, run_name, overrides, model_index)
+    adapter = _adapter_folder(run, checkpoint)
+    default = "merged" if adapter == run.directory.path else f"merged-{adapter.name}"
+    target = output or run.directory.path / default
+    if dry_run:
+        require_unowned(target)
+        check_output(target, overwrite=overwrite, inputs=(adapter,))
+        console.print(f"would merge {adapter} into {run.model.name} and write {target}; nothing was merged (--dry-run)")
+        return None
+    with own_output(target):
+        with _tensor_bar() as progress:
+            report = merge_adapter(
+                run.model, adapter, target, chat=run.chat, dtype=dtype, overwrite=overwrite, progress=progress
+            )
+        console.print(_summary(report), markup=False)
+        if not verify:
+            return report
+        verification = verify_merge(run.model, adapter, target, chat=run.chat, weights_dtype=_coarsest_dtype(target))
+        console.print(f"compared with the adapter: {verification}", markup=False)
+        return replace(report, verification=verification)
+
+
+def _adapter_folder(run: TrainedRun, checkpoint: str | None) -> Path:
+    root = run.directory.path
+    folder = root if checkpoint is None else find_checkpoint(run.directory, checkpoint).path
+    if (folder / CONFIG_FILE).is_file():
+        return folder
+    if (folder / "config.json").is_file():
+        raise ConfigError(f"all weights were trained, so there is no adapter to merge: {folder} already is the model")
+    steps = ", ".join(str(complete.step) for complete in complete_checkpoints(run.directory))
+    if checkpoint is None and steps:
+        raise ConfigError(
+            f"the run in {root} has not ended, so it has no adapter yet; let it end (toolkit-sft --resume), or merge "
+            f"one of its checkpoints by --checkpoint: {steps}"
+        )
+    raise ConfigError(f"there is no adapter in {folder}; train first")
+
+
+def _coarsest_dtype(folder: Path) -> torch.dtype:
+    stored = {FLOATS[tensor.dtype] for tensor in checkpoint_tensors(folder).values() if tensor.dtype in FLOATS}
+    return max(stored, key=lambda dtype: torch.finfo(dtype).eps)
+
+
+def _summary(report: MergeReport) -> str:
+    files = "1 file" if report.files == 1 else f"{report.files} files"
+    learnt = f", {report.new_tokens} new tokens" if report.new_tokens else ""
+    return (
+        f"merged {report.merged} of {report.tensors} tensors{learnt} into {report.output} "
+        f"({report.size_bytes / 2**30:.2f} GiB in {files})"
+    )
+
+
+@contextmanager
+def _tensor_bar() -> Iterator[OnTensor]:
+    """A bar on stderr, where that is a terminal."""
+    columns = (TextColumn("merging"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("tensors", total=None)
+        yield lambda written, of: bar.update(task, completed=written, total=of)
 
 
 def merge_adapter(
@@ -50,7 +165,7 @@ def merge_adapter(
     chat: ChatConfig,
     dtype: str | None = None,
     overwrite: bool = False,
-    progress: Progress = lambda written, of: None,
+    progress: OnTensor = lambda written, of: None,
 ) -> MergeReport:
     """Write the model that `base` is under `adapter` to the folder `output`.
 
@@ -83,7 +198,7 @@ def merge_adapter(
     return _report(output, plan, outline, len(new_ids))
 
 
-def _write_weights(folder: Path, plan: Plan, progress: Progress) -> None:
+def _write_weights(folder: Path, plan: Plan, progress: OnTensor) -> None:
     total = sum(len(tensors) for tensors in plan.values())
     written = 0
 
@@ -109,3 +224,41 @@ def _report(output: Path, plan: Plan, outline: Outline, new_tokens: int) -> Merg
         new_tokens=new_tokens,
         tied=outline.stays_tied,
     )
+
+
+def base_folder(config: ModelConfig) -> Path:
+    """The folder with the base model's safetensors; a GGUF file is converted, a Hugging Face id downloaded.
+
+    Raises:
+        ModelError: the files cannot be had, or they are quantised.
+    """
+    name = model_files(config)
+    folder = Path(name) if Path(name).is_dir() else _downloaded(name, config.revision)
+    quantised = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("quantization_config")
+    if quantised:
+        raise ModelError(
+            f"the base in {folder} is quantised ({quantised.get('quant_method', 'unknown method')}) and cannot be "
+            "merged into; set model.name to the model before it was quantised"
+        )
+    return folder
+
+
+def _downloaded(name: str, revision: str | None) -> Path:
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=_NEEDED))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(f"model.name: cannot download {name!r}: {reason}") from error
+
+
+def return_freed_memory() -> None:
+    """Have the C library return what it keeps of freed memory; nothing happens where it has no such call.
+
+    glibc keeps freed blocks of up to 32 MiB for later, and tensors of many sizes leave it with few that fit again:
+    a merge of 2 GB was seen to hold on to 1.7 GB.
+    """
+    if sys.platform != "linux":
+        return
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none, and keeps nothing either
+    if trim is not None:
+        trim(0)

@@ -206,7 +206,8 @@ def _same_training(situation: Situation) -> Iterator[Change]:
     if (beside := situation.engine_beside) is not None:
         is_awake = phase in (Phase.ENGINE, Phase.GENERATE)
         if not is_awake and not value("rollout.sleep"):
-            cost = f"{beside.title}'s memory is free while the model learns; its weights go to the machine's memory and back"
+            moved = "its weights go to the machine's memory and back"
+            cost = f"{beside.title}'s memory is free while the model learns; {moved}"
             yield Change("rollout.sleep", "false", "true", cost)
         share = value("rollout.gpu_memory_utilization")
         if share > 0.1 and (is_awake or not value("rollout.sleep")):
