@@ -17,6 +17,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper, TrainableTokensWrapper
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
+from posttrain.base.text import first_line
 from posttrain.errors import ModelError
 from posttrain.merge.shards import StoredTensor, stored_tensors
 from posttrain.models.tokens import extend_model
@@ -133,7 +134,7 @@ def _wrap(model: Any, adapter: LoraConfig) -> Any:
             warnings.simplefilter("ignore")
             return get_peft_model(model, adapter)
     except ValueError as error:
-        raise ModelError(f"the adapter does not fit this model: {str(error).splitlines()[0]}") from error
+        raise ModelError(f"the adapter does not fit this model: {first_line(error)}") from error
 
 
 def _sites(adapted: Any, parameters: set[str], stored: dict[str, tuple[int, ...]]) -> dict[str, Any]:

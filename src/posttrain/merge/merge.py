@@ -19,6 +19,7 @@ from transformers import AutoConfig
 
 from posttrain.base.console import console
 from posttrain.base.locks import own_output, require_unowned
+from posttrain.base.text import first_line
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.errors import ConfigError, ModelError
@@ -247,7 +248,7 @@ def _downloaded(name: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=_NEEDED))
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error)
         raise ModelError(f"model.name: cannot download {name!r}: {reason}") from error
 
 
