@@ -1,29 +1,33 @@
 """The losses by hand: two pairs, whose log-ratios are chosen so that they can be checked with a pocket calculator."""
 
 import math
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.dpo.config.compared_methods import (
-    APODownMethod,
-    APOZeroMethod,
-    DPOMethod,
-    EXOMethod,
-    HingeMethod,
-    IPOMethod,
-    KTOMethod,
-    RobustMethod,
-)
-from posttrain.dpo.config.mixtures import DPOPart, MixtureMethod, SFTPart, SimPOPart
-from posttrain.dpo.config.reference_free_methods import CPOMethod, ORPOMethod, SimPOMethod
-from posttrain.dpo.losses import SequenceScores, implied_rewards, kto_divergence, kto_losses, pair_losses
+from posttrain.dpo.losses.anchored import APODownMethod, APOZeroMethod
+from posttrain.dpo.losses.base import SequenceScores
+from posttrain.dpo.losses.kto import KTOMethod, kto_divergence
+from posttrain.dpo.losses.logistic import DPOMethod, EXOMethod, RobustMethod
+from posttrain.dpo.losses.margin import HingeMethod, IPOMethod
+from posttrain.dpo.losses.methods import AnyMethod, MixtureMethod
+from posttrain.dpo.losses.reference_free import CPOMethod, ORPOMethod, SimPOMethod
+from posttrain.dpo.measures import Answers, measure
 
-if TYPE_CHECKING:
-    from posttrain.dpo.config.methods import AnyMethod
+
+def mixture(*losses: dict[str, object]) -> MixtureMethod:
+    return MixtureMethod.model_validate({"type": "mixture", "losses": losses})
+
+
+def implied_rewards(method: AnyMethod, scores: SequenceScores) -> tuple[torch.Tensor, torch.Tensor]:
+    logprobs, tokens = (scores.chosen, scores.rejected), (scores.chosen_tokens, scores.rejected_tokens)
+    references = (scores.reference_chosen, scores.reference_rejected) if method.needs_reference else None
+    answers = Answers(torch.cat(logprobs), torch.cat(tokens), None if references is None else torch.cat(references))
+    measured = measure(method, answers)
+    return measured["chosen_reward"], measured["rejected_reward"]
+
 
 # Pair 1: r_w = −10 + 12 = 2 and r_l = −20 + 19 = −1, so Δ = 3; 4 and 10 tokens, so −2.5 and −2 nats per token.
 # Pair 2: r_w = −6 + 5 = −1 and r_l = −3 + 4 = 1, so Δ = −2; 2 and 3 tokens, so −3 and −1 nats per token.
@@ -89,10 +93,7 @@ BY_HAND = {
     ),
     # 2 DPO + 0.25 SFT.
     "mixture": (
-        MixtureMethod(
-            type="mixture",
-            losses=(DPOPart(type="dpo", beta=0.5, weight=2.0), SFTPart(type="sft", weight=0.25)),
-        ),
+        mixture({"type": "dpo", "beta": 0.5, "weight": 2.0}, {"type": "sft", "weight": 0.25}),
         [2 * SOFT_1_5 + 0.625, 2 * SOFT_MINUS_1 + 0.75],
     ),
 }
@@ -101,7 +102,7 @@ BY_HAND = {
 @pytest.mark.parametrize("name", BY_HAND)
 def test_the_loss_of_each_pair_is_the_one_worked_out_by_hand(name: str) -> None:
     method, expected = BY_HAND[name]
-    losses = pair_losses(method, SCORES)
+    losses = method.loss(SCORES)
     assert losses.shape == (2,)
     assert losses.tolist() == pytest.approx(expected, abs=2e-6)
 
@@ -112,7 +113,7 @@ RATIOS, DESIRABLE = torch.tensor([3.0, 1.0, 1.0, -2.0]), torch.tensor([True, Tru
 
 def test_ktos_loss_is_the_one_worked_out_by_hand() -> None:
     method = KTOMethod(type="kto", beta=0.5, desirable_weight=2.0, undesirable_weight=3.0)
-    losses = kto_losses(method, RATIOS, DESIRABLE, torch.tensor(1.0))
+    losses = method.loss(RATIOS, DESIRABLE, torch.tensor(1.0))
     # 2 (1 − σ(1)), 2 (1 − σ(0)), 3 (1 − σ(0)), 3 (1 − σ(1.5)).
     assert losses.tolist() == pytest.approx([0.5378828, 1.0, 1.5, 0.5472764], abs=2e-6)
 
@@ -164,7 +165,7 @@ def test_no_loss_grows_where_the_chosen_answer_gains_or_the_rejected_one_loses(
     tokens = torch.full_like(chosen, 5)
     chosen.requires_grad_()
     rejected.requires_grad_()
-    pair_losses(BY_HAND[name][0], SequenceScores(chosen, rejected, tokens, tokens, *references)).sum().backward()
+    BY_HAND[name][0].loss(SequenceScores(chosen, rejected, tokens, tokens, *references)).sum().backward()
     assert chosen.grad is not None and rejected.grad is not None
     assert (chosen.grad <= 1e-12).all()
     assert (rejected.grad >= -1e-12).all()
@@ -172,10 +173,10 @@ def test_no_loss_grows_where_the_chosen_answer_gains_or_the_rejected_one_loses(
 
 @given(st.sampled_from(list(BY_HAND)), st.floats(min_value=-1e4, max_value=-1e-3), LOGPROB)
 def test_losses_and_gradients_are_finite_far_from_the_reference(name: str, chosen: float, rejected: float) -> None:
-    method: AnyMethod = BY_HAND[name][0]
+    method = BY_HAND[name][0]
     logprobs = [torch.tensor([value], requires_grad=True) for value in (chosen, rejected)]
     one = torch.tensor([1])
-    losses = pair_losses(method, SequenceScores(*logprobs, one, one, torch.tensor([-9.0]), torch.tensor([-9.0])))
+    losses = method.loss(SequenceScores(*logprobs, one, one, torch.tensor([-9.0]), torch.tensor([-9.0])))
     losses.sum().backward()
     assert losses.isfinite().all()
     for each in logprobs:
@@ -187,7 +188,7 @@ def test_a_certain_answer_has_finite_odds() -> None:
     # log p = 0: the odds p / (1 − p) are infinite, which would end training.
     certain = torch.tensor([0.0], requires_grad=True)
     one = torch.tensor([1])
-    losses = pair_losses(ORPOMethod(type="orpo"), SequenceScores(certain, torch.tensor([-2.0]), one, one))
+    losses = ORPOMethod(type="orpo").loss(SequenceScores(certain, torch.tensor([-2.0]), one, one))
     losses.sum().backward()
     assert losses.isfinite().all()
     assert certain.grad is not None and certain.grad.isfinite().all()
@@ -196,16 +197,15 @@ def test_a_certain_answer_has_finite_odds() -> None:
 def test_the_loss_at_the_start_is_known() -> None:
     # Where the model still is the reference, Δ = 0.
     scores = SequenceScores(SCORES.chosen, SCORES.rejected, *[SCORES.chosen_tokens] * 2, SCORES.chosen, SCORES.rejected)
-    assert pair_losses(DPOMethod(), scores).tolist() == pytest.approx([math.log(2)] * 2)
-    assert pair_losses(HingeMethod(type="hinge"), scores).tolist() == [1.0, 1.0]
-    assert pair_losses(IPOMethod(type="ipo", beta=0.1), scores).tolist() == pytest.approx([25.0, 25.0])
-    assert pair_losses(APOZeroMethod(type="apo_zero"), scores).tolist() == [1.0, 1.0]
+    assert DPOMethod().loss(scores).tolist() == pytest.approx([math.log(2)] * 2)
+    assert HingeMethod(type="hinge").loss(scores).tolist() == [1.0, 1.0]
+    assert IPOMethod(type="ipo", beta=0.1).loss(scores).tolist() == pytest.approx([25.0, 25.0])
+    assert APOZeroMethod(type="apo_zero").loss(scores).tolist() == [1.0, 1.0]
 
 
 def test_a_mixture_without_a_reference_adds_up_and_rewards_as_its_leading_loss() -> None:
-    losses = (SFTPart(type="sft", weight=0.5), SimPOPart(type="simpo", beta=2, gamma=1))
-    method = MixtureMethod(type="mixture", losses=losses)
+    method = mixture({"type": "sft", "weight": 0.5}, {"type": "simpo", "beta": 2, "gamma": 1})
     scores = SequenceScores(*(torch.tensor([number]) for number in (-4.0, -6.0, 2, 3)))
     # Both means are −2 nats per token: −log σ(−1) = log(1 + e) = 1.31326, and half of 2 nats.
-    assert pair_losses(method, scores).item() == pytest.approx(1.31326 + 1.0, abs=1e-5)
+    assert method.loss(scores).item() == pytest.approx(1.31326 + 1.0, abs=1e-5)
     assert [reward.item() for reward in implied_rewards(method, scores)] == [-4.0, -4.0]

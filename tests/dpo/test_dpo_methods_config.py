@@ -9,9 +9,8 @@ import yaml
 from posttrain.config.dump import to_yaml
 from posttrain.config.load import load_config
 from posttrain.dpo.config.dpo import DPOConfig
-from posttrain.dpo.config.methods import AnyMethod
-from posttrain.dpo.config.mixtures import MixtureMethod, SFTPart
 from posttrain.dpo.config.reference import CachedReference, LiveReference, SeparateReference
+from posttrain.dpo.losses.methods import AnyMethod, MixtureMethod, SFTPart
 from posttrain.errors import ConfigError
 
 METHODS = get_args(get_args(AnyMethod)[0])
@@ -82,9 +81,13 @@ def test_without_a_method_it_is_dpo_and_so_is_a_method_without_a_type(load):
     assert load(method={"beta": 0.3}).method == TYPES["dpo"](type="dpo", beta=0.3)
 
 
-def test_kto_alone_takes_single_answers_and_three_methods_need_no_reference():
+def test_kto_alone_takes_single_answers_and_three_methods_need_no_reference(load):
     assert [kind for kind, method in TYPES.items() if method.unpaired] == ["kto"]
-    assert [kind for kind, method in TYPES.items() if not method.has_reference] == ["orpo", "simpo", "cpo"]
+    assert [kind for kind in TYPES if load(method={"type": kind, **NEEDED.get(kind, {})}).reference is None] == [
+        "orpo",
+        "simpo",
+        "cpo",
+    ]
 
 
 @pytest.mark.parametrize(

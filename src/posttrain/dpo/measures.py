@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from posttrain.dpo.config.compared_methods import KTOMethod
-from posttrain.dpo.config.methods import AnyMethod
-from posttrain.dpo.losses import SequenceScores, implied_rewards, kto_losses, pair_losses
+from posttrain.dpo.losses.base import SequenceScores
+from posttrain.dpo.losses.kto import KTOMethod
+from posttrain.dpo.losses.methods import AnyMethod
 
 METRICS = (
     "reward_accuracy",
@@ -48,17 +48,13 @@ def measure(method: AnyMethod, answers: Answers) -> Measures:
     """Loss, rewards and log-probabilities of each pair, or of each labelled answer."""
     if isinstance(method, KTOMethod):
         return _measure_labelled(method, answers)
-    return _measure_pairs(method, answers)
-
-
-def _measure_pairs(method: AnyMethod, answers: Answers) -> Measures:
     chosen, rejected = answers.logprobs.chunk(2)
     chosen_tokens, rejected_tokens = answers.tokens.chunk(2)
     references = (None, None) if answers.references is None else answers.references.chunk(2)
     scores = SequenceScores(chosen, rejected, chosen_tokens, rejected_tokens, *references)
-    chosen_rewards, rejected_rewards = implied_rewards(method, scores)
+    chosen_rewards, rejected_rewards = (method.beta * each.detach() for each in method.rewarded(scores))
     return {
-        "loss": pair_losses(method, scores),
+        "loss": method.loss(scores),
         "chosen_reward": chosen_rewards,
         "rejected_reward": rejected_rewards,
         "chosen_logprob": chosen.detach(),
@@ -70,7 +66,7 @@ def _measure_labelled(method: KTOMethod, answers: Answers) -> Measures:
     assert answers.references is not None and answers.desirable is not None and answers.divergence is not None
     ratios = answers.logprobs - answers.references
     return {
-        "loss": kto_losses(method, ratios, answers.desirable, answers.divergence),
+        "loss": method.loss(ratios, answers.desirable, answers.divergence),
         "reward": method.beta * ratios.detach(),
         "logprob": answers.logprobs.detach(),
         "desirable": answers.desirable,

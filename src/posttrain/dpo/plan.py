@@ -13,8 +13,8 @@ from posttrain.data.curriculum.curriculum import Curriculum, Draw
 from posttrain.data.ledger import ledger_table
 from posttrain.dpo.config.data import AnyPreferences
 from posttrain.dpo.config.dpo import DPOConfig
-from posttrain.dpo.config.mixtures import MixtureMethod
 from posttrain.dpo.config.reference import CachedReference, SeparateReference
+from posttrain.dpo.losses.methods import MixtureMethod
 from posttrain.dpo.sources import open_preferences
 from posttrain.errors import ModelError
 from posttrain.runs.directory import RunDirectory, check_run_directory

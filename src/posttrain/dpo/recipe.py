@@ -18,7 +18,7 @@ from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.data import PreferenceData
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset, PreferenceDataset
 from posttrain.dpo.joined import takes_joined_rows
-from posttrain.dpo.losses import kto_divergence
+from posttrain.dpo.losses.kto import kto_divergence
 from posttrain.dpo.measures import Answers, Measures, measure, summary
 from posttrain.dpo.passes import Pass, cost_of_a_pass
 from posttrain.dpo.reference import make_reference

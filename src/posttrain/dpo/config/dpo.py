@@ -11,7 +11,6 @@ from posttrain.config.sections.several_models import OneOrSeveralModels
 from posttrain.config.sections.training import TrainingConfig, require_steps_fit
 from posttrain.config.values import OneLine
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
-from posttrain.dpo.config.compared_methods import DPOMethod
 from posttrain.dpo.config.data import (
     AnyPreferences,
     OnUselessPair,
@@ -19,8 +18,9 @@ from posttrain.dpo.config.data import (
     PreferenceValidationConfig,
     resolved_stages,
 )
-from posttrain.dpo.config.methods import AnyMethod
 from posttrain.dpo.config.reference import AnyReference, CachedReference
+from posttrain.dpo.losses.logistic import DPOMethod
+from posttrain.dpo.losses.methods import AnyMethod
 
 
 class PreferenceTrainingConfig(TrainingConfig):

@@ -1,0 +1,117 @@
+"""The methods of preference optimisation, one of which is a config's section `method`, and mixtures of them."""
+
+from typing import TYPE_CHECKING, Annotated, Literal, Union, get_args
+
+from pydantic import BeforeValidator, Field, create_model, model_validator
+
+from posttrain.config.strict import StrictModel
+from posttrain.dpo.losses.anchored import APODownMethod, APOZeroMethod
+from posttrain.dpo.losses.base import PairMethod, SequenceScores, Tensor
+from posttrain.dpo.losses.kto import KTOMethod
+from posttrain.dpo.losses.logistic import DPOMethod, EXOMethod, RobustMethod
+from posttrain.dpo.losses.margin import HingeMethod, IPOMethod
+from posttrain.dpo.losses.reference_free import CPOMethod, ORPOMethod, SimPOMethod
+
+_Compared = DPOMethod | IPOMethod | HingeMethod | RobustMethod | EXOMethod | APOZeroMethod | APODownMethod
+_ReferenceFree = ORPOMethod | SimPOMethod | CPOMethod
+
+
+class _Weighted(StrictModel):
+    """One loss of a mixture."""
+
+    weight: float = Field(default=1.0, gt=0)
+    """Factor on this loss in the sum."""
+
+
+class SFTPart(_Weighted):
+    """The chosen answer's negative log-likelihood as a part of a mixture: −log π(y_w|x) / |y_w|, mean per token."""
+
+    type: Literal["sft"]
+    """The chosen answer's negative log-likelihood per token, which keeps it from falling."""
+
+    def loss(self, scores: SequenceScores) -> Tensor:
+        """As above, shape [pairs]."""
+        return -scores.chosen_mean
+
+
+if TYPE_CHECKING:
+
+    class _PreferencePart(_Weighted, PairMethod):
+        """Any paired method with a weight."""
+
+        type: str
+        beta: float
+
+    MixturePart = _PreferencePart | SFTPart
+else:
+
+    def _part(method: type[PairMethod]) -> type[_Weighted]:
+        (kind,) = get_args(method.model_fields["type"].annotation)
+        name = f"{method.__name__.removesuffix('Method')}Part"
+        return create_model(name, __base__=(_Weighted, method), __doc__=f"{kind} as a part of a mixture.")
+
+    _PARTS = [_part(method) for method in get_args(_Compared | _ReferenceFree)]
+    MixturePart = Annotated[Union[(*_PARTS, SFTPart)], Field(discriminator="type")]
+
+
+class MixtureMethod(PairMethod):
+    """A weighted sum of losses on the same pairs: Σ weight · loss, as in MPO (Wang et al. 2024, arXiv:2411.10442,
+    eq. 3).
+
+    Its parts are all such as compare with a reference, or all such as need none; sft goes with both.
+    """
+
+    type: Literal["mixture"]
+    """A weighted sum of several losses (arXiv:2411.10442)."""
+
+    losses: tuple[MixturePart, ...] = Field(min_length=2)
+    """The losses, each with its weight and its own fields."""
+
+    @property
+    def leading(self) -> "_PreferencePart":
+        """The first preference loss, by which the implied rewards are reported."""
+        return next(part for part in self.losses if not isinstance(part, SFTPart))
+
+    @property
+    def beta(self) -> float:
+        """That of the leading loss."""
+        return self.leading.beta
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether its preference losses compare with a reference."""
+        return self.leading.needs_reference
+
+    def loss(self, scores: SequenceScores) -> Tensor:
+        """As above."""
+        return sum(part.weight * part.loss(scores) for part in self.losses)
+
+    def rewarded(self, scores: SequenceScores) -> tuple[Tensor, Tensor]:
+        """As its leading loss rewards."""
+        return self.leading.rewarded(scores)
+
+    @model_validator(mode="after")
+    def _compares_answers(self) -> "MixtureMethod":
+        types = [part.type for part in self.losses]
+        if set(types) == {"sft"}:
+            raise ValueError("a mixture of sft alone never reads the rejected answers; add a preference loss")
+        twice = sorted({each for each in types if types.count(each) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} is in the mixture twice; keep one, with the sum of the weights")
+        kinds = {part.needs_reference: part.type for part in self.losses if not isinstance(part, SFTPart)}
+        if len(kinds) > 1:
+            raise ValueError(
+                f"{kinds[True]} compares with a reference and {kinds[False]} needs none; mix losses of one kind"
+            )
+        return self
+
+
+def _dpo_by_default(value: object) -> object:
+    return {"type": "dpo", **value} if isinstance(value, dict) and "type" not in value else value
+
+
+AnyMethod = Annotated[
+    Annotated[_Compared | KTOMethod | _ReferenceFree | MixtureMethod, Field(discriminator="type")],
+    BeforeValidator(_dpo_by_default),
+]
+"""What is optimised; dpo where no type is given."""
