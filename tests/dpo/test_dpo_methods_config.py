@@ -8,8 +8,7 @@ import yaml
 
 from posttrain.config.dump import to_yaml
 from posttrain.config.load import load_config
-from posttrain.dpo.config.dpo import DPOConfig
-from posttrain.dpo.config.reference import CachedReference, LiveReference, SeparateReference
+from posttrain.dpo.config.dpo import CachedReference, DPOConfig, LiveReference, SeparateReference
 from posttrain.dpo.losses.methods import AnyMethod, MixtureMethod, SFTPart
 from posttrain.errors import ConfigError
 

@@ -17,7 +17,7 @@ from posttrain.data.ledger import Ledger
 from posttrain.data.tokenized import TokenizedDataset, from_rows
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset
 from posttrain.dpo.passes import Pass, Text, plan_passes
-from posttrain.dpo.rows import MismatchedRows, RunRows, partners
+from posttrain.dpo.run_rows import MismatchedRows, RunRows, partners
 from posttrain.dpo.scores import AskedModel, RowScorer, answer_logprobs
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel

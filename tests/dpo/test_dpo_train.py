@@ -15,8 +15,7 @@ from posttrain.config.load import load_config
 from posttrain.conversation.chatml import render, text
 from posttrain.conversation.messages import parse_conversation
 from posttrain.dpo.config.dpo import DPOConfig
-from posttrain.dpo.report import preference_results
-from posttrain.dpo.train import train
+from posttrain.dpo.train import preference_results, train
 from posttrain.errors import RunError
 from posttrain.merge.merge import merge
 from posttrain.predict.generate import predict

@@ -45,7 +45,6 @@ _HEAVY = (
     "posttrain.sft.recipe",
     "posttrain.dpo.train",
     "posttrain.dpo.recipe",
-    "posttrain.dpo.report",
     "posttrain.rl.train",
     "posttrain.rl.recipe",
     "posttrain.rl.report",

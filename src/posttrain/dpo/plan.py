@@ -12,8 +12,7 @@ from posttrain.config.sections.training import accumulation_steps
 from posttrain.data.curriculum.curriculum import Curriculum, Draw
 from posttrain.data.ledger import ledger_table
 from posttrain.dpo.config.data import AnyPreferences
-from posttrain.dpo.config.dpo import DPOConfig
-from posttrain.dpo.config.reference import CachedReference, SeparateReference
+from posttrain.dpo.config.dpo import CachedReference, DPOConfig, SeparateReference
 from posttrain.dpo.losses.methods import MixtureMethod
 from posttrain.dpo.sources import open_preferences
 from posttrain.errors import ModelError
@@ -125,8 +124,7 @@ def _count(config: DPOConfig, dataset: AnyPreferences) -> int:
 
 def _tokenised_data(config: DPOConfig, run: RunDirectory, resume: bool) -> "PreferenceData":
     from posttrain.dpo.data import prepare_data
-    from posttrain.dpo.separate import require_same_tokens
-    from posttrain.dpo.train import run_identity
+    from posttrain.dpo.train import require_same_tokens, run_identity
     from posttrain.models.load import choose_backend
 
     accumulation_steps(config.training)
@@ -169,10 +167,8 @@ def _passes_of_steps(
     """What goes through the model together in each micro-batch of these optimizer steps."""
     from posttrain.conversation.masks import IGNORED_LABEL
     from posttrain.data.step_plan import StepPlanner
-    from posttrain.dpo.batches import numbered_rows
-    from posttrain.dpo.joined import takes_joined_rows
-    from posttrain.dpo.passes import cost_of_a_pass, plan_passes
-    from posttrain.dpo.rows import RunRows, trained_sides
+    from posttrain.dpo.passes import cost_of_a_pass, plan_passes, takes_joined_rows
+    from posttrain.dpo.run_rows import RunRows, numbered_rows, trained_sides
     from posttrain.models.devices import training_device
     from posttrain.train.estimate import Batch
 

@@ -13,16 +13,23 @@ from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.step_plan import StepPlan, StepPlanner
 from posttrain.data.tokenized import TokenizedDataset
-from posttrain.dpo.batches import micro_batch, numbered_rows, weight_of, with_padding
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.data import PreferenceData
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset, PreferenceDataset
-from posttrain.dpo.joined import takes_joined_rows
 from posttrain.dpo.losses.kto import kto_divergence
 from posttrain.dpo.measures import Answers, Measures, measure, summary
-from posttrain.dpo.passes import Pass, cost_of_a_pass
+from posttrain.dpo.passes import Pass, cost_of_a_pass, takes_joined_rows
 from posttrain.dpo.reference import make_reference
-from posttrain.dpo.rows import MISMATCHED, Part, RunRows, trained_sides
+from posttrain.dpo.run_rows import (
+    MISMATCHED,
+    Part,
+    RunRows,
+    micro_batch,
+    numbered_rows,
+    trained_sides,
+    weight_of,
+    with_padding,
+)
 from posttrain.dpo.scores import AskedModel, RowScorer, answer_logprobs
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel

@@ -19,9 +19,8 @@ from rich.progress import Progress
 
 from posttrain.base.console import console
 from posttrain.conversation.masks import IGNORED_LABEL
-from posttrain.dpo.joined import inputs_of, takes_joined_rows
-from posttrain.dpo.passes import Pass, cost_of_a_pass, plan_passes
-from posttrain.dpo.rows import Rows
+from posttrain.dpo.passes import Pass, cost_of_a_pass, inputs_of, plan_passes, takes_joined_rows
+from posttrain.dpo.run_rows import Rows
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
 from posttrain.models.kernels.labelled_head import LabelledHead

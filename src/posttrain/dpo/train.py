@@ -1,25 +1,42 @@
-"""`toolkit-dpo`: a run of preference optimisation, step by named step."""
+"""`toolkit-dpo`: a run of preference optimisation from its config to the table of what it changed."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
+
+from rich import box
+from rich.table import Table
 
 from posttrain.base.console import console
 from posttrain.base.processes import is_main_process
 from posttrain.config.sections.training import accumulation_steps
 from posttrain.data.curriculum.curriculum import Curriculum
 from posttrain.data.ledger import ledger_table
-from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.dpo.config.dpo import DPOConfig, SeparateReference
 from posttrain.dpo.data import PreferenceData, prepare_data
-from posttrain.dpo.separate import require_same_tokens
+from posttrain.errors import ModelError
 from posttrain.models.load import choose_backend
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.failures import run_context
+from posttrain.runs.finish import finish_run, loss_results, summary
 from posttrain.runs.resume import find_resume_point
 from posttrain.train.identity import require_same_weights
 from posttrain.train.identity import run_identity as identity_of
 from posttrain.train.parallel import connect, require_unsharded
 from posttrain.train.session import Session, require_kernels
 from posttrain.train.watchdogs import training_watchdogs
+
+# What is measured, as a person reads it.
+_WORDS = {
+    "loss": "loss",
+    "reward_accuracy": "accuracy: chosen above rejected",
+    "reward_margin": "reward margin",
+    "chosen_reward": "reward of chosen answers",
+    "rejected_reward": "reward of rejected answers",
+    "chosen_logprob": "log p of chosen answers (nats)",
+    "rejected_logprob": "log p of rejected answers (nats)",
+    "divergence": "divergence from the reference (nats)",
+}
 
 _NOTHING_LEFT = (
     "every pair of the step is told apart as far as the method asks, so these pairs teach nothing more: end the stage "
@@ -55,8 +72,6 @@ def _train(config: DPOConfig, run: RunDirectory, *, resume: bool) -> dict[str, A
         session.train(DPORecipe(config, data, loaded, accelerator, require_weights), accelerator, loaded, point)
     if not is_main_process():
         return {}
-    from posttrain.dpo.report import finish  # heavy: matplotlib
-
     return finish(run, config, data.max_steps)
 
 
@@ -84,6 +99,19 @@ def open_session(config: DPOConfig, run: RunDirectory) -> tuple[Session, Prefere
     return session, data
 
 
+def require_same_tokens(config: DPOConfig, tokenizer: Any) -> None:
+    """Raise ModelError where the reference is a model that does not know the tokens of `tokenizer` by the same ids."""
+    reference = config.reference
+    if not isinstance(reference, SeparateReference):
+        return
+    other = choose_backend(reference).load_tokenizer(reference, chatml=config.chat.template == "chatml")
+    if other.get_vocab() != tokenizer.get_vocab():
+        raise ModelError(
+            f"reference.name: {reference.name} has other tokens than {config.model.name}, so that it cannot judge the "
+            "same answers; choose a model of the same tokenizer, with the same added_tokens"
+        )
+
+
 def run_identity(config: DPOConfig, data: PreferenceData, tokenizer: Any) -> dict[str, Any]:
     """Everything that must be the same for a resumed run to be the same run, bit for bit."""
     digests = {name: dataset.digest for name, dataset in data.datasets.items()}
@@ -96,3 +124,56 @@ def _steps_of(config: DPOConfig, *, curriculum: Curriculum) -> int:
     """The step at which another config's training ends; `curriculum` is that of the run now, on the same data."""
     stages = config.curriculum_stages(curriculum.sizes)
     return config.steps_of(Curriculum(stages, curriculum.sizes, curriculum.rows_per_step, curriculum.seed))
+
+
+def finish(run: RunDirectory, config: DPOConfig, max_steps: int) -> dict[str, Any]:
+    """Export the last or the best checkpoint, draw the plots, print the table, and write and return `result.json`."""
+    from posttrain.runs.plots import Picture  # heavy: matplotlib
+
+    pictures = {
+        "loss": Picture("loss per pair", {"training": "loss", "held out": "eval_loss"}),
+        "margin": Picture("reward margin", {"training": "reward_margin", "held out": "eval_reward_margin"}),
+        "accuracy": Picture(
+            "share of chosen above rejected", {"training": "reward_accuracy", "held out": "eval_reward_accuracy"}
+        ),
+        "rewards": Picture("reward", {"chosen": "chosen_reward", "rejected": "rejected_reward"}),
+        "logprobs": Picture("log p of an answer (nats)", {"chosen": "chosen_logprob", "rejected": "rejected_logprob"}),
+        "learning_rate": Picture("learning rate", {"training": "learning_rate"}),
+    }
+    result = finish_run(run, config.run.export, max_steps, pictures=pictures, results=preference_results)
+    if result["held_out"]:
+        console.print(change_table(result["held_out"]), soft_wrap=False)
+    console.print(summary(result))
+    return result
+
+
+def preference_results(rows: list[dict[str, Any]], counters: Mapping[str, Any]) -> dict[str, Any]:
+    """What `loss_results` says, the last step's measures, and those of the first and the last evaluation.
+
+    `held_out` has `before` and `after` for each measure; it is empty where there are not two evaluations.
+    """
+    last = next((row for row in reversed(rows) if "loss" in row), {})
+    evaluated = [row for row in rows if "eval_loss" in row]
+    held_out = {}
+    if len(evaluated) > 1:
+        first, final = evaluated[0], evaluated[-1]
+        names = [name for name in _WORDS if None not in (first.get(f"eval_{name}"), final.get(f"eval_{name}"))]
+        held_out = {name: {"before": first[f"eval_{name}"], "after": final[f"eval_{name}"]} for name in names}
+    measures = {name: last[name] for name in _WORDS if name in last and name != "loss"}
+    return {**loss_results(rows, counters), **measures, "held_out": held_out}
+
+
+def change_table(held_out: dict[str, dict[str, float]]) -> Table:
+    """Each measure before and after."""
+    table = Table(
+        title="Held-out rows, first evaluation against last",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+        pad_edge=False,
+    )
+    for column in ("", "before", "after"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, values in held_out.items():
+        table.add_row(_WORDS[name], f"{values['before']:.3f}", f"{values['after']:.3f}")
+    return table

@@ -1,14 +1,18 @@
 """The config file of `toolkit-dpo`."""
 
-from pydantic import Field, ValidationInfo, field_validator
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord, require_all_used
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.config.sections.lora import LoraConfig, require_lora_fits
+from posttrain.config.sections.model import ModelConfig
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
 from posttrain.config.sections.several_models import OneOrSeveralModels
 from posttrain.config.sections.training import TrainingConfig, require_steps_fit
+from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.dpo.config.data import (
@@ -18,9 +22,45 @@ from posttrain.dpo.config.data import (
     PreferenceValidationConfig,
     resolved_stages,
 )
-from posttrain.dpo.config.reference import AnyReference, CachedReference
 from posttrain.dpo.losses.logistic import DPOMethod
 from posttrain.dpo.losses.methods import AnyMethod
+
+
+class CachedReference(StrictModel):
+    """The model as training starts; its log-probabilities are computed once and kept."""
+
+    type: Literal["cached"] = "cached"
+    """Log-probabilities of the model as training starts, computed once before training and kept in the cache."""
+
+
+class LiveReference(StrictModel):
+    """The model as training starts, asked at every step."""
+
+    type: Literal["live"]
+    """The same, computed at every step: the base under a new adapter, else a frozen copy of what is trained."""
+
+
+class SeparateReference(ModelConfig):
+    """Another model, which is frozen and stays in memory beside the trained one."""
+
+    type: Literal["model"]
+    """Another model of the same tokenizer, frozen, asked at every step."""
+
+    adapter: ConfigPath | None = None
+    """Folder of a LoRA adapter of this model."""
+
+    _key: str = PrivateAttr("reference")
+
+
+def _cached_by_default(value: object) -> object:
+    return {"type": "cached", **value} if isinstance(value, dict) and "type" not in value else value
+
+
+AnyReference = Annotated[
+    Annotated[CachedReference | LiveReference | SeparateReference, Field(discriminator="type")],
+    BeforeValidator(_cached_by_default),
+]
+"""The reference policy; cached where no type is given."""
 
 
 class PreferenceTrainingConfig(TrainingConfig):

@@ -23,11 +23,9 @@ from posttrain.conversation.masks import IGNORED_LABEL, TokenRow
 from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.ledger import Ledger
 from posttrain.data.tokenized import TokenizedDataset, from_rows
-from posttrain.dpo.batches import numbered_rows
 from posttrain.dpo.datasets import PairedDataset
-from posttrain.dpo.joined import inputs_of, takes_joined_rows
-from posttrain.dpo.passes import Pass, Text, plan_passes
-from posttrain.dpo.rows import RunRows
+from posttrain.dpo.passes import Pass, Text, inputs_of, plan_passes, takes_joined_rows
+from posttrain.dpo.run_rows import RunRows, numbered_rows
 from posttrain.dpo.scores import answer_logprobs
 from posttrain.models.kernels.labelled_head import LabelledHead
 
