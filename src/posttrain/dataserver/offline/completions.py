@@ -213,7 +213,8 @@ class RowFinder:
         found: list[_Found] = []
         for name in [named] if named in self._files else self._files:
             for columns in self._places[name]:
-                if line.get(columns.messages or columns.prompt) is not None:
+                column = columns.messages or columns.prompt
+                if column is not None and line.get(column) is not None:
                     asked.append(parse_prompt(line, columns, None))
                     found += self._asking(name, asked[-1])
         if not asked:
