@@ -4,8 +4,6 @@ from rich.table import Table
 
 from posttrain.base.console import console
 from posttrain.base.text import one_line
-from posttrain.dataserver.adaptive.outline import outline
-from posttrain.dataserver.adaptive.planned import as_slots
 from posttrain.dataserver.adaptive.planner import Planner
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.data.sampling import Slot
@@ -28,7 +26,7 @@ def show_plan(config: DataserverConfig) -> None:
     console.print(_data_table(loaded), soft_wrap=False)
     console.print(_stage_table(loaded), soft_wrap=False)
     if config.adaptive is not None:
-        console.print("\n".join(outline(config.adaptive, config.iteration_stride)))
+        console.print("\n".join(Planner(loaded, config.adaptive).outline()))
     console.print("the first prompts:")
     for slot in _first_slots(loaded, min(_FIRST_PROMPTS, config.prompts_per_iteration)):
         sample = loaded.samples.sample(slot)
@@ -41,7 +39,8 @@ def show_plan(config: DataserverConfig) -> None:
 def _first_slots(loaded: Loaded, count: int) -> list[Slot]:
     """The first slots of iteration 0, before anything is graded."""
     if loaded.config.adaptive is not None:
-        return as_slots(Planner(loaded, loaded.config.adaptive).plan(0, {}))[:count]
+        rows = Planner(loaded, loaded.config.adaptive).plan(0, {})[:count]
+        return [Slot(slot, row.dataset, row.number) for slot, row in enumerate(rows)]
     return loaded.sampler.slots(0, 0, count, "train")
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from dataserver.dataserver_cases import make_config, questions, write_rows
-from posttrain.dataserver.adaptive.planned import RowKey, RowPlace
-from posttrain.dataserver.journal.plans import RowStatistics
+from posttrain.dataserver.adaptive.planner import RowPlace
+from posttrain.dataserver.journal.plans import RowKey, RowStatistics
 from posttrain.dataserver.runtime import Loaded
 
 SLOTS = 8

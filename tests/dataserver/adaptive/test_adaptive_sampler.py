@@ -12,7 +12,7 @@ from adaptive_cases import SLOTS, adaptive_config
 from sqlalchemy import Engine, func, select
 
 from dataserver.journal.journal_rows import row
-from posttrain.dataserver.adaptive.planned import RowPlace
+from posttrain.dataserver.adaptive.planner import RowPlace
 from posttrain.dataserver.adaptive.sampler import AdaptiveSampler
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.database import open_database, plans

@@ -1,13 +1,15 @@
 """Which rows an iteration asks, given what is known of the rows."""
 
 from collections import Counter
+from math import nextafter
 from pathlib import Path
 
 import pytest
 from adaptive_cases import SLOTS, adaptive_config, all_rows, statistics
 
-from posttrain.dataserver.adaptive.planned import PlannedRow, Reason, RowPlace, Statistics
-from posttrain.dataserver.adaptive.planner import Planner
+from posttrain.dataserver.adaptive.planner import PlannedRow, Planner, Reason, RowPlace, chance, pool_weight
+from posttrain.dataserver.config.adaptive import PoolsConfig
+from posttrain.dataserver.journal.plans import RowStatistics, Statistics
 from posttrain.dataserver.runtime import Loaded
 
 SOLVED, UNSOLVED, HALF = (1.0, 8), (0.0, 8), (0.5, 8)
@@ -202,3 +204,50 @@ def test_the_order_of_the_statistics_does_not_matter(tmp_path: Path) -> None:
 def test_the_lag_counts_sets_of_prompts(tmp_path: Path, lag: int, stride: int, last: int) -> None:
     loaded = adaptive_config(tmp_path, {"pools": {}, "lag": lag}, iteration_stride=stride)
     assert planner(loaded).last_graded(12) == last
+
+
+POOLS = PoolsConfig(solved_at=0.75, unsolved_at=0.25, min_grades=4, solved_weight=0.125, unsolved_weight=0.5)
+
+
+@pytest.mark.parametrize(
+    ("count", "mean", "weight"),
+    [
+        (4, 0.75, 0.125),
+        (4, 1.0, 0.125),
+        (4, 0.74, 1.0),
+        (4, 0.26, 1.0),
+        (4, 0.25, 0.5),
+        (9, 0.0, 0.5),
+        (3, 1.0, 1.0),
+        (3, 0.0, 1.0),
+    ],
+)
+def test_the_mean_reward_decides_once_there_are_enough_grades(count: int, mean: float, weight: float) -> None:
+    assert pool_weight(POOLS, RowStatistics(count, mean)) == weight
+
+
+def test_a_row_without_grades_is_in_no_pool() -> None:
+    assert pool_weight(POOLS, None) == 1.0
+
+
+def test_the_order_in_which_rewards_were_added_does_not_decide() -> None:
+    pools = PoolsConfig(solved_at=0.6, unsolved_at=0.2, solved_weight=0.0)
+    assert pool_weight(pools, RowStatistics(4, nextafter(0.6, 0))) == 0.0
+    assert pool_weight(pools, RowStatistics(4, nextafter(0.2, 1))) == pools.unsolved_weight
+
+
+def test_chance_is_the_same_on_every_machine() -> None:
+    assert chance(0, "slot", 7, 3) == 0.3888568884503486
+
+
+def test_chance_depends_on_every_argument_and_on_where_one_ends() -> None:
+    asked = [(1, 23), (12, 3), (1, 2, 3), (123,), ("1", 23), ("a", 1), ("a1",)]
+    assert len({chance(*arguments) for arguments in asked}) == len(asked)
+
+
+def test_chance_is_uniform() -> None:
+    counts = [0] * 10
+    for number in range(10_000):
+        counts[int(chance("uniform", number) * 10)] += 1
+    # 1000 each; the standard deviation is 30.
+    assert all(880 < count < 1120 for count in counts)

@@ -5,9 +5,8 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from posttrain.dataserver.adaptive.planned import RowKey
 from posttrain.dataserver.adaptive.replay import best_rows, upper_bounds
-from posttrain.dataserver.journal.plans import RowStatistics
+from posttrain.dataserver.journal.plans import RowKey, RowStatistics
 
 
 def rows(**means_and_counts: tuple[float, int]) -> dict[RowKey, RowStatistics]:

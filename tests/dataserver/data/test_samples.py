@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from dataserver.dataserver_cases import make_config, write_rows
 from posttrain.conversation.messages import Conversation
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.config.datasets import PromptColumnsConfig
-from posttrain.dataserver.config.grading import GoldConfig
+from posttrain.dataserver.config.datasets import GoldConfig, PromptColumnsConfig
 from posttrain.dataserver.data.loading import load_datasets
 from posttrain.dataserver.data.samples import (
     Samples,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.dataserver.config.grading import OnMissingScore
+from posttrain.dataserver.config.datasets import OnMissingScore
 from posttrain.dataserver.grading.rewards import GradingPlan, Judgement, Reward, total_reward
 
 ABSTAINED = Judgement("abstain", None, 1.0, "not told")

@@ -1,16 +1,53 @@
 """The rows that an iteration asks: a pure function of the config, the data, the iteration and earlier grades."""
 
-from collections.abc import Container, Iterator
+import json
+from collections.abc import Container, Iterator, Mapping
+from hashlib import blake2b
 from itertools import islice
+from typing import Literal, NamedTuple
 
 from posttrain.data.curriculum.permutation import permute, round_keys
-from posttrain.dataserver.adaptive.chance import chance
-from posttrain.dataserver.adaptive.planned import PlannedRow, RowPlace, Statistics
-from posttrain.dataserver.adaptive.pools import PoolDraws, pool_weight
 from posttrain.dataserver.adaptive.replay import best_rows
 from posttrain.dataserver.adaptive.schedule import Schedule, easy_numbers, replay_slots
-from posttrain.dataserver.config.adaptive import AdaptiveConfig
+from posttrain.dataserver.config.adaptive import AdaptiveConfig, PoolsConfig
+from posttrain.dataserver.journal.plans import RowStatistics, Statistics
 from posttrain.dataserver.runtime import Loaded
+
+_DRAWS = 64
+
+# The last bits of a mean depend on the order in which the database adds.
+_ROUNDING = 1e-9
+
+RowPlace = tuple[str, int]
+"""A data set and the number of a row in it."""
+
+Reason = Literal["curriculum", "pool", "easy", "replay"]
+"""Why a row is asked: the curriculum chose it; it stands for one that the pools kept out; it is easy; it was asked
+before."""
+
+
+class PlannedRow(NamedTuple):
+    """What fills a slot: row `number` of a data set."""
+
+    dataset: str
+    number: int
+    reason: Reason
+
+
+def chance(*decides: int | str) -> float:
+    """A hash in place of a random generator: a number in [0, 1), uniform over the arguments' values, with 53 bits."""
+    # JSON, since plain joining would take (1, 23) and (12, 3) for the same.
+    digest = blake2b(json.dumps(decides).encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "little") >> 11) / 2**53
+
+
+def pool_weight(pools: PoolsConfig, row: RowStatistics | None) -> float:
+    """The chance with which a row is kept when it is drawn; None is a row without grades."""
+    if row is None or row.count < pools.min_grades:
+        return 1.0
+    if row.mean >= pools.solved_at - _ROUNDING:
+        return pools.solved_weight
+    return pools.unsolved_weight if row.mean <= pools.unsolved_at + _ROUNDING else 1.0
 
 
 class Planner:
@@ -24,7 +61,6 @@ class Planner:
         self._stride = loaded.config.iteration_stride
         self._easy_share = Schedule(adaptive.easy.share if adaptive.easy else {0: 0})
         self._replay_share = Schedule(adaptive.replay.share if adaptive.replay else {0: 0})
-        self._pools = PoolDraws(adaptive.pools, loaded.datasets, loaded.sides, self._seed) if adaptive.pools else None
 
     def last_graded(self, iteration: int) -> int:
         """The last iteration whose grades count for `iteration`; below 0 where there is none."""
@@ -32,7 +68,7 @@ class Planner:
 
     def looks_back(self, iteration: int) -> bool:
         """Whether earlier grades decide anything at `iteration`."""
-        chooses_by_grades = self._pools is not None or self._replay_share.at(iteration) > 0
+        chooses_by_grades = self._adaptive.pools is not None or self._replay_share.at(iteration) > 0
         return chooses_by_grades and self.last_graded(iteration) >= 0
 
     def plan(self, iteration: int, statistics: Statistics) -> list[PlannedRow]:
@@ -54,12 +90,8 @@ class Planner:
         planned = dict(zip(order, special, strict=False))
         for slot, row in enumerate(asked):
             if slot not in planned:
-                planned[slot] = (
-                    self._pools.row(iteration, slot, row, taken, statistics)
-                    if self._pools
-                    else PlannedRow(*row, "curriculum")
-                )
-                taken.add((planned[slot].dataset, planned[slot].number))
+                planned[slot] = self._pooled_row(iteration, slot, row, taken, statistics)
+                taken.add(planned[slot][:2])
         return [planned[slot] for slot in range(self._slots)]
 
     def _easy_rows(self, iteration: int) -> Iterator[RowPlace]:
@@ -94,3 +126,48 @@ class Planner:
         places = ((dataset, self._loaded.datasets[dataset].find(key)) for dataset, key in best)
         free = ((dataset, index) for dataset, index in places if index is not None and (dataset, index) not in taken)
         yield from islice(free, wanted)
+
+    def _pooled_row(
+        self, iteration: int, slot: int, chosen: RowPlace, taken: Container[RowPlace], statistics: Statistics
+    ) -> PlannedRow:
+        """The row that the curriculum chose for a slot, unless its pool keeps it out: then one of its data set, if
+        possible none that is taken."""
+        pools, dataset = self._adaptive.pools, chosen[0]
+        if pools is None:
+            return PlannedRow(*chosen, "curriculum")
+
+        def is_kept(draw: int, number: int) -> bool:
+            key = dataset, self._loaded.datasets[dataset].key(number)
+            return chance(self._seed, "keep", iteration, slot, draw) < pool_weight(pools, statistics.get(key))
+
+        if is_kept(0, chosen[1]):
+            return PlannedRow(*chosen, "curriculum")
+        rows = self._loaded.sides[dataset].train
+        drawn, second_best = chosen[1], None
+        for draw in range(1, _DRAWS + 1):
+            drawn = int(rows[int(chance(self._seed, "row", iteration, slot, draw) * len(rows))])
+            if is_kept(draw, drawn):
+                if (dataset, drawn) not in taken:
+                    return PlannedRow(dataset, drawn, "pool")
+                second_best = drawn if second_best is None else second_best
+        return PlannedRow(dataset, drawn if second_best is None else second_best, "pool")
+
+    def outline(self) -> Iterator[str]:
+        """What a dry run says: a line on when rows are chosen, and one for each way in which they are."""
+        adaptive = self._adaptive
+        yield f"adaptive: iteration i is decided by the grades of iterations up to i − {adaptive.lag * self._stride}"
+        if pools := adaptive.pools:
+            yield (
+                f"  pools: rows with {pools.min_grades} or more grades are kept with a chance of "
+                f"{pools.solved_weight:g} from a mean of {pools.solved_at:g} up, of {pools.unsolved_weight:g} from "
+                f"{pools.unsolved_at:g} down"
+            )
+        if easy := adaptive.easy:
+            yield f"  easy: {_points(easy.share)} of the prompts come from {easy.dataset}"
+        if replay := adaptive.replay:
+            yield f"  replay: {_points(replay.share)} of the prompts are rows that were asked before"
+
+
+def _points(share: Mapping[int, float]) -> str:
+    first, *later = (f"{value:.3g} at iteration {iteration}" for iteration, value in sorted(share.items()))
+    return ", ".join([first, *(f"then {point}" for point in later)]) + ("," if later else "")

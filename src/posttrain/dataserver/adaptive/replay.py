@@ -6,7 +6,7 @@ from heapq import nsmallest
 import numpy as np
 import numpy.typing as npt
 
-from posttrain.dataserver.adaptive.planned import RowKey, Statistics
+from posttrain.dataserver.journal.plans import RowKey, Statistics
 
 Numbers = npt.NDArray[np.float64]
 

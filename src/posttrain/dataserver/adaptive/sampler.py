@@ -3,16 +3,18 @@
 import asyncio
 
 from cachetools import LRUCache
+from pydantic import TypeAdapter, ValidationError
 
-from posttrain.dataserver.adaptive.planned import Statistics, as_slots, from_journal, to_journal
-from posttrain.dataserver.adaptive.planner import Planner
+from posttrain.dataserver.adaptive.planner import PlannedRow, Planner
 from posttrain.dataserver.config.adaptive import AdaptiveConfig
 from posttrain.dataserver.data.sampling import Slot
-from posttrain.dataserver.journal.plans import PlanStore
+from posttrain.dataserver.journal.plans import Plan, PlanStore
 from posttrain.dataserver.runtime import Loaded
+from posttrain.errors import ServerError
 
 # About 15 MB.
 _REMEMBERED_SLOTS = 2**17
+_ROWS = TypeAdapter(list[PlannedRow])
 
 
 class AdaptiveSampler:
@@ -62,12 +64,22 @@ class AdaptiveSampler:
     def _stored_plan(self, run_id: str, iteration: int) -> list[Slot]:
         stored = self._store.plan(run_id, self._identity, iteration)
         if stored is None:
-            statistics = self._statistics(run_id, iteration)
-            plan = to_journal(self._planner.plan(iteration, statistics))
+            statistics = {}
+            if self._planner.looks_back(iteration):
+                last = self._planner.last_graded(iteration)
+                statistics = self._store.statistics_until(run_id, self._identity, last)
+            rows = self._planner.plan(iteration, statistics)
+            plan: Plan = {"rows": [list(row) for row in rows]}
             stored = self._store.store_plan(run_id, self._identity, iteration, plan)
-        return as_slots(from_journal(stored, self._slots))
+        return _slots(stored, self._slots)
 
-    def _statistics(self, run_id: str, iteration: int) -> Statistics:
-        if not self._planner.looks_back(iteration):
-            return {}
-        return self._store.statistics_until(run_id, self._identity, self._planner.last_graded(iteration))
+
+def _slots(plan: Plan, count: int) -> list[Slot]:
+    """The rows of a plan that the journal kept; ServerError if it is no plan for so many slots."""
+    try:
+        rows = _ROWS.validate_python(plan.get("rows"), strict=False)
+    except ValidationError:
+        rows = []
+    if len(rows) != count:
+        raise ServerError(f"journal: a plan is damaged: it has not the {count} rows of an iteration")
+    return [Slot(slot, row.dataset, row.number) for slot, row in enumerate(rows)]

@@ -11,8 +11,7 @@ from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.dataserver.config.adaptive import AdaptiveConfig
-from posttrain.dataserver.config.datasets import AnyDataset, GradedDataset
-from posttrain.dataserver.config.grading import GradingOverride
+from posttrain.dataserver.config.datasets import AnyDataset, GradedDataset, GradingOverride
 from posttrain.dataserver.config.names import Fault, GraderCheck, refuse, section_faults
 from posttrain.dataserver.config.serving import LimitsConfig, ListenConfig
 from posttrain.dataserver.graders.base import Grader

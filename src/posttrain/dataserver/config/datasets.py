@@ -1,15 +1,55 @@
-"""The data sets of a dataserver: files under the data root, and items made by a program."""
+"""The data sets of a dataserver: files under the data root or items made by a program, and how they are graded."""
 
 import os
 from pathlib import PurePath
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, field_validator
 
 from posttrain.config.sections.datasets import ColumnName, DistinctColumns
 from posttrain.config.strict import StrictModel
-from posttrain.dataserver.config.grading import Gates, GoldConfig, OnMissingScore, Weight, check_weights
 from posttrain.dataserver.graders.text.completions import ReasoningTags
+from posttrain.dataserver.graders.text.extraction import Extract
+
+OnMissingScore = Literal["abstain", "renormalise", "zero"]
+Weight = Annotated[float, Field(ge=0, le=1_000_000)]
+
+
+def _each_once(gates: tuple[str, ...]) -> tuple[str, ...]:
+    twice = sorted({name for name in gates if gates.count(name) > 1})
+    if twice:
+        raise ValueError(f"{', '.join(twice)} would count twice; name each gate once")
+    return gates
+
+
+def _something_counts(weights: dict[str, float]) -> dict[str, float]:
+    if not any(weights.values()):
+        raise ValueError("no grader has a weight above 0, so every reward would be undefined; raise one of them")
+    return weights
+
+
+Gates = Annotated[tuple[str, ...], AfterValidator(_each_once)]
+SomethingCounts = AfterValidator(_something_counts)
+
+
+class GoldConfig(StrictModel):
+    """Where the right answer of a row stands."""
+
+    column: str = Field(default="answer", min_length=1)
+    """The column; `a.b` is key b of the object in column a."""
+
+    extract: Extract = "all"
+    """Which part of it, where it is text: all, boxed, last_number, `{after: "####"}` or `{regex: "..."}`."""
+
+
+class GradingOverride(StrictModel):
+    """What a stage changes about how a data set is graded."""
+
+    graders: Annotated[dict[str, Weight], SomethingCounts] | None = None
+    """Graders and their weights in this stage, instead of the data set's own."""
+
+    gates: Gates | None = None
+    """Gates in this stage, instead of the data set's own."""
 
 
 class PromptColumnsConfig(DistinctColumns):
@@ -37,7 +77,7 @@ class GradedDataset(StrictModel):
     reasoning: ReasoningTags | None = None
     """The tags around the reasoning; without this section all of a completion is its answer."""
 
-    graders: dict[str, Weight] = Field(min_length=1)
+    graders: Annotated[dict[str, Weight], Field(min_length=1), SomethingCounts]
     """Graders and their weights. A name is one of the section `graders`, or the type of a built-in grader, which
     then has its defaults."""
 
@@ -55,11 +95,6 @@ class GradedDataset(StrictModel):
     def gold_is_missing(self) -> bool:
         """Whether the rows have no right answers to compare with."""
         return False
-
-    @field_validator("graders")
-    @classmethod
-    def _something_counts(cls, weights: dict[str, float]) -> dict[str, float] | None:
-        return check_weights(weights)
 
 
 class FileDataset(GradedDataset):

@@ -9,8 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import InitErrorDetails
 
 from posttrain.config.keys import KeyPath
-from posttrain.dataserver.config.datasets import GradedDataset
-from posttrain.dataserver.config.grading import GradingOverride
+from posttrain.dataserver.config.datasets import GradedDataset, GradingOverride
 from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.graders.catalogue import built_in_graders
 

@@ -13,8 +13,7 @@ import numpy as np
 from posttrain.conversation.messages import Conversation, Message, ToolCall
 from posttrain.data.records import Columns, parse_record
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.config.datasets import FileDataset, PromptColumnsConfig
-from posttrain.dataserver.config.grading import GoldConfig
+from posttrain.dataserver.config.datasets import FileDataset, GoldConfig, PromptColumnsConfig
 from posttrain.dataserver.data.dataset_rows import Row, Rows
 from posttrain.dataserver.data.sampling import Sides, Slot
 from posttrain.dataserver.graders.text.completions import column_value

@@ -6,7 +6,7 @@ from functools import cached_property
 from math import fsum, prod
 from typing import NamedTuple
 
-from posttrain.dataserver.config.grading import OnMissingScore
+from posttrain.dataserver.config.datasets import OnMissingScore
 from posttrain.dataserver.schemas import Status
 
 

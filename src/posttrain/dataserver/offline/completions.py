@@ -212,9 +212,8 @@ class RowFinder:
         asked: list[Conversation] = []
         found: list[_Found] = []
         for name in [named] if named in self._files else self._files:
-            for columns in self._places[name]:
-                column = columns.messages or columns.prompt
-                if column is not None and line.get(column) is not None:
+            for column, columns in self._places[name]:
+                if line.get(column) is not None:
                     asked.append(parse_prompt(line, columns, None))
                     found += self._asking(name, asked[-1])
         if not asked:
@@ -265,11 +264,11 @@ class _PromptIndex:
         return [int(index) for index in self._order[first:last]]
 
 
-def _prompt_places(names: PromptColumnsConfig) -> list[Columns]:
-    """Each column in which a line may repeat a prompt: the data set's own, and the usual ones."""
+def _prompt_places(names: PromptColumnsConfig) -> list[tuple[str, Columns]]:
+    """Each column in which a line may repeat a prompt, and how it is read: the data set's own, and the usual ones."""
     alone = Columns(messages=None, completion=None, tools=None, weight=None)
-    whole = [replace(alone, messages=name, prompt=None) for name in dict.fromkeys((names.messages, "messages"))]
-    single = [replace(alone, prompt=name) for name in dict.fromkeys((names.prompt, "prompt"))]
+    whole = [(name, replace(alone, messages=name, prompt=None)) for name in dict.fromkeys((names.messages, "messages"))]
+    single = [(name, replace(alone, prompt=name)) for name in dict.fromkeys((names.prompt, "prompt"))]
     return [*whole, *single]
 
 
