@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.dataserver.graders.base import Score
-from posttrain.dataserver.graders.ifeval import IfEval
-from posttrain.dataserver.graders.ifeval_checks import CHECKS
+from posttrain.dataserver.graders.ifeval import CHECKS, IfEval
 from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import DataError
 

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from posttrain.dataserver.graders.base import Abstain, Score
-from posttrain.dataserver.graders.language import Language
+from posttrain.dataserver.graders.language import Language, prose_of
 from posttrain.dataserver.graders.text.completions import GradeInput
-from posttrain.dataserver.graders.text.languages import prose_of
 from posttrain.errors import DataError
 
 SENTENCES = {

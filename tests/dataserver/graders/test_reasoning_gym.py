@@ -8,8 +8,7 @@ import pytest
 
 from posttrain.dataserver.data.procedural import ProceduralRows
 from posttrain.dataserver.graders.base import Score
-from posttrain.dataserver.graders.reasoning_gym import ReasoningGym
-from posttrain.dataserver.graders.reasoning_gym_answers import is_harmless
+from posttrain.dataserver.graders.reasoning_gym import ReasoningGym, is_harmless
 from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import DataError
 

@@ -64,9 +64,8 @@ AnyGrader = Annotated[
     Field(discriminator="type"),
 ]
 
-_MEMBERS = get_args(get_args(AnyGrader)[0]) or (get_args(AnyGrader)[0],)
-
 
 def built_in_graders() -> dict[str, type[Grader]]:
     """Each name that `type` may have, and its class."""
-    return {name: member for member in _MEMBERS for name in get_args(member.model_fields["type"].annotation)}
+    members = get_args(get_args(AnyGrader)[0])
+    return {name: member for member in members for name in get_args(member.model_fields["type"].annotation)}

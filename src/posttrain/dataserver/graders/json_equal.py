@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from posttrain.dataserver.graders.base import Example, Score
 from posttrain.dataserver.graders.text.completions import GradeInput
-from posttrain.dataserver.graders.text.json_answers import JsonGrader, parse_strictly
+from posttrain.dataserver.graders.text.fenced import JsonGrader, parse_strictly
 from posttrain.errors import DataError
 
 

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from posttrain.dataserver.graders.base import Example, Score
 from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags
-from posttrain.dataserver.graders.text.json_answers import JsonGrader
+from posttrain.dataserver.graders.text.fenced import JsonGrader
 
 _KINDS = {"object": dict, "array": list, "any": object}
 

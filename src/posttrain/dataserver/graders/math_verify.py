@@ -10,7 +10,6 @@ from pydantic import Field
 from posttrain.config.keys import shown
 from posttrain.dataserver.graders.base import Example, Score, TextGrader
 from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags
-from posttrain.dataserver.graders.text.effort import is_heavy
 from posttrain.dataserver.graders.text.expressions import Expression, find_expressions
 from posttrain.dataserver.graders.text.extraction import Extract, extract
 from posttrain.dataserver.graders.text.mathematics import (
@@ -18,6 +17,7 @@ from posttrain.dataserver.graders.text.mathematics import (
     can_be_parsed,
     is_as_simple,
     is_definite,
+    is_heavy,
     parse,
     set_of,
     sides,

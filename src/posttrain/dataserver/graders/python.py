@@ -1,19 +1,25 @@
 """python: a grader that the user wrote."""
 
 import hashlib
+import inspect
+import json
 import os
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from posttrain.base.files import require_file
-from posttrain.base.user_code import find_module_file, split_place
+from posttrain.base.user_code import error_in_words, find_module_file, import_file, import_module, split_place
 from posttrain.config.strict import resolve_path
 from posttrain.dataserver.graders.base import Grader, Score, checked_score
 from posttrain.dataserver.graders.remote import require_no_secret
 from posttrain.dataserver.graders.text.completions import GradeInput
-from posttrain.dataserver.graders.user_code import load_scorer
+from posttrain.errors import ConfigError
+
+Scorer = Callable[[GradeInput], object]
 
 
 class PythonGrader(Grader):
@@ -99,3 +105,57 @@ class PythonGrader(Grader):
             ValueError: it is none.
         """
         return checked_score(load_scorer(self.import_, self.path, self.params)(item))
+
+
+def load_scorer(module: str | None, path: str | None, params: Mapping[str, JsonValue]) -> Scorer:
+    """What scores one completion: made once per process for equal arguments.
+
+    Raises:
+        ConfigError: the code is not there, cannot be imported, or cannot be called as it must be.
+    """
+    return _load_scorer(module, path, json.dumps(params, sort_keys=True))
+
+
+@lru_cache(maxsize=256)
+def _load_scorer(module: str | None, path: str | None, params: str) -> Scorer:
+    place = module or path or ""
+    where, name = split_place(place)
+    loaded = import_module(where) if module else import_file(Path(where))
+    if not hasattr(loaded, name):
+        raise ConfigError(f"{where} has no {name!r}")
+    return _as_scorer(getattr(loaded, name), json.loads(params), place)
+
+
+def _as_scorer(found: object, params: dict[str, Any], place: str) -> Scorer:
+    if inspect.isclass(found):
+        return _from_class(found, params, place)
+    if not callable(found):
+        raise ConfigError(f"{place} is neither a function nor a class but {type(found).__name__}")
+    _require_call(found, params, place)
+    return lambda item: found(item, **params)
+
+
+def _from_class(found: type, params: dict[str, Any], place: str) -> Scorer:
+    try:
+        made = found(**params)
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        raise ConfigError(
+            f"{place} cannot be made with the params {sorted(params)}: {error_in_words(error)}"
+        ) from error
+    score = getattr(made, "score", None)
+    if not callable(score):
+        raise ConfigError(f"the class {place} has no method score")
+    _require_call(score, {}, f"{place}.score")
+    return score
+
+
+def _require_call(function: Callable[..., object], params: Mapping[str, Any], place: str) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(f"{place} is async; make it a plain function, or serve it over HTTP (type: http)")
+    try:
+        inspect.signature(function).bind(None, **params)
+    except TypeError as error:
+        takes = f" and the params {sorted(params)}" if params else ""
+        raise ConfigError(f"{place} must take one completion{takes}: {error}") from None
+    except ValueError:  # built-in functions have no signature
+        return

@@ -6,7 +6,7 @@ from pydantic import model_validator
 
 from posttrain.dataserver.graders.base import Example, Score, TextGrader
 from posttrain.dataserver.graders.text.completions import GradeInput
-from posttrain.dataserver.graders.text.patterns import Pattern, compile_pattern
+from posttrain.dataserver.graders.text.extraction import Pattern, compile_pattern
 from posttrain.errors import DataError
 
 

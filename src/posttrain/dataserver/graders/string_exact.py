@@ -56,7 +56,7 @@ class StringExact(TextGrader):
     def score_text(self, text: str, item: GradeInput) -> float:
         """1 or 0."""
         golds = [self._normal(gold) for gold in self._golds(item.gold)]
-        collapsed = _collapsed(text)
+        collapsed = " ".join(text.split())
         # Normalising takes quadratic time on heaps of accents, and makes a text at most a few times shorter.
         if len(collapsed) > _MOST_SHRINKAGE * (1 + max(map(len, golds))):
             return 0.0
@@ -75,7 +75,3 @@ class StringExact(TextGrader):
         if self.ignore_punctuation:
             words = [word.lstrip(_OPENING).rstrip(_CLOSING) for word in words]
         return " ".join(filter(None, words))
-
-
-def _collapsed(text: str) -> str:
-    return " ".join(text.split())

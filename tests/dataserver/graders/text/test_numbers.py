@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.dataserver.graders.text.numbers import (
-    find_numbers,
+    Number,
     gold_number,
     is_near,
     last_number,
@@ -16,6 +16,11 @@ from posttrain.dataserver.graders.text.numbers import (
     parse_number,
 )
 from posttrain.errors import DataError
+
+
+def find_numbers(text: str) -> list[Number]:
+    """All plain numbers, from the left."""
+    return [found.number for found in numerals(text) if found.number]
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,124 @@
-"""Rules for the part of a text that is the answer, for data sets and graders alike."""
+"""Rules for the part of a text that is the answer, and the patterns in them, for data sets and graders alike.
 
+Patterns are RE2, so that no text that a model writes can make one run for ever: it takes time in proportion to the
+text, whatever the pattern, and that is why it has no look-around and no back-references. (A counted repetition such
+as `.{1000}` is slow all the same.) Its `\\d`, `\\w`, `\\s` and `\\b` know ASCII only, `.` does not match a line feed
+unless the pattern starts with `(?s)`, and `$` is the end of the text unless it starts with `(?m)`.
+"""
+
+import itertools
 import re
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from types import ModuleType
+from typing import Annotated, Literal, Protocol, cast
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from posttrain.config.strict import StrictModel
 from posttrain.dataserver.graders.text.numbers import last_number
-from posttrain.dataserver.graders.text.patterns import Pattern, compile_pattern
+from posttrain.errors import ConfigError
+
+_MEMORY = 8 * 1024 * 1024  # bytes for a compiled pattern and the states of its automaton
+_READ_FOR_LAST = 200_000_000  # characters: each of many matches may read on to the end of the text
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+
+
+class Match(Protocol):
+    """Where a pattern matched; group 0 is the whole match, and a group that took no part is None."""
+
+    def group(self, group: int | str = 0, /) -> str | None: ...
+
+    def span(self, group: int = 0, /) -> tuple[int, int]: ...
+
+    def groupdict(self) -> dict[str, str | None]: ...
+
+
+class CompiledPattern:
+    """A pattern, ready to match any Python text. A lone surrogate, which UTF-8 cannot say, is matched as U+FFFD."""
+
+    def __init__(self, pattern: str) -> None:
+        """Raises ValueError with RE2's reason."""
+        re2 = _load_re2()
+        options = re2.Options()
+        options.max_mem = _MEMORY
+        options.log_errors = False
+        try:
+            self._compiled = re2.compile(pattern, options)
+        except UnicodeEncodeError:
+            raise ValueError("a pattern cannot hold half a character (a lone surrogate)") from None
+        except re2.error as error:
+            reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+            raise ValueError(
+                f"not a pattern in RE2 syntax: {reason}. RE2 has no look-around such as (?=…) or (?<!…), no "
+                "back-references such as \\1, and no repetition above 1000"
+            ) from None
+
+    @property
+    def groups(self) -> int:
+        """How many groups the pattern has."""
+        return self._compiled.groups
+
+    @property
+    def group_names(self) -> Mapping[str, int]:
+        """Named groups and their numbers."""
+        return self._compiled.groupindex
+
+    def search(self, text: str) -> Match | None:
+        """The first match anywhere in the text."""
+        return cast("Match | None", self._compiled.search(_encodable(text)))
+
+    def fullmatch(self, text: str) -> Match | None:
+        """A match that takes up all of the text."""
+        return cast("Match | None", self._compiled.fullmatch(_encodable(text)))
+
+    def finditer(self, text: str) -> Iterator[Match]:
+        """All matches that do not overlap, from the left. Reading all of them may take quadratic time."""
+        return cast("Iterator[Match]", self._compiled.finditer(_encodable(text)))
+
+    def last(self, text: str) -> Match | None:
+        """The last of the matches that do not overlap; None also where there are too many of them.
+
+        A text of a thousand characters may have 200,000 matches, one of a million characters 200.
+        """
+        most = _READ_FOR_LAST // max(len(text), 1)
+        last, count = None, 0
+        for match in itertools.islice(self.finditer(text), most + 1):
+            last, count = match, count + 1
+        return last if count <= most else None
+
+
+@lru_cache(maxsize=1024)
+def compile_pattern(pattern: str) -> CompiledPattern:
+    """Compile a pattern once; ValueError with the reason where RE2 cannot."""
+    return CompiledPattern(pattern)
+
+
+def _load_re2() -> ModuleType:
+    try:
+        import re2
+    except ImportError:
+        raise ConfigError("patterns need the package google-re2: pip install 'posttrain-toolkit[server]'") from None
+    return re2
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text)  # as long as before, so that spans stay true
+    return text
+
+
+def _checked(pattern: str) -> str:
+    compile_pattern(pattern)
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_checked)]
+"""A regular expression in RE2 syntax, compiled when the config is loaded."""
 
 
 class AfterMarker(StrictModel):

@@ -165,11 +165,6 @@ def numerals(text: str, start: int = 0, end: int | None = None) -> Iterator[Nume
             yield Numeral(text, begin, chunk.end(), sign, digits)
 
 
-def find_numbers(text: str) -> list[Number]:
-    """All plain numbers, from the left."""
-    return [found.number for found in numerals(text) if found.number]
-
-
 def last_number(text: str) -> Number | None:
     """The last number. None where a date, a fraction or the like comes after it: that may be what was meant."""
     last = _last_numeral(text)

@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from posttrain.dataserver.graders.text.effort import is_heavy
-from posttrain.dataserver.graders.text.mathematics import parse
+from posttrain.dataserver.graders.text.mathematics import is_heavy, parse
 
 
 def heavy(latex: str) -> bool:
