@@ -170,23 +170,18 @@ class DataserverClient:
     def _grade_all(self, call: GradeCall) -> list[GradeResult]:
         """Results, those included for which the server needs more time than one request has."""
         end = time.monotonic() + self._retry_seconds
-        results = self._grade_once(call)
-        late = sum(map(is_late, results))
-        while late and time.monotonic() < end:
-            logger.warning("%s needs more time for %d of %d completions", self._transport.place, late, len(results))
-            results = self._grade_once(call)
-            late = sum(map(is_late, results))
-        return results
-
-    def _grade_once(self, call: GradeCall) -> list[GradeResult]:
         item_ids = [item.item_id for item in call.items]
         config_id, place = self._config_id or "", self._transport.place
-        return self._transport.send(
-            "/grade",
-            call.body,
-            self._try_seconds(),
-            lambda content: read_results(content, call.request_id, item_ids, config_id, place),
-        )
+
+        def read(content: bytes) -> list[GradeResult]:
+            return read_results(content, call.request_id, item_ids, config_id, place)
+
+        while True:
+            results = self._transport.send("/grade", call.body, self._try_seconds(), read)
+            late = sum(map(is_late, results))
+            if not late or time.monotonic() >= end:
+                return results
+            logger.warning("%s needs more time for %d of %d completions", place, late, len(results))
 
     def _fetch_meta(self, patience: float | None) -> Meta:
         seconds, place = self._request_seconds or _META_SECONDS, self._transport.place
