@@ -8,8 +8,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.conversation.chat_template import chatml_template
-from posttrain.conversation.chatml import render, render_prompt, text
+from posttrain.conversation.chatml import chatml_template, render, render_prompt, text
 from posttrain.conversation.messages import parse_conversation
 
 TOOLS = [

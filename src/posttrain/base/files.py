@@ -14,6 +14,10 @@ from typing import BinaryIO
 from posttrain.base.text import as_shown
 from posttrain.errors import DataError
 
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+# torch's writer of files says only that it could not write.
+_UNTOLD = ("PytorchStreamWriter failed writing", "file write failed", "unexpected pos")
+
 
 @contextmanager
 def atomic_writer(path: Path) -> Iterator[BinaryIO]:
@@ -123,6 +127,20 @@ def require_file(path: Path) -> None:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{str(path)!r} cannot be the name of a file: {error}") from None
+
+
+def why_unwritten(error: BaseException) -> str | None:
+    """What the file system said, and of which file, where `error` is about a file that could not be written."""
+    if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:
+        return f"{error.strerror}: {error.filename}" if error.filename else os.strerror(error.errno)
+    text = str(error)
+    for number in _NOT_WRITTEN:  # libraries in other languages pass it on as text
+        if f"os error {number}" in text or os.strerror(number) in text:
+            return os.strerror(number)
+    if any(sign in text for sign in _UNTOLD):
+        return "a file could not be written in full"
+    earlier = error.__cause__ or error.__context__
+    return why_unwritten(earlier) if earlier is not None else None
 
 
 def _fsync_folder(folder: Path) -> None:

@@ -19,11 +19,15 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from importlib.resources import files
 from itertools import groupby
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from posttrain.conversation.messages import Conversation, Message, Role, ToolCall
 from posttrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from posttrain.config.sections.chat import ChatConfig
 
 IM_START = "<|im_start|>"
 IM_END = "<|im_end|>"
@@ -190,3 +194,21 @@ def _tool_response(content: str) -> str:
 def _tools_text(tools: tuple[dict, ...]) -> str:
     lines = "".join("\n" + json.dumps(tool, ensure_ascii=False) for tool in tools)
     return _TOOLS_BEFORE + lines + _TOOLS_AFTER
+
+
+def use_trained_template(tokenizer: Any, chat: "ChatConfig") -> None:
+    """Have a tokenizer's files say what was trained; where that is its own template, it stays."""
+    if chat.template == "chatml":
+        tokenizer.chat_template = chatml_template(chat)
+
+
+def chatml_template(chat: "ChatConfig") -> str:
+    """The Jinja source that writes the same for programs that do not know the toolkit; `chat` must be chatml.
+
+    Two things it cannot do: whoever tokenises its text takes `<|im_end|>` in a message for the control token, and tool
+    arguments that come as JSON text are written as they are.
+    """
+    # A JSON string is a Jinja one too, unless a character beyond U+FFFF were split into two escapes.
+    system = "none" if chat.default_system is None else json.dumps(chat.default_system, ensure_ascii=False)
+    settings = f"{{%- set default_system = {system} %}}{{%- set reasoning_history = '{chat.reasoning_history}' %}}\n"
+    return settings + files("posttrain.conversation").joinpath("chatml.jinja").read_text(encoding="utf-8")

@@ -10,8 +10,7 @@ from posttrain.conversation.chatml import IM_END, IM_START, render, render_promp
 from posttrain.conversation.hf_encoder import HfTextEncoder
 from posttrain.conversation.masks import TokenRow, encode_rows
 from posttrain.conversation.messages import Conversation
-from posttrain.conversation.templates import Apply, Markers, template_messages, template_row
-from posttrain.conversation.turn_tokens import template_turns
+from posttrain.conversation.templates import Apply, Markers, template_messages, template_row, template_turns
 from posttrain.errors import DataError, ModelError
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The loss mask of a tokenizer's own chat template, by generation markers or by rendering prefixes.
+"""The loss mask of a tokenizer's own chat template, by markers or by rendering prefixes, and its turn tokens.
 
 A template is a program: unless it has generation markers, nothing says which part of its output belongs to which
 message. An answer begins where the prompt that asks for it ends, so that what is trained is what is asked; a template
@@ -15,8 +15,9 @@ Here, unlike in ChatML by segments, text goes through the template whole: contro
 control tokens.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from posttrain.conversation.chatml import TrainOn, trained_turns, with_default_system
@@ -26,6 +27,11 @@ from posttrain.errors import DataError
 
 Apply = Callable[[list[dict[str, Any]], bool], list[int]]
 """(messages, add_generation_prompt) → ids; tools, if any, are bound to it by the caller."""
+
+# Nothing in a tokenizer's files says which tokens end a turn: its eos may end a text and not a turn. But what stands
+# behind two different answers alike is the template's, and the first control token in it ends the answer's turn.
+_ASKED = {"role": "user", "content": "a"}
+_ANSWERS = ("b", "c d")
 
 
 @dataclass(frozen=True)
@@ -124,3 +130,51 @@ def _require_prefix(prefix: list[int], ids: list[int], shorter: str, longer: str
         f"this chat template cannot be masked by prefixes: {shorter} and {longer} differ at token {position} "
         f"(id {one} and id {other}); use template: chatml, or train_on: last if only earlier turns differ"
     )
+
+
+@dataclass(frozen=True)
+class TurnTokens:
+    """Ids of the tokens that end an assistant's turn, and of those that begin the next turn of anyone."""
+
+    ends: frozenset[int]
+    starts: frozenset[int]
+
+
+def template_turns(apply: Apply, is_control: Callable[[int], bool]) -> TurnTokens:
+    """What `apply` writes at the borders of turns; nothing where it refuses plain conversations.
+
+    Where it ends an answer otherwise once the conversation goes on, an answer may have several parts, and the token
+    that begins a turn may begin a part: then none counts as a start.
+    """
+    ends = _behind_an_answer(apply, is_control)[:1]
+    following = _behind_an_answer(apply, is_control, _ASKED)
+    starts = []
+    if ends and following[:1] == ends:
+        starts = following[1:2] + _opening(apply, is_control)[:1]
+    return TurnTokens(frozenset(ends), frozenset(starts) - frozenset(ends))
+
+
+def _behind_an_answer(apply: Apply, is_control: Callable[[int], bool], *following: dict[str, Any]) -> list[int]:
+    """The control tokens behind an answer, in their order."""
+    try:
+        one, other = (
+            apply([_ASKED, {"role": "assistant", "content": answer}, *following], False) for answer in _ANSWERS
+        )
+    except DataError:
+        return []
+    shared = _shared(reversed(one), reversed(other))
+    return [token for token in reversed(shared) if is_control(token)]
+
+
+def _opening(apply: Apply, is_control: Callable[[int], bool]) -> list[int]:
+    """The control tokens that ask for an answer, in their order."""
+    try:
+        asked, prompt = (apply([_ASKED], opened) for opened in (False, True))
+    except DataError:
+        return []
+    return [token for token in prompt[len(_shared(asked, prompt)) :] if is_control(token)]
+
+
+def _shared(one: Iterable[int], other: Iterable[int]) -> list[int]:
+    """The ids that both begin with."""
+    return [here for here, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]

@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from posttrain.base.disk_errors import why_unwritten
-from posttrain.base.files import atomic_rename_dir, fsync_tree
+from posttrain.base.files import atomic_rename_dir, fsync_tree, why_unwritten
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.conversation.chat_template import use_trained_template
+from posttrain.conversation.chatml import use_trained_template
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.errors import ConfigError, RunError, ToolkitError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from posttrain.base.console import console
-from posttrain.base.disk_errors import why_unwritten
+from posttrain.base.files import why_unwritten
 from posttrain.base.locks import own_output
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.errors import RunError

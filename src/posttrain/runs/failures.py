@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from posttrain.base.disk_errors import why_unwritten
+from posttrain.base.files import why_unwritten
 from posttrain.base.processes import process_count
 from posttrain.errors import RunError, ToolkitError
 from posttrain.runs.checkpoints import latest_checkpoint

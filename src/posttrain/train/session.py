@@ -17,7 +17,7 @@ from posttrain.config.sections.lora import LoraConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.training import TrainingConfig
-from posttrain.conversation.chat_template import use_trained_template
+from posttrain.conversation.chatml import use_trained_template
 from posttrain.data.ledger import Ledger
 from posttrain.errors import ConfigError
 from posttrain.models.backend import Backend, LoadedModel, TrainingSettings
