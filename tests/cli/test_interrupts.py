@@ -3,12 +3,21 @@
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 import typer
 
 from posttrain.cli.doorway import clear_errors
 from posttrain.errors import DataError, RunInterrupted
+
+
+@pytest.fixture(autouse=True)
+def heeded() -> Iterator[None]:
+    """As in a terminal, also where the tests run in a shell's background, which ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def press_ctrl_c(*, turned_into: Exception) -> None:
@@ -48,12 +57,9 @@ def test_the_handler_of_before_is_back_and_an_ignored_ctrl_c_stays_ignored():
         assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with clear_errors(False):
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-            os.kill(os.getpid(), signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    with clear_errors(False):
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_command_in_another_thread_leaves_the_handlers_alone():

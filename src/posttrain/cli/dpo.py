@@ -1,5 +1,6 @@
 """toolkit-dpo: preference optimisation."""
 
+import sys
 from typing import Annotated
 
 from posttrain.base.extras import require_extra
@@ -34,11 +35,7 @@ def dpo(
         require_room_for_run(settings.run)
         require_data_files(settings.data_sources())
         if settings.models and model_index is None:
-            switches = {"--resume": resume, "--overwrite": overwrite, "--dry-run": dry_run, "--debug": debug}
-            arguments = [str(config), "--run-name", name, *(word for given in set_ or () for word in ("--set", given))]
-            arguments += ["--output-dir", str(output_dir)] if output_dir is not None else []
-            arguments += [switch for switch, given in switches.items() if given]
-            return train_each(settings, name, arguments, dry_run=dry_run)
+            return train_each(settings, name, sys.argv[1:], dry_run=dry_run)
         name, settings = run_of_model(name, settings.models, model_index), settings.of_model(model_index)
         if dry_run:
             from posttrain.dpo.plan import show_plan

@@ -33,8 +33,7 @@ def rl_dataserver(
         if dry_run:
             from posttrain.dataserver.plan import show_plan
 
-            show_plan(settings)
-            return
+            return show_plan(settings)
         from posttrain.dataserver.web.serve import serve
 
         serve(settings, ready_file, debug)

@@ -44,10 +44,6 @@ def rl_regrade(
         from posttrain.dataserver.offline.regrade import regrade
 
         chosen = RowFilter(
-            run_id=run,
-            dataset=dataset,
-            status=status,
-            first_iteration=from_iteration,
-            last_iteration=to_iteration,
+            run_id=run, dataset=dataset, status=status, first_iteration=from_iteration, last_iteration=to_iteration
         )
         regrade(settings, source, output, chosen, overwrite=overwrite, dry_run=dry_run)

@@ -31,8 +31,7 @@ def rl_train(
         if dry_run:
             from posttrain.rl.plan import show_plan
 
-            show_plan(settings, name, resume=resume, overwrite=overwrite)
-            return
+            return show_plan(settings, name, resume=resume, overwrite=overwrite)
         require_extra("train", "toolkit-rl-train")
         require_optimizer(settings.training)  # not in a dry run, whose machine may be another than the run's
         from posttrain.rl.train import train

@@ -32,8 +32,7 @@ def sft(
         if dry_run:
             from posttrain.sft.plan import show_plan
 
-            show_plan(settings, name, resume=resume, overwrite=overwrite)
-            return
+            return show_plan(settings, name, resume=resume, overwrite=overwrite)
         require_extra("train", "toolkit-sft")
         require_optimizer(settings.training)  # not in a dry run, whose machine may be another than the run's
         from posttrain.sft.train import train
