@@ -31,17 +31,12 @@ def predict(job: PredictJob) -> list[Path]:
     """
     match_files(job.input, job.output)  # an output that cannot be is refused before anything is made there
     with own_output(job.output):
-        return _predict(job)
-
-
-def _predict(job: PredictJob) -> list[Path]:
-    """Answer everything, where no other process does."""
-    work = prepare(job)
-    print_plan(job, work)
-    with _engine(job, work) as engine, closing(work.partial), _say_what_is_kept(work):
-        work.partial.begin(work.identity)
-        _answer(work, engine, sampling_of(job.generation))
-        work.partial.finish(work.outputs)
+        work = prepare(job)
+        print_plan(job, work)
+        with _engine(job, work) as engine, closing(work.partial), _say_what_is_kept(work):
+            work.partial.begin(work.identity)
+            _answer(work, engine, sampling_of(job.generation))
+            work.partial.finish(work.outputs)
     console.print(_endings(work))
     for path in work.outputs.values():
         console.print(f"wrote {path}")
