@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from posttrain.data.bad_records import bad_records_first
 from posttrain.data.json_lines import write_jsonl
 from posttrain.data.records import Columns
-from posttrain.data.sources import RecordStream, Source, open_data
+from posttrain.data.sources import Examples, ExampleStream, Parsed, open_data
 from posttrain.errors import DataError, ModelError
 
 GOOD = {"prompt": "q", "completion": "a"}
@@ -21,40 +21,40 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """`source("+-+")` is a file of a good record, a bad one, and a good one."""
     monkeypatch.chdir(tmp_path)
 
-    def write(kinds: str, columns: Columns | None = None) -> Source:
+    def write(kinds: str, columns: Columns | None = None) -> Examples[Parsed]:
         write_jsonl(tmp_path / "rows.jsonl", [GOOD if kind == "+" else {"prompt": "q"} for kind in kinds])
-        return open_data("rows.jsonl", columns or Columns())
+        return open_data("rows.jsonl", columns or Columns()).examples(require_answer=True)
 
     return write
 
 
 def test_records_come_one_by_one_and_are_counted_as_they_come(source):
-    stream = RecordStream(source("++-+"), "skip", require_answer=True)
+    stream = ExampleStream(source("++-+"), "skip")
     records = iter(stream)
-    assert (next(records).index, stream.usable, stream.bad) == (0, 1, 0)
-    assert [(record.index, record.line) for record in records] == [(1, 2), (2, 4)]
-    assert (stream.usable, stream.bad) == (3, 1)
-    assert [fault.split(": ")[0] for fault in stream.faults] == ["rows.jsonl:3"]
+    assert (next(records)[0], stream.usable, stream.bad.count) == (1, 1, 0)
+    assert [line for line, _ in records] == [2, 4]
+    assert (stream.usable, stream.bad.count) == (3, 1)
+    assert [fault.split(": ")[0] for fault in stream.bad.shown] == ["rows.jsonl:3"]
 
 
 def test_after_a_bad_record_no_more_are_given_and_all_are_told_in_the_end(source):
     given = []
     with pytest.raises(DataError, match=r"rows\.jsonl has 2 bad records:\n  rows\.jsonl:2: .*\n  rows\.jsonl:4: "):
-        given += RecordStream(source("+-+-+"), "error", require_answer=True)
-    stream = RecordStream(source("+-+-+"), "error", require_answer=True)
+        given += ExampleStream(source("+-+-+"), "error")
+    stream = ExampleStream(source("+-+-+"), "error")
     records = iter(stream)
-    assert next(records).line == 1
+    assert next(records)[0] == 1
     with pytest.raises(DataError):
         next(records)
-    assert (stream.usable, stream.bad) == (3, 2)
+    assert (stream.usable, stream.bad.count) == (3, 2)
 
 
 def test_of_many_bad_records_the_first_are_kept_and_all_are_counted(source):
-    stream = RecordStream(source("-" * 50 + "+"), "skip", require_answer=True)
+    stream = ExampleStream(source("-" * 50 + "+"), "skip")
     assert len(list(stream)) == 1
-    assert (stream.bad, len(stream.faults)) == (50, 20)
+    assert (stream.bad.count, len(stream.bad.shown)) == (50, 20)
     with pytest.raises(DataError) as refused:
-        list(RecordStream(source("-" * 50 + "+"), "error", require_answer=True))
+        list(ExampleStream(source("-" * 50 + "+"), "error"))
     assert "has 50 bad records" in str(refused.value)
     assert "... and 30 more" in str(refused.value)
 
@@ -69,7 +69,7 @@ def test_of_many_bad_records_the_first_are_kept_and_all_are_counted(source):
 )
 def test_what_is_wrong_with_all_of_them_is_told_in_the_end(source, kinds: str, columns: Columns, message: str):
     with pytest.raises(DataError, match=message):
-        list(RecordStream(source(kinds, columns), "skip", require_answer=True))
+        list(ExampleStream(source(kinds, columns), "skip"))
 
 
 @given(kinds=st.text("+-", max_size=30), policy=st.sampled_from(["error", "skip"]))
@@ -78,8 +78,10 @@ def test_the_stream_and_the_list_are_the_same(tmp_path_factory, kinds: str, poli
     path.write_text("".join(json.dumps(GOOD if kind == "+" else {}) + "\n" for kind in kinds))
     found = []
     for read in (
-        lambda opened: opened.read(policy, require_answer=True).records,
-        lambda opened: list(RecordStream(opened, policy, require_answer=True)),
+        lambda opened: [(each.line, each.conversation) for each in opened.read(policy, require_answer=True).records],
+        lambda opened: [
+            (line, said) for line, (said, _) in ExampleStream(opened.examples(require_answer=True), policy)
+        ],
     ):
         try:
             found.append(read(open_data(path, Columns())))
@@ -92,13 +94,13 @@ def test_the_stream_and_the_list_are_the_same(tmp_path_factory, kinds: str, poli
 
 def test_where_the_use_of_a_record_fails_bad_ones_after_it_are_told_first(source):
     for kinds, told in (("++-", "1 bad record"), ("+++", "the second is wrong")):
-        records = iter(RecordStream(source(kinds), "error", require_answer=True))
+        records = iter(ExampleStream(source(kinds), "error"))
         with pytest.raises(DataError, match=told), bad_records_first(records):
             next(records)
             raise DataError("the second is wrong")
 
 
 def test_bad_records_that_are_skipped_do_not_hide_another_error(source):
-    records = iter(RecordStream(source("+-"), "skip", require_answer=True))
+    records = iter(ExampleStream(source("+-"), "skip"))
     with pytest.raises(ModelError, match="no such token"), bad_records_first(records):
         raise ModelError("no such token")

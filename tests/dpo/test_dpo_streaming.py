@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.data import preparation
+from posttrain.data import bad_records, preparation
+from posttrain.data.bad_records import Refused
 from posttrain.data.tokenized import TokenizedDataset
-from posttrain.dpo import refused
 from posttrain.dpo.config.data import LabelledAnswers, PairsDataset
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset
 from posttrain.dpo.prepare import Policies, prepare_preferences
-from posttrain.dpo.refused import Refused
 from posttrain.errors import DataError
 
 
@@ -120,10 +119,10 @@ def test_bad_records_and_then_useless_ones_are_told_before_a_pair_that_is_too_lo
 
 
 def test_of_very_many_records_the_lines_of_the_first_are_listed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(refused, "_LISTED_LINES", 23)
+    monkeypatch.setattr(bad_records, "_LISTED_LINES", 23)
     many = Refused()
     for line in range(1, 31):
-        many.add(f"f:{line}", str(line), DataError("wrong"))
+        many.add(f"f:{line}: wrong", str(line))
     assert (many.count, len(many.shown)) == (30, 20)
     assert "... and 10 more, in lines 21, 22, 23, ...\n" in str(many.as_bad("f", 1))
     assert "... and 10 more, in lines 21, 22, 23, ...\n" in str(many.as_useless("f", 1))

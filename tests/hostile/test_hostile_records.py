@@ -30,14 +30,14 @@ from hostile.hostile_values import (
 from posttrain.config.load import load_config
 from posttrain.config.sections.datasets import ColumnsConfig
 from posttrain.data.records import Columns
-from posttrain.data.sources import read_records
+from posttrain.data.sources import ExampleStream, read_records
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset
 from posttrain.dataserver.data.loading import load_file
 from posttrain.dataserver.offline.completions import CompletionFile
 from posttrain.dataserver.runtime import Loaded
-from posttrain.dpo.config.data import LabelledAnswers, PairsDataset, TwoFilesDataset
-from posttrain.dpo.sources import open_preferences
+from posttrain.dpo.config.data import AnyPreferences, LabelledAnswers, PairsDataset, TwoFilesDataset
+from posttrain.dpo.preferences import open_preferences
 from posttrain.predict.inputs import read_inputs
 
 
@@ -59,20 +59,21 @@ def as_prompts(path: Path) -> Read:
     return Read(len(found.rows), found.faults, len(found.faults))
 
 
+def as_preferences(config: AnyPreferences) -> Read:
+    stream = ExampleStream(open_preferences(config), "skip", "drop")
+    return Read(len(list(stream)), stream.bad.shown, stream.bad.count + stream.useless.total())
+
+
 def as_pairs(path: Path) -> Read:
-    found = open_preferences(PairsDataset(path=str(path))).read("skip", "drop")
-    return Read(len(found.records), found.faults, found.bad + found.useless.total())
+    return as_preferences(PairsDataset(path=str(path)))
 
 
 def as_two_files(path: Path) -> Read:
-    source = open_preferences(TwoFilesDataset(type="two_files", accepted=str(path), rejected=str(path)))
-    found = source.read("skip", "drop")
-    return Read(len(found.records), found.faults, found.bad + found.useless.total())
+    return as_preferences(TwoFilesDataset(type="two_files", accepted=str(path), rejected=str(path)))
 
 
 def as_labelled(path: Path) -> Read:
-    found = open_preferences(LabelledAnswers(type="labelled", path=str(path))).read("skip", "drop")
-    return Read(len(found.records), found.faults, found.bad + found.useless.total())
+    return as_preferences(LabelledAnswers(type="labelled", path=str(path)))
 
 
 def as_graded(path: Path) -> Read:

@@ -8,6 +8,8 @@ from posttrain.errors import DataError, ToolkitError
 
 # How many bad records an error shows; it counts them all.
 SHOWN_FAULTS = 20
+# Of how many records an error tells at least the lines, where it tells them.
+_LISTED_LINES = 10_000
 
 
 def refusal(name: str, faults: list[str], usable: int, *, count: int | None = None, others: str = "") -> DataError:
@@ -24,6 +26,50 @@ def refusal(name: str, faults: list[str], usable: int, *, count: int | None = No
     more = [f"... and {count - SHOWN_FAULTS} more{others}"] if count > SHOWN_FAULTS else []
     advice = ["correct them, or leave them out by on_bad_record: skip"] if usable else []
     return DataError("\n".join([f"{head}:", *(f"  {line}" for line in [*faults[:SHOWN_FAULTS], *more]), *advice]))
+
+
+class Refused:
+    """Records that are not taken.
+
+    Attributes:
+        count: how many there are.
+        shown: one line `place: reason` for each of the first.
+    """
+
+    def __init__(self, kept: int | None = SHOWN_FAULTS) -> None:
+        """`kept`: how many are described; None for all."""
+        self.count = 0
+        self.shown: list[str] = []
+        self._kept = kept
+        self._lines: list[str] = []
+
+    def add(self, fault: str, lines: str) -> None:
+        """One more, as `place: reason`, and by its lines in short; "" where those are not listed."""
+        self.count += 1
+        if self._kept is None or self.count <= self._kept:
+            self.shown.append(fault)
+        elif lines and self.count <= _LISTED_LINES:
+            self._lines.append(lines)
+
+    def as_bad(self, name: str, usable: int) -> DataError:
+        """What is said of records that cannot be used."""
+        return refusal(name, self.shown, usable, count=self.count, others=self._others())
+
+    def as_useless(self, name: str, usable: int) -> DataError:
+        """What is said of well-formed records."""
+        shown = list(self.shown)
+        if self.count > SHOWN_FAULTS:
+            shown.append(f"... and {self.count - SHOWN_FAULTS} more{self._others()}")
+        head = f"{name}: {self.count} record{'s' * (self.count > 1)} from which nothing can be learnt"
+        head += ":" if usable else ", and no other:"
+        advice = ["leave them out by on_useless_pair: drop"] if usable else []
+        return DataError("\n".join([head, *(f"  {line}" for line in shown), *advice]))
+
+    def _others(self) -> str:
+        if not self._lines:
+            return ""
+        unlisted = ", ..." if self.count > _LISTED_LINES else ""
+        return f", in lines {', '.join(self._lines)}{unlisted}"
 
 
 def require_columns(name: str, named: Mapping[str, str], usual: Mapping[str, str], seen: Collection[str]) -> None:

@@ -1,9 +1,9 @@
 """From a data set in the config to tokenised rows, with a ledger of what became of every record."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,8 +17,7 @@ from posttrain.conversation.truncation import Outcome, truncate
 from posttrain.data import tokenized
 from posttrain.data.bad_records import bad_records_first
 from posttrain.data.ledger import Ledger
-from posttrain.data.records import Record
-from posttrain.data.sources import RecordStream, Source, open_source
+from posttrain.data.sources import ExampleStream, Parsed, Source, open_source
 from posttrain.data.splits import content_hash
 from posttrain.data.token_arrays import TokenArrays
 from posttrain.data.tokenized import TokenizedDataset, described_hash
@@ -27,6 +26,9 @@ from posttrain.errors import DataError
 T = TypeVar("T")
 S = TypeVar("S")
 P = TypeVar("P")
+
+Numbered = list[tuple[int, T]]
+"""Examples, each with its line."""
 
 # How the ledger and errors call the rows of `validation.dataset`.
 VALIDATION = "validation.dataset"
@@ -59,8 +61,14 @@ def prepare_dataset(
     dataset = tokenized.load(folder, name)
     if dataset is None:
         report(f"tokenising {name} ({config.path})")
-        encoder = partial(conversation_encoder, chat, tokenizer, training_template)
-        _tokenise(Ledger(name), source, on_bad_record, folder, chat, encoder)
+        ledger = Ledger(name)
+
+        def new_encode() -> Callable[[Numbered[Parsed]], Sequence[SideRows]]:
+            encoder = conversation_encoder(chat, tokenizer, training_template)
+            return lambda batch: (_encoded(batch, chat, encoder, ledger),)
+
+        stream = ExampleStream(source.examples(require_answer=True), on_bad_record)
+        write_rows(stream, iter(stream), new_encode, ledger, source.digest, [folder])
         dataset = tokenized.load(folder, name)
         assert dataset is not None
     dataset.ledger.require_something_to_learn(chat.min_end_tokens_kept)
@@ -109,56 +117,77 @@ def tokenizer_digest(tokenizer: Any) -> str:
     return described_hash({"tokenizer": state, "special": special, "template": tokenizer.chat_template})
 
 
-def batches(records: Iterator[T]) -> Iterator[list[T]]:
-    """As many records at once as keep the tokenizer's threads busy."""
-    while batch := list(islice(records, _BATCH)):
-        yield batch
+@dataclass
+class SideRows:
+    """Rows of one side of a data set, and line, weight and content hash of each.
 
+    Attributes:
+        end_ids: tokens that end an answer.
+        lost_ends: how many of them were trained and were cut off.
+    """
 
-def _tokenise(
-    ledger: Ledger,
-    source: Source,
-    on_bad_record: OnBadRecord,
-    folder: Path,
-    chat: ChatConfig,
-    new_encoder: Callable[[], ConversationEncoder],
-) -> None:
-    """Read the source to its end, and write its rows to `folder` as they come; all or nothing."""
-    stream = RecordStream(source, on_bad_record, require_answer=True)
-    records = iter(stream)
-    with tokenized.new_dataset(folder, ledger, source.digest) as writer, bad_records_first(records):
-        encoder = new_encoder()
-        for batch in batches(records):
-            writer.add(_encoded(batch, chat, encoder, ledger))
-        ledger.records, ledger.bad, ledger.faults = stream.usable + stream.bad, stream.bad, stream.faults
+    end_ids: frozenset[int]
+    rows: list[TokenRow] = field(default_factory=list)
+    records: list[tuple[int, float, int]] = field(default_factory=list)
+    lost_ends: int = 0
 
-
-def _encoded(batch: list[Record], chat: ChatConfig, encoder: ConversationEncoder, ledger: Ledger) -> TokenArrays:
-    """The rows of a batch that are kept, cut to their length, and counted in the ledger."""
-    rows: list[TokenRow] = []
-    described: list[tuple[int, float, int]] = []
-    lost_ends = 0
-    for record, whole in zip(batch, encoder.rows([record.conversation for record in batch]), strict=True):
-        row = _truncated(record, whole, chat, ledger)
-        if row is None:
-            continue
+    def add(self, row: TokenRow, whole: TokenRow, record: tuple[int, float, int]) -> None:
+        """One more row, and what it was before it was cut."""
+        self.rows.append(row)
+        self.records.append(record)
         if row is not whole:
-            lost_ends += trained_ends(whole, encoder.end_ids) - trained_ends(row, encoder.end_ids)
-        rows.append(row)
-        described.append((record.line, record.weight, content_hash(record.conversation)))
-    arrays = TokenArrays.from_rows(rows, described)
-    ledger.rows += len(arrays)
-    ledger.count_tokens(arrays.lengths, arrays.trained_counts)
-    ledger.count_weights(arrays.weights)
-    ledger.count_ends(arrays.trained_of(encoder.end_ids), lost_ends)
-    return arrays
+            self.lost_ends += trained_ends(whole, self.end_ids) - trained_ends(row, self.end_ids)
 
 
-def _truncated(record: Record, row: TokenRow, chat: ChatConfig, ledger: Ledger) -> TokenRow | None:
+def write_rows(
+    stream: ExampleStream[T],
+    examples: Iterator[tuple[int, T]],
+    new_encode: Callable[[], Callable[[Numbered[T]], Sequence[SideRows]]],
+    ledger: Ledger,
+    digest: str,
+    folders: Sequence[Path],
+) -> None:
+    """Tokenise examples of the stream to its end, and write the rows of each side to its folder as they come; all or
+    nothing.
+
+    Args:
+        new_encode: called once; what it gives is called with some examples and their lines, and gives the rows that
+            are kept, for each folder.
+        ledger: counts the rows here, and what the encoding tells it.
+    """
+    with ExitStack() as stack:
+        writers = [stack.enter_context(tokenized.new_dataset(folder, ledger, digest)) for folder in folders]
+        stack.enter_context(bad_records_first(examples))
+        encode = new_encode()
+        while batch := list(islice(examples, _BATCH)):
+            for writer, side in zip(writers, encode(batch), strict=True):
+                arrays = TokenArrays.from_rows(side.rows, side.records)
+                ledger.count_tokens(arrays.lengths, arrays.trained_counts)
+                ledger.count_weights(arrays.weights)
+                ledger.count_ends(arrays.trained_of(side.end_ids), side.lost_ends)
+                writer.add(arrays)
+        ledger.records, ledger.bad, ledger.faults = stream.read, stream.bad.count, stream.bad.shown
+        for reason, count in stream.useless.items():
+            ledger.dropped[reason] = ledger.dropped.get(reason, 0) + count
+
+
+def _encoded(batch: Numbered[Parsed], chat: ChatConfig, encoder: ConversationEncoder, ledger: Ledger) -> SideRows:
+    """The rows of a batch that are kept, cut to their length, and counted in the ledger."""
+    kept = SideRows(encoder.end_ids)
+    wholes = encoder.rows([conversation for _, (conversation, _) in batch])
+    for (line, (conversation, weight)), whole in zip(batch, wholes, strict=True):
+        row = _truncated(line, whole, chat, ledger)
+        if row is not None:
+            kept.add(row, whole, (line, weight, content_hash(conversation)))
+    ledger.rows += len(kept.rows)
+    return kept
+
+
+def _truncated(line: int, row: TokenRow, chat: ChatConfig, ledger: Ledger) -> TokenRow | None:
     try:
         short, outcome = truncate(row, chat.max_length, chat.truncation)
     except DataError as error:
-        raise DataError(f"datasets.{ledger.name}: line {record.line}: {error}") from error
+        raise DataError(f"datasets.{ledger.name}: line {line}: {error}") from error
     if short is not None and short.trained[0]:
         # Cut on the left, it starts within an answer, and nothing predicts the first token of a row.
         short = TokenRow(short.ids, [False, *short.trained[1:]])

@@ -21,8 +21,27 @@ MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6
 _SHOWN_COLUMNS = 12
 
 
-class EmptyAnswerError(DataError):
-    """A row is as it should be, but there is nothing in the answer."""
+class UselessRecordError(DataError):
+    """A row is as it should be, but nothing can be learnt from it."""
+
+    kind = "useless"
+    """What the ledger calls it."""
+
+
+class EmptyAnswerError(UselessRecordError):
+    """There is nothing in the answer."""
+
+    kind = "empty answer"
+
+
+class IdenticalAnswersError(UselessRecordError):
+    """Both answers of a pair say the same."""
+
+    kind = "identical answers"
+
+
+USELESS = (EmptyAnswerError.kind, IdenticalAnswersError.kind)
+"""What the ledger calls records from which nothing can be learnt."""
 
 
 @dataclass(frozen=True, slots=True)

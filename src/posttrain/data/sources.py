@@ -3,20 +3,28 @@
 A source is opened in two steps, because its digest tells whether it has to be read at all.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from posttrain.base.file_digests import file_digest
 from posttrain.base.files import require_file
 from posttrain.base.text import as_shown, clipped
 from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord
-from posttrain.data.bad_records import SHOWN_FAULTS, refusal, require_columns
+from posttrain.conversation.messages import Conversation
+from posttrain.data.bad_records import SHOWN_FAULTS, Refused, refusal, require_columns
 from posttrain.data.json_lines import Line, read_json, read_jsonl, unreadable
-from posttrain.data.records import Columns, Record, parse_record
+from posttrain.data.records import Columns, Record, UselessRecordError, parse_record
 from posttrain.data.tables import is_hub_id, load_hub, load_parquet, read_csv, table_digest, table_lines
 from posttrain.errors import DataError
+
+T = TypeVar("T")
+
+Parsed = tuple[Conversation, float]
+"""A conversation and the factor on its loss."""
 
 _LINE_READERS: dict[str, Callable[[Path], Iterator[Line]]] = {
     ".jsonl": read_jsonl,
@@ -57,84 +65,136 @@ class LineSource:
         return refusal(self.name, faults, usable)
 
 
+class Attempt(NamedTuple, Generic[T]):
+    """A record that is not parsed yet: its place as a message names it, its line, and how to parse it."""
+
+    place: str
+    line: int
+    parse: Callable[[], T]
+    lines: str = ""
+    """What a long list of bad records calls it: `7`, or `7/8` where it is line 7 of one file and line 8 of the other;
+    nothing where there is no such list."""
+
+
 @dataclass(frozen=True)
-class Source(LineSource):
-    """Data whose columns are known; the records are checked by `read`."""
+class Examples(Generic[T]):
+    """Data that are known to be there, as records that are not parsed yet. `digest` names their content."""
 
-    columns: Columns
+    name: str
+    digest: str
+    attempts: Callable[[], Iterator[Attempt[T]]]
+    require_columns: Callable[[], None]
+    """Called after all attempts: DataError where a column that was renamed is nowhere."""
 
-    def read(self, on_bad_record: OnBadRecord, *, require_answer: bool) -> RecordSet:
-        """Check every record, and hold them all; DataError as `RecordStream` raises it."""
-        stream = RecordStream(self, on_bad_record, require_answer=require_answer, kept_faults=None)
-        return RecordSet(list(stream), stream.faults, self.digest)
 
+class ExampleStream(Generic[T]):
+    """The usable examples of a source, one after another, each with its line, in the memory of one of them.
 
-class RecordStream:
-    """The usable records of a source, one after another, in the memory of one of them.
-
-    After a bad record under `on_bad_record: error` the others are still checked, but none is given any more.
+    After a record whose policy is error the others are still checked, but none is given any more.
 
     Attributes:
         usable: how many records can be used, of those that were read so far.
-        bad: how many cannot.
-        faults: one line `place: reason` for each of the first bad ones.
+        bad: those that cannot.
+        useless: how many of the records that are well formed teach nothing, by why.
     """
 
     def __init__(
         self,
-        source: Source,
+        source: Examples[T],
         on_bad_record: OnBadRecord,
+        on_useless: Literal["drop", "error"] | None = None,
         *,
-        require_answer: bool,
         kept_faults: int | None = SHOWN_FAULTS,
     ) -> None:
-        """`kept_faults`: how many of the bad records are described; None for all."""
+        """
+        Args:
+            on_useless: None where records that teach nothing are bad ones.
+            kept_faults: how many of the bad records are described; None for all.
+        """
         self._source = source
-        self._on_bad_record = on_bad_record
-        self._require_answer = require_answer
-        self._kept_faults = kept_faults
+        self._on_bad_record, self._on_useless = on_bad_record, on_useless
         self.usable = 0
-        self.bad = 0
-        self.faults: list[str] = []
+        self.bad = Refused(kept_faults)
+        self.useless = Counter[str]()
+        self._taught_nothing = Refused()
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[tuple[int, T]]:
         """Read the source, once.
 
         Raises:
-            DataError: at the end: there are bad records (all in one message) and `on_bad_record` is error, or no record
-                is usable, or a column that was renamed is nowhere.
+            DataError: at the end: there are bad records and `on_bad_record` is error, or useless ones and `on_useless`
+                is error (all of a kind in one message), or no record is usable, or a column that was renamed is
+                nowhere.
         """
-        seen: set[str] = set()
-        for line in self._source.lines():
+        for attempt in self._source.attempts():
             try:
-                row = values(line)
-                seen.update(row)
-                conversation, weight = parse_record(row, self._source.columns, require_answer=self._require_answer)
+                example = attempt.parse()
             except DataError as error:
-                self._add_fault(line.number, error)
+                refused = self.bad
+                if isinstance(error, UselessRecordError) and self._on_useless is not None:
+                    self.useless[error.kind] += 1
+                    refused = self._taught_nothing
+                refused.add(f"{attempt.place}: {clipped(str(error))}", attempt.lines)
             else:
                 self.usable += 1
-                if not self._refused:
-                    yield Record(self.usable - 1, line.number, conversation, weight)
-        self._require_usable(seen)
+                if not (self._is_bad or self._is_useless):
+                    yield attempt.line, example
+        self._require_usable()
 
     @property
-    def _refused(self) -> bool:
-        return self.bad > 0 and self._on_bad_record == "error"
+    def read(self) -> int:
+        """All records so far, whatever became of them."""
+        return self.usable + self.bad.count + self._taught_nothing.count
 
-    def _add_fault(self, line: int, error: DataError) -> None:
-        self.bad += 1
-        if self._kept_faults is None or len(self.faults) < self._kept_faults:
-            self.faults.append(f"{self._source.place(line)}: {clipped(str(error))}")
+    @property
+    def _is_bad(self) -> bool:
+        return self.bad.count > 0 and self._on_bad_record == "error"
 
-    def _require_usable(self, seen: Collection[str]) -> None:
-        name, columns = self._source.name, self._source.columns
-        if self._refused or (self.bad and not self.usable):
-            raise refusal(name, self.faults, self.usable, count=self.bad)
+    @property
+    def _is_useless(self) -> bool:
+        return self._taught_nothing.count > 0 and self._on_useless == "error"
+
+    def _require_usable(self) -> None:
+        name = self._source.name
+        if self._is_bad or (self.bad.count and not self.usable):
+            raise self.bad.as_bad(name, self.usable)
+        if self._is_useless or (self._taught_nothing.count and not self.usable):
+            raise self._taught_nothing.as_useless(name, self.usable)
         if not self.usable:
             raise DataError(f"{name} holds no records")
-        if self._require_answer:
-            require_columns(name, columns.names(), Columns().names(), seen)
+        self._source.require_columns()
+
+
+@dataclass(frozen=True)
+class Source(LineSource):
+    """Data whose columns are known; the records are checked as they are read."""
+
+    columns: Columns
+
+    def examples(self, *, require_answer: bool) -> Examples[Parsed]:
+        """The conversations, each with its weight."""
+        seen: set[str] = set()
+
+        def parse(line: Line) -> Parsed:
+            row = values(line)
+            seen.update(row)
+            return parse_record(row, self.columns, require_answer=require_answer)
+
+        def attempts() -> Iterator[Attempt[Parsed]]:
+            for line in self.lines():
+                yield Attempt(self.place(line.number), line.number, partial(parse, line))
+
+        def check() -> None:
+            if require_answer:
+                require_columns(self.name, self.columns.names(), Columns().names(), seen)
+
+        return Examples(self.name, self.digest, attempts, check)
+
+    def read(self, on_bad_record: OnBadRecord, *, require_answer: bool) -> RecordSet:
+        """Check every record, and hold them all; DataError as `ExampleStream` raises it."""
+        stream = ExampleStream(self.examples(require_answer=require_answer), on_bad_record, kept_faults=None)
+        records = [Record(index, line, *parsed) for index, (line, parsed) in enumerate(stream)]
+        return RecordSet(records, stream.bad.shown, self.digest)
 
 
 def values(line: Line) -> Mapping[str, Any]:

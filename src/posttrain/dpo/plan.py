@@ -11,10 +11,11 @@ from posttrain.config.sections.model import ModelConfig
 from posttrain.config.sections.training import accumulation_steps
 from posttrain.data.curriculum.curriculum import Curriculum, Draw
 from posttrain.data.ledger import ledger_table
+from posttrain.data.sources import ExampleStream
 from posttrain.dpo.config.data import AnyPreferences
 from posttrain.dpo.config.dpo import CachedReference, DPOConfig, SeparateReference
 from posttrain.dpo.losses.methods import MixtureMethod
-from posttrain.dpo.sources import open_preferences
+from posttrain.dpo.preferences import open_preferences
 from posttrain.errors import ModelError
 from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.train.plan import (
@@ -117,8 +118,9 @@ def _counted_curriculum(config: DPOConfig) -> Curriculum:
 
 def _count(config: DPOConfig, dataset: AnyPreferences) -> int:
     """Rows that an optimizer step would count."""
-    found = open_preferences(dataset).read(config.on_bad_record, config.on_useless_pair)
-    records = min(len(found.records), dataset.n_samples or len(found.records))
+    stream = ExampleStream(open_preferences(dataset), config.on_bad_record, config.on_useless_pair)
+    usable = sum(1 for _ in stream)
+    records = min(usable, dataset.n_samples or usable)
     return records * 2 if config.method.unpaired and not dataset.labelled else records
 
 

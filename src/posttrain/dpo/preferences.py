@@ -1,25 +1,31 @@
-"""One record of preference data: a prompt with a chosen and a rejected answer, or with one labelled answer.
+"""Preference data as examples: a prompt with a chosen and a rejected answer, or with one labelled answer.
 
 Both answers are kept as whole conversations, in the shape that SFT renders, so that the text is SFT's. Which part is
 the answer is said by the messages' `train`: those before the answer are not trained, whatever the data say.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from posttrain.base.strict_json import parse_json
 from posttrain.conversation.messages import Conversation, Message
-from posttrain.data.records import Columns, EmptyAnswerError, columns_found, parse_record
-from posttrain.dpo.config.data import LabelledColumnsConfig, PairColumnsConfig
+from posttrain.data.bad_records import require_columns
+from posttrain.data.json_lines import Line
+from posttrain.data.records import Columns, EmptyAnswerError, IdenticalAnswersError, columns_found, parse_record
+from posttrain.data.sources import Attempt, Examples, LineSource, Source, open_lines, open_source, values
+from posttrain.dpo.config.data import (
+    AnyPreferences,
+    LabelledColumnsConfig,
+    PairColumnsConfig,
+    TwoFilesDataset,
+)
 from posttrain.errors import DataError
 
 _SHOWN_CHARACTERS = 60
 _LABELS = {"true": True, "false": False, "1": True, "0": False}
-
-
-class IdenticalAnswersError(DataError):
-    """Both answers of a pair say the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +210,76 @@ def _difference(index: int, one: Message, other: Message) -> str:
     at = next((at for at, (a, b) in pairs if a != b), min(len(one.content), len(other.content)))
     shown = [repr(message.content[max(0, at - 10) : at + 30]) for message in (one, other)]
     return f"messages[{index}] ({one.role}), character {at}: {shown[0]} against {shown[1]}"
+
+
+def open_preferences(config: AnyPreferences) -> Examples[Preference]:
+    """Find the data that a config names; DataError where there is nothing, or nothing that can be read."""
+    if isinstance(config, TwoFilesDataset):
+        accepted, rejected = config.files()
+        return _two_files(open_source(accepted), open_source(rejected))
+    columns = config.columns
+    source = open_lines(config.path, [name for name in columns.model_dump().values() if name], config.split)
+    return _one_file(source, columns)
+
+
+def _one_file(source: LineSource, columns: PairColumnsConfig | LabelledColumnsConfig) -> Examples[Preference]:
+    seen: set[str] = set()
+
+    def parse(line: Line) -> Preference:
+        row = values(line)
+        seen.update(row)
+        if isinstance(columns, LabelledColumnsConfig):
+            return parse_labelled(row, columns)
+        return parse_pair(row, columns)
+
+    def attempts() -> Iterator[Attempt[Preference]]:
+        for line in source.lines():
+            yield Attempt(source.place(line.number), line.number, partial(parse, line), str(line.number))
+
+    def check() -> None:
+        require_columns(source.name, columns.model_dump(), type(columns)().model_dump(), seen)
+
+    return Examples(source.name, source.digest, attempts, check)
+
+
+def _two_files(accepted: Source, rejected: Source) -> Examples[Preference]:
+    """Record n of one file with record n of the other: blank lines count in neither."""
+    name = f"{accepted.name} with {rejected.name}"
+    seen: tuple[set[str], set[str]] = set(), set()
+
+    def attempts() -> Iterator[Attempt[Preference]]:
+        for one, other in zip_longest(accepted.lines(), rejected.lines()):
+            if one is None or other is None:
+                raise DataError(_uneven(accepted, rejected))
+            place = f"{accepted.place(one.number)} and {rejected.place(other.number)}"
+            yield Attempt(place, one.number, partial(parse, one, other), f"{one.number}/{other.number}")
+
+    def parse(one: Line, other: Line) -> Preference:
+        chosen, weight = _side_of_file(accepted, one, seen[0], "accepted")
+        answer, its_weight = _side_of_file(rejected, other, seen[1], "rejected")
+        if its_weight not in (1.0, weight):
+            raise DataError(f"the accepted row weighs {weight:g} and the rejected one {its_weight:g}; give one weight")
+        return make_pair(chosen, answer, weight)
+
+    def check() -> None:
+        for source, columns in zip((accepted, rejected), seen, strict=True):
+            require_columns(source.name, source.columns.names(), Columns().names(), columns)
+
+    return Examples(name, f"{accepted.digest}-{rejected.digest}", attempts, check)
+
+
+def _side_of_file(source: Source, line: Line, seen: set[str], which: str) -> tuple[Conversation, float]:
+    try:
+        row = values(line)
+        seen.update(row)
+        return parse_record(row, source.columns, require_answer=True)
+    except DataError as error:
+        raise type(error)(f"{which}: {error}") from None
+
+
+def _uneven(accepted: LineSource, rejected: LineSource) -> str:
+    one, other = (sum(1 for _ in source.lines()) for source in (accepted, rejected))
+    return (
+        f"{accepted.name} has {one} records and {rejected.name} has {other}; record n of one is compared with record n "
+        "of the other, so both need the same number"
+    )

@@ -1,34 +1,40 @@
 """From a data set in the config to tokenised answers, with a ledger of what became of every record."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from posttrain.base.cache import cache_dir
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.conversation.encoder import ConversationEncoder, conversation_encoder
-from posttrain.conversation.masks import TokenRow, trained_ends
+from posttrain.conversation.masks import TokenRow
 from posttrain.data import tokenized
-from posttrain.data.bad_records import bad_records_first
+from posttrain.data.curriculum.permutation import permute, round_keys
 from posttrain.data.ledger import Ledger
-from posttrain.data.preparation import batches, tokenizer_digest
+from posttrain.data.preparation import VALIDATION, Numbered, SideRows, tokenizer_digest, write_rows
+from posttrain.data.records import USELESS
+from posttrain.data.sources import ExampleStream
 from posttrain.data.splits import content_hash
-from posttrain.data.token_arrays import TokenArrays
 from posttrain.data.tokenized import TokenizedDataset, described_hash
 from posttrain.dpo.config.data import AnyPreferences, OnUselessPair, TwoFilesDataset
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset, PreferenceDataset
-from posttrain.dpo.left_out import NOT_DRAWN, key_of, require_enough_kept
-from posttrain.dpo.samples import taken
-from posttrain.dpo.sources import Numbered, PreferenceSource, PreferenceStream, open_preferences
+from posttrain.dpo.preferences import Preference, open_preferences
 from posttrain.dpo.truncation import Fate, truncate_answers
 from posttrain.errors import DataError
 
+T = TypeVar("T")
+
 # Raise it when the same records come to be read in another way, so that what was kept is not read.
 _READING = 2
+
+_NOT_DRAWN = "not drawn (n_samples)"
+"""What the ledger calls records that `n_samples` left out."""
 
 Sides = tuple[TokenizedDataset, TokenizedDataset]
 """Chosen answers and rejected ones; row r of both belong together where the data are pairs."""
@@ -70,17 +76,30 @@ def prepare_preferences(
     sides = _load(folders, name)
     if sides is None:
         report(f"tokenising {name} ({source.name})")
-        _tokenise(source, config.n_samples, digest, policies, tokenizer, Ledger(name), folders)
+        ledger = Ledger(name)
+
+        def new_encode() -> Callable[[Numbered[Preference]], tuple[SideRows, SideRows]]:
+            encoder = conversation_encoder(policies.chat, tokenizer, policies.training_template)
+            return lambda batch: _encoded(batch, policies, encoder, ledger)
+
+        stream, examples, not_drawn = _taken(
+            lambda: ExampleStream(source, policies.on_bad_record, policies.on_useless_pair),
+            config.n_samples,
+            policies.seed,
+        )
+        if not_drawn:
+            ledger.dropped[_NOT_DRAWN] = not_drawn
+        write_rows(stream, examples, new_encode, ledger, digest, folders)
         sides = _load(folders, name)
         assert sides is not None
     chosen, rejected = sides
     chosen.ledger.require_something_to_learn(policies.chat.min_end_tokens_kept)
-    require_enough_kept(chosen.ledger, policies.max_dropped_share)
+    _require_enough_kept(chosen.ledger, policies.max_dropped_share)
     if config.n_samples is not None and chosen.ledger.rows < config.n_samples:
-        report(f"{key_of(name)}: n_samples is {config.n_samples:,}, and {chosen.ledger.rows:,} come out")
+        report(f"{_key_of(name)}: n_samples is {config.n_samples:,}, and {chosen.ledger.rows:,} come out")
     sections = config.sources().values() if isinstance(config, TwoFilesDataset) else [config]
     if told := chosen.ledger.weights_told(section.columns.weight for section in sections):
-        report(f"{key_of(name)}: {told}")
+        report(f"{_key_of(name)}: {told}")
     if config.labelled:
         return LabelledDataset.from_sides(chosen, rejected, name, chosen.ledger, digest)
     return PairedDataset(name, chosen, rejected, chosen.ledger, digest)
@@ -123,64 +142,27 @@ def _load(folders: Sequence[Path], name: str) -> Sides | None:
     return None if chosen is None or rejected is None else (chosen, rejected)
 
 
-def _tokenise(
-    source: PreferenceSource,
-    n_samples: int | None,
-    digest: str,
-    policies: Policies,
-    tokenizer: Any,
-    ledger: Ledger,
-    folders: Sequence[Path],
-) -> None:
-    """Read the source to its end, and write the rows of each side to its folder as they come; all or nothing."""
-    stream, records, not_drawn = taken(
-        lambda: PreferenceStream(source, policies.on_bad_record, policies.on_useless_pair), n_samples, policies.seed
-    )
-    with ExitStack() as stack:
-        writers = [stack.enter_context(tokenized.new_dataset(folder, ledger, digest)) for folder in folders]
-        stack.enter_context(bad_records_first(records))
-        encoder = conversation_encoder(policies.chat, tokenizer, policies.training_template)
-        for batch in batches(records):
-            for writer, side in zip(writers, _encoded(batch, policies, encoder, ledger), strict=True):
-                writer.add(side)
-        ledger.records, ledger.bad, ledger.faults = stream.read, stream.bad.count, stream.bad.shown
-        for reason, count in stream.useless.items():
-            ledger.dropped[reason] = ledger.dropped.get(reason, 0) + count
-        if not_drawn:
-            ledger.dropped[NOT_DRAWN] = not_drawn
-
-
 def _encoded(
-    batch: Sequence[Numbered], policies: Policies, encoder: ConversationEncoder, ledger: Ledger
-) -> tuple[TokenArrays, TokenArrays]:
+    batch: Numbered[Preference], policies: Policies, encoder: ConversationEncoder, ledger: Ledger
+) -> tuple[SideRows, SideRows]:
     """The rows of both sides that are kept, cut to their length, and counted in the ledger."""
-    sides, kept, lost_ends = (_Side(), _Side()), 0, 0
+    sides = SideRows(encoder.end_ids), SideRows(encoder.end_ids)
     for (line, record), prompt, whole in _with_prompts(batch, encoder):
         try:
             rows, fate = _fitting(prompt, whole, policies)
         except DataError as error:
-            raise DataError(f"{key_of(ledger.name)}: line {line}: {error}") from error
+            raise DataError(f"{_key_of(ledger.name)}: line {line}: {error}") from error
         if not rows:
             ledger.drop(fate)
             continue
-        kept += 1
+        ledger.rows += 1  # what an optimizer step counts: a pair, or a labelled answer
         ledger.cut_left += fate is Fate.CUT_LEFT
         ledger.cut_right += fate is Fate.CUT_RIGHT
-        content = content_hash(record.prompt)
+        described = line, record.weight, content_hash(record.prompt)
         there = [side for side, answer in zip(sides, (record.chosen, record.rejected), strict=True) if answer]
         for side, row, before in zip(there, rows, whole, strict=True):
-            side.rows.append(row)
-            side.records.append((line, record.weight, content))
-            if row is not before:
-                lost_ends += trained_ends(before, encoder.end_ids) - trained_ends(row, encoder.end_ids)
-    chosen, rejected = (TokenArrays.from_rows(side.rows, side.records) for side in sides)
-    for side in (chosen, rejected):
-        ledger.count_tokens(side.lengths, side.trained_counts)
-        ledger.count_weights(side.weights)
-        ledger.count_ends(side.trained_of(encoder.end_ids), 0)
-    ledger.count_ends(0, lost_ends)
-    ledger.rows += kept  # what an optimizer step counts: pairs, or labelled answers
-    return chosen, rejected
+            side.add(row, before, described)
+    return sides
 
 
 def _fitting(prompt: Sequence[int], whole: Sequence[TokenRow], policies: Policies) -> tuple[list[TokenRow], Fate]:
@@ -205,8 +187,8 @@ def _fitting(prompt: Sequence[int], whole: Sequence[TokenRow], policies: Policie
 
 
 def _with_prompts(
-    batch: Sequence[Numbered], encoder: ConversationEncoder
-) -> Iterator[tuple[Numbered, list[int], list[TokenRow]]]:
+    batch: Numbered[Preference], encoder: ConversationEncoder
+) -> Iterator[tuple[tuple[int, Preference], list[int], list[TokenRow]]]:
     """Each record with the tokens of its prompt, as the model would be given it, and the rows of its answers."""
     prompts = encoder.prompts([record.prompt for _, record in batch])
     rows = iter(encoder.rows([answer for _, record in batch for answer in record.answers]))
@@ -214,9 +196,61 @@ def _with_prompts(
         yield numbered, prompt, list(islice(rows, len(numbered[1].answers)))
 
 
-@dataclass
-class _Side:
-    """The rows of one side, and line, weight and content of each."""
+def _taken(
+    stream: Callable[[], ExampleStream[Preference]], n_samples: int | None, seed: int
+) -> tuple[ExampleStream[Preference], Iterator[tuple[int, Preference]], int]:
+    """A stream that counts every record, what is taken of them in the order of the data, and how many are not.
 
-    rows: list[TokenRow] = field(default_factory=list)
-    records: list[tuple[int, float, int]] = field(default_factory=list)
+    Which records are drawn depends on how many can be used, so that `n_samples` goes through the source twice; the
+    counts are there after the first time, and otherwise as the records come.
+
+    Raises:
+        DataError: as the stream, where it has to be gone through first.
+    """
+    counted = stream()
+    if n_samples is None:
+        return counted, iter(counted), 0
+    usable = sum(1 for _ in counted)
+    if n_samples >= usable:
+        return counted, iter(stream()), 0
+    return counted, _at(iter(stream()), _drawn(usable, n_samples, seed)), usable - n_samples
+
+
+def _drawn(count: int, n_samples: int, seed: int) -> npt.NDArray[np.int64]:
+    """The places of `n_samples` of `count` records, rising: the first ones of a permutation by the seed."""
+    keys = round_keys(seed, "n_samples", 0)
+    places = (permute(position, count, keys) for position in range(n_samples))
+    return np.sort(np.fromiter(places, dtype=np.int64, count=n_samples))
+
+
+def _at(records: Iterator[T], places: npt.NDArray[np.int64]) -> Iterator[T]:
+    """The records at places that rise; what comes after the last of them is not read."""
+    numbered = enumerate(records)
+    for place in places:
+        yield next(record for number, record in numbered if number == place)
+
+
+def _key_of(name: str) -> str:
+    """Where the config has the data set of this name."""
+    return name if name == VALIDATION else f"datasets.{name}"
+
+
+def _require_enough_kept(ledger: Ledger, max_dropped_share: float) -> None:
+    """Raise DataError where more than this share of the records is bad, useless or too long.
+
+    Of what `n_samples` did not draw it is not known how much would have been too long: taken is the share of those
+    that were drawn.
+    """
+    teaches = ledger.records - ledger.bad - sum(ledger.dropped.get(reason, 0) for reason in USELESS)
+    drawn = teaches - ledger.dropped.get(_NOT_DRAWN, 0)
+    # Rounded, so that a share of exactly as much is not a hair above it.
+    share = round(1 - teaches * ledger.rows / (ledger.records * drawn), 9)
+    if share <= max_dropped_share:
+        return
+    counts = {"bad": ledger.bad, **{reason: n for reason, n in ledger.dropped.items() if reason != _NOT_DRAWN}}
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
+    raise DataError(
+        f"{_key_of(ledger.name)}: {share:.0%} of {ledger.records:,} records are left out ({reasons}), more than "
+        f"max_dropped_share: {max_dropped_share:g} allows; look at the data and its columns, raise chat.max_length "
+        "where they are too long, or raise max_dropped_share"
+    )
