@@ -19,8 +19,8 @@ from posttrain.data.preparation import prepare_dataset
 from posttrain.data.splits import held_out_rows
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.dpo.config.data import AnyPreferences, LabelledAnswers, PairColumnsConfig, PairsDataset, TwoFilesDataset
+from posttrain.dpo.data import Policies, prepare_preferences
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset, PreferenceDataset
-from posttrain.dpo.prepare import Policies, prepare_preferences
 from posttrain.errors import DataError
 
 Rows = list[dict[str, Any]]

@@ -14,8 +14,8 @@ from posttrain.data import bad_records, preparation
 from posttrain.data.bad_records import Refused
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.dpo.config.data import LabelledAnswers, PairsDataset
+from posttrain.dpo.data import Policies, prepare_preferences
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset
-from posttrain.dpo.prepare import Policies, prepare_preferences
 from posttrain.errors import DataError
 
 
@@ -133,7 +133,7 @@ import json, sys, tracemalloc
 from transformers import AutoTokenizer
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.dpo.config.data import PairsDataset
-from posttrain.dpo.prepare import Policies, prepare_preferences
+from posttrain.dpo.data import Policies, prepare_preferences
 
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 policies = Policies(ChatConfig(), "error", "drop", seed=0)

@@ -1,21 +1,262 @@
-"""The data of a preference run: prepared data sets, the validation rows split off, and the curriculum over the rest."""
+"""The data of a preference run: data sets tokenised and counted, rows held out, and the curriculum over the rest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
+from posttrain.base.cache import cache_dir
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.sections.datasets import OnBadRecord
+from posttrain.conversation.encoder import ConversationEncoder, conversation_encoder
+from posttrain.conversation.masks import TokenRow
+from posttrain.data import tokenized
 from posttrain.data.curriculum.curriculum import Curriculum
+from posttrain.data.curriculum.permutation import permute, round_keys
 from posttrain.data.ledger import Ledger
-from posttrain.data.preparation import VALIDATION, prepare_each
-from posttrain.data.splits import split_each
-from posttrain.dpo.config.data import AnyPreferences
+from posttrain.data.preparation import VALIDATION, Numbered, SideRows, prepare_each, tokenizer_digest, write_rows
+from posttrain.data.records import USELESS
+from posttrain.data.sources import ExampleStream
+from posttrain.data.splits import content_hash, split_each
+from posttrain.data.tokenized import TokenizedDataset, described_hash
+from posttrain.dpo.config.data import AnyPreferences, OnUselessPair, TwoFilesDataset
 from posttrain.dpo.config.dpo import DPOConfig
-from posttrain.dpo.datasets import LabelledDataset, PreferenceDataset, concatenate
-from posttrain.dpo.prepare import Policies, prepare_preferences
+from posttrain.dpo.datasets import LabelledDataset, PairedDataset, PreferenceDataset, concatenate
+from posttrain.dpo.preferences import Preference, open_preferences
+from posttrain.dpo.truncation import Fate, truncate_answers
 from posttrain.errors import DataError
 from posttrain.models.training_template import training_template
+
+T = TypeVar("T")
+
+# Raise it when the same records come to be read in another way, so that what was kept is not read.
+_READING = 2
+
+_NOT_DRAWN = "not drawn (n_samples)"
+"""What the ledger calls records that `n_samples` left out."""
+
+Sides = tuple[TokenizedDataset, TokenizedDataset]
+"""Chosen answers and rejected ones; row r of both belong together where the data are pairs."""
+
+
+@dataclass(frozen=True)
+class Policies:
+    """What the config says about all data sets: how they are rendered, and what is left out of them."""
+
+    chat: ChatConfig
+    on_bad_record: OnBadRecord
+    on_useless_pair: OnUselessPair
+    seed: int
+    """By which `n_samples` draws."""
+
+    max_dropped_share: float = 1.0
+    """How much of a data set may be left out before that is an error."""
+
+    training_template: str | None = None
+    """The tokenizer's own template with generation markers, where there is one."""
+
+
+def prepare_preferences(
+    name: str,
+    config: AnyPreferences,
+    policies: Policies,
+    tokenizer: Any,
+    report: Callable[[str], None] = lambda line: None,
+) -> PreferenceDataset:
+    """The rows of one data set, from the cache where the same inputs were prepared before.
+
+    Raises:
+        DataError: records are bad or useless and the policy is error, or more of them than may be are left out, or
+            nothing can be learnt from the data.
+    """
+    source = open_preferences(config)
+    digest = _content_digest(source.digest, config, policies.seed)
+    folders = _folders(digest, policies, tokenizer)
+    sides = _load(folders, name)
+    if sides is None:
+        report(f"tokenising {name} ({source.name})")
+        ledger = Ledger(name)
+
+        def new_encode() -> Callable[[Numbered[Preference]], tuple[SideRows, SideRows]]:
+            encoder = conversation_encoder(policies.chat, tokenizer, policies.training_template)
+            return lambda batch: _encoded(batch, policies, encoder, ledger)
+
+        stream, examples, not_drawn = _taken(
+            lambda: ExampleStream(source, policies.on_bad_record, policies.on_useless_pair),
+            config.n_samples,
+            policies.seed,
+        )
+        if not_drawn:
+            ledger.dropped[_NOT_DRAWN] = not_drawn
+        write_rows(stream, examples, new_encode, ledger, digest, folders)
+        sides = _load(folders, name)
+        assert sides is not None
+    chosen, rejected = sides
+    chosen.ledger.require_something_to_learn(policies.chat.min_end_tokens_kept)
+    _require_enough_kept(chosen.ledger, policies.max_dropped_share)
+    if config.n_samples is not None and chosen.ledger.rows < config.n_samples:
+        report(f"{_key_of(name)}: n_samples is {config.n_samples:,}, and {chosen.ledger.rows:,} come out")
+    sections = config.sources().values() if isinstance(config, TwoFilesDataset) else [config]
+    if told := chosen.ledger.weights_told(section.columns.weight for section in sections):
+        report(f"{_key_of(name)}: {told}")
+    if config.labelled:
+        return LabelledDataset.from_sides(chosen, rejected, name, chosen.ledger, digest)
+    return PairedDataset(name, chosen, rejected, chosen.ledger, digest)
+
+
+def _content_digest(source: str, config: AnyPreferences, seed: int) -> str:
+    """Hash of the source's content and of what is taken of it: with another one a run is not the same run.
+
+    The policies are not in it: whatever they do, of records that are usable the same rows come out.
+    """
+    columns = {key: file.columns.model_dump() for key, file in config.sources().items()}
+    return described_hash(
+        {
+            "source": source,
+            "kind": config.type,
+            "columns": columns if isinstance(config, TwoFilesDataset) else config.columns.model_dump(),
+            # Without n_samples the rows are the same for all seeds.
+            "drawn": [config.n_samples, seed] if config.n_samples is not None else None,
+        }
+    )
+
+
+def _folders(digest: str, policies: Policies, tokenizer: Any) -> list[Path]:
+    """Where each side is kept."""
+    parts = {
+        "preferences": digest,
+        "reading": _READING,
+        "chat": policies.chat.model_dump(exclude={"min_end_tokens_kept"}),
+        "tokenizer": tokenizer_digest(tokenizer),
+        "training_template": policies.training_template,
+        "on_bad_record": policies.on_bad_record,
+        "on_useless_pair": policies.on_useless_pair,
+    }
+    kept = cache_dir() / "tokenized"
+    return [kept / tokenized.cache_key({**parts, "side": side}) for side in ("chosen", "rejected")]
+
+
+def _load(folders: Sequence[Path], name: str) -> Sides | None:
+    chosen, rejected = (tokenized.load(folder, name) for folder in folders)
+    return None if chosen is None or rejected is None else (chosen, rejected)
+
+
+def _encoded(
+    batch: Numbered[Preference], policies: Policies, encoder: ConversationEncoder, ledger: Ledger
+) -> tuple[SideRows, SideRows]:
+    """The rows of both sides that are kept, cut to their length, and counted in the ledger."""
+    sides = SideRows(encoder.end_ids), SideRows(encoder.end_ids)
+    for (line, record), prompt, whole in _with_prompts(batch, encoder):
+        try:
+            rows, fate = _fitting(prompt, whole, policies)
+        except DataError as error:
+            raise DataError(f"{_key_of(ledger.name)}: line {line}: {error}") from error
+        if not rows:
+            ledger.drop(fate)
+            continue
+        ledger.rows += 1  # what an optimizer step counts: a pair, or a labelled answer
+        ledger.cut_left += fate is Fate.CUT_LEFT
+        ledger.cut_right += fate is Fate.CUT_RIGHT
+        described = line, record.weight, content_hash(record.prompt)
+        there = [side for side, answer in zip(sides, (record.chosen, record.rejected), strict=True) if answer]
+        for side, row, before in zip(there, rows, whole, strict=True):
+            side.add(row, before, described)
+    return sides
+
+
+def _fitting(prompt: Sequence[int], whole: Sequence[TokenRow], policies: Policies) -> tuple[list[TokenRow], Fate]:
+    """The rows of the answers to a prompt, cut to their length, or none.
+
+    Raises:
+        DataError: they do not fit, or do not begin with the prompt, or are the same where that is an error.
+    """
+    if any(row.ids[: len(prompt)] != prompt for row in whole):
+        raise DataError(
+            "the prompt is written otherwise once an answer follows it, as chat.reasoning_history: drop or a chat "
+            "template may do; use keep, or template: chatml"
+        )
+    if len(whole) == 2 and whole[0].ids == whole[1].ids:
+        if policies.on_useless_pair == "error":
+            raise DataError(
+                "both answers become the same tokens, so nothing can be learnt from them; leave such pairs out by "
+                "on_useless_pair: drop"
+            )
+        return [], Fate.SAME
+    return truncate_answers(len(prompt), whole, policies.chat.max_length, policies.chat.truncation)
+
+
+def _with_prompts(
+    batch: Numbered[Preference], encoder: ConversationEncoder
+) -> Iterator[tuple[tuple[int, Preference], list[int], list[TokenRow]]]:
+    """Each record with the tokens of its prompt, as the model would be given it, and the rows of its answers."""
+    prompts = encoder.prompts([record.prompt for _, record in batch])
+    rows = iter(encoder.rows([answer for _, record in batch for answer in record.answers]))
+    for numbered, prompt in zip(batch, prompts, strict=True):
+        yield numbered, prompt, list(islice(rows, len(numbered[1].answers)))
+
+
+def _taken(
+    stream: Callable[[], ExampleStream[Preference]], n_samples: int | None, seed: int
+) -> tuple[ExampleStream[Preference], Iterator[tuple[int, Preference]], int]:
+    """A stream that counts every record, what is taken of them in the order of the data, and how many are not.
+
+    Which records are drawn depends on how many can be used, so that `n_samples` goes through the source twice; the
+    counts are there after the first time, and otherwise as the records come.
+
+    Raises:
+        DataError: as the stream, where it has to be gone through first.
+    """
+    counted = stream()
+    if n_samples is None:
+        return counted, iter(counted), 0
+    usable = sum(1 for _ in counted)
+    if n_samples >= usable:
+        return counted, iter(stream()), 0
+    return counted, _at(iter(stream()), _drawn(usable, n_samples, seed)), usable - n_samples
+
+
+def _drawn(count: int, n_samples: int, seed: int) -> npt.NDArray[np.int64]:
+    """The places of `n_samples` of `count` records, rising: the first ones of a permutation by the seed."""
+    keys = round_keys(seed, "n_samples", 0)
+    places = (permute(position, count, keys) for position in range(n_samples))
+    return np.sort(np.fromiter(places, dtype=np.int64, count=n_samples))
+
+
+def _at(records: Iterator[T], places: npt.NDArray[np.int64]) -> Iterator[T]:
+    """The records at places that rise; what comes after the last of them is not read."""
+    numbered = enumerate(records)
+    for place in places:
+        yield next(record for number, record in numbered if number == place)
+
+
+def _key_of(name: str) -> str:
+    """Where the config has the data set of this name."""
+    return name if name == VALIDATION else f"datasets.{name}"
+
+
+def _require_enough_kept(ledger: Ledger, max_dropped_share: float) -> None:
+    """Raise DataError where more than this share of the records is bad, useless or too long.
+
+    Of what `n_samples` did not draw it is not known how much would have been too long: taken is the share of those
+    that were drawn.
+    """
+    teaches = ledger.records - ledger.bad - sum(ledger.dropped.get(reason, 0) for reason in USELESS)
+    drawn = teaches - ledger.dropped.get(_NOT_DRAWN, 0)
+    # Rounded, so that a share of exactly as much is not a hair above it.
+    share = round(1 - teaches * ledger.rows / (ledger.records * drawn), 9)
+    if share <= max_dropped_share:
+        return
+    counts = {"bad": ledger.bad, **{reason: n for reason, n in ledger.dropped.items() if reason != _NOT_DRAWN}}
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
+    raise DataError(
+        f"{_key_of(ledger.name)}: {share:.0%} of {ledger.records:,} records are left out ({reasons}), more than "
+        f"max_dropped_share: {max_dropped_share:g} allows; look at the data and its columns, raise chat.max_length "
+        "where they are too long, or raise max_dropped_share"
+    )
 
 
 @dataclass(frozen=True)
