@@ -6,7 +6,7 @@ from pathlib import Path
 from posttrain.config.load import load_config
 from posttrain.rl.config.rl import RLConfig
 from posttrain.rl.watchdogs import rl_watchdogs
-from posttrain.sft.watchdogs import sft_watchdogs
+from posttrain.sft.train import sft_watchdogs
 from posttrain.train.watchdogs import Watchdog, training_watchdogs
 from rl.rl_runs import write_run
 

@@ -13,8 +13,7 @@ from posttrain.config.load import load_config
 from posttrain.data.step_plan import StepPlanner
 from posttrain.errors import RunError
 from posttrain.sft.config import SFTConfig
-from posttrain.sft.train import train
-from posttrain.sft.watchdogs import EndTokenUnlearnt
+from posttrain.sft.train import EndTokenUnlearnt, train
 from running import metrics
 
 QUICK = {"rows_per_step": 4, "micro_batch_size": 2, "learning_rate": 1e-2, "schedule": "constant"}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posttrain.data.curriculum.apportion import MAX_PERIOD, integer_shares
+from posttrain.data.curriculum.period import MAX_PERIOD, integer_shares
 from posttrain.errors import ConfigError
 
 

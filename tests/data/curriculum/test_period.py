@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posttrain.data.curriculum.apportion import MAX_PERIOD, integer_shares
-from posttrain.data.curriculum.period import Period
+from posttrain.data.curriculum.period import MAX_PERIOD, Period, integer_shares
 
 SHARES = st.lists(st.integers(1, 40), min_size=1, max_size=15).map(
     lambda counts: {f"set{index:02}": n for index, n in enumerate(counts)}

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from posttrain.data.curriculum.apportion import integer_shares
-from posttrain.data.curriculum.period import Period
+from posttrain.data.curriculum.period import Period, integer_shares
 from posttrain.data.curriculum.permutation import permute, round_keys
 from posttrain.errors import ConfigError
 
