@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parents[2] / "checks" / "walks.py"
     ("name", "before", "in_a_step"),
     [
         ("sft", ["sft/data", "data/sources", "conversation/chatml"], ["train/loop", "sft/recipe", "train/optim"]),
-        ("dpo", ["dpo/data", "dpo/preferences"], ["train/loop", "dpo/recipe", "dpo/losses", "train/optim"]),
+        ("dpo", ["dpo/data", "dpo/preferences"], ["train/loop", "dpo/recipe", "dpo/losses/logistic", "train/optim"]),
         (
             "rl",
             [],
