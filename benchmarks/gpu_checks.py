@@ -142,7 +142,7 @@ def _engine(options: argparse.Namespace, sync: Any, *, sleeps: bool = False) -> 
     from transformers import AutoTokenizer
 
     from posttrain.inference.vllm_load import VllmOptions
-    from posttrain.models.devices import compute_dtype, training_device
+    from posttrain.models.backend import compute_dtype, training_device
     from posttrain.rl.rollout.vllm import VllmRolloutEngine
 
     end = AutoTokenizer.from_pretrained(options.model).eos_token_id

@@ -126,7 +126,7 @@ def write_config(path: Path, config: dict[str, Any]) -> Path:
 def model_folder(name: str) -> str:
     """The folder of a model that plain transformers can load."""
     from posttrain.config.sections.model import ModelConfig
-    from posttrain.models.loading import model_files
+    from posttrain.models.hf import model_files
 
     return model_files(ModelConfig(name=name))
 

@@ -33,7 +33,7 @@ NEEDS_HTTP = ["base.http"]
 LIGHT_MODULES = [
     "errors",
     *(f"data.{name}" for name in ("json_lines", "records", "tables", "sources", "step_plan", "ledger")),
-    *(f"models.{name}" for name in ("backend", "location", "load", "gguf", "digest")),
+    *(f"models.{name}" for name in ("backend", "location", "load", "gguf")),
     *(f"runs.{name}" for name in ("checkpoints", "directory", "manifest", "metrics", "resume", "trained_run")),
     *("sft.config", "sft.plan", "dpo.plan", "predict.config", "predict.weights"),
     *("dataserver.schemas", "dataserver.graders.catalogue", "dataserver.journal.config"),

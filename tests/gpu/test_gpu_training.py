@@ -26,7 +26,7 @@ PRECISION = 0.05
 
 
 def test_auto_computes_in_the_16_bits_that_the_device_multiplies_fast(gpu_model: Path) -> None:
-    from posttrain.models.devices import compute_dtype
+    from posttrain.models.backend import compute_dtype
 
     major, _ = torch.cuda.get_device_capability()
     assert compute_dtype("auto", torch.device("cuda")) is (torch.bfloat16 if major >= 8 else torch.float16)

@@ -16,7 +16,7 @@ from posttrain.config.sections.chat import ChatConfig
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.conversation.messages import Conversation, Message, ToolCall
 from posttrain.errors import DataError
-from posttrain.models.training_template import training_template
+from posttrain.models.tokens import training_template
 
 CONTROL = re.compile(r"<[|｜][^|｜ <>]+[|｜]>|</?[a-z]+_of_\w+>|<turn\|>|<\|turn>")
 

@@ -12,7 +12,7 @@ from huggingface_hub import constants
 from posttrain.base import file_digests
 from posttrain.config.sections.model import ModelConfig
 from posttrain.errors import ConfigError, ModelError
-from posttrain.models.digest import weights_digest
+from posttrain.models.location import weights_digest
 from posttrain.runs.directory import RunDirectory, clear_run_directory
 from posttrain.runs.manifest import describe_run
 from posttrain.train.identity import known_weights, require_loaded_weights

@@ -29,7 +29,7 @@ from posttrain.dpo.datasets import LabelledDataset, PairedDataset, PreferenceDat
 from posttrain.dpo.preferences import Preference, open_preferences
 from posttrain.dpo.truncation import Fate, truncate_answers
 from posttrain.errors import DataError
-from posttrain.models.training_template import training_template
+from posttrain.models.tokens import training_template
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.models.kernels import recomputed_attention
-from posttrain.models.kernels.mask_probe import attends_to_everything, says_the_same
+from posttrain.models.kernels.shared_prompts import attends_to_everything, says_the_same
 
 # How many tokens of padding cost as much time as one more pass does by itself (SmolLM2-135M, forward and backward).
 _COST_OF_A_PASS = {"cpu": 32}

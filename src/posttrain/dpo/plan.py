@@ -171,7 +171,7 @@ def _passes_of_steps(
     from posttrain.data.step_plan import StepPlanner
     from posttrain.dpo.passes import cost_of_a_pass, plan_passes, takes_joined_rows
     from posttrain.dpo.run_rows import RunRows, numbered_rows, trained_sides
-    from posttrain.models.devices import training_device
+    from posttrain.models.backend import training_device
     from posttrain.train.estimate import Batch
 
     rows = RunRows(data.datasets, None, config.chat.max_length)

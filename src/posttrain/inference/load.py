@@ -103,7 +103,7 @@ def end_ids(loaded: LoadedModel, encoder: ConversationEncoder) -> frozenset[int]
 def _positions(model: ModelConfig) -> int | None:
     from transformers import AutoConfig  # heavy, and after the backend was chosen
 
-    from posttrain.models.loading import model_files
+    from posttrain.models.hf import model_files
 
     config = AutoConfig.from_pretrained(
         model_files(model), revision=model.revision or "main", trust_remote_code=model.trust_remote_code

@@ -1,21 +1,26 @@
-"""The backend on plain transformers and PEFT: runs everywhere."""
+"""The backend on plain transformers and PEFT, which runs everywhere: what its loaders read, and what they refuse."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from peft import PeftConfig, PeftModel
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from transformers.utils import logging as transformers_logging
 
+from posttrain.base.console import console
+from posttrain.base.text import first_line, on_one_line
 from posttrain.errors import ModelError
-from posttrain.models.backend import LoadedModel, TrainingSettings
-from posttrain.models.devices import compute_dtype, training_device
+from posttrain.models.backend import LoadedModel, TrainingSettings, compute_dtype, training_device
+from posttrain.models.gguf import converted_folder
 from posttrain.models.kernels.compiled_layers import compile_layers, should_compile
-from posttrain.models.kernels.liger import use_liger_kernels
-from posttrain.models.loading import model_files, one_line_errors, require_trust, source_of
-from posttrain.models.location import require_all_weights, require_no_pickle
+from posttrain.models.location import CONVERT, locate_model, require_all_weights, require_no_pickle
 from posttrain.models.lora import add_adapter, with_fused_layers
 from posttrain.models.tokens import add_tokens, extend_model
 
@@ -26,7 +31,20 @@ if TYPE_CHECKING:
     from posttrain.config.sections.model import ModelConfig
 
 
-# What a config or a tokenizer makes its readers raise that is not what it says.
+_LOADERS_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+# The toolkit's losses compute the head only where a token is trained, and have no use for Liger's fused ones.
+_KERNELS = {"cross_entropy": False, "fused_linear_cross_entropy": False}
+
+
 class HfBackend:
     """`AutoModelForCausalLM`, with a PEFT adapter on top where one is asked for."""
 
@@ -150,3 +168,78 @@ def quantization_settings(config: "ModelConfig", dtype: torch.dtype) -> BitsAndB
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=dtype,
     )
+
+
+def use_liger_kernels(model: Any) -> None:
+    """Change `model`, of transformers and without an adapter yet, in place.
+
+    RoPE is replaced for all models of the architecture in this process: that is how Liger does it.
+
+    Raises:
+        ModelError: Liger has no kernels for this architecture, of which it would say nothing itself.
+    """
+    from liger_kernel.transformers.monkey_patch import (  # pyright: ignore[reportMissingImports]
+        MODEL_TYPE_TO_APPLY_LIGER_FN,
+    )
+    from transformers.integrations.liger import apply_liger_kernel
+
+    if model.config.model_type not in MODEL_TYPE_TO_APPLY_LIGER_FN:
+        raise ModelError(
+            f"training.liger_kernel: Liger has no kernels for models of type {model.config.model_type}; set it to false"
+        )
+    apply_liger_kernel(model, _KERNELS)
+
+
+def model_files(config: "ModelConfig") -> str:
+    """A folder or a Hugging Face id that transformers can load; a GGUF file is converted first."""
+    location = locate_model(config.name, config.key)
+    return str(converted_folder(Path(location.path))) if location.kind == "gguf" else location.path
+
+
+def require_trust(config: "ModelConfig", files: str) -> None:
+    """Say that code which the model brings along is run; where that is not wanted, refuse a model that needs it.
+
+    Raises:
+        ModelError: the model is of no kind that is known here, and its own code may not run.
+    """
+    if config.trust_remote_code:
+        _announce_trust(config.key, config.name)
+        return
+    try:
+        AutoConfig.from_pretrained(files, **source_of(config))
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ModelError(
+            f"{config.key}.name: {config.name} is a model of a kind of its own, made by Python code that it brings "
+            f"along; read that code, and where you trust it set {config.key}.trust_remote_code: true"
+        ) from None
+
+
+@cache
+def _announce_trust(key: str, name: str) -> None:
+    console.print(f"{key}.trust_remote_code: Python code that {on_one_line(name)} brings along runs with your rights")
+
+
+def source_of(config: "ModelConfig") -> dict[str, Any]:
+    """What each `from_pretrained` is told besides the files."""
+    return {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
+
+
+@contextmanager
+def one_line_errors(config: "ModelConfig") -> Iterator[None]:
+    """Turn the loaders' many errors into a ModelError of one line."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except (*_LOADERS_ERRORS, SafetensorError, StrictDataclassError, UnpicklingError) as error:
+        reason = first_line(error)
+        if "with `safetensors`" in reason:  # transformers advises to read the pickles then
+            raise ModelError(f"{config.key}.name: {config.name} has no weights as safetensors; {CONVERT}") from error
+        if "trust_remote_code" in str(error):
+            reason = f"it brings Python code along, which only {config.key}.trust_remote_code: true lets run"
+        raise ModelError(
+            f"{config.key}.name: cannot load {config.name!r}: {reason} "
+            "(without a hub, give a local folder, a .gguf file or smollm2-135m-instruct)"
+        ) from error

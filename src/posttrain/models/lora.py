@@ -10,7 +10,7 @@ from torch import nn
 
 from posttrain.base.text import first_line
 from posttrain.errors import ModelError
-from posttrain.models.devices import training_device
+from posttrain.models.backend import training_device
 from posttrain.models.kernels.fused_lora import FusedLinear
 
 if TYPE_CHECKING:

@@ -1,16 +1,19 @@
-"""Tokens that a tokenizer has to learn, and the embedding rows that go with them.
+"""A tokenizer for training: the tokens that it has to learn, with their embedding rows, and its marked chat template.
 
 Many models have more embedding rows than their tokenizer has entries (padding to a round number). Those rows
 are used first. A new entry's row starts as the mean of the rows that were there, in the embedding and in the
 output head, so that its logit is an average one.
 """
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from posttrain.config.sections.chat import ChatConfig
 from posttrain.conversation.chatml import IM_END, IM_START
+from posttrain.conversation.encoder import TEMPLATE_FAULTS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -61,3 +64,26 @@ def extend_model(model: Any, new_ids: Sequence[int]) -> None:
     with torch.no_grad():
         for layer, weight in zip((embedding, head), weights, strict=False):
             layer.weight.copy_(weight)
+
+
+_MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+
+def training_template(chat: ChatConfig, tokenizer: Any) -> str | None:
+    """The template where it has markers itself, or TRL's copy of it that has; None for ChatML, and without either.
+
+    TRL knows the templates of some model families, and changed more than the markers in a few of them, so whoever uses
+    its copy looks whether it writes the same.
+    """
+    if chat.template != "tokenizer":
+        return None
+    own = tokenizer.chat_template
+    if isinstance(own, str) and _MARKER.search(own):
+        return own
+    from jinja2 import TemplateError
+    from trl import get_training_chat_template
+
+    try:
+        return get_training_chat_template(tokenizer)
+    except (TemplateError, *TEMPLATE_FAULTS):  # a family that it does not know, or a template that it cannot try out
+        return None

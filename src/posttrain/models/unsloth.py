@@ -28,9 +28,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from posttrain.errors import ModelError
 from posttrain.models import hf
-from posttrain.models.backend import LoadedModel, TrainingSettings
-from posttrain.models.devices import compute_dtype, training_device
-from posttrain.models.loading import model_files, one_line_errors
+from posttrain.models.backend import LoadedModel, TrainingSettings, compute_dtype, training_device
+from posttrain.models.hf import model_files, one_line_errors
 from posttrain.models.location import require_all_weights
 from posttrain.models.lora import peft_config
 from posttrain.models.tokens import extend_model

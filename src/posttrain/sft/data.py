@@ -10,7 +10,7 @@ from posttrain.data.ledger import Ledger
 from posttrain.data.preparation import VALIDATION, prepare_dataset, prepare_each
 from posttrain.data.splits import split_each
 from posttrain.data.tokenized import TokenizedDataset, concatenate
-from posttrain.models.training_template import training_template
+from posttrain.models.tokens import training_template
 from posttrain.sft.config import SFTConfig
 
 

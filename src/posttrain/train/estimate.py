@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from posttrain.conversation.masks import IGNORED_LABEL
-from posttrain.models.devices import training_device
+from posttrain.models.backend import training_device
 from posttrain.models.kernels.frozen_head import LOGIT_BYTES, rows_at_once
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.train.memory import GIB, available_bytes

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from posttrain.base.processes import process_count
 from posttrain.config.sections.model import ModelConfig
 from posttrain.data.preparation import tokenizer_digest
-from posttrain.models.digest import weights_digest
+from posttrain.models.location import weights_digest
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.manifest import read_manifest, require_same_run
 

@@ -16,11 +16,10 @@ from transformers.initialization import no_init_weights
 from transformers.pytorch_utils import Conv1D
 
 from posttrain.errors import ModelError
-from posttrain.models.devices import compute_dtype, training_device
-from posttrain.models.hf import HfBackend, keep_trained_weights_in_float32
+from posttrain.models.backend import compute_dtype, training_device
+from posttrain.models.hf import HfBackend, keep_trained_weights_in_float32, model_files
 from posttrain.models.kernels.compiled_layers import should_compile
 from posttrain.models.load import choose_backend
-from posttrain.models.loading import model_files
 from posttrain.models.lora import add_adapter, with_fused_layers
 
 if TYPE_CHECKING:

@@ -6,17 +6,20 @@ one pass: of n rows with a prompt of P tokens, (n − 1)·(P − 1) are not comp
 its prompt, and a piece those before it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.models.kernels import recomputed_attention
+from posttrain.models.kernels.compiled_layers import as_written
 from posttrain.models.kernels.frozen_head import Scores
 from posttrain.models.kernels.labelled_head import LabelledHead
-from posttrain.models.kernels.mask_probe import attends_to_everything, says_the_same
 
 # What a wider attention costs more, in tokens of a micro-batch (SmolLM2-135M on a CPU, forwards and backwards).
 _WORTH_IT = 64
@@ -163,3 +166,23 @@ def _takes_prefixes(model: Any) -> bool:
         lambda: model(input_ids=rows, use_cache=False).logits[:, 4:],
         lambda: model(input_ids=ids, use_cache=False, **inputs).logits[first:],
     )
+
+
+def attends_to_everything(model: Any) -> bool:
+    """Whether all layers see every token before; not so where one sees a window, or has a state instead."""
+    return all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
+
+
+def says_the_same(model: Any, plain: Callable[[], torch.Tensor], changed: Callable[[], torch.Tensor]) -> bool:
+    """Whether two ways to call `model` give the same logits, but for rounding; False where the second one fails."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), as_written(model):
+            expected = plain().float()
+            found = changed().float().view_as(expected)
+    except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, IndexError):
+        return False  # this model takes no such mask
+    finally:
+        model.train(was_training)
+    return bool(torch.isclose(found, expected, rtol=0.1, atol=0.1 * float(expected.std())).all())

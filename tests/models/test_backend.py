@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from posttrain.errors import ModelError
-from posttrain.models.devices import compute_dtype, training_device
+from posttrain.models.backend import compute_dtype, training_device
 
 CPU = torch.device("cpu")
 
