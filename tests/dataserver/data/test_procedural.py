@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.dataserver.config.datasets import ReasoningGymDataset
-from posttrain.dataserver.data.procedural import REFUSED, ProceduralRows, from_json, make_dataset, to_json
+from posttrain.dataserver.data.dataset_rows import ProceduralRows
+from posttrain.dataserver.data.procedural import REFUSED, from_json, make_dataset, to_json
 from posttrain.errors import ConfigError
 
 # Whole numbers, tuples, NumPy's texts, a seed for NumPy, words, expressions.
@@ -22,7 +23,7 @@ _BY_HASH = ("isomorphic_strings", "ransom_note")
 _PRINT_ITEMS = """
 import hashlib, json, sys
 from reasoning_gym import create_dataset
-from posttrain.dataserver.data.procedural import ProceduralRows
+from posttrain.dataserver.data.dataset_rows import ProceduralRows
 digest = lambda item: hashlib.sha256(json.dumps(item, sort_keys=True).encode()).hexdigest()
 names, refused, indices = (part.split() for part in sys.argv[1:])
 items = {name: ProceduralRows(name, 5, {}) for name in names}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.dataserver.data.procedural import ProceduralRows
+from posttrain.dataserver.data.dataset_rows import ProceduralRows
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.reasoning_gym import ReasoningGym, is_harmless
 from posttrain.dataserver.graders.text.completions import GradeInput

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from posttrain.dataserver.data.procedural import REFUSED, ProceduralRows, load_library
+from posttrain.dataserver.data.dataset_rows import ProceduralRows
+from posttrain.dataserver.data.procedural import REFUSED, load_library
 from posttrain.dataserver.graders.base import Score
 from posttrain.dataserver.graders.reasoning_gym import ReasoningGym
 from posttrain.dataserver.graders.text.completions import GradeInput

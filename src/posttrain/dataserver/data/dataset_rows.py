@@ -1,4 +1,4 @@
-"""Rows of a data set, found by number and by key: what each has, and those of a file, kept in the cache.
+"""Rows of a data set, found by number and by key: those of a file, kept in the cache, and those that a program makes.
 
 A file is read and checked once, under a hash of its content: the next start neither parses nor checks it, a row
 is read when it is wanted, and memory stays small.
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posttrain.data.array_files import mapped_array
+from posttrain.dataserver.data.procedural import make_dataset, to_json
 
 Indices = npt.NDArray[np.int64]
 
@@ -196,3 +198,65 @@ class RowWriter:
         digest = blake2b(body + lines.tobytes(), digest_size=16).hexdigest()
         described = {"digest": digest, "faults": faults, "too_long": self._too_long}
         (folder / "rows.json").write_text(json.dumps(described))
+
+
+class ProceduralRows:
+    """The items of one data set of reasoning-gym as rows.
+
+    Its library gives item i the seed `seed + i`, so that neighbouring seeds would have nearly all items in common.
+    Here the seed is hashed first.
+    """
+
+    def __init__(self, name: str, seed: int, config: Mapping[str, Any], size: int = 100_000) -> None:
+        """`config`: parameters of the data set; `size`: how many items there are.
+
+        Raises:
+            ConfigError: as `make_dataset`.
+        """
+        first = int.from_bytes(blake2b(f"{name} {seed}".encode(), digest_size=8).digest(), "big") % (2**32 - size)
+        self._dataset = make_dataset(name, config, seed=first, size=size)
+        self._source = {"dataset": name, "seed": seed, "config": dict(config)}
+        self._size = size
+        self.digest = json_digest([name, seed, dict(config), size, version("reasoning-gym")])
+        self.faults: list[str] = []
+        self.too_long = 0
+        self._cached = lru_cache(maxsize=4096)(self._make)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def read(self, index: int) -> Row:
+        """Item number `index`: question, answer (None where there are many), and what the scorer wants; JSON-able.
+
+        The newest ones made are remembered.
+        """
+        return self._cached(index)
+
+    def key(self, index: int) -> str:
+        """The number of the item, as text."""
+        return str(index)
+
+    def find(self, key: str) -> int | None:
+        """The item whose number `key` is."""
+        number = row_number(key)
+        return number if number is not None and number < self._size else None
+
+    def place(self, index: int) -> str:
+        """The task and the number."""
+        return f"{self._source['dataset']} item {index}"
+
+    def contents(self) -> npt.NDArray[np.uint64]:
+        """The items' numbers: no two are taken for the same, since telling would mean making all of them."""
+        return np.arange(self._size, dtype=np.uint64)
+
+    def _make(self, index: int) -> Row:
+        if not 0 <= index < self._size:
+            raise IndexError(f"there is no item {index}; the last one is {self._size - 1}")
+        entry = self._dataset[index]
+        record = {
+            "question": str(entry["question"]),
+            "answer": entry["answer"],
+            "reasoning_gym": {**self._source, "index": index},
+            "entry": to_json(entry),
+        }
+        return Row(index, str(index), row_digest(json.dumps(record, sort_keys=True).encode()), record)

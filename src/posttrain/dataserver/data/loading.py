@@ -16,8 +16,15 @@ from posttrain.data.sources import Source, clipped, open_data
 from posttrain.data.splits import content_hash
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset, ReasoningGymDataset
-from posttrain.dataserver.data.dataset_rows import FileRows, RowFault, Rows, RowWriter, json_digest, kept_rows
-from posttrain.dataserver.data.procedural import ProceduralRows
+from posttrain.dataserver.data.dataset_rows import (
+    FileRows,
+    ProceduralRows,
+    RowFault,
+    Rows,
+    RowWriter,
+    json_digest,
+    kept_rows,
+)
 from posttrain.dataserver.data.samples import gold_answer, parse_prompt, prompt_columns
 from posttrain.errors import ConfigError, DataError
 
