@@ -1,5 +1,4 @@
-"""Every error that a user can cause or meet. Library code raises them; only `posttrain.cli` turns them into
-a message and an exit code: 2 where the input was wrong, 1 where a run failed."""
+"""Every error that a user can cause or meet."""
 
 
 class ToolkitError(Exception):

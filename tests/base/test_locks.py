@@ -210,9 +210,7 @@ def test_a_folder_that_is_no_run_is_left_as_it_is(run: RunDirectory):
 def test_a_folder_that_cannot_be_made_is_told_in_a_sentence():
     # Nobody may make a folder there, not even root.
     run = RunDirectory(Path("/proc/no_run_here"))
-    with pytest.raises(
-        ConfigError, match=r"^/proc/no_run_here may not be written to: .*; choose another run.output_dir"
-    ):
+    with pytest.raises(ConfigError, match=r"^/proc/no_run_here is not writable: .*; choose another run.output_dir"):
         own(run).__enter__()
 
 

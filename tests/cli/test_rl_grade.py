@@ -119,13 +119,16 @@ def test_lines_that_cannot_be_graded_are_all_told_and_nothing_is_written(config:
     message = grade("out.jsonl", expect=2)
     assert message.partition("error: ")[2].splitlines()[:3] == [
         "c.jsonl: 2 lines cannot be graded:",
-        "  c.jsonl:3: no data set asks 'sums 77?'",
+        "  c.jsonl:3: no data set has the prompt 'sums 77?'",
         "  c.jsonl:4: not JSON at column 1: Expecting value",
     ]
     assert contents(tmp_path) == before
 
     shown = grade("out.jsonl", "--set", "on_bad_record=skip")
-    assert "left out: 2 lines that cannot be graded, the first: c.jsonl:3: no data set asks 'sums 77?'\n" in shown
+    assert (
+        "left out: 2 lines that cannot be graded, the first: c.jsonl:3: no data set has the prompt 'sums 77?'\n"
+        in shown
+    )
     assert len(read_lines(tmp_path / "out.jsonl")) == 2
 
 
@@ -133,7 +136,7 @@ def test_lines_that_cannot_be_graded_are_all_told_and_nothing_is_written(config:
 REFUSED = {
     "an output that is there": (
         ["old.jsonl"],
-        "old.jsonl is there already; choose another name, or replace it by --overwrite",
+        "old.jsonl is there already; choose another name, or replace it with --overwrite",
     ),
     "the completions themselves": (["./c.jsonl", "--overwrite"], "c.jsonl is an input; give the output another name"),
     "a data set": (["sums.jsonl", "--overwrite"], "sums.jsonl is an input; give the output another name"),

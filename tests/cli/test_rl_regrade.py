@@ -205,7 +205,7 @@ def test_an_output_that_cannot_be_is_told_before_anything_is_graded(folder: Path
     (folder / "told.py").write_text("import nothing_of_that_name")
     before = contents(folder)
     for source, output, reason in [
-        ([], "graded.jsonl", "graded.jsonl is there already; choose another name, or replace it by --overwrite"),
+        ([], "graded.jsonl", "graded.jsonl is there already; choose another name, or replace it with --overwrite"),
         (["graded.jsonl"], "graded.jsonl", "graded.jsonl is an input; give the output another name"),
         ([], "journal.sqlite", "journal.sqlite is an input; give the output another name"),
         ([], "sums.jsonl", "sums.jsonl is an input; give the output another name"),

@@ -79,7 +79,7 @@ WRONG_VALUES = {
     "two names for one column": (
         "{path: sums.jsonl}",
         "{path: sums.jsonl, columns: {prompt: completion}}",
-        "run.yaml:5: datasets.sums.columns: completion cannot stand for two things at once; rename one of them",
+        "run.yaml:5: datasets.sums.columns: completion cannot mean two things at once; rename one of them",
     ),
     "a run's name that leads out of the folder": (
         "",

@@ -19,7 +19,7 @@ BAD_RECORDS = {
     "an array": (b'["q", "a"]', "not a JSON object but an array"),
     "a key twice": (
         b'{"prompt": "q", "prompt": "r", "completion": "a"}',
-        "key 'prompt' stands in one object more than once",
+        "key 'prompt' appears more than once in one object",
     ),
     "NaN": (b'{"prompt": "q", "completion": "a", "weight": NaN}', "NaN is not JSON; leave the value out or write null"),
     "broken UTF-8": (b'{"prompt": "caf\xe9", "completion": "a"}', "not UTF-8 at byte 16 (0xe9)"),

@@ -91,7 +91,7 @@ def test_a_run_that_is_there_is_never_replaced_unasked(start: list[str], folder:
     (folder / "runs/run").mkdir(parents=True)
     (folder / "runs/run/notes.txt").write_text("mine")
     assert refusal("run.yaml", *start) == (
-        f"there is a run in {folder}/runs/run already; go on with it by --resume, replace it by --overwrite, "
+        f"there is a run in {folder}/runs/run already; continue it with --resume, replace it with --overwrite, "
         "or give this one a name of its own by --run-name"
     )
     assert refusal("run.yaml", "--overwrite", *start) == (

@@ -92,7 +92,7 @@ def test_an_array_gives_each_element_with_the_line_it_starts_on(lines):
         Line(5, {"a": 3}),
         Line(7, None, "not a JSON object but a number"),
         Line(8, None, "not UTF-8 at byte 8 (0xff)"),
-        Line(8, None, "key 'a' stands in one object more than once"),
+        Line(8, None, "key 'a' appears more than once in one object"),
     ]
 
 

@@ -128,7 +128,7 @@ def test_of_many_columns_only_some_are_told():
 
 
 def test_columns_that_contradict_each_other_are_refused():
-    with pytest.raises(ConfigError, match="text cannot stand for two things at once"):
+    with pytest.raises(ConfigError, match="text cannot mean two things at once"):
         Columns(prompt="text", completion="text")
     with pytest.raises(ConfigError, match="at least one of messages and prompt"):
         Columns(messages=None, prompt=None)

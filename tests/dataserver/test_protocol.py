@@ -237,7 +237,7 @@ def test_an_item_id_may_stand_in_a_request_once(server: Server) -> None:
 
     message = refusal(server, "/grade", 422, iteration=0, request_id="double", items=[item, item])
 
-    assert message == "item_id 'twice' stands in the request more than once"
+    assert message == "item_id 'twice' appears more than once in the request"
 
 
 def test_a_request_holds_so_many_items_at_most(server: Server) -> None:

@@ -72,7 +72,7 @@ WRONG_KEYS = {
     "two names for one column": (
         "    path: sums.jsonl\n",
         "    path: sums.jsonl\n    columns: {prompt: messages}\n",
-        "run.yaml:4: datasets.sums.columns: messages cannot stand for two things at once; rename one of them",
+        "run.yaml:4: datasets.sums.columns: messages cannot mean two things at once; rename one of them",
     ),
     "all of the data held out": (
         "    path: sums.jsonl\n",
@@ -408,8 +408,8 @@ def test_a_data_set_that_no_stage_uses_is_told(refusal: Callable[..., str]) -> N
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("data_root=nowhere", "data_root {folder}/nowhere is no folder; set data_root to where the data are"),
-        ("data_root=run.yaml", "data_root {folder}/run.yaml is no folder; set data_root to where the data are"),
+        ("data_root=nowhere", "data_root {folder}/nowhere is not a folder; set data_root to where the data are"),
+        ("data_root=run.yaml", "data_root {folder}/run.yaml is not a folder; set data_root to where the data are"),
         ("datasets.sums.path=none.jsonl", "datasets.sums: no such file: {folder}/none.jsonl"),
         ("datasets.sums.path=.", "datasets.sums: {folder} is a folder; name a file in it"),
         (

@@ -87,7 +87,7 @@ def test_the_kind_of_a_data_set_is_told_by_its_keys(load, tmp_path: Path):
         ),
         (
             {"datasets": {"pairs": {"path": "a.jsonl", "columns": {"chosen": "x", "rejected": "x"}}}},
-            "x cannot stand for two things at once",
+            "x cannot mean two things at once",
         ),
         ({"on_useless_pair": "keep"}, "on_useless_pair: should be 'drop' or 'error', found 'keep'"),
         ({"run": {"export": "best"}}, "export: best needs a validation section"),

@@ -155,5 +155,5 @@ def test_a_finished_run_is_neither_trained_again_nor_overwritten(tiny_model: Pat
     config = load_config(write_run(tmp_path, tiny_model), DPOConfig)
     first = train(config, "run")
     assert train(config, "run", resume=True) == first
-    with pytest.raises(ConfigError, match="--resume, replace it by --overwrite"):
+    with pytest.raises(ConfigError, match="--resume, replace it with --overwrite"):
         train(config, "run")

@@ -39,6 +39,6 @@ class Merge:
         """Start the command again, and once more with what its message asks for."""
         ended = self.start()
         if ended.code == 2:
-            assert "replace it by --overwrite" in ended.error
+            assert "replace it with --overwrite" in ended.error
             ended = self.start("--overwrite")
         assert ended.code == 0, ended.said

@@ -1,4 +1,4 @@
-"""A disk that is full, and a folder that may not be written to, of real file systems."""
+"""A disk that is full, and a folder that is not writable, of real file systems."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ _BYTES = 64 * 2**20
 @pytest.fixture(scope="session")
 def disks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the folders `small`, which is a file system of its own for what `boxed` runs, and `read-only`,
-    which may not be written to by it."""
+    which is not writable by it."""
     folder = tmp_path_factory.mktemp("disks")
     for name in ("small", "read-only"):
         (folder / name).mkdir()
@@ -175,13 +175,13 @@ def test_a_folder_that_may_not_be_written_to_is_refused_before_anything_is_train
     new = boxed.run(*trial.command, watched=trial.folder, environment=trial.environment)
     assert (new.code, new.error) == (
         2,
-        f"run.output_dir: {trial.folder} may not be written to; name another folder",
+        f"run.output_dir: {trial.folder} is not writable; name another folder",
     )
     trial.kill_again_and_again([Happening("write runs/run/metrics.jsonl", 4)])
     before = contents(trial.folder)
     resumed = boxed.run(*trial.command, "--resume", watched=trial.folder, environment=trial.environment)
     assert resumed.code == 2, resumed.said
-    assert "may not be written to" in resumed.error and "\n" not in resumed.error
+    assert "is not writable" in resumed.error and "\n" not in resumed.error
     assert contents(trial.folder) == before
 
 

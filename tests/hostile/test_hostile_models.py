@@ -74,7 +74,7 @@ def test_code_that_a_model_brings_along_is_not_run_unasked(name: str, folder: Pa
     assert (ended.returncode, ended.stdout) == (2, "")
     require_readable(ended.stderr)
     assert ended.stderr == (
-        f"error: model.name: {folder}/model is a model of a kind of its own, made by Python code that it brings along; "
+        f"error: model.name: {folder}/model is a model of its own kind, defined by Python code that comes with it; "
         "read that code, and where you trust it set model.trust_remote_code: true\n"
     )
 

@@ -125,7 +125,7 @@ def test_a_folder_that_is_not_empty_is_replaced_only_on_demand(case: Case, tmp_p
     merged = tmp_path / "merged"
     merged.mkdir()
     (merged / "mine.txt").write_text("kept")
-    with pytest.raises(ConfigError, match=r"something in .*merged already; replace it by --overwrite"):
+    with pytest.raises(ConfigError, match=r"something in .*merged already; replace it with --overwrite"):
         merge_case(case, merged)
     assert (merged / "mine.txt").read_text() == "kept"
     merge_case(case, merged, overwrite=True)

@@ -96,6 +96,6 @@ def test_an_unknown_dtype_is_refused_with_the_choices(config: Path):
 
 def test_merging_twice_needs_overwrite(config: Path):
     merge(config, verify=False)
-    with pytest.raises(ConfigError, match="replace it by --overwrite"):
+    with pytest.raises(ConfigError, match="replace it with --overwrite"):
         merge(config, verify=False)
     merge(config, verify=False, overwrite=True)

@@ -48,7 +48,7 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(task: Task, run: Callable):
 def test_an_output_that_is_there_is_replaced_only_when_told_so(task: Task, run: Callable):
     task.output.write_text("precious\n")
     message = run(task.config, task.ask(), task.output, *BASE, expect=2).stderr
-    assert "out.jsonl is there already; choose another name, or replace it by --overwrite" in message
+    assert "out.jsonl is there already; choose another name, or replace it with --overwrite" in message
     assert task.output.read_text() == "precious\n"
     run(task.config, task.ask(), task.output, *BASE, "--overwrite")
     assert len(task.answers()) == 6

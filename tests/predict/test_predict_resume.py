@@ -181,7 +181,7 @@ def test_overwriting_goes_on_too_where_it_was(task: Task, run: Callable, sampled
     sampled.killed_after(b"".join(sampled.lines[:7]))
     task.output.write_text("an older output\n")
     message = run(task.config, sampled.input, task.output, *BASE, expect=2).stderr
-    assert "out.jsonl is there already; choose another name, or replace it by --overwrite" in message
+    assert "out.jsonl is there already; choose another name, or replace it with --overwrite" in message
     assert task.output.read_text() == "an older output\n"
     result = run(task.config, sampled.input, task.output, *BASE, "--overwrite")
     assert f"18: 3 for each row, 7 of them in {task.partial} already" in result.stderr

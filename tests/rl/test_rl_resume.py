@@ -123,5 +123,5 @@ def test_a_finished_run_is_neither_trained_again_nor_overwritten(left_alone: Pat
     assert train_here(left_alone, ("training.max_steps=8",), resume=True) == first
     assert log.read_bytes() == said  # no server was started for it
     assert train_here(left_alone, resume=True) == first
-    with pytest.raises(ConfigError, match="--resume, replace it by --overwrite"):
+    with pytest.raises(ConfigError, match="--resume, replace it with --overwrite"):
         train_here(left_alone)

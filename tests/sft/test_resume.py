@@ -140,5 +140,5 @@ def test_a_finished_run_is_neither_trained_again_nor_overwritten(write_config):
     config = load_config(write_config(), SFTConfig)
     first = train(config, "run")
     assert train(config, "run", resume=True) == first
-    with pytest.raises(ConfigError, match="--resume, replace it by --overwrite"):
+    with pytest.raises(ConfigError, match="--resume, replace it with --overwrite"):
         train(config, "run")

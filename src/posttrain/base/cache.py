@@ -1,4 +1,4 @@
-"""Where converted models and tokenised data are kept between runs."""
+"""The cache folder, which holds converted models and tokenised data between runs."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What differs between two nested mappings, such as the configs or the manifests of two runs."""
+"""List the differences between two nested mappings, such as two configs or manifests."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

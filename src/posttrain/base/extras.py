@@ -1,4 +1,4 @@
-"""One line instead of an ImportError where an optional part of the installation is missing."""
+"""Tell which extra to install, in one line instead of an ImportError, where an optional package is missing."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""Content hashes of large files, remembered for as long as a file is certainly the one that was hashed.
+"""Content hashes of large files, cached for as long as the file is unchanged.
 
 A hash is remembered together with the file's device, inode, size, and times of last change, in nanoseconds. Of the
 times `ctime` decides: whoever writes to a file, or sets its other time back, moves it on, and no program can set it.

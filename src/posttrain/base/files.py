@@ -1,4 +1,4 @@
-"""Files that are whole or not there: writing, renaming and naming them by their content."""
+"""Atomic writing, renaming and naming of files."""
 
 import errno
 import hashlib

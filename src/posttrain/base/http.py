@@ -1,4 +1,4 @@
-"""HTTP requests that come to an end: each within a time and a size, and repeated where that may help."""
+"""HTTP requests with a total deadline, a size limit and retries."""
 
 import asyncio
 from collections.abc import Mapping

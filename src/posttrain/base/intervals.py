@@ -1,4 +1,4 @@
-"""The 95 % interval of a mean difference, which holds at small numbers too and is never ± 0.
+"""95 % confidence interval of a mean difference, valid for few samples too.
 
 The usual interval, ± 1.96·s/√n, holds the true mean in 85 % of the cases where 30 problems are asked and few of them
 change, and says ± 0 where all change alike. For differences of 0 and 1 Agresti and Min (Statistics in Medicine 24,

@@ -1,4 +1,4 @@
-"""One process at a time: a file that the operating system keeps locked for as long as its holder lives.
+"""Exclusive locks on output paths, held by the operating system while the process lives.
 
 The lock is that of flock(2), so a holder that is killed leaves none; what the file says is for the message alone. No
 other process comes to hold it by descent: it is closed on exec, and at once in a forked child, such as a loader of

@@ -1,4 +1,4 @@
-"""This process's place among those that share a run; torchrun and accelerate say it in the environment."""
+"""Rank of this process and number of processes, from the environment that torchrun and accelerate set."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""No message shows a secret: what is shown or logged goes through here."""
+"""Remove secrets from whatever is shown or logged."""
 
 import base64
 import json

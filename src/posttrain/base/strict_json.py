@@ -69,7 +69,7 @@ def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise DataError(f"key {twice[:60]!r} stands in one object more than once")
+        raise DataError(f"key {twice[:60]!r} appears more than once in one object")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Import what users write in Python, so that what is wrong with it is told in one message."""
+"""Import a user's Python code, and report what is wrong with it in one message."""
 
 import importlib
 import importlib.util
@@ -46,7 +46,7 @@ def import_file(path: Path) -> ModuleType:
     name = f"user_code_{blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} is no Python file; its name must end with .py")
+        raise ConfigError(f"{path} is not a Python file; its name must end with .py")
     module, loader = importlib.util.module_from_spec(spec), spec.loader
     folder = str(path.resolve().parent)
     if folder not in sys.path:

@@ -1,4 +1,4 @@
-"""What can be told to be wrong about a run before anything heavy is imported."""
+"""Checks of a run that need no heavy import."""
 
 import os
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def require_room_for_run(run: RunConfig) -> None:
     if not there.is_dir():
         raise ConfigError(f"run.output_dir: {as_shown(there)} is a file, so no run can be kept in it; name a folder")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"run.output_dir: {as_shown(there)} may not be written to; name another folder")
+        raise ConfigError(f"run.output_dir: {as_shown(there)} is not writable; name another folder")
     missing = [tracker for tracker in run.trackers if find_spec(tracker) is None]
     if missing:
         packages = " ".join(missing)

@@ -1,4 +1,4 @@
-"""What all commands share: their options, and how an error becomes a message and an exit code."""
+"""Options that all commands share, and how an error becomes a message and an exit code."""
 
 import logging
 import os
@@ -43,7 +43,7 @@ OutputDir = Annotated[
 ]
 # Without a metavar of its own the help would show <bool>, as if a switch took a value.
 _SWITCH: dict[str, Any] = {"metavar": ""}
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint, exactly.", **_SWITCH)]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint, exactly.", **_SWITCH)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.", **_SWITCH)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.", **_SWITCH)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", **_SWITCH)]

@@ -1,4 +1,4 @@
-"""toolkit-rl-debug: look at what a model's completions would earn, and what is wrong with them."""
+"""toolkit-rl-debug: sample and grade completions of a few prompts, and report what would keep a run from learning."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""toolkit-rl-regrade: grade once more what was graded before, with other graders."""
+"""toolkit-rl-regrade: grade completions again, with other graders."""
 
 from pathlib import Path
 from typing import Annotated, Literal

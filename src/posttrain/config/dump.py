@@ -1,4 +1,4 @@
-"""Writes a config as YAML that loads back to an equal config."""
+"""Write a config as YAML that loads back to an equal config."""
 
 from collections.abc import Mapping
 from datetime import date

@@ -1,4 +1,4 @@
-"""Turns pydantic's validation errors into one line each, by the key that the user typed, mostly in pydantic's words."""
+"""Turn pydantic's validation errors into one line each, with the key path and the place in the file."""
 
 import difflib
 import re

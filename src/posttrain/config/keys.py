@@ -1,4 +1,4 @@
-"""Key paths as people type them, the places they come from, and values as a message may show them."""
+"""Key paths, the places they come from, and values as a message may show them."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Loads a config file into its model, and reports everything that is wrong with it at once."""
+"""Load a config file into its model, and report all its errors at once."""
 
 from collections.abc import Sequence
 from pathlib import Path

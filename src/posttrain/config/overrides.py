@@ -1,4 +1,4 @@
-"""`--set key.path=value`: parsing, and applying to the plain data of a file before it is validated."""
+"""Parse `--set key.path=value` and apply it to a config file's data before validation."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""The base of every config, and the path type that configs use."""
+"""The base class of every config section, and the path type that configs use."""
 
 import os
 from pathlib import Path

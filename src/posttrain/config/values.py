@@ -31,7 +31,7 @@ _VARIABLE = re.compile("[A-Z_][A-Z0-9_]{0,99}")
 def _names_a_variable(name: str) -> str:
     if not _VARIABLE.fullmatch(name):
         # The value may be the token itself, so it is not repeated.
-        raise ValueError("wanted the name of an environment variable, in capitals; the token does not stand here")
+        raise ValueError("wanted the name of an environment variable, in capitals; the token itself does not go here")
     hide_variable(name)
     return name
 

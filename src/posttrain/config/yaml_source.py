@@ -1,4 +1,4 @@
-"""Reads YAML into plain data, and remembers on which line each key and list item stands.
+"""Read YAML into plain data, with the line of each key and list item.
 
 Stricter than PyYAML: no tags, no duplicate keys, only text as keys, and limits on size and depth, so that no
 file can hang or fill the machine. Values are what PyYAML makes of them: `1e-5` is text, `yes` is true.

@@ -1,4 +1,4 @@
-"""Conversations to token ids, by the template that the config chose: the one way from messages to a model."""
+"""Encode conversations as token ids and loss masks, by the template that the config names."""
 
 import logging
 from collections.abc import Sequence

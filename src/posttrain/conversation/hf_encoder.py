@@ -1,4 +1,4 @@
-"""A transformers tokenizer as a `TextEncoder`. Duck-typed, so that importing this costs nothing."""
+"""A transformers tokenizer as a `TextEncoder`, duck-typed so that importing this costs nothing."""
 
 import logging
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Segments become token ids, each with a flag: is this token trained?
+"""Turn segments into token ids, each with a flag that says whether it is trained.
 
 Control segments are looked up by id; header and content are tokenised each on its own, with special tokens
 split, and put one after the other. Nothing else is added: no beginning-of-text token, no padding. So the mask

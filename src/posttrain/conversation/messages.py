@@ -1,4 +1,4 @@
-"""A conversation as plain frozen values, and the one place where JSON objects become one.
+"""Conversations as frozen values, and their parsing from JSON objects.
 
 The input is the OpenAI shape. A message is `{role, content}`, where content is a string, a list of
 `{"type": "text", "text": ...}` parts (joined without a separator), or null beside `tool_calls`. An assistant

@@ -1,4 +1,4 @@
-"""What happens to a row that is longer than the model may read: a declared policy, and what came of it.
+"""Truncate or drop a row that is longer than `max_length`, by the policy of the config.
 
 The caller counts outcomes per data set. Two things are never silent: an answer that lost its end token (a
 model trained on such rows learns not to stop), and a row in which nothing is left to train.

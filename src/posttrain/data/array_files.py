@@ -1,4 +1,4 @@
-"""Arrays that are written piece by piece, as .npy files that are then mapped: they need not fit into memory."""
+"""Arrays written piece by piece as .npy files and then memory-mapped."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager

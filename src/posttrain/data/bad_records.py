@@ -1,4 +1,4 @@
-"""What is wrong with the records of a source, as the messages that tell of it: all at once, each by its place."""
+"""Report all bad records of a source at once, each with its place."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""JSON Lines, and JSON arrays, as numbered objects in which a bad line is a value and not an exception.
+"""Read JSON Lines and JSON arrays as numbered objects; a bad line is a value, not an exception.
 
 Reading goes through the file once, in bytes. JSON is taken strictly where laxness would change data unseen:
 a repeated key, NaN and Infinity are faults. A line ends at "\\n" alone, because strings may hold the other

@@ -1,4 +1,4 @@
-"""What became of every row of a data set on its way to the model."""
+"""Count what became of every row of a data set on its way to the model."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field

@@ -1,4 +1,4 @@
-"""From a data set in the config to tokenised rows, with a ledger of what became of every record."""
+"""Tokenise a data set of the config, and count what became of every record."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""One row of a data set as a conversation and a weight, whichever columns it came in.
+"""Parse a row of a data set, by its columns, into a conversation and a weight.
 
 A row is either whole `messages`, or a `prompt` (text, or a list of messages) with its `completion`
 (likewise). Where both are there, `messages` counts. Columns that are null count as absent, and columns that
@@ -61,7 +61,7 @@ class Columns:
         names = list(self.names().values())
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            raise ConfigError(f"columns: {', '.join(sorted(twice))} cannot stand for two things at once")
+            raise ConfigError(f"columns: {', '.join(sorted(twice))} cannot mean two things at once")
 
     def names(self) -> dict[str, str]:
         """Each meaning that has a column, and the column's name."""

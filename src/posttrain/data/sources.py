@@ -1,4 +1,4 @@
-"""Data sets from wherever they are, as checked records, with every bad record told by its place.
+"""Read data sets from files, folders and the hub as checked records.
 
 A source is opened in two steps, because its digest tells whether it has to be read at all.
 """

@@ -1,4 +1,4 @@
-"""Rows held out for validation, chosen by what they say.
+"""Hold out validation rows, chosen by a hash of their content.
 
 Which side a row is on depends on the seed and on the contents of the data set, not on the order of its lines,
 and rows that say the same are always on the same side: a model is never tested on what it was trained on.

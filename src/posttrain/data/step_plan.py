@@ -1,4 +1,4 @@
-"""What one optimizer step trains: which rows, in which micro-batches, and every count that follows from them.
+"""The rows, micro-batches and counts of each optimizer step.
 
 Everything here is a function of (curriculum, row lengths, step). All ranks compute the same plan, so counters
 and the loss's normaliser need no communication, and a resumed run computes the plan of step k without having

@@ -1,4 +1,4 @@
-"""CSV, Parquet and hub data sets as the same numbered objects that JSON Lines give.
+"""Read CSV, Parquet and hub data sets as numbered objects.
 
 CSV is read here and not by `datasets`, which knows no line numbers, gives up the whole file for one bad line,
 reads 007 as 7 and NA as null, and moves the cells of a line that has one too many into the wrong columns.

@@ -1,4 +1,4 @@
-"""Rows of tokens as flat arrays, with the numbers of each row that planning a run asks for."""
+"""Rows of tokens as flat arrays."""
 
 import hashlib
 from array import array

@@ -1,4 +1,4 @@
-"""Data sets of tokens, kept in a cache that is addressed by content.
+"""Tokenised data sets in a cache addressed by content.
 
 A data set is read, rendered, tokenised and truncated once for each (data, columns, template, tokenizer, length);
 a second start maps the arrays from disk. The cache's key says all of that, so nothing stale can be read.

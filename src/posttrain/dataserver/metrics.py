@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""Counters of the server, for Prometheus."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

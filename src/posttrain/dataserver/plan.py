@@ -1,4 +1,4 @@
-"""What `--dry-run` shows: the stages, the data, how completions are judged, and the first prompts."""
+"""`toolkit-rl-dataserver --dry-run`: stages, data, graders and the first prompts."""
 
 from rich.table import Table
 

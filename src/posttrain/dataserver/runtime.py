@@ -1,4 +1,4 @@
-"""Everything that a config names, read and checked, with nothing running yet, and what `/meta` tells of it."""
+"""Everything that a config names, loaded and checked, before anything runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The wire protocol, version 1: what a trainer and the dataserver say to each other.
+"""The wire protocol between trainer and dataserver, version 1.
 
 The server's OpenAPI page, its answers and the trainer's client all come from these classes. Unknown keys are
 errors in requests and are passed over in responses, so that a newer server can add to its answers.

@@ -1,4 +1,4 @@
-"""A running dataserver as one object: what is made at the start, what works beside the requests, and how it ends."""
+"""A running dataserver: start, background work and shutdown."""
 
 import asyncio
 from functools import partial

@@ -1,4 +1,4 @@
-"""What the dataserver does, without HTTP: it describes itself, samples prompts and grades completions."""
+"""The dataserver without HTTP: describe itself, sample prompts, grade completions."""
 
 import asyncio
 import hashlib
@@ -176,7 +176,7 @@ class Service:
             raise Refusal("bad_request", f"{len(request.items)} items are more than {limits.items} (limits.items)")
         twice = [item_id for item_id, count in Counter(item.item_id for item in request.items).items() if count > 1]
         if twice:
-            raise Refusal("bad_request", f"item_id {twice[0]!r} stands in the request more than once")
+            raise Refusal("bad_request", f"item_id {twice[0]!r} appears more than once in the request")
         # A server that has nothing to do takes any request, or one with more items would never be taken.
         if 0 < self._book.waiting > limits.queue_items - len(request.items):
             raise Refusal("overloaded", f"{self._book.waiting} completions wait for a grader already; try again later")

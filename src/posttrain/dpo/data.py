@@ -1,4 +1,4 @@
-"""The data of a preference run: data sets tokenised and counted, rows held out, and the curriculum over the rest."""
+"""Data of a preference run: prepared data sets, validation split, and curriculum."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

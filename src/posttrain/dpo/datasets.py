@@ -1,4 +1,4 @@
-"""What preference training trains on: pairs of answers to one prompt, or answers that are labelled each by itself."""
+"""Tokenised pairs of answers to one prompt, and labelled answers."""
 
 import hashlib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""From the log-probabilities of a step's or a data set's answers to losses and the numbers that are reported."""
+"""Losses and reported numbers from the log-probabilities of answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

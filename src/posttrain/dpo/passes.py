@@ -1,4 +1,4 @@
-"""Which rows of a micro-batch go through the model together, so that little of it is padding or computed twice.
+"""Group the rows of a micro-batch into forward passes with little padding and shared prompts.
 
 The answers of a pair are of different lengths, and a micro-batch has several pairs. Rows are scored one by one, so it
 makes no difference which of them share a pass, except in how much of it is padding. Both rows of a pair begin with the

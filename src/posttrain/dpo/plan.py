@@ -1,4 +1,4 @@
-"""`toolkit-dpo --dry-run`: everything that can be checked without loading weights, and the plan of the run."""
+"""`toolkit-dpo --dry-run`: check everything that needs no weights, and print the plan."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Preference data as examples: a prompt with a chosen and a rejected answer, or with one labelled answer.
+"""Parse a record of preference data: a prompt with a chosen and a rejected answer, or one labelled answer.
 
 Both answers are kept as whole conversations, in the shape that SFT renders, so that the text is SFT's. Which part is
 the answer is said by the messages' `train`: those before the answer are not trained, whatever the data say.

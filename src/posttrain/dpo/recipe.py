@@ -1,4 +1,4 @@
-"""Preference optimisation as the loop trains it: pairs or labelled answers, their loss, and its measures."""
+"""The recipe of preference optimisation: batches, loss and measures for the training loop."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache

@@ -267,6 +267,6 @@ def _read(path: Path, rows: int) -> npt.NDArray[np.float32] | None:
     except (OSError, ValueError, EOFError):
         return None
     if kept.shape != (rows,) or kept.dtype != np.float32 or np.isinf(kept).any():
-        logger.warning("%s is damaged and is computed anew", path)
+        logger.warning("%s is damaged and is computed again", path)
         return None
     return kept

@@ -1,4 +1,4 @@
-"""Micro-batches of preference pairs or of labelled answers, as tensors."""
+"""Micro-batches of preference pairs or labelled answers, as tensors."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence

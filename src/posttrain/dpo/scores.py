@@ -1,4 +1,4 @@
-"""Log-probabilities of answers: of a micro-batch with gradient, and of whole data sets without.
+"""Log-probabilities of answers, with gradient for a micro-batch and without for a data set.
 
 The output head sees the answers' tokens only. Rows are padded on the right to the longest of those that go through the
 model together, and those of a whole data set go by length, so that little of it is padding. The

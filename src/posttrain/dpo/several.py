@@ -1,4 +1,4 @@
-"""Several models in one config: each is trained in a process of its own, and a table compares them."""
+"""Train several models of one config, each in its own process, and compare them in a table."""
 
 import json
 import signal
@@ -42,7 +42,7 @@ def train_each(config: DPOConfig, name: str, arguments: Sequence[str], *, dry_ru
         RunInterrupted: Ctrl-C or SIGTERM ended it.
     """
     if process_count() > 1:
-        raise ConfigError("each of several models is trained in processes of its own: name one by --model-index")
+        raise ConfigError("each of several models is trained in processes of its own: name one with --model-index")
     codes: list[int] = []
     for index, label in enumerate(model_labels(config.models)):
         command = [sys.executable, "-c", _COMMAND, *arguments, "--model-index", str(index)]

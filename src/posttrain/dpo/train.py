@@ -1,4 +1,4 @@
-"""`toolkit-dpo`: a run of preference optimisation from its config to the table of what it changed."""
+"""`toolkit-dpo`: run preference optimisation from a config."""
 
 from collections.abc import Mapping
 from functools import partial

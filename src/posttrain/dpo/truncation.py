@@ -1,4 +1,4 @@
-"""What happens to answers that are too long with their prompt: a pair is cut as a whole, or not at all.
+"""Truncate or drop pairs that are too long; a pair is cut as a whole.
 
 Cut on the left, both sides lose the same tokens of the prompt, as many as the longer side needs, so that they still
 answer to one prompt; an answer loses none. Cut on the right, each side loses the end of its own answer.

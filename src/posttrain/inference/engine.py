@@ -1,4 +1,4 @@
-"""What generates: token ids in, token ids out. Predict, evaluation and RL rollouts talk to this alone.
+"""The engine protocol: token ids, sampling options and seeds in; completions out.
 
 An engine never sees text, so what is asked of a model is, id for id, what it was trained to continue.
 """

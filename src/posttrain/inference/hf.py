@@ -1,4 +1,4 @@
-"""Generation by transformers: batches of like length, padded on the left.
+"""Generation by transformers, in batches of similar length padded on the left.
 
 Samples are seeded by batch, and batches are a function of the requests alone, so that a repeat is exact. `generate`
 runs the logits processors that it is given in their order, and before temperature, top-k, top-p and min-p.

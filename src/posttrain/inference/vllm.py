@@ -108,7 +108,7 @@ class VllmEngine:
         """
         self._require_idle()
         if not self._options.sleeps:
-            raise RuntimeError("this engine was made without sleeps")
+            raise RuntimeError("this engine was created without sleep mode")
         if not self._engine.is_sleeping():
             self._engine.sleep(level=1)
 

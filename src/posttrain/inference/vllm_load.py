@@ -1,4 +1,4 @@
-"""Start vLLM in this process, and leave the process otherwise as it was."""
+"""Start vLLM in this process without side effects on the rest of it."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""The weights of a model in training, as a folder that an engine can load: adapters are folded in on the way.
+"""Write the weights of a model in training to a folder that an engine can load, adapters merged.
 
 The live model is only read. A folder in shared memory (`/dev/shm`) costs no disk and is the fastest to load.
 """

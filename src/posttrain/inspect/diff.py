@@ -1,4 +1,4 @@
-"""Where two runs differ: in config, data, code, packages, hardware, and in what came out."""
+"""Differences between two runs: config, data, code, packages, hardware and results."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Run directories as they are read: what was trained, and the files that say so."""
+"""Read run directories: what was trained, and from which files."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""All runs below a folder, and how far each is."""
+"""List all runs below a folder, with their progress."""
 
 import os
 from collections.abc import Iterator, Sequence

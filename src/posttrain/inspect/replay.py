@@ -1,4 +1,4 @@
-"""The row order of a run drawn once more from its config and data: rows, pairs, or prompts without a server."""
+"""Recompute the row order of a run from its config and data."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

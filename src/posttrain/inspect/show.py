@@ -1,4 +1,4 @@
-"""What `toolkit-runs` prints: to stdout, as it is what was asked for."""
+"""Print what `toolkit-runs` found, to stdout."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Whether a run is what it says it is: its row order recomputed from config and data, and its checkpoints measured.
+"""Verify a run: recompute its row order, and check its checkpoints against their digests.
 
 No weights are loaded and nothing is trained or written but caches.
 """

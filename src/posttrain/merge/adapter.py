@@ -1,4 +1,4 @@
-"""The LoRA adapter in a folder, and which weights of a model it changes, found out from one that has no weights.
+"""Read a LoRA adapter's folder, and find the weights that it changes.
 
 The base model is built on torch's meta device and wrapped by PEFT, exactly as loading the adapter would. What PEFT
 wrapped, with which rank and scale, what it ties and how its tensors are called in the file is then read off the result:

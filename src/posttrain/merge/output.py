@@ -1,4 +1,4 @@
-"""The folder of the merged model, which is there whole or not at all, and the files in it around the weights.
+"""The folder of a merged model, written completely or not at all.
 
 Configs are the base's own JSON with the few keys changed that the merge changes, so that whatever else a model keeps in
 there survives.
@@ -34,7 +34,7 @@ def check_output(output: Path, *, overwrite: bool, inputs: tuple[Path, ...]) -> 
             raise ConfigError(f"--output: {output} holds what is to be merged; give another folder")
     if output.is_dir() and any(output.iterdir()) and not overwrite:
         raise ConfigError(
-            f"there is something in {output} already; replace it by --overwrite, or give another --output"
+            f"there is something in {output} already; replace it with --overwrite, or give another --output"
         )
 
 

@@ -1,4 +1,4 @@
-"""Which tensors the merged model has, in which files, and how each is made, by PEFT's own arithmetic."""
+"""Which tensors the merged model has, in which files, and how each is computed."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A model's safetensors files, read and written one tensor at a time.
+"""Read and write a model's safetensors files one tensor at a time.
 
 A file is opened anew for every tensor, because the pages of a mapped file that were read stay in memory until
 it is closed. It is written by hand, because the library's writer wants all tensors of a file at once. The

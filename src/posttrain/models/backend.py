@@ -1,4 +1,4 @@
-"""What every backend gives back, the few verbs it must have, and the device and dtype that it computes in."""
+"""The protocol of model backends, and what loading returns."""
 
 from dataclasses import dataclass
 from pathlib import Path

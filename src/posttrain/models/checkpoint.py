@@ -1,4 +1,4 @@
-"""The trained weights of a model in a checkpoint: an adapter, or a whole model, that others can load too."""
+"""The trained weights in a checkpoint: an adapter, or a whole model."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A model as it is when training starts, kept so that it can be asked while training changes it."""
+"""A frozen copy of a model as it was when training started."""
 
 import copy
 from collections.abc import Callable, Iterator

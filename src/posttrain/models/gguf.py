@@ -1,4 +1,4 @@
-"""Turn a `.gguf` file into an ordinary model folder, once.
+"""Convert a `.gguf` file into a model folder, once.
 
 transformers reads GGUF, but dequantises it anew at each start (15 s for 135 M weights) and cannot save the
 result as it is. The folder in the cache loads in a fraction of a second, by every backend and by vLLM.

@@ -1,4 +1,4 @@
-"""The backend on plain transformers and PEFT, which runs everywhere: what its loaders read, and what they refuse."""
+"""The backend on transformers and PEFT."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -211,8 +211,8 @@ def require_trust(config: "ModelConfig", files: str) -> None:
         if "trust_remote_code" not in str(error):
             raise
         raise ModelError(
-            f"{config.key}.name: {config.name} is a model of a kind of its own, made by Python code that it brings "
-            f"along; read that code, and where you trust it set {config.key}.trust_remote_code: true"
+            f"{config.key}.name: {config.name} is a model of its own kind, defined by Python code that comes "
+            f"with it; read that code, and where you trust it set {config.key}.trust_remote_code: true"
         ) from None
 
 

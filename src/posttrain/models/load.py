@@ -1,4 +1,4 @@
-"""Choose the backend. Importing one is left to the call, so that nothing heavy is loaded before."""
+"""Choose and import the backend."""
 
 import os
 from importlib.util import find_spec

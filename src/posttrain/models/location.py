@@ -1,4 +1,4 @@
-"""Find out where a model's files are, and which weights they hold by their digest, without loading anything.
+"""Find a model's files without loading anything.
 
 A name is looked up as: a packaged model, a `.gguf` file, a local folder, and else a Hugging Face id.
 """

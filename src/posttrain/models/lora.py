@@ -1,4 +1,4 @@
-"""From our LoRA section to PEFT's."""
+"""Translate the config section `lora` into PEFT's LoraConfig."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""A tokenizer for training: the tokens that it has to learn, with their embedding rows, and its marked chat template.
+"""Add tokens to a tokenizer, and rows for them to the embeddings.
 
 Many models have more embedding rows than their tokenizer has entries (padding to a round number). Those rows
 are used first. A new entry's row starts as the mean of the rows that were there, in the embedding and in the

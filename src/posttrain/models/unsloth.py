@@ -1,4 +1,4 @@
-"""The backend on unsloth. This is the only file that names it.
+"""The backend on unsloth; the only file that imports it.
 
 Where there is a CUDA device, importing unsloth rewrites classes of transformers, PEFT and TRL, so it has to come
 before them: the backend is chosen first, and its module is imported then. On a CPU it leaves models to transformers

@@ -1,4 +1,4 @@
-"""Answers as lines of output, and on disk as they come, so that a killed run loses none and writes none twice.
+"""Answers as lines of output, appended as they come, so that a killed run loses none.
 
 `<output>.partial` starts with a line that says what is being answered, by what and how; each further line is one
 answer. A line that is torn or damaged counts for nothing: its answer is generated again. At the end the answers
@@ -98,13 +98,13 @@ class PartialOutput:
         taken = [path for path in outputs if path.exists()]
         if taken and not (overwrite or was_finishing):
             more = f" (and {len(taken) - 1} more)" if len(taken) > 1 else ""
-            raise ConfigError(f"{taken[0]}{more} is there already; choose another name, or replace it by --overwrite")
+            raise ConfigError(f"{taken[0]}{more} is there already; choose another name, or replace it with --overwrite")
         if self._places and not (overwrite or same):
             changed = differences(self.job or {}, dict(job))
             shown = "".join(f"\n  {line}" for line in changed[:_SHOWN_DIFFERENCES])
             raise ConfigError(
                 f"{self.path} holds answers of another job ({len(self)} of them); what differs:{shown}\n"
-                "put it back to go on with them, or start over by --overwrite"
+                "put it back to go on with them, or start over with --overwrite"
             )
 
     def begin(self, job: Mapping[str, Any]) -> None:

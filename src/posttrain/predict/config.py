@@ -1,4 +1,4 @@
-"""What `toolkit-predict` reads of a training config: it takes that of any trainer."""
+"""The sections of a training config that `toolkit-predict` reads."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches

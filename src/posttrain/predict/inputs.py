@@ -1,4 +1,4 @@
-"""From files to rows that want an answer and the ids of their prompts; what cannot be answered is told by its place."""
+"""Read and check input files, and encode their prompts."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A job, everything that is done for it before a model is loaded, and the plan of it in a few lines."""
+"""Check a job before a model is loaded, and print its plan."""
 
 import hashlib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which weights answer: the base as it was, what a run trained, or a run's merged model."""
+"""Choose the weights that answer: the base, a trained adapter, a checkpoint, or a merged model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ def choose_weights(
     trained = load_predict_config(run.config, [text for text in overrides if section_of(text) in ("model", "chat")])
     if weights == "merged" or (weights == "auto" and _is_newer(merged / "config.json", folder)):
         if not (merged / "config.json").is_file():
-            raise ConfigError(f"there is no merged model in {merged}; make it by toolkit-merge")
+            raise ConfigError(f"there is no merged model in {merged}; make it with toolkit-merge")
         return _whole(trained, merged)
     if (folder / "adapter_config.json").is_file():
         locate_model(trained.model.name)

@@ -1,4 +1,4 @@
-"""Advantages: how much better a completion is than what is to be expected of its prompt.
+"""Advantages from the rewards of groups of completions.
 
 A pure function from rewards to advantages. Rewards come as [groups, G], one row for the completions of each prompt, NaN
 where a completion has no reward: it is no part of a mean or a deviation, and its advantage is 0.

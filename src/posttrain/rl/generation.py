@@ -1,4 +1,4 @@
-"""A generation as it is trained: its rollouts' advantages, the micro-batches of each step, and their log-probabilities.
+"""Micro-batches of a generation: advantages, batch plan, and log-probabilities.
 
 Which completions of a step each rank trains is a pure function of their lengths, so all ranks plan the same. In 16 bits
 the shape of a batch decides the last digits, so what is compared (new against old policy, policy against reference,

@@ -1,4 +1,4 @@
-"""The policy losses of reinforcement learning: pure functions of the tokens' log-probabilities.
+"""Policy losses as pure functions of per-token log-probabilities.
 
 In the formulas π is the model that is trained, π_old the same at the weights that its generation was begun with, π_ref
 the model that training started with, μ the engine that sampled, A the advantage of a completion o, and |o| the number

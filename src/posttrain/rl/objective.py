@@ -1,4 +1,4 @@
-"""The objective of a run: its parts, and functions that a user wrote, put together into the loss of a micro-batch."""
+"""Assemble the loss of a micro-batch from the config's parts and the user's functions."""
 
 import hashlib
 import traceback

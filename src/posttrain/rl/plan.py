@@ -1,4 +1,4 @@
-"""`toolkit-rl-train --dry-run`: everything that can be checked without loading weights, and the plan of the run."""
+"""`toolkit-rl-train --dry-run`: check everything that needs no weights, and print the plan."""
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING

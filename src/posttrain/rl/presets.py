@@ -1,4 +1,4 @@
-"""The algorithms by name: the parts that each is made of, with its paper, and what a config may replace of them."""
+"""Algorithms by name: the parts of each, its paper, and what a config may replace."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal

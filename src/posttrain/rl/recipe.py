@@ -1,4 +1,4 @@
-"""Reinforcement learning as the loop trains it: rollouts of a generation, and the policy loss of their tokens."""
+"""The recipe of reinforcement learning: rollouts and policy loss for the training loop."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a run tells: the numbers and completions of each generation, and at its end what training changed."""
+"""Metrics and transcript of each generation, and the comparison at the end of a run."""
 
 import json
 import math

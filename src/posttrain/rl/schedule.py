@@ -1,4 +1,4 @@
-"""Which prompts a generation asks, and which optimizer steps it serves; and whether the dataserver's numbers fit."""
+"""Map optimizer steps to generations and their prompts, and check the dataserver's numbers against them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -158,7 +158,7 @@ def held_out_count(meta: Meta, evaluation: EvaluationConfig) -> int:
     there = sum(dataset.validation_rows for dataset in meta.datasets)
     if not there:
         raise ConfigError(
-            "evaluation: the dataserver holds no rows out; set validation_fraction for a data set in its config, or "
+            "evaluation: the dataserver holds out no rows; set validation_fraction for a data set in its config, or "
             "leave the section out"
         )
     wanted = evaluation.prompts or there

@@ -1,4 +1,4 @@
-"""`toolkit-rl-train`: a run of reinforcement learning, step by named step."""
+"""`toolkit-rl-train`: run reinforcement learning from a config."""
 
 from contextlib import closing, contextmanager
 from functools import partial

@@ -1,4 +1,4 @@
-"""What the watchdogs look at in reinforcement learning, where loss and gradient say little by themselves."""
+"""Watchdogs of reinforcement learning."""
 
 from collections import deque
 from statistics import median

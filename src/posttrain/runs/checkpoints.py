@@ -1,4 +1,4 @@
-"""Checkpoints that are complete or not there at all.
+"""Write and find checkpoints, each complete or absent, with digests.
 
 The trainer writes into a private folder. A finished checkpoint gets a file that lists its files with their sizes and
 digests, is flushed to disk, and is renamed to `checkpoint-N`; only then do `latest` and `best` point to it, and only

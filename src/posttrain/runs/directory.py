@@ -1,4 +1,4 @@
-"""The folder of one run, and who may write into it.
+"""The directory of a run, its lock, and its names of files.
 
 <output_dir>/<name>/
     config.yaml       the resolved config
@@ -76,7 +76,7 @@ def own_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> It
     Of several processes that share the run, the main one does so. What is in the folder stays as it is.
 
     Raises:
-        ConfigError: as `check_run_directory`, or the folder may not be written to.
+        ConfigError: as `check_run_directory`, or the folder is not writable.
     """
     if not is_main_process():
         yield
@@ -88,9 +88,7 @@ def own_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> It
         except HeldError as error:
             raise _in_use(run, error.holder) from None
         except OSError as error:
-            raise ConfigError(
-                f"{run.path} may not be written to: {error.strerror}; choose another run.output_dir"
-            ) from None
+            raise ConfigError(f"{run.path} is not writable: {error.strerror}; choose another run.output_dir") from None
         # Once more: another run may have come and gone since.
         _require_room(run, resume=resume, overwrite=overwrite)
         yield
@@ -133,7 +131,7 @@ def _require_room(run: RunDirectory, *, resume: bool, overwrite: bool) -> None:
         return
     if not (resume or overwrite):
         raise ConfigError(
-            f"there is a run in {path} already; go on with it by --resume, replace it by --overwrite, "
+            f"there is a run in {path} already; continue it with --resume, replace it with --overwrite, "
             "or give this one a name of its own by --run-name"
         )
     if not run.manifest.is_file():

@@ -1,4 +1,4 @@
-"""A run's folder while it trains: owned, and with a full disk or a lost process explained in one message."""
+"""Run context that holds the lock, and explains a full disk or a lost process in one message."""
 
 import shutil
 import signal

@@ -1,4 +1,4 @@
-"""The end of a run: the model at its root, pictures, and one file with its last numbers."""
+"""End a run: export the model, draw plots, and write the results."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a run was made of: enough to repeat it, and to refuse a resume that would not be the same run."""
+"""The manifest of a run: what it was made of, and what may not change on resume."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one JSON object per optimizer step and per evaluation."""
+"""Read and write `metrics.jsonl`: one JSON object per step and per evaluation."""
 
 import json
 from collections.abc import Sequence

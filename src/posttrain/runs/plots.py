@@ -1,4 +1,4 @@
-"""Pictures of a finished run."""
+"""Plots of a finished run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

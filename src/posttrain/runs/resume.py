@@ -1,4 +1,4 @@
-"""Where a run goes on, with which counters, and the proof that it is the same run."""
+"""Find the checkpoint to resume from, its counters, and whether the run is the same."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -121,7 +121,7 @@ def _require_known_format(checkpoint: Checkpoint) -> None:
         raise ConfigError(
             f"{checkpoint.path} was written by another version of the toolkit (checkpoint format {checkpoint.format}, "
             f"and this one goes on from format {FORMAT}); end the run with that version, or start another with "
-            "--run-name. What it has trained can be merged and asked as before"
+            "--run-name. What it has trained can be merged and used as before"
         )
 
 

@@ -1,4 +1,4 @@
-"""A finished or running training, found by its config: where it is, and what it was made of."""
+"""Find a trained run by its config."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The data of an SFT run: tokenised data sets, the validation rows split off, and the curriculum over the rest."""
+"""Data of an SFT run: tokenised data sets, validation split, and curriculum."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`toolkit-sft --dry-run`: everything that can be checked without loading a model, and the plan of the run."""
+"""`toolkit-sft --dry-run`: check everything that needs no model, and print the plan."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning as the loop trains it: conversations, and the cross-entropy of their answers."""
+"""The recipe of supervised fine-tuning: batches and cross-entropy for the training loop."""
 
 from collections.abc import Collection, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""`toolkit-sft`: a supervised fine-tuning run, step by named step, and what its watchdogs look at."""
+"""`toolkit-sft`: run supervised fine-tuning from a config."""
 
 import math
 from collections import deque

@@ -1,4 +1,4 @@
-"""How long the optimizer steps of a run take on this machine, and how much memory: what `--dry-run` says of it.
+"""Estimate time and memory of a run's optimizer steps on this machine, for `--dry-run`.
 
 Memory: weights, gradients and the optimizer's states, and what autograd keeps of the largest micro-batch. Its constants
 are fitted to the peaks that benchmarks/cost.py found on Linux, with glibc's malloc; that of compiled layers comes from

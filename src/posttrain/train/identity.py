@@ -1,4 +1,4 @@
-"""What must be the same for a resumed run to be the same run."""
+"""What must be equal for a resumed run to be the same run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol

@@ -1,4 +1,4 @@
-"""A run that does not fit into memory ends with one message: where it was, what was in use, and what would help.
+"""Explain out-of-memory errors: where it happened, what was in use, and which settings would help.
 
 What would help is read off the config: pure arithmetic on its values, without torch.
 """

@@ -1,4 +1,4 @@
-"""What a run trains, built from the model's config alone: no weights are read.
+"""The trained model's shape from its config alone, without weights.
 
 On torch's meta device, where tensors have a shape and no memory, it tells how many weights a token is multiplied by,
 and which of them are trained. With a few layers on a real device it is something to take the time of.

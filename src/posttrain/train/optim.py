@@ -1,4 +1,4 @@
-"""The optimizer of a run, one update of it (unscale, clip, step), and the learning rate of a step."""
+"""Optimizer, update (unscale, clip, step), and learning rate of a step."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Processes that train together: how they are connected, and what they agree on."""
+"""Connect the processes that train together, and reduce values over them."""
 
 import os
 from pathlib import Path

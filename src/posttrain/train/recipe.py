@@ -1,4 +1,4 @@
-"""What a kind of training has to say to the loop: its batches, its loss, and its numbers.
+"""The protocol between the training loop and a recipe.
 
 `PlannedSteps` and `pad_rows` are for those whose rows a curriculum draws: SFT and DPO.
 """

@@ -1,4 +1,4 @@
-"""A training command from its config to its result: what SFT, DPO and RL have in common around the loop."""
+"""What SFT, DPO and RL share around the loop, from config to result."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run trains: they ask for a stop, and the loop stops after the step under way."""
+"""Stop training after the current step on Ctrl-C or SIGTERM."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a run needs to go on after an optimizer step: weights, optimizer, counters, and how its evaluations went."""
+"""Training state in a checkpoint: weights, optimizer, counters and evaluations."""
 
 import math
 import random

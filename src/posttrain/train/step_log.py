@@ -1,4 +1,4 @@
-"""The record of a run's steps: metrics.jsonl, the terminal and trackers, with what the watchdogs say of them."""
+"""Log each step to metrics.jsonl, the terminal and trackers."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

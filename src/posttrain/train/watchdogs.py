@@ -1,4 +1,4 @@
-"""Watchdogs: each looks at a step's line of metrics.jsonl, and says what is wrong and what to do, or nothing.
+"""Watchdogs that stop a broken run or warn about an odd one.
 
 What they know of earlier steps they know from those lines alone. So a resumed run shows them the lines that are there,
 and they go on as those of the run that was left alone.

@@ -23,7 +23,7 @@ BAD_RECORDS = {
     "an array": (b'["q", "a"]', "not a JSON object but an array"),
     "a key twice": (
         b'{"prompt": "q", "answer": "1", "answer": "2"}',
-        "key 'answer' stands in one object more than once",
+        "key 'answer' appears more than once in one object",
     ),
     "broken UTF-8": (b'{"prompt": "caf\xe9", "answer": "1"}', "not UTF-8 at byte 16 (0xe9)"),
     "a NUL": (

@@ -293,7 +293,7 @@ def test_a_service_that_keeps_failing_is_left_alone_for_a_while(service: Service
             outcomes = await grader.score_all(items, client)
             assert (
                 scores(outcomes)
-                == [f"{url} answered 500"] * 2 + [f"{url} is left alone after 2 failed calls in a row"] * 3
+                == [f"{url} answered 500"] * 2 + [f"{url} is not called for now, after 2 failed calls in a row"] * 3
             )
             assert len(service.requests) == 2
 

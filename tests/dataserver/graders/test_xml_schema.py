@@ -58,7 +58,7 @@ def test_a_row_without_a_usable_shape_is_refused_before_the_start() -> None:
 
     for shape, reason in [
         (None, "shape"),
-        ("{", "the shape of the XML is no JSON"),
+        ("{", "the shape of the XML is not JSON"),
         ({"root": "a", "childs": []}, r"shape\.childs"),
         ({"root": "a b"}, r"shape\.root"),
         (7, "the shape of the XML is not usable"),

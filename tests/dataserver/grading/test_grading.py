@@ -225,9 +225,9 @@ def test_graders_of_both_kinds_judge_one_completion(with_book: Any) -> None:
 @pytest.mark.parametrize(
     ("order", "status", "reason"),
     [
-        ("nan", "error", "service: the grader answered 'nan', which is no number from 0 to 1"),
-        ("two", "error", "service: the grader answered '2.0', which is no number from 0 to 1"),
-        ("text", "error", "service: the grader answered '1.0', which is no number from 0 to 1"),
+        ("nan", "error", "service: the grader answered 'nan', which is not a number from 0 to 1"),
+        ("two", "error", "service: the grader answered '2.0', which is not a number from 0 to 1"),
+        ("text", "error", "service: the grader answered '1.0', which is not a number from 0 to 1"),
         ("abstain", "abstain", "service: no idea"),
         ("error", "error", "service: it is down?"),
         ("break", "error", "service: ConnectionError: no way there"),

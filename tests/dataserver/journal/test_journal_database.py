@@ -81,5 +81,5 @@ def test_the_password_comes_from_the_environment(postgres: PostgresServer, monke
 
 
 def test_a_postgresql_database_that_is_not_utf8_is_refused(postgres: PostgresServer):
-    with pytest.raises(ConfigError, match="has the encoding LATIN1; make it anew with ENCODING 'UTF8'"):
+    with pytest.raises(ConfigError, match="has the encoding LATIN1; create it again with ENCODING 'UTF8'"):
         open_database(JournalConfig(url=postgres.latin_database()))

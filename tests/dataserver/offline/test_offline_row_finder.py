@@ -62,7 +62,7 @@ def test_the_whole_conversation_counts_and_not_its_last_message(tmp_path: Path):
     loaded = load(config)
     assert found(loaded, messages=turns) == "words:1"
     assert found(loaded, prompt="sums 1?") == "sums:1"
-    assert "no data set asks 'sums 1?'" in refusal(loaded, messages=[user("Hullo"), *turns[1:]])
+    assert "no data set has the prompt 'sums 1?'" in refusal(loaded, messages=[user("Hullo"), *turns[1:]])
 
 
 def only(folder: Path, **section: Any) -> Loaded:
@@ -176,8 +176,8 @@ def test_items_that_a_program_makes_are_named_by_number_and_not_searched(tmp_pat
         ({"dataset": ["sums"], "line": 1}, "the config has no data set \"['sums']\""),
         ({"dataset": "sums", "line": 6}, "the data set sums has no row 6"),
         ({"dataset": "sums", "line": 0}, "the data set sums has no row 0"),
-        ({"prompt": "sums 6?"}, "no data set asks 'sums 6?'"),
-        ({"prompt": "x" * 100}, f"no data set asks '{'x' * 80}...'"),
+        ({"prompt": "sums 6?"}, "no data set has the prompt 'sums 6?'"),
+        ({"prompt": "x" * 100}, f"no data set has the prompt '{'x' * 80}...'"),
         (
             {"completion": "1", "text": "sums 1?"},
             "it names no row and repeats no prompt; it holds only completion, text",

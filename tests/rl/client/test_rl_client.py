@@ -185,7 +185,7 @@ def test_what_the_server_refuses_is_not_repeated(server: Server) -> None:
 
         with pytest.raises(ServerError, match=r"answered /sample with 422: .*prompts_per_iteration"):
             client.sample(0, 4, 8)
-        with pytest.raises(ServerError, match=r"answered /grade with 422: .*stands in the request more than once"):
+        with pytest.raises(ServerError, match=r"answered /grade with 422: .*appears more than once in the request"):
             client.grade(0, "twice", items_for(client.sample(0, 0, 1), "a") * 2)
         with pytest.raises(ServerError, match=r"\(fields: iteration\)"):
             client.grade(-1, "never", items_for(client.sample(0, 0, 1), "a"))

@@ -108,8 +108,8 @@ def test_a_wrong_server_is_told_at_once(server: Server, name: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (lambda reply: reply._replace(content=b"<html>"), "answered /meta with something that is no JSON"),
-        (lambda reply: reply._replace(content=reply.content[:-9]), "answered /meta with something that is no JSON"),
+        (lambda reply: reply._replace(content=b"<html>"), "answered /meta with something that is not JSON"),
+        (lambda reply: reply._replace(content=reply.content[:-9]), "answered /meta with something that is not JSON"),
         (changed(lambda meta: meta.pop("limits") and None), "answered /meta with what cannot be read: limits: Field"),
         (failing(502), "answered /meta with 502: Bad Gateway"),
     ],

@@ -145,8 +145,8 @@ def test_a_run_may_go_on_without_rewards_for_a_few_steps_in_a_row(
     for row in rows:
         assert (row["grad_norm"] > 0) == (row["reward"] is not None)
         assert ("graders/says_a" in row) == (row["reward"] is not None)
-    assert "step 1 has no rewards and teaches nothing (1 of at most 2 in a row)" in caplog.text
-    assert "step 5 has no rewards and teaches nothing (2 of at most 2 in a row)" in caplog.text
+    assert "step 1 has no rewards and trains nothing (1 of at most 2 in a row)" in caplog.text
+    assert "step 5 has no rewards and trains nothing (2 of at most 2 in a row)" in caplog.text
     assert "step 6 has no rewards" not in caplog.text
     assert (folder_of(config) / "checkpoint-6").is_dir()
     ungraded = [line for line in lines(folder_of(config) / "completions.jsonl") if line["step"] == 2]

@@ -177,4 +177,4 @@ def test_held_out_prompts_are_refused_where_there_are_none(a_run: WriteRun):
     rows = {"gold": None, "graders": {"says_a": 1}}
     datasets = {name: {"path": f"{name}.jsonl", **rows} for name in ("a", "b")}
     refused = shown(a_run(data={"datasets": datasets}, evaluation=None), "--held-out", exit_code=2)
-    assert the_one_error(refused, "").startswith("--held-out: the dataserver holds no rows out; ")
+    assert the_one_error(refused, "").startswith("--held-out: the dataserver holds out no rows; ")

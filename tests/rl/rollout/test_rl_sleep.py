@@ -44,7 +44,7 @@ def test_an_engine_that_was_not_made_to_sleep_says_so_and_is_always_awake(
     engine = VllmEngine(folder, frozenset({2}), VllmOptions("float32", 64, eager=True))
     try:
         engine.wake_up()
-        with pytest.raises(RuntimeError, match="this engine was made without sleeps"):
+        with pytest.raises(RuntimeError, match="this engine was created without sleep mode"):
             engine.sleep()
     finally:
         engine.close()

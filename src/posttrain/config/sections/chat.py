@@ -1,4 +1,4 @@
-"""How a conversation becomes tokens, and which of them are trained."""
+"""Config section `chat`: how a conversation becomes tokens, and which of them are trained."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Data sets, their columns, the validation split, and the curriculum's stages."""
+"""Config sections of data sets, their columns, the validation split, and the curriculum's stages."""
 
 from collections.abc import Collection, Iterable
 from typing import Annotated, Generic, Literal, Self, TypeVar
@@ -20,7 +20,7 @@ class DistinctColumns(StrictModel):
         names = [name for name in self.model_dump().values() if name is not None]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"{', '.join(twice)} cannot stand for two things at once; rename one of them")
+            raise ValueError(f"{', '.join(twice)} cannot mean two things at once; rename one of them")
         return self
 
 

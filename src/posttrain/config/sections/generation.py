@@ -1,4 +1,4 @@
-"""How answers are generated, by predict and later by chat and evaluation."""
+"""Config section `generation`: how answers are generated."""
 
 from typing import Annotated
 

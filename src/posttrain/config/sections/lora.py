@@ -1,4 +1,4 @@
-"""How the adapter is shaped."""
+"""Config section `lora`: the shape of the adapter."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""Which model to load, from where, and in what shape."""
+"""Config section `model`: which model to load, and in what dtype and quantisation."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self

@@ -1,4 +1,4 @@
-"""Where a run is kept, how often it is saved, and who is told."""
+"""Config section `run`: where a run is kept, how often it is saved, and its trackers."""
 
 import os
 from pathlib import Path

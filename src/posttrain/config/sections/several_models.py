@@ -1,4 +1,4 @@
-"""One model in a config, or several that are trained one after another."""
+"""Config of one model, or of several that are trained one after another."""
 
 from collections.abc import Sequence
 from pathlib import PurePath

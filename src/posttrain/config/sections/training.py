@@ -1,4 +1,4 @@
-"""The optimizer, its schedule, and the shape of a step: shared by every trainer."""
+"""Config section `training`: optimizer, learning-rate schedule, and the shape of a step."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Which row of which data set fills slot s of optimizer step k: a pure function of (stages, sizes, seed).
+"""Which row of which data set fills slot s of optimizer step k, as a pure function of (stages, sizes, seed).
 
 Nothing is iterated or remembered, so that a resumed run, another number of ranks and another micro-batch size
 all see the rows of one and the same curriculum.

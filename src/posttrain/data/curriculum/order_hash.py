@@ -1,4 +1,4 @@
-"""One short hash that stands for every row drawn so far, to be logged with each optimizer step.
+"""Rolling hash of all rows drawn so far, logged with each optimizer step.
 
 Equal hashes mean the same rows in the same order, whatever the ranks and micro-batches; and since a
 curriculum can be recomputed, a run's data order can be checked long afterwards, without training.

@@ -1,4 +1,4 @@
-"""The order in which a stage takes its data sets: weights as whole numbers of slots, in a period that repeats."""
+"""The order in which a stage takes its data sets, as one period that repeats."""
 
 import math
 from array import array

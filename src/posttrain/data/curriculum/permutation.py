@@ -1,4 +1,4 @@
-"""A shuffle that is computed, not stored: the row at any position of any epoch, from the seed alone.
+"""A computed shuffle: the row at any position of any epoch, from the seed alone.
 
 Python's and NumPy's generators are not used, since neither promises the same shuffle in its next version.
 """

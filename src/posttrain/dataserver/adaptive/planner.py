@@ -1,4 +1,4 @@
-"""The rows that an iteration asks: a pure function of the config, the data, the iteration and earlier grades."""
+"""Choose the rows of an iteration, as a pure function of config, data, iteration and earlier grades."""
 
 import json
 from collections.abc import Container, Iterator, Mapping

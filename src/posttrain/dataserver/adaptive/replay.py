@@ -1,4 +1,4 @@
-"""Which of the rows that were asked before are worth asking again: a bandit over rows."""
+"""Choose earlier rows to ask again, by a bandit over rows."""
 
 from hashlib import blake2b
 from heapq import nsmallest

@@ -1,4 +1,4 @@
-"""Serves plans: made when an iteration is first asked, kept in the journal, and looked up from then on."""
+"""Serve plans: each is made when its iteration is first asked, and kept in the journal."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A share of the slots that changes over the run, and how many slots that makes.
+"""A share of the slots that changes over the run, as whole numbers of slots.
 
 All in exact fractions: how many slots were filled before any iteration is then a formula, and not a counter.
 """

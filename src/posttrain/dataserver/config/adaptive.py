@@ -1,4 +1,4 @@
-"""Sampling that looks at earlier grades; off unless the config has a section `adaptive`."""
+"""Config section `adaptive`: sampling by earlier grades."""
 
 from typing import Annotated
 

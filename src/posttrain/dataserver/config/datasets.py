@@ -1,4 +1,4 @@
-"""The data sets of a dataserver: files under the data root or items made by a program, and how they are graded."""
+"""Config of a dataserver's data sets: files, and items made by reasoning-gym."""
 
 import os
 from pathlib import PurePath

@@ -1,4 +1,4 @@
-"""What a grader's name in a data set or stage means, and whether the two fit."""
+"""Resolve grader names of data sets and stages, and check that the two fit."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where the server listens, who may talk to it, and how much it takes."""
+"""Config of the server: address, access and limits."""
 
 import ipaddress
 import os

@@ -1,4 +1,4 @@
-"""Rows of a data set, found by number and by key: those of a file, kept in the cache, and those that a program makes.
+"""Rows of a data set, found by number and by key; those of a file are kept in the cache.
 
 A file is read and checked once, under a hash of its content: the next start neither parses nor checks it, a row
 is read when it is wanted, and memory stays small.

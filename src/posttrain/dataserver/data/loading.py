@@ -1,4 +1,4 @@
-"""From the data sets of a config to rows that can be served, with every fault of every file told at once."""
+"""Load and check all data sets of a config, and report all their faults at once."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
     loaded: dict[str, Rows] = {}
     problems: list[str] = []
     if any(isinstance(dataset, FileDataset) for dataset in config.datasets.values()) and not config.data_root.is_dir():
-        raise DataError(f"data_root {config.data_root} is no folder; set data_root to where the data are")
+        raise DataError(f"data_root {config.data_root} is not a folder; set data_root to where the data are")
     for name, dataset in config.datasets.items():
         try:
             if isinstance(dataset, ReasoningGymDataset):

@@ -1,4 +1,4 @@
-"""Samples: rows of the data sets as messages to answer, and found again by their ids, with the gold answer.
+"""Samples (prompts as messages), and the rows and gold answers that their ids stand for.
 
 A sample id says which row of which data set, and what it held when it was sampled.
 """

@@ -1,4 +1,4 @@
-"""Which rows an iteration asks: a pure function of (config, data, iteration, offset, slot)."""
+"""Which rows an iteration asks, as a pure function of (config, data, iteration, offset, slot)."""
 
 import dataclasses
 from collections.abc import Mapping

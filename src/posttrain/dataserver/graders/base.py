@@ -1,4 +1,4 @@
-"""What a grader is: a config section that can score a completion.
+"""Base class of graders: a config section that scores a completion.
 
 The parameters of a grader are the fields of its class, so that its code, its section in a config file and its
 page in the catalogue cannot drift apart. Graders run in worker processes that are killed at a deadline; they
@@ -26,7 +26,7 @@ def checked_score(value: object) -> Score:
     score = value if isinstance(value, Score) else Score(value)  # type: ignore[arg-type]
     number = score.value
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0.0 <= number <= 1.0:
-        raise ValueError(f"the grader answered {str(number)[:60]!r}, which is no number from 0 to 1")
+        raise ValueError(f"the grader answered {str(number)[:60]!r}, which is not a number from 0 to 1")
     return Score(float(number), str(score.detail))
 
 

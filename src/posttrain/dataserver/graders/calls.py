@@ -1,4 +1,4 @@
-"""Calls to a service that may be slow, busy, broken or gone: limited, repeated where that can help, and given up."""
+"""Calls to an external grading service: limited, retried, and suspended after repeated failures."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ class _Breaker:
             return
         now = time.monotonic()
         if now < self.resting_until:
-            raise CallFailedError(f"{grader.place} is left alone after {self.failures} failed calls in a row")
+            raise CallFailedError(f"{grader.place} is not called for now, after {self.failures} failed calls in a row")
         # This call is the only one until it has come back, or until the time is over again.
         self.resting_until = now + grader.breaker_seconds
 

@@ -1,4 +1,4 @@
-"""All built-in graders, as one section of a config: `type` says which."""
+"""All built-in graders, as a union of config sections by `type`."""
 
 from typing import Annotated, get_args
 

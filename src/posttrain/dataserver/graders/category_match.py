@@ -57,7 +57,7 @@ class CategoryMatch(TextGrader):
         labels = self._labels()
         twice = sorted({label for label in labels if labels.count(label) > 1})
         if twice:
-            raise ValueError(f"{twice[0]!r} stands in allowed_categories more than once; leave each label once")
+            raise ValueError(f"{twice[0]!r} appears more than once in allowed_categories; keep one")
         return self
 
     def check_row(self, item: GradeInput) -> None:

@@ -37,7 +37,7 @@ _RARELY_SURE = 0.5
 
 def _is_known(language: str) -> str:
     if language not in LANGUAGES:
-        raise ValueError("no language code that is known")
+        raise ValueError("not a known language code")
     return language
 
 

@@ -135,7 +135,7 @@ def _compile(text: str) -> "Validator":
 
     schema = parse_strictly(text)
     if not isinstance(schema, dict):
-        raise DataError("it is no object")
+        raise DataError("it is not an object")
     dialect = str(schema.get("$schema", _DIALECT))
     try:
         validator_class = validator_for({"$schema": dialect}, default=Draft202012Validator)
@@ -146,7 +146,7 @@ def _compile(text: str) -> "Validator":
     except SchemaError as error:
         raise DataError(f"{error.json_path}: {error.message}") from None
     except UnknownDialect:
-        raise DataError(f"$schema: {dialect!r} is no draft that is known here; leave it out for 2020-12") from None
+        raise DataError(f"$schema: {dialect!r} is not a known draft; leave it out for 2020-12") from None
     except RecursionError:
         raise DataError("it refers to itself without end, or is nested too deep") from None
     return validator

@@ -129,7 +129,7 @@ def _known(language: str) -> str:
         return language
     near = get_close_matches(language.lower()[:2], LANGUAGES, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise ValueError(f"{language[:40]!r} is no language code that is known{hint}")
+    raise ValueError(f"{language[:40]!r} is not a known language code{hint}")
 
 
 class Guess(NamedTuple):

@@ -127,7 +127,9 @@ def _source(record: Mapping[str, Any]) -> tuple["ProceduralDataset", dict[str, A
     """The data set of an item, and the item as the library made it."""
     source, entry = record.get("reasoning_gym"), record.get("entry")
     if not (isinstance(source, Mapping) and isinstance(source.get("dataset"), str) and isinstance(entry, Mapping)):
-        raise DataError("the row is no item of reasoning-gym; use this grader with a data set of type: reasoning_gym")
+        raise DataError(
+            "the row is not an item of reasoning-gym; use this grader with a data set of type: reasoning_gym"
+        )
     try:
         dataset = _dataset(source["dataset"], json.dumps(source.get("config", {}), sort_keys=True))
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""What the graders that ask another service share.
+"""Config and secrets shared by graders that call a service.
 
 They run on the server's event loop and not in a worker process: they wait, they do not compute. Nothing that
 goes wrong with one completion may cost another one its score, so failures are values here and not exceptions.

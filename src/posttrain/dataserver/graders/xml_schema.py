@@ -88,7 +88,7 @@ def outline(text: str) -> Outline:
     except DefusedXmlException:
         raise DataError("a document type or an entity is refused") from None
     except UnicodeEncodeError:
-        raise DataError("half a character (a lone surrogate) is no XML") from None
+        raise DataError("half a character (a lone surrogate) is not XML") from None
     except ParseError as error:
         raise DataError(f"not XML: {error}") from None
     return found
@@ -207,7 +207,7 @@ class XmlSchema(FencedTextGrader):
             where = ".".join(map(str, (self.column, *problem["loc"])))
             raise DataError(f"the shape of the XML is not usable: {where}: {problem['msg']}") from None
         except ValueError as error:
-            raise DataError(f"{self.column}: the shape of the XML is no JSON: {error}") from None
+            raise DataError(f"{self.column}: the shape of the XML is not JSON: {error}") from None
 
 
 def _missing(shape: XmlShape, root: Element, found: Outline) -> list[str]:

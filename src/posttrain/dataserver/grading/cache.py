@@ -1,4 +1,4 @@
-"""Completions to rewards: each different one is graded once, however often and by whomever it is asked."""
+"""Grade each distinct completion once, however often it is asked."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Checks every gold answer once before the server is ready: a row whose grader cannot read its gold teaches nothing."""
+"""Check every gold answer with its grader before the server is ready."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The grading processes: completions go in, judgements come out, whatever happens in between.
+"""A pool of grading processes, which survives their timeouts and crashes.
 
 Completions travel in chunks, because a message costs more than a cheap grader. A worker tells which one it is at, so
 that only the one that kills it, or keeps it for too long, loses its score. The others of the chunk are then sent one by
@@ -159,7 +159,7 @@ class GradingPool:
                     raise RunError("the grading processes were ended") from None
                 # A worker that dies between two tasks breaks the whole pool.
                 if self._pool is pool:
-                    logger.warning("the grading processes are started anew")
+                    logger.warning("the grading processes are restarted")
                     pool.stop()
                     self._pool = self._new_pool()
         raise RunError("the grading processes end as soon as they are started; see the log for what they print")

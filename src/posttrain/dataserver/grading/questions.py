@@ -1,4 +1,4 @@
-"""From an item of a request to a question for the graders that judge it, and from their answer to its result."""
+"""Turn an item of a request into a task for its graders, and their scores into its result."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

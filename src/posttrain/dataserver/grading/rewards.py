@@ -1,4 +1,4 @@
-"""From the scores of several graders to one reward, without ever taking a missing score for a 0."""
+"""Combine the scores of several graders into one reward; a missing score is never a 0."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

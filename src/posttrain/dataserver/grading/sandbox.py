@@ -1,4 +1,4 @@
-"""Runs a Python program that a model wrote.
+"""Run a Python program that a model wrote in a sandbox.
 
 With bubblewrap the program has no network, sees the interpreter and the system's libraries and no other file, and
 no other process: what is left to attack is the kernel. Without it, under resource limits alone, this is NOT a

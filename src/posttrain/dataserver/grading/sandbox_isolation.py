@@ -1,4 +1,4 @@
-"""What keeps a sandboxed program to itself: a user of its own, and a filter of system calls that Linux takes (seccomp).
+"""A user of its own and a seccomp filter for each sandboxed program.
 
 Each process that runs programs has a user of its own for them: whoever has another one can neither see nor end them.
 Only root can give a program another user. What the programs of a user leave behind is theirs alone, so that it can be

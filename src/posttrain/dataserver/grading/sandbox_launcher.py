@@ -1,4 +1,4 @@
-"""The first thing that runs in a sandbox: it gives up rights, and then becomes the program.
+"""Entry point of a sandbox: drop rights, then become the program.
 
 It is handed to a bare interpreter as text, so it uses the standard library alone.
 """

@@ -1,4 +1,4 @@
-"""What runs inside a grading process: build the graders once, then score chunks of completions.
+"""Code of a grading process: build the graders once, then score chunks of completions.
 
 Nothing that a grader or a completion does may reach further than this process: its memory is limited, what it
 prints goes to the error stream, a process that it forks ends at once, and a timer interrupts it. What the timer

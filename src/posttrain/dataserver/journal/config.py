@@ -1,4 +1,4 @@
-"""Where the journal is kept, and how much of it."""
+"""Config section `journal`: where it is kept, and how much of it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The journal's database: its tables, the same in SQLite and PostgreSQL, and how it is opened to write or to read."""
+"""Tables of the journal, the same in SQLite and PostgreSQL, and how its database is opened."""
 
 import json
 import os
@@ -264,7 +264,7 @@ def _prepare(connection: Connection, place: str) -> None:
         connection.execute(text(f"SELECT pg_advisory_xact_lock({_CREATORS_LOCK})"))
         encoding = connection.scalar(text("SHOW server_encoding"))
         if encoding != "UTF8":
-            raise ConfigError(f"journal: {place} has the encoding {encoding}; make it anew with ENCODING 'UTF8'")
+            raise ConfigError(f"journal: {place} has the encoding {encoding}; create it again with ENCODING 'UTF8'")
     connection.execute(CreateTable(schema_version, if_not_exists=True))
     ours = insert_into(connection, schema_version).values(id=1, version=SCHEMA_VERSION)
     connection.execute(ours.on_conflict_do_nothing())

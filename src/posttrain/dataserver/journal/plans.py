@@ -1,4 +1,4 @@
-"""What adaptive sampling keeps: how often each row was solved, and the plans that were made from it."""
+"""Store and load what adaptive sampling needs: solved counts per row, and plans."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Reads graded completions back: single rows, and what happened over the iterations of a run."""
+"""Read graded completions from the journal: single rows, and summaries per iteration."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the journal keeps of a graded completion: from the request to a record of the table `grades`, and back."""
+"""Records of the table `grades`, made from a request and its results."""
 
 import json
 from collections.abc import Mapping, Sequence

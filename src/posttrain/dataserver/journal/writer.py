@@ -1,4 +1,4 @@
-"""Writes graded completions to the journal behind the server's back: what happens there never fails a grading."""
+"""Write graded completions to the journal in the background; an error there never fails a grading."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""Completions from a file, each with the row of a data set that it answers."""
+"""Read completions from a file, each with the row that it answers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -219,7 +219,7 @@ class RowFinder:
         if not asked:
             raise DataError(f"it names no row and repeats no prompt; it holds only {_shown_keys(line)}")
         if not found:
-            raise DataError(f"no data set asks {_excerpt(asked[0])}")
+            raise DataError(f"no data set has the prompt {_excerpt(asked[0])}")
         dataset, row = self._only_one(found, line, asked[0])
         return self._loaded.samples.sample_id(dataset, row.index)
 

@@ -1,4 +1,4 @@
-"""What both commands print: how far they are, tables, and why scores are missing."""
+"""Progress, tables and reasons for missing scores, as both commands print them."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Completions that were graded before, from a journal or from a file of toolkit-rl-grade."""
+"""Read completions that were graded before, from a journal or a file of toolkit-rl-grade."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Grades a file of completions without a server, and sums up what came out."""
+"""`toolkit-rl-grade`: grade a file of completions without a server, and sum up the results."""
 
 from collections import Counter, defaultdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Grades completions as they are read, with the processes and graders of a dataserver, and hands them on in order."""
+"""Grade a stream of completions with the processes and graders of a dataserver, in order."""
 
 import asyncio
 from collections import Counter, deque

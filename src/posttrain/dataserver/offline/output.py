@@ -1,4 +1,4 @@
-"""The file that the results are written to: refused early, filled as they come, and there whole or not at all."""
+"""The output file: checked early, and written completely or not at all."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ def check_output(output: Path, inputs: Iterable[Path], config: DataserverConfig,
     if output.is_dir():
         raise ConfigError(f"{output} is a folder; the output is a file: name it, as in graded.jsonl")
     if output.exists() and not overwrite:
-        raise ConfigError(f"{output} is there already; choose another name, or replace it by --overwrite")
+        raise ConfigError(f"{output} is there already; choose another name, or replace it with --overwrite")
     existing = next(parent for parent in Path(os.path.realpath(output)).parents if parent.exists())
     if not existing.is_dir():
         raise ConfigError(f"{output} cannot be written: {existing} is a file, not a folder")

@@ -1,4 +1,4 @@
-"""Grades what a journal or a file holds once more, with the graders of a config, and shows what would change."""
+"""`toolkit-rl-regrade`: grade a journal or a file again with other graders, and show the changes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The routes. What they do is done by the service; here is only what belongs to HTTP."""
+"""HTTP routes of the dataserver."""
 
 from importlib.metadata import version
 from typing import Any

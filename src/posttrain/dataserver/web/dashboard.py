@@ -1,4 +1,4 @@
-"""The page to look at in a browser, and the data that its script fetches (page.html)."""
+"""The dashboard page and the JSON behind it (page.html)."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""JSON bodies: refused before they grow in memory, read where they hold up nobody, and lenient about text alone.
+"""Parse JSON request bodies within limits of size, depth and keys.
 
 A model may write half a surrogate pair, and a trainer sends it as JSON may hold it. No encoder takes such text,
 so each half is read as U+FFFD, before anything else sees it.
@@ -90,7 +90,7 @@ def _parsed(body: bytes, model: type[M]) -> M:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
         raise RequestValidationError([{**fault, "loc": ("body", *fault["loc"])} for fault in faults]) from None
     except ValueError as error:
-        raise Refusal("bad_request", f"the body is no JSON in UTF-8: {error}") from None
+        raise Refusal("bad_request", f"the body is not JSON in UTF-8: {error}") from None
 
 
 def _has_more_values(body: bytes, most: int) -> bool:

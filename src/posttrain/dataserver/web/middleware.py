@@ -1,4 +1,4 @@
-"""What each request passes before its route: its id and log line, clear headers, the token, and limits for its body.
+"""Request ids, access log, token check and body limits, before the routes.
 
 A request that does not get through is answered here, by a `Problem` as the protocol has it.
 """
@@ -222,7 +222,7 @@ class BodyLimit:
             try:
                 piece = unpack.decompress(part, _PIECE_BYTES)
             except zlib.error:
-                raise Refusal("bad_request", "the body is no gzip, though Content-Encoding says so") from None
+                raise Refusal("bad_request", "the body is not gzip, though Content-Encoding says so") from None
             self._add(body, piece, received)
             if len(piece) < _PIECE_BYTES:
                 return

@@ -1,4 +1,4 @@
-"""HTTP connections that cannot be held without asking for anything: bounded heads, deadlines, and their number.
+"""HTTP connections with bounded headers, deadlines and a maximum number.
 
 All of it holds before anybody knows who is asking.
 """

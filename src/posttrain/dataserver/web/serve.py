@@ -1,4 +1,4 @@
-"""Starts the server process, says where it listens, and ends it without losing what was acknowledged."""
+"""Start the server process, report its address, and stop it without losing acknowledged rewards."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""A model's decoder layers through torch.compile, for training on CPUs.
+"""Compile a model's decoder layers by torch.compile, for training on CPUs.
 
 What is not a matrix product is then one loop where it was a pass over memory for each operation: forward and backward
 of SmolLM2's layers take 0.68 of the time. All layers are alike, so one is compiled, for tensors of any size; the

@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens by an output head that is not trained, without keeping what it puts out.
+"""Log-probabilities by an output head that is not trained, without keeping the logits.
 
 The logits of a token are as many as the vocabulary has entries: 200 kB in float32 for one of 49,152. Written once,
 turned into probabilities once and read once more for the gradient, they cost more than the product that makes them.

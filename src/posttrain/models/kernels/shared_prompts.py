@@ -1,4 +1,4 @@
-"""Compute a prompt once that several rows begin with.
+"""Compute the prompt that several rows begin with once.
 
 The completions of a group answer one prompt, so its keys and values are the same in every row. In place of the whole
 rows go the prompt, cut into pieces as wide as the longest completion, and each row from the prompt's last token on, in

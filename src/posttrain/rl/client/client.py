@@ -1,4 +1,4 @@
-"""The trainer's side of the wire protocol: prompts and rewards, or one clear error; never anything in between."""
+"""Client of the dataserver: sample prompts and grade completions."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""The connection of a run to its dataserver, which may be started for it."""
+"""Connect a run to its dataserver, and start one if the config says so."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""A dataserver beside the trainer: started with it, started again if it dies, and ended with it."""
+"""A dataserver as a child process of the trainer: started, restarted and ended with it."""
 
 import json
 import os

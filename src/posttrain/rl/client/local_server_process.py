@@ -1,4 +1,4 @@
-"""`toolkit-rl-dataserver` as the child of a trainer: it ends when the trainer does, be that one killed.
+"""Entry point of that child process, which ends when its parent does.
 
 Run as `python -P -m posttrain.rl.client.local_server_process PID ARGUMENTS…`, in a session of its own; PID is the
 trainer's.

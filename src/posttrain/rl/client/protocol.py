@@ -1,4 +1,4 @@
-"""The wire protocol as a trainer speaks it: requests within a server's limits, and answers that are checked.
+"""Requests within the server's limits, and validation of its answers.
 
 Nothing is believed that is not complete, in order and in range.
 """
@@ -139,7 +139,7 @@ def read_meta(content: bytes, place: str) -> Meta:
     try:
         told = json.loads(content)
     except (ValueError, RecursionError):
-        raise PassingError(f"{place} answered /meta with something that is no JSON") from None
+        raise PassingError(f"{place} answered /meta with something that is not JSON") from None
     version = told.get("protocol_version") if isinstance(told, dict) else None
     if not isinstance(version, str):
         raise WrongServerError(

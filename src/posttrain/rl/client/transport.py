@@ -1,4 +1,4 @@
-"""HTTP requests that outlast a server's restart: repeated until the answer is good, or the patience is over."""
+"""HTTP requests that are retried while the server is unavailable."""
 
 import asyncio
 import gzip
@@ -250,7 +250,7 @@ def _checked_url(url: str) -> str:
     except (httpx.InvalidURL, UnicodeError):
         raise _no_address(url) from None
     if parsed.userinfo:
-        raise ConfigError("the address of the dataserver holds a name or password; give the token by token_env")
+        raise ConfigError("the address of the dataserver holds a name or password; give the token through token_env")
     if not is_address:
         raise _no_address(url)
     return str(parsed).rstrip("/")

@@ -1,4 +1,4 @@
-"""How completions are sampled from the model in training."""
+"""Config section `rollout`: how completions are sampled during training."""
 
 from typing import Literal
 
@@ -91,6 +91,6 @@ class RolloutConfig(SamplingConfig):
     def _completions_differ(self) -> "RolloutConfig":
         if self.temperature == 0:
             raise ValueError(
-                "temperature: 0 makes all completions of a prompt the same, which teaches nothing; 1 is usual"
+                "temperature: 0 makes all completions of a prompt the same, so nothing can be learnt; 1 is usual"
             )
         return self

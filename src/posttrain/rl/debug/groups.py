@@ -1,4 +1,4 @@
-"""Completions of a few prompts: the numbers that tell how much they would teach, and the marks graders look for."""
+"""Groups of graded completions, their statistics, and a check for the markers graders look for."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""`toolkit-rl-debug`: what a model says to a few prompts of its training, what that earns, and what is wrong."""
+"""`toolkit-rl-debug`: complete and grade a few prompts, and report what is wrong."""
 
 from contextlib import closing
 from dataclasses import dataclass

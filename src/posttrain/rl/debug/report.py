@@ -1,4 +1,4 @@
-"""What `toolkit-rl-debug` prints: completions, their numbers, and in a line each what is wrong and what to do."""
+"""Print completions, statistics and findings of `toolkit-rl-debug`."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A few prompts of the curriculum, completed as training would complete them, and graded. Loads torch."""
+"""Complete a few prompts of the curriculum as training would, and grade them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ def held_out_prompts(source: PromptSource, meta: Meta, iteration: int, count: in
     there = sum(dataset.validation_rows for dataset in meta.datasets)
     if not there:
         raise ConfigError(
-            "--held-out: the dataserver holds no rows out; set validation_fraction for a data set in its config"
+            "--held-out: the dataserver holds out no rows; set validation_fraction for a data set in its config"
         )
     prompts = source.held_out(min(there, max(count, _MEASURED_PROMPTS)))
     asked = [Asked(iteration, 0, place, prompt) for place, prompt in enumerate(prompts[:count])]

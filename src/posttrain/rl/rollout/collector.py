@@ -1,4 +1,4 @@
-"""The rollouts of a generation: its prompts, completed by the engine and graded, by all ranks together."""
+"""Collect the rollouts of a generation on all ranks: prompts, completions and rewards."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Prompts completed during training, by an engine of `posttrain.inference` that follows the weights."""
+"""The protocol of rollout engines, which generate with the weights in training."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields

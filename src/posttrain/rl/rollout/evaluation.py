@@ -1,4 +1,4 @@
-"""Rollouts of held-out prompts during training; each evaluation is kept, so that two can be compared by prompt."""
+"""Evaluate on held-out prompts during training; two evaluations can be compared prompt by prompt."""
 
 import json
 import statistics

@@ -1,4 +1,4 @@
-"""Rewards for rollouts: what the dataserver answers, with nothing made up where it does not."""
+"""Rewards of rollouts from the dataserver; a missing reward stays missing."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -97,7 +97,7 @@ class TrainingGrades:
         if will_not_pass or len(self._failed) > self._abstain_steps:
             raise UnavailableError(reason)
         logger.warning(
-            "step %d has no rewards and teaches nothing (%d of at most %d in a row): %s",
+            "step %d has no rewards and trains nothing (%d of at most %d in a row): %s",
             iteration,
             len(self._failed),
             self._abstain_steps,

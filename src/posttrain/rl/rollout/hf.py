@@ -1,4 +1,4 @@
-"""Rollouts by the training model itself, through transformers."""
+"""Rollouts by transformers, with the training model itself."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""A prompt from the dataserver as token ids, and its completion as it is trained on, with what it earned."""
+"""Prompts and rollouts: token ids, loss mask, log-probabilities and rewards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,7 +89,7 @@ def _conversation(sample: Sample) -> Conversation:
     try:
         return parse_conversation([message.model_dump(exclude_none=True) for message in sample.messages], sample.tools)
     except DataError as error:
-        raise DataError(f"the dataserver's sample {sample.sample_id} is no conversation: {error}") from None
+        raise DataError(f"the dataserver's sample {sample.sample_id} is not a conversation: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Rollouts by a vLLM beside the training model, in the same process and with weights of its own.
+"""Rollouts by vLLM in the training process, with weights that are synchronised.
 
 After optimizer steps it gets all weights with the adapter folded in, or the adapter alone. Where several processes
 train together, on one machine, the first writes for all.

@@ -1,4 +1,4 @@
-"""What a model wrote, taken apart into its reasoning and its answer, beside the record that it answers."""
+"""A completion split into reasoning and answer, with the record that it answers."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Finds the mathematical expressions that a text answers with, as LaTeX without its delimiters.
+"""Find the mathematical expressions that a text answers with, as LaTeX without delimiters.
 
 Looked for in this order: boxes; what stands between `$…$`, `$$…$$`, `\\(…\\)` or `\\[…\\]`; a text that is an
 expression and nothing else; numbers and fractions in prose. The last one counts, with those that a comma, `and` or

@@ -1,4 +1,4 @@
-"""Rules for the part of a text that is the answer, and the patterns in them, for data sets and graders alike.
+"""Rules and patterns that extract the answer from a text, for data sets and graders.
 
 Patterns are RE2, so that no text that a model writes can make one run for ever: it takes time in proportion to the
 text, whatever the pattern, and that is why it has no look-around and no back-references. (A counted repetition such

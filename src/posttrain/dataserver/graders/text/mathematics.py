@@ -1,4 +1,4 @@
-"""Expressions as SymPy sees them: parsed and compared by Math-Verify, and asked whether they are in simplest form.
+"""Parse and compare expressions by Math-Verify, and test whether they are in simplest form.
 
 How much work one is for SymPy is estimated without doing any of it: a completion that keeps a grader busy until its
 deadline has no score, which is more than a wrong one has.

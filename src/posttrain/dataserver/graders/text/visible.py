@@ -1,4 +1,4 @@
-"""What can be seen of a text: characters that leave no mark neither fill it nor hide a word in it."""
+"""Remove invisible characters, which could fill a text or hide a word."""
 
 import re
 import unicodedata
