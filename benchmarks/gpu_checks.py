@@ -15,8 +15,7 @@ _GIB = 2**30
 
 def dtype_and_attention(options: argparse.Namespace) -> Found:
     """What `auto` came to on this device."""
-    from posttrain.config.sections.lora import LoraConfig
-    from posttrain.config.sections.model import ModelConfig
+    from posttrain.config.sections.model import LoraConfig, ModelConfig
     from posttrain.models.backend import TrainingSettings
     from posttrain.models.hf import HfBackend
 
@@ -124,8 +123,7 @@ def _with_a_random_adapter(options: argparse.Namespace) -> Any:
     """The model with an adapter that changes what it says: a new one, whose B is 0, would not."""
     import torch
 
-    from posttrain.config.sections.lora import LoraConfig
-    from posttrain.config.sections.model import ModelConfig
+    from posttrain.config.sections.model import LoraConfig, ModelConfig
     from posttrain.models.backend import TrainingSettings
     from posttrain.models.hf import HfBackend
 

@@ -103,7 +103,7 @@ def with_toolkit(options: argparse.Namespace, kind: str, **changes: Any) -> Numb
 
         result = train(load_config(path, DPOConfig), kind)
     else:
-        from posttrain.rl.config.rl import RLConfig
+        from posttrain.rl.config import RLConfig
         from posttrain.rl.train import train
 
         result = train(load_config(path, RLConfig), kind)

@@ -16,7 +16,7 @@ from grader_reference import render_catalogue
 from posttrain.config.schema import json_schema
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dpo.config.dpo import DPOConfig
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.sft.config import SFTConfig
 
 ROOT = Path(__file__).resolve().parent.parent

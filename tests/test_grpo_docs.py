@@ -11,7 +11,7 @@ import yaml
 
 from posttrain.config.load import load_config
 from posttrain.errors import ConfigError
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.objective import check_user_functions
 from posttrain.rl.presets import PRESETS, resolve_objective
 from posttrain.rl.schedule import RolloutSchedule

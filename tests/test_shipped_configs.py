@@ -17,7 +17,7 @@ from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.plan import show_plan as show_dpo_plan
 from posttrain.models.location import PACKAGED
 from posttrain.predict.config import PredictConfig
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.plan import show_plan as show_rl_plan
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.plan import show_plan

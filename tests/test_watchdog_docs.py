@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from posttrain.config.load import load_config
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.watchdogs import rl_watchdogs
 from posttrain.sft.train import sft_watchdogs
 from posttrain.train.watchdogs import Watchdog, training_watchdogs

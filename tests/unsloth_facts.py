@@ -31,8 +31,7 @@ def facts(backend: str, model: Path, folder: Path, **environment: str) -> dict[s
 
 
 def _facts(backend: str, model: Path, folder: Path) -> dict[str, Any]:
-    from posttrain.config.sections.lora import LoraConfig
-    from posttrain.config.sections.model import ModelConfig
+    from posttrain.config.sections.model import LoraConfig, ModelConfig
     from posttrain.models.load import choose_backend
 
     config = ModelConfig(name=str(model), backend=backend, dtype="float32")  # pyright: ignore[reportArgumentType]
@@ -75,7 +74,7 @@ def _refusals(backend: Any, config: Any, folder: Path) -> dict[str, str]:
 
 
 def _refusal(backend: Any, config: Any, targets: Any = "all-linear", **changes: Any) -> str:
-    from posttrain.config.sections.lora import LoraConfig
+    from posttrain.config.sections.model import LoraConfig
     from posttrain.errors import ModelError
 
     try:

@@ -1,6 +1,6 @@
 """What differs between two nested mappings."""
 
-from posttrain.base.differences import differences, flatten
+from posttrain.runs.manifest import differences, flatten
 
 
 def test_nothing_differs_between_equal_mappings():

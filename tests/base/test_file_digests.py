@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.base import file_digests
-from posttrain.base.file_digests import file_digest
+from posttrain.base import cache
+from posttrain.base.cache import file_digest
 from posttrain.base.files import content_digest
 
 
 @pytest.fixture
 def file(own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that is large and old enough for its hash to be remembered: that takes a byte, and no time at all."""
-    monkeypatch.setattr(file_digests, "_LEAST_BYTES", 1)
-    monkeypatch.setattr(file_digests, "_SETTLED_SECONDS", -1)
+    monkeypatch.setattr(cache, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(cache, "_SETTLED_SECONDS", -1)
     path = tmp_path / "data.jsonl"
     path.write_text("first\n")
     return path
@@ -92,14 +92,14 @@ def _clock_of(folder: Path) -> int:
 
 
 def test_a_file_that_was_just_changed_is_not_remembered(file: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path):
-    monkeypatch.setattr(file_digests, "_SETTLED_SECONDS", 60)
+    monkeypatch.setattr(cache, "_SETTLED_SECONDS", 60)
     assert time.time() - file.stat().st_ctime < 60
     assert file_digest(file) == content_digest(file)
     assert not (own_cache.parent / "digests").exists()
 
 
 def test_a_small_file_is_not_remembered(file: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path):
-    monkeypatch.setattr(file_digests, "_LEAST_BYTES", 100)
+    monkeypatch.setattr(cache, "_LEAST_BYTES", 100)
     assert file_digest(file) == content_digest(file)
     assert not (own_cache.parent / "digests").exists()
 
@@ -112,7 +112,7 @@ def test_a_file_that_is_written_to_while_it_is_hashed_is_not_remembered(
         path.write_text("longer than before\n")
         return digest
 
-    monkeypatch.setattr(file_digests, "content_digest", hash_and_write)
+    monkeypatch.setattr(cache, "content_digest", hash_and_write)
     file_digest(file)
     assert not (own_cache.parent / "digests").exists()
 

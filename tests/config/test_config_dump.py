@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 from sample_config import LengthGrader, MathGrader, Sample, Stage, Training
 
-from posttrain.config.dump import to_yaml
-from posttrain.config.load import load_config
+from posttrain.config.load import load_config, to_yaml
 from posttrain.config.strict import ConfigPath, OverrideText, StrictModel
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.config.keys import KeyPath, dotted, read_dotted
-from posttrain.config.overrides import apply_override, parse_override
+from posttrain.config.load import apply_override, parse_override
 from posttrain.config.strict import OverrideText
 from posttrain.errors import ConfigError
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from posttrain.conversation.hf_encoder import HfTextEncoder
+from posttrain.conversation.encoder import HfTextEncoder
 from posttrain.errors import ModelError
 
 
@@ -75,7 +75,7 @@ def test_a_control_token_that_anyone_could_type_is_refused(qwen_like_tokenizer):
 
 def test_importing_the_chat_modules_imports_nothing_heavy():
     code = (
-        "import sys\nfrom posttrain.conversation import hf_encoder, templates, truncation\n"
+        "import sys\nfrom posttrain.conversation import encoder, templates, truncation\n"
         "sys.exit(bool({'torch', 'transformers', 'pydantic', 'numpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

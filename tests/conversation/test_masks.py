@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.conversation.chatml import Kind, render, render_prompt, text
-from posttrain.conversation.hf_encoder import HfTextEncoder
+from posttrain.conversation.encoder import HfTextEncoder
 from posttrain.conversation.masks import TokenRow, answer_ends, encode_rows, encode_segments, labels
 from posttrain.conversation.messages import Conversation, Message
 

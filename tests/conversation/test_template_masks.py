@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.conversation.chatml import render, render_prompt, text
-from posttrain.conversation.hf_encoder import HfTextEncoder
+from posttrain.conversation.encoder import HfTextEncoder
 from posttrain.conversation.masks import encode_segments
 from posttrain.conversation.messages import Conversation, Message, ToolCall
 from posttrain.conversation.templates import Markers, template_messages, template_row

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.data.array_files import growing_arrays, mapped_array
+from posttrain.data.token_arrays import growing_arrays, mapped_array
 
 TYPES = (np.int32, np.int64, np.uint64, np.float32, np.bool_)
 

@@ -13,8 +13,7 @@ import yaml
 
 from dpo.dpo_runs import write_run
 from posttrain.config.load import load_config
-from posttrain.config.sections.model import ModelConfig
-from posttrain.config.sections.several_models import model_labels
+from posttrain.config.sections.model import ModelConfig, model_labels
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.several import comparison
 from posttrain.errors import ConfigError

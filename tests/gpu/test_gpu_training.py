@@ -86,8 +86,7 @@ if HAS_BITSANDBYTES:
         assert few_bits == pytest.approx(losses("toolkit-sft", whole), abs=0.3)
 
     def test_the_adapter_of_a_quantised_base_is_float32_and_the_base_has_few_bits(gpu_model: Path) -> None:
-        from posttrain.config.sections.lora import LoraConfig
-        from posttrain.config.sections.model import ModelConfig
+        from posttrain.config.sections.model import LoraConfig, ModelConfig
         from posttrain.models.backend import TrainingSettings
         from posttrain.models.hf import HfBackend
 

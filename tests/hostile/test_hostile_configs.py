@@ -16,7 +16,7 @@ from posttrain.config.load import load_config, read_raw
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.predict.config import load_predict_config
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.runs.trained_run import load_trained_run
 from posttrain.sft.config import SFTConfig
 from test_shipped_configs import ROOT, SHIPPED, TEMPLATES, class_of

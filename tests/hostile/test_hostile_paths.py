@@ -15,9 +15,8 @@ from cli.refusals import contents, the_one_error
 from hostile.hostile_values import ODD_TEXTS, STEERS, profiles, refusal_of, texts, tried
 from posttrain.cli.checks import choose_run_name
 from posttrain.config.load import load_config
-from posttrain.config.sections.model import ModelConfig
+from posttrain.config.sections.model import ModelConfig, run_of_model
 from posttrain.config.sections.run import RunConfig, require_run_name
-from posttrain.config.sections.several_models import run_of_model
 from posttrain.conversation.chatml import render
 from posttrain.conversation.messages import Conversation, Message
 from posttrain.dataserver.config.datasets import FileDataset

@@ -59,7 +59,7 @@ def test_every_trainer_is_refused_before_it_reads_anything(
 ):
     from posttrain.dpo.config.dpo import DPOConfig
     from posttrain.dpo.train import train as train_dpo
-    from posttrain.rl.config.rl import RLConfig
+    from posttrain.rl.config import RLConfig
     from posttrain.rl.train import train as train_rl
 
     write = {"sft": write_sft_run, "dpo": write_dpo_run, "rl": write_rl_run}[kind]

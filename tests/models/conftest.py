@@ -5,8 +5,7 @@ import shutil
 import pytest
 import torch
 
-from posttrain.config.sections.lora import LoraConfig
-from posttrain.config.sections.model import ModelConfig
+from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.models.backend import TrainingSettings
 from posttrain.models.hf import HfBackend
 

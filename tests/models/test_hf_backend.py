@@ -6,8 +6,7 @@ from safetensors.torch import load_file
 from torch.nn import functional
 from transformers import AutoTokenizer
 
-from posttrain.config.sections.lora import LoraConfig
-from posttrain.config.sections.model import ModelConfig
+from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.models.hf import HfBackend
 from posttrain.models.load import choose_backend
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from posttrain.config.sections.lora import LoraConfig
+from posttrain.config.sections.model import LoraConfig
 from posttrain.errors import ModelError
 from posttrain.models.lora import add_adapter, peft_config
 from posttrain.models.tokens import extend_model

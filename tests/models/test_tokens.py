@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from posttrain.conversation.hf_encoder import HfTextEncoder
+from posttrain.conversation.encoder import HfTextEncoder
 from posttrain.models.tokens import add_tokens, extend_model, extend_rows
 
 FOUR = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])

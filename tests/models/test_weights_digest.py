@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from posttrain.base import file_digests
+from posttrain.base import cache
 from posttrain.config.sections.model import ModelConfig
 from posttrain.errors import ConfigError, ModelError
 from posttrain.models.location import weights_digest
@@ -114,16 +114,16 @@ def test_a_gguf_file_counts_itself_and_is_not_converted_for_it(own_cache: Path, 
 
 @pytest.mark.usefixtures("own_cache")
 def test_large_files_are_read_once(model: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(file_digests, "_LEAST_BYTES", (model / "model.safetensors").stat().st_size)
-    monkeypatch.setattr(file_digests, "_SETTLED_SECONDS", -1)
+    monkeypatch.setattr(cache, "_LEAST_BYTES", (model / "model.safetensors").stat().st_size)
+    monkeypatch.setattr(cache, "_SETTLED_SECONDS", -1)
     read: list[str] = []
-    whole = file_digests.content_digest
+    whole = cache.content_digest
 
     def counted(path: Path) -> str:
         read.append(path.name)
         return whole(path)
 
-    monkeypatch.setattr(file_digests, "content_digest", counted)
+    monkeypatch.setattr(cache, "content_digest", counted)
     assert digest(model) == digest(model)
     assert read == ["config.json", "model.safetensors", "config.json"]
 

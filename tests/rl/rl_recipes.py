@@ -24,7 +24,7 @@ from posttrain.dataserver.schemas import (
 from posttrain.models.backend import LoadedModel, TrainingSettings
 from posttrain.models.load import choose_backend
 from posttrain.rl.client.connection import Connection, ServerRecord
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.generation import MicroBatch
 from posttrain.rl.recipe import RLRecipe
 from posttrain.rl.schedule import RolloutSchedule

@@ -188,7 +188,7 @@ def train_here(config: Path, overrides: tuple[str, ...] = (), *, resume: bool = 
     import torch
 
     from posttrain.config.load import load_config
-    from posttrain.rl.config.rl import RLConfig
+    from posttrain.rl.config import RLConfig
     from posttrain.rl.train import train
 
     threads = torch.get_num_threads()

@@ -10,7 +10,7 @@ import torch
 
 from posttrain.config.load import load_config
 from posttrain.models.checkpoint import save_trained_weights
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.generation import MicroBatch
 from posttrain.rl.objective import Means
 from posttrain.rl.recipe import RLRecipe

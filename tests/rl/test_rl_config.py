@@ -8,7 +8,7 @@ import pytest
 from posttrain.config.load import load_config
 from posttrain.dataserver.schemas import DatasetMeta
 from posttrain.errors import ConfigError
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.schedule import RolloutSchedule, require_fit, stage_name
 from rl.rl_recipes import a_meta
 from rl.rl_runs import WriteRun, train_here

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from posttrain.config.load import load_config
 from posttrain.errors import ConfigError
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.schedule import RolloutSchedule, require_within_curriculum
 from rl.rl_runs import WriteRun
 

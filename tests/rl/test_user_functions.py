@@ -9,7 +9,7 @@ import torch
 
 from posttrain.config.load import load_config
 from posttrain.errors import ConfigError, RunError, ToolkitError
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.losses import LossInputs
 from posttrain.rl.objective import Means, PolicyObjective, UserTensors, check_user_functions, digests
 from posttrain.rl.plan import show_plan

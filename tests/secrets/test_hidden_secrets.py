@@ -24,7 +24,7 @@ from posttrain.base.secrets import (
 from posttrain.dataserver.config.serving import ListenConfig
 from posttrain.dataserver.graders.http import HttpGrader
 from posttrain.dataserver.graders.llm_judge import LlmJudge
-from posttrain.rl.config.rl import DataserverSection
+from posttrain.rl.config import DataserverSection
 
 TOKEN = SECRETS["JUDGE_AUTH"]
 

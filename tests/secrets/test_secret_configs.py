@@ -12,7 +12,7 @@ from dataserver.serving import a_config
 from posttrain.config.load import load_config
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.errors import ConfigError
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from rl.rl_runs import write_run
 
 TOKEN = SECRETS["JUDGE_AUTH"]

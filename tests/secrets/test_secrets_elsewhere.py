@@ -13,7 +13,7 @@ from dataserver.serving import a_config, serving
 from posttrain.config.load import load_config
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.errors import ConfigError
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from rl.rl_runs import write_run
 from running import BIN
 

@@ -13,8 +13,8 @@ from dataserver.serving import a_config
 from dpo.dpo_runs import write_run as write_dpo_run
 from posttrain.config.load import load_config
 from posttrain.config.sections.datasets import DatasetConfig
-from posttrain.data.array_files import mapped_array
 from posttrain.data.sources import open_source
+from posttrain.data.token_arrays import mapped_array
 from posttrain.errors import DataError
 from posttrain.models.load import choose_backend
 from posttrain.sft.config import SFTConfig

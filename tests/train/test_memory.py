@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.errors import ModelError, RunError, ServerError
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.resume import RunCounters
 from posttrain.sft.config import SFTConfig

@@ -1,7 +1,18 @@
-"""The cache folder, which holds converted models and tokenised data between runs."""
+"""The cache folder, and content hashes of large files, kept there for as long as the file is unchanged.
 
+A hash is remembered together with the file's device, inode, size, and times of last change, in nanoseconds. Of the
+times `ctime` decides: whoever writes to a file, or sets its other time back, moves it on, and no program can set it.
+It could stand still only for writes that follow each other at once. So a file that was changed within the last minute
+is hashed, and so is every file that is small.
+"""
+
+import hashlib
+import json
 import os
+import time
 from pathlib import Path
+
+from posttrain.base.files import atomic_write_text, content_digest
 
 
 def cache_dir() -> Path:
@@ -11,3 +22,44 @@ def cache_dir() -> Path:
         return Path(named).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "posttrain-toolkit"
+
+
+# Smaller files are hashed in less than a tenth of a second.
+_LEAST_BYTES = 64 * 1024 * 1024
+
+# Longer than clocks of file systems are coarse, servers' clocks are off, and pages written through a mapping go
+# unnoticed.
+_SETTLED_SECONDS = 60
+
+
+def file_digest(path: Path) -> str:
+    """`content_digest` of the file, from the cache where it was hashed before and has not changed since."""
+    before = path.stat()
+    if before.st_size < _LEAST_BYTES:
+        return content_digest(path)
+    state = _state(before)
+    kept = cache_dir() / "digests" / f"{_name_of(path)}.json"
+    if (remembered := _read(kept, state)) is not None:
+        return remembered
+    is_settled = time.time() - before.st_ctime > _SETTLED_SECONDS
+    digest = content_digest(path)
+    if is_settled and _state(path.stat()) == state:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_text(kept, json.dumps({"path": str(path.absolute()), "state": state, "digest": digest}))
+    return digest
+
+
+def _state(stat: os.stat_result) -> list[int]:
+    return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+
+
+def _name_of(path: Path) -> str:
+    return hashlib.blake2b(os.fsencode(path.absolute()), digest_size=16).hexdigest()
+
+
+def _read(kept: Path, state: list[int]) -> str | None:
+    try:
+        found = json.loads(kept.read_text(encoding="utf-8"))
+        return found["digest"] if found["state"] == state else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

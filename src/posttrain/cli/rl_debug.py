@@ -8,7 +8,7 @@ from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
 from posttrain.cli.checks import choose_run_name
 from posttrain.config.load import load_config
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 
 main = doorway.command_app()
 _SAMPLES = "Completions of each prompt; rollout.generations unless given."

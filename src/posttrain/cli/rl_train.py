@@ -6,7 +6,7 @@ from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
 from posttrain.cli.checks import choose_run_name, require_optimizer, require_room_for_run
 from posttrain.config.load import load_config
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 
 main = doorway.command_app()
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from posttrain.base.file_digests import file_digest
+from posttrain.base.cache import file_digest
 from posttrain.base.files import require_file
 from posttrain.base.text import as_shown, clipped
 from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from posttrain.base.cache import cache_dir
 from posttrain.base.files import atomic_folder
 from posttrain.conversation.messages import Conversation
-from posttrain.data.array_files import mapped_array
 from posttrain.data.records import Record
+from posttrain.data.token_arrays import mapped_array
 from posttrain.errors import ConfigError, DataError
 
 Rows = npt.NDArray[np.int64]

@@ -20,10 +20,9 @@ import numpy.typing as npt
 
 from posttrain.base.files import atomic_folder
 from posttrain.conversation.masks import TokenRow
-from posttrain.data.array_files import ArrayFile, growing_arrays, mapped_array
 from posttrain.data.ledger import Ledger
 from posttrain.data.step_plan import RowSizes
-from posttrain.data.token_arrays import PickedValues, TokenArrays
+from posttrain.data.token_arrays import ArrayFile, PickedValues, TokenArrays, growing_arrays, mapped_array
 
 # Raise it when the same inputs come to give other arrays, so that older caches are not read.
 FORMAT_VERSION = 3

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from posttrain.base.console import console
 from posttrain.base.processes import process_count
-from posttrain.config.sections.several_models import model_labels, run_of_model
+from posttrain.config.sections.model import model_labels, run_of_model
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.errors import ConfigError, RunError, RunInterrupted
 from posttrain.runs.directory import RunDirectory

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from posttrain.base.differences import changed_values, flatten
 from posttrain.inspect.folders import KeptRun
+from posttrain.runs.manifest import changed_values, flatten
 from posttrain.runs.metrics import TIMING_KEYS
 
 Kind = Literal["config", "data", "code", "packages", "hardware", "results"]

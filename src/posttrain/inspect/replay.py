@@ -13,7 +13,7 @@ from posttrain.dpo.data import prepare_data as prepare_preferences
 from posttrain.dpo.train import run_identity as dpo_identity
 from posttrain.inspect.folders import KeptRun
 from posttrain.models.load import choose_backend
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.schedule import RolloutSchedule, prompt_hash_after
 from posttrain.rl.train import run_identity as rl_identity
 from posttrain.sft.config import SFTConfig

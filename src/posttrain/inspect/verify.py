@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from posttrain.base.differences import differences
 from posttrain.base.extras import require_extra
 from posttrain.base.locks import holder_of
 from posttrain.errors import ToolkitError
 from posttrain.inspect.folders import KeptRun
 from posttrain.runs.checkpoints import STATE_FILE, file_faults
+from posttrain.runs.manifest import differences
 
 if TYPE_CHECKING:
     from posttrain.inspect.replay import Replay, Report

@@ -9,8 +9,7 @@ import torch
 
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
-from posttrain.conversation.encoder import conversation_encoder
-from posttrain.conversation.hf_encoder import HfTextEncoder
+from posttrain.conversation.encoder import HfTextEncoder, conversation_encoder
 from posttrain.conversation.messages import Conversation, Message
 from posttrain.errors import DataError, RunError
 from posttrain.models.backend import LoadedModel

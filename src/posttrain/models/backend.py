@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
-    from posttrain.config.sections.lora import LoraConfig
-    from posttrain.config.sections.model import ModelConfig
+    from posttrain.config.sections.model import LoraConfig, ModelConfig
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ from posttrain.models.tokens import add_tokens, extend_model
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from posttrain.config.sections.lora import LoraConfig
-    from posttrain.config.sections.model import ModelConfig
+    from posttrain.config.sections.model import LoraConfig, ModelConfig
 
 
 _LOADERS_ERRORS = (

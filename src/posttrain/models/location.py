@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from posttrain.base.file_digests import file_digest
+from posttrain.base.cache import file_digest
 from posttrain.base.secrets import without_secrets
 from posttrain.errors import ModelError
 

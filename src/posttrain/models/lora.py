@@ -16,7 +16,7 @@ from posttrain.models.kernels.fused_lora import FusedLinear
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from posttrain.config.sections.lora import LoraConfig
+    from posttrain.config.sections.model import LoraConfig
 
 
 def add_adapter(

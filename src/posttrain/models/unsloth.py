@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from peft import LoraConfig as PeftLoraConfig
     from transformers import PreTrainedTokenizerBase
 
-    from posttrain.config.sections.lora import LoraConfig
-    from posttrain.config.sections.model import ModelConfig
+    from posttrain.config.sections.model import LoraConfig, ModelConfig
 
 # Positions that are planned for where nobody said how long texts get; more than that is computed all the same.
 _POSITIONS = 2048

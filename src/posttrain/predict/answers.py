@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from posttrain.base.differences import differences
 from posttrain.base.files import atomic_write_bytes, atomic_writer
 from posttrain.base.strict_json import json_line, parse_object
 from posttrain.conversation.messages import Conversation
@@ -22,6 +21,7 @@ from posttrain.conversation.templates import template_messages
 from posttrain.errors import ConfigError, DataError
 from posttrain.inference.engine import Completion
 from posttrain.predict.inputs import Row
+from posttrain.runs.manifest import differences
 
 AnswerKey = tuple[str, int, int]
 """(name of the input file, row in it, sample)."""

@@ -12,8 +12,8 @@ from posttrain.config.load import load_config, read_raw
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.config.sections.generation import GenerationConfig
+from posttrain.config.sections.model import OneOrSeveralModels
 from posttrain.config.sections.run import RunConfig
-from posttrain.config.sections.several_models import OneOrSeveralModels
 from posttrain.errors import ConfigError
 
 

@@ -12,7 +12,7 @@ from posttrain.base.processes import process_count
 from posttrain.dataserver.schemas import DatasetMeta, Meta, StageMeta
 from posttrain.errors import ConfigError, ModelError
 from posttrain.models.location import locate_model
-from posttrain.rl.config.rl import DataserverSection, RLConfig
+from posttrain.rl.config import DataserverSection, RLConfig
 from posttrain.rl.presets import PRESETS, resolve_objective
 from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.runs.directory import RunDirectory, check_run_directory

@@ -10,7 +10,7 @@ from posttrain.base.processes import process_count, process_rank
 from posttrain.base.text import first_of
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel, start_of_training, without_dropout
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.generation import CompletionScorer, Cutter, Generation, MicroBatch
 from posttrain.rl.losses import LossInputs, entropy_threshold
 from posttrain.rl.objective import Means, PolicyObjective

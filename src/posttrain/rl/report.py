@@ -17,7 +17,7 @@ from posttrain.base.console import console
 from posttrain.base.intervals import mean_interval
 from posttrain.base.processes import is_main_process
 from posttrain.dataserver.schemas import Meta
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.generation import Generation
 from posttrain.rl.rollout.evaluation import EVALUATIONS, evaluation_file
 from posttrain.rl.rollout.rollout import Rollout, rollout_means

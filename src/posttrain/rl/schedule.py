@@ -7,7 +7,7 @@ from hashlib import blake2b
 from posttrain.config.sections.training import TrainingConfig, accumulation_steps
 from posttrain.dataserver.schemas import Meta
 from posttrain.errors import ConfigError
-from posttrain.rl.config.rl import EvaluationConfig, RLConfig
+from posttrain.rl.config import EvaluationConfig, RLConfig
 
 
 @dataclass(frozen=True)

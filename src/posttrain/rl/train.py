@@ -12,7 +12,7 @@ from posttrain.dataserver.schemas import Meta
 from posttrain.models.backend import LoadedModel
 from posttrain.models.load import choose_backend
 from posttrain.rl.client.connection import Connection, connected, write_record
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.objective import check_user_functions, digests
 from posttrain.rl.presets import resolve_objective
 from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
@@ -126,10 +126,9 @@ def open_recipe(
     from posttrain.inference.load import end_ids
     from posttrain.rl.recipe import RLRecipe
     from posttrain.rl.report import Transcript
-    from posttrain.rl.rollout.collector import Collector, Timer
+    from posttrain.rl.rollout.collector import Collector, Timer, TrainingGrades
     from posttrain.rl.rollout.engines import rollout_engine, sampling_of
     from posttrain.rl.rollout.evaluation import EVALUATIONS, Evaluator
-    from posttrain.rl.rollout.grading import TrainingGrades
     from posttrain.rl.rollout.rollout import PromptSource
 
     rollout, client, server = config.rollout, connection.client, config.dataserver

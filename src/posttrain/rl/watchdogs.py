@@ -3,7 +3,7 @@
 from collections import deque
 from statistics import median
 
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.presets import resolve_objective
 from posttrain.train.watchdogs import OverflowingGradient, Row, Watchdog, ZeroGradient
 

@@ -8,9 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from posttrain.config.load import load_config
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.config.sections.lora import LoraConfig
-from posttrain.config.sections.model import ModelConfig
-from posttrain.config.sections.several_models import run_of_model
+from posttrain.config.sections.model import LoraConfig, ModelConfig, run_of_model
 from posttrain.config.strict import ConfigPath
 from posttrain.errors import ConfigError
 from posttrain.runs.directory import RunDirectory

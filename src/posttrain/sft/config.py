@@ -11,8 +11,7 @@ from posttrain.config.sections.datasets import (
     require_all_used,
 )
 from posttrain.config.sections.generation import GenerationConfig
-from posttrain.config.sections.lora import LoraConfig, require_lora_fits
-from posttrain.config.sections.model import ModelConfig
+from posttrain.config.sections.model import LoraConfig, ModelConfig, require_lora_fits
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
 from posttrain.config.sections.training import TrainingConfig, require_steps_fit
 from posttrain.config.strict import StrictModel

@@ -23,8 +23,7 @@ from posttrain.models.load import choose_backend
 from posttrain.models.lora import add_adapter, with_fused_layers
 
 if TYPE_CHECKING:
-    from posttrain.config.sections.lora import LoraConfig
-    from posttrain.config.sections.model import ModelConfig
+    from posttrain.config.sections.model import LoraConfig, ModelConfig
     from posttrain.config.sections.training import TrainingConfig
 
 _MAPS = (nn.Linear, Conv1D)

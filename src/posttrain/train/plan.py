@@ -10,8 +10,7 @@ from rich.table import Table
 from posttrain.base.console import console
 from posttrain.base.processes import process_count
 from posttrain.base.text import first_line
-from posttrain.config.sections.lora import LoraConfig
-from posttrain.config.sections.model import ModelConfig
+from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.data.curriculum.curriculum import Curriculum, Draw
 from posttrain.errors import ModelError

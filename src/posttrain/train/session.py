@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from posttrain.base.console import TrainingProgress, console
-from posttrain.base.differences import differences
 from posttrain.base.processes import is_main_process
 from posttrain.config.load import load_config
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.config.sections.lora import LoraConfig
-from posttrain.config.sections.model import ModelConfig
+from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.conversation.chatml import use_trained_template
@@ -24,7 +22,7 @@ from posttrain.models.backend import Backend, LoadedModel, TrainingSettings
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.failures import ranks_explained
 from posttrain.runs.finish import finished_run
-from posttrain.runs.manifest import write_description
+from posttrain.runs.manifest import differences, write_description
 from posttrain.runs.resume import ResumePoint, prepare_run_directory
 from posttrain.train.identity import require_loaded_weights
 from posttrain.train.memory import Phase, during, memory_explained

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posttrain.dataserver.adaptive.schedule import Schedule, easy_numbers, replay_slots
+from posttrain.dataserver.config.adaptive import Schedule, easy_numbers, replay_slots
 
 SHARES = st.integers(0, 100).map(lambda hundredths: hundredths / 100)
 POINTS = st.dictionaries(st.integers(0, 60), SHARES, min_size=1, max_size=4)

@@ -5,7 +5,7 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from posttrain.dataserver.adaptive.replay import best_rows, upper_bounds
+from posttrain.dataserver.adaptive.planner import best_rows, upper_bounds
 from posttrain.dataserver.journal.plans import RowKey, RowStatistics
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from offline_cases import read_lines
 
-from posttrain.dataserver.offline.output import check_output, output_lines
+from posttrain.dataserver.offline.grading import check_output, output_lines
 from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import ConfigError
 

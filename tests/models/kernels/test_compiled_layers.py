@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from posttrain.config.sections.lora import LoraConfig
+from posttrain.config.sections.model import LoraConfig
 from posttrain.errors import ModelError
 from posttrain.models.kernels.compiled_layers import as_written, compile_layers, should_compile
 from posttrain.models.kernels.labelled_head import LabelledHead

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from posttrain.config.sections.lora import LoraConfig
+from posttrain.config.sections.model import LoraConfig
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.lora import add_adapter

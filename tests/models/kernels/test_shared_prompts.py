@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
 
-from posttrain.config.sections.lora import LoraConfig
+from posttrain.config.sections.model import LoraConfig
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.kernels.shared_prompts import SharedPrompts

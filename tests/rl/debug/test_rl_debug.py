@@ -14,7 +14,7 @@ from dataserver.serving import serving
 from posttrain.cli.rl_debug import main
 from posttrain.config.load import load_config
 from posttrain.errors import ModelError
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.debug.look import DebugRequest, Look, choose_weights, look_at_rollouts
 from rl.rl_runs import WriteRun, journal, lines
 from sharp_model import write_adapter

@@ -10,7 +10,7 @@ import yaml
 
 from dataserver.serving import Server, serving
 from posttrain.config.load import load_config
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.debug.look import DebugRequest, Look, look_at_rollouts
 from posttrain.rl.debug.report import one_line
 from rl.rl_runs import WriteRun, write_run

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from posttrain.errors import ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, derive_seed
 from posttrain.rl.rollout import collector as module
-from posttrain.rl.rollout.collector import Collector, Timer
-from posttrain.rl.rollout.grading import TrainingGrades
+from posttrain.rl.rollout.collector import Collector, Timer, TrainingGrades
 from posttrain.rl.rollout.rollout import Prompt, Rollout
 from posttrain.rl.schedule import RolloutSchedule
 from posttrain.train.recipe import UnavailableError
@@ -93,7 +92,7 @@ def one_rank(monkeypatch: pytest.MonkeyPatch, rank: int, ranks: int) -> None:
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     monkeypatch.setattr(module, "gather_object", lambda mine: mine)
-    monkeypatch.setattr("posttrain.rl.rollout.grading.any_rank", bool)
+    monkeypatch.setattr("posttrain.rl.rollout.collector.any_rank", bool)
 
 
 @given(

@@ -12,7 +12,7 @@ from rich.console import Console
 from posttrain.base.intervals import mean_interval
 from posttrain.errors import RunError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, derive_seed
-from posttrain.rl.config.rl import EvaluationConfig
+from posttrain.rl.config import EvaluationConfig
 from posttrain.rl.report import change_table, paired_difference
 from posttrain.rl.rollout.evaluation import Evaluator, discard_evaluations, evaluation_file
 from posttrain.rl.rollout.rollout import Prompt

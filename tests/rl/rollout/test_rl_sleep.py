@@ -13,8 +13,7 @@ from posttrain.inference.engine import Sampling
 from posttrain.inference.vllm import VllmEngine
 from posttrain.inference.vllm_load import VllmOptions
 from posttrain.models.backend import LoadedModel
-from posttrain.rl.config.rl import RLConfig
-from posttrain.rl.config.rollout import RolloutConfig
+from posttrain.rl.config import RLConfig, RolloutConfig
 from posttrain.rl.rollout.engines import rollout_engine
 from posttrain.rl.rollout.vllm import VllmRolloutEngine
 

@@ -7,7 +7,7 @@ import pytest
 from posttrain.dataserver.schemas import GradeItem, GradeResult
 from posttrain.errors import ServerError
 from posttrain.rl.client.transport import OutageError
-from posttrain.rl.rollout.grading import TrainingGrades
+from posttrain.rl.rollout.collector import TrainingGrades
 from posttrain.train.recipe import UnavailableError
 from rl.rl_recipes import WrittenServer
 from rl.written_rollouts import a_prompt, a_rollout

@@ -1,12 +1,15 @@
-"""Config section `model`: which model to load, and in what dtype and quantisation."""
+"""Config of the model: which one to load, its LoRA adapter, and several models that are trained one after another."""
 
-from pathlib import Path
-from typing import Annotated, Literal, Self
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
 
+from posttrain.config.sections.run import require_run_name
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import LocalOrNamed
+from posttrain.errors import ConfigError
 
 
 class ModelConfig(StrictModel):
@@ -65,3 +68,101 @@ class ModelConfig(StrictModel):
         if twice:
             raise ValueError(f"added_tokens: {', '.join(twice)} is given twice; keep one")
         return self
+
+
+class LoraConfig(StrictModel):
+    """A LoRA adapter (arXiv:2106.09685). `lora: null` in a config means full fine-tuning."""
+
+    r: int = Field(default=16, ge=1)
+    """Rank of the update."""
+
+    alpha: float = Field(default=32, gt=0)
+    """Scale of the update: alpha / r, or alpha / sqrt(r) with `rslora`."""
+
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout on the adapter's input, during training only."""
+
+    target_modules: Literal["auto", "all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = "all-linear"
+    """Which layers get an adapter: every linear layer, PEFT's choice for the architecture (`auto`), or names."""
+
+    rslora: bool = False
+    """Rank-stabilised scale (arXiv:2312.03732): worth having from about r = 64."""
+
+    dora: bool = False
+    """Learn magnitude and direction apart (DoRA, arXiv:2402.09353): slower, sometimes better at a low rank."""
+
+    modules_to_save: tuple[str, ...] = ()
+    """Modules trained in full and saved beside the adapter, such as `embed_tokens` and `lm_head`."""
+
+
+def require_lora_fits(lora: LoraConfig | None, model: ModelConfig | None) -> LoraConfig | None:
+    """The section as it is; ValueError where the model section contradicts it (None if that is wrong itself)."""
+    if model is not None and model.adapter is not None and lora != LoraConfig():
+        raise ValueError("model.adapter brings its own shape; leave the lora section out")
+    if model is not None and model.quantization != "none" and lora is None:
+        raise ValueError("quantised weights cannot be trained in full; keep the lora section or drop quantization")
+    return lora
+
+
+class OneOrSeveralModels(StrictModel):
+    """Base of configs that may name `models` in the place of `model`."""
+
+    model: ModelConfig
+    """The base model, and in `adapter` where training goes on from, as from an SFT run."""
+
+    models: tuple[ModelConfig, ...] = ()
+    """Several models in its place, trained one after another, each in a process and a run directory of its own;
+    `--model-index` takes one of them, counted from 0."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_of_several(cls, data: Any, info: ValidationInfo) -> Any:
+        if not isinstance(data, dict) or not isinstance(models := data.get("models"), list | tuple) or not models:
+            return data
+        if "model" in data:
+            raise ValueError("give `model`, or several `models`, and not both")
+        try:
+            first = ModelConfig.model_validate(models[0], context=info.context)
+        except ValidationError:
+            first = ModelConfig(name="model")  # what is wrong with it is told of `models`
+        return {**data, "model": first}
+
+    def of_model(self, index: int | None) -> Self:
+        """The config of one of several models, or of the one that there is.
+
+        Raises:
+            ConfigError: the index is missing, or there is no such model.
+        """
+        require_model_index(self.models, index)
+        if index is None:
+            return self
+        model = self.models[index].standing_at(f"models.{index}")
+        return self.model_copy(update={"model": model, "models": ()})
+
+
+def require_model_index(models: Sequence[ModelConfig], index: int | None) -> None:
+    """Raise ConfigError unless `index` names one of `models`, or is None where there are none."""
+    if not models and index is not None:
+        raise ConfigError("--model-index: the config has one model; leave the option out")
+    if models and (index is None or not 0 <= index < len(models)):
+        there = ", ".join(f"{number} for {label}" for number, label in enumerate(model_labels(models)))
+        raise ConfigError(f"--model-index: the config has several models; give {there}")
+
+
+def run_of_model(name: str, models: Sequence[ModelConfig], index: int | None) -> str:
+    """The name of a model's run: `name` itself, and where there are several models a folder in it.
+
+    Raises:
+        ConfigError: as `require_model_index` and `require_run_name`.
+    """
+    require_model_index(models, index)
+    require_run_name(name)
+    return name if index is None else f"{name}/{model_labels(models)[index]}"
+
+
+def model_labels(models: Sequence[ModelConfig]) -> list[str]:
+    """The last part of each model's id or path, with its index where that is not enough to tell them apart."""
+    labels = [PurePath(model.name).name.removesuffix(".gguf").strip(".") or "model" for model in models]
+    while len(set(labels)) < len(labels):
+        labels = [f"{label}-{index}" if labels.count(label) > 1 else label for index, label in enumerate(labels)]
+    return labels

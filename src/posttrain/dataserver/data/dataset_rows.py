@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from posttrain.data.array_files import mapped_array
+from posttrain.data.token_arrays import mapped_array
 from posttrain.dataserver.data.procedural import make_dataset, to_json
 
 Indices = npt.NDArray[np.int64]

@@ -6,8 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from posttrain.dataserver.graders.base import Example, Score, TextGrader
-from posttrain.dataserver.graders.text.completions import GradeInput
-from posttrain.dataserver.graders.text.visible import plain
+from posttrain.dataserver.graders.text.completions import GradeInput, plain
 from posttrain.errors import DataError
 
 Wanted = Annotated[str, Field(min_length=1, pattern=r"\S")]

@@ -15,9 +15,8 @@ from pydantic import AfterValidator, Field, ValidationError, validate_call
 
 from posttrain.dataserver.graders.base import Example, Score, TextGrader
 from posttrain.dataserver.graders.language import LANGUAGES, guess_language, load_languages
-from posttrain.dataserver.graders.text.completions import GradeInput
+from posttrain.dataserver.graders.text.completions import GradeInput, plain, without_invisible
 from posttrain.dataserver.graders.text.fenced import unfenced
-from posttrain.dataserver.graders.text.visible import plain, without_invisible
 from posttrain.errors import DataError
 
 Check = Callable[..., bool]

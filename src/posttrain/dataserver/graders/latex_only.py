@@ -4,8 +4,7 @@ import re
 from typing import ClassVar, Literal
 
 from posttrain.dataserver.graders.base import Example, Score, TextGrader
-from posttrain.dataserver.graders.text.completions import GradeInput
-from posttrain.dataserver.graders.text.visible import without_invisible
+from posttrain.dataserver.graders.text.completions import GradeInput, without_invisible
 
 _TOKEN = re.compile(
     r"\\(?P<edge>begin|end)\s*\{(?P<name>[A-Za-z]+\*?)\}|(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|\$\$?|[{}]", re.DOTALL

@@ -5,8 +5,7 @@ from typing import ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from posttrain.dataserver.graders.base import Abstain, Example, Grader, Score
-from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags, split_completion
-from posttrain.dataserver.graders.text.visible import visible
+from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags, split_completion, visible
 
 _TAGS = ReasoningTags()
 _IN_PROMPT = ReasoningTags(opened_in_prompt=True)

@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from posttrain.dataserver.graders.base import Example, Part, Score, TextGrader
-from posttrain.dataserver.graders.text.completions import GradeInput
-from posttrain.dataserver.graders.text.visible import plain
+from posttrain.dataserver.graders.text.completions import GradeInput, plain
 
 # A run without white space is cut, so that it cannot hide a loop in one endless word. The group is empty for signs.
 _WORD = re.compile(r"(\w{1,20})|[^\w\s]{1,20}")

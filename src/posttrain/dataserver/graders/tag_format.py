@@ -5,8 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from posttrain.dataserver.graders.base import Example, Grader, Score
-from posttrain.dataserver.graders.text.completions import GradeInput
-from posttrain.dataserver.graders.text.visible import visible
+from posttrain.dataserver.graders.text.completions import GradeInput, visible
 
 _RIGHT = "<start_working_out>6 × 7<end_working_out><SOLUTION>42</SOLUTION>"
 _APPROXIMATE = {"mode": "approximate"}

@@ -9,9 +9,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from posttrain.config.strict import StrictModel
 from posttrain.dataserver.graders.base import Example, Score
-from posttrain.dataserver.graders.text.completions import GradeInput, column_value
+from posttrain.dataserver.graders.text.completions import GradeInput, column_value, visible
 from posttrain.dataserver.graders.text.fenced import FencedTextGrader
-from posttrain.dataserver.graders.text.visible import visible
 from posttrain.errors import DataError
 
 Name = Annotated[str, Field(pattern=r"^\S+$")]

@@ -20,8 +20,15 @@ from posttrain.dataserver.offline.display import (
     weight_text,
 )
 from posttrain.dataserver.offline.earlier import Earlier, earlier_completions
-from posttrain.dataserver.offline.grading import Judged, check_all, grade_all, graded_line, show_plan
-from posttrain.dataserver.offline.output import checked_output, output_lines
+from posttrain.dataserver.offline.grading import (
+    Judged,
+    check_all,
+    checked_output,
+    grade_all,
+    graded_line,
+    output_lines,
+    show_plan,
+)
 from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.schemas import GradeResult
 from posttrain.errors import ConfigError, DataError

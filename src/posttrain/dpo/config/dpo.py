@@ -7,10 +7,8 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord, require_all_used
 from posttrain.config.sections.generation import GenerationConfig
-from posttrain.config.sections.lora import LoraConfig, require_lora_fits
-from posttrain.config.sections.model import ModelConfig
+from posttrain.config.sections.model import LoraConfig, ModelConfig, OneOrSeveralModels, require_lora_fits
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
-from posttrain.config.sections.several_models import OneOrSeveralModels
 from posttrain.config.sections.training import TrainingConfig, require_steps_fit
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine

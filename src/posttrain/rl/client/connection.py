@@ -17,7 +17,7 @@ from posttrain.dataserver.schemas import Meta
 from posttrain.errors import ConfigError, ServerError, ToolkitError
 from posttrain.rl.client.client import DataserverClient
 from posttrain.rl.client.local_server import LocalServer
-from posttrain.rl.config.rl import DataserverSection
+from posttrain.rl.config import DataserverSection
 from posttrain.runs.directory import RunDirectory
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from posttrain.inference.load import load_text
 from posttrain.models.load import choose_backend
 from posttrain.models.location import locate_model
 from posttrain.rl.client.connection import visiting
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.debug.groups import Group, marker_faults, summarise
 from posttrain.rl.debug.report import findings, show_findings, show_groups, show_summary
 from posttrain.rl.rollout.rollout import PromptSource

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from posttrain.base.console import console
 from posttrain.dataserver.schemas import Component
-from posttrain.rl.config.rollout import RolloutConfig
+from posttrain.rl.config import RolloutConfig
 from posttrain.rl.debug.groups import (
     Group,
     Summary,

@@ -11,11 +11,11 @@ from posttrain.errors import ConfigError
 from posttrain.inference.engine import derive_seed
 from posttrain.inference.load import end_ids
 from posttrain.models.load import choose_backend
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.debug.groups import Group
 from posttrain.rl.debug.look import DebugWeights
+from posttrain.rl.rollout.collector import GradeSource, grade_all
 from posttrain.rl.rollout.engines import RolloutEngine, completed, sampling_of
-from posttrain.rl.rollout.grading import GradeSource, grade_all
 from posttrain.rl.rollout.hf import TrainingModelEngine
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, SampleSource
 from posttrain.rl.schedule import RolloutSchedule

@@ -11,7 +11,7 @@ from posttrain.config.sections.engines import EngineName
 from posttrain.config.sections.generation import SamplingConfig
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
 from posttrain.models.backend import LoadedModel
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.rl.rollout import hf, vllm
 from posttrain.rl.rollout.rollout import Prompt, Rollout
 

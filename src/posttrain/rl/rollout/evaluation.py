@@ -13,9 +13,9 @@ from posttrain.base.files import atomic_write_text
 from posttrain.base.processes import is_main_process, process_count, process_rank
 from posttrain.errors import RunError
 from posttrain.inference.engine import derive_seed
-from posttrain.rl.config.rl import EvaluationConfig
+from posttrain.rl.config import EvaluationConfig
+from posttrain.rl.rollout.collector import GradeSource, grade_all, on_all_ranks
 from posttrain.rl.rollout.engines import RolloutEngine, completed, sampling_of
-from posttrain.rl.rollout.grading import GradeSource, grade_all, on_all_ranks
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, rollout_means
 from posttrain.train.memory import Phase, during
 

@@ -10,7 +10,7 @@ import torch
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
 from posttrain.inference.hf import HfEngine
 from posttrain.models.backend import LoadedModel
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 
 
 def start(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> "TrainingModelEngine":

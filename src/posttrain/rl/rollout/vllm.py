@@ -22,7 +22,7 @@ from posttrain.inference.vllm_load import VllmOptions
 from posttrain.inference.vllm_weights import write_merged_weights
 from posttrain.models.backend import LoadedModel
 from posttrain.models.hf import model_files
-from posttrain.rl.config.rl import RLConfig
+from posttrain.rl.config import RLConfig
 from posttrain.train.memory import Phase, during
 
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from posttrain.dataserver.graders.text.visible import plain, visible, without_invisible
+from posttrain.dataserver.graders.text.completions import plain, visible, without_invisible
 
 NOTHING = [
     *("\u200b", "\u2060", "\ufeff", "\u00ad", "\u034f", "\u061c", "\u115f", "\u17b4", "\u180b", "\u180e", "\u2800"),
