@@ -56,7 +56,7 @@ def test_the_plan_of_a_run_that_is_there_tells_what_a_start_would_do(folder: Pat
 
     plan = shown(*same, exit_code=2)
     assert "Curriculum" in plan
-    assert f"error: there is a run in {folder}/runs/run already; go on with it by --resume, " in plan
+    assert f"error: there is a run in {folder}/runs/run already; continue it with --resume, " in plan
 
     assert shown(*same, "--overwrite").endswith("nothing was trained (--dry-run)\n")
     assert f"{folder}/runs/run would go on from step 2\n" in shown(*same, "--resume")

@@ -116,7 +116,7 @@ def test_a_body_in_another_encoding_is_refused(server: Server, sample_id: str) -
 
 @pytest.mark.parametrize("body", [b" ", b"{", b'{"iteration": 0,}', b"nothing", b"{'iteration': 0}", b"\0"])
 def test_what_is_no_json_is_refused(server: Server, body: bytes) -> None:
-    assert "no JSON" in refused(post(server, body, "/sample"), 422)["message"]
+    assert "not JSON" in refused(post(server, body, "/sample"), 422)["message"]
 
 
 @pytest.mark.parametrize(

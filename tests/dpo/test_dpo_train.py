@@ -136,6 +136,7 @@ def test_a_run_answers_as_it_was_taught_and_so_does_what_is_merged(tiny_model: P
         rows=[{"prompt": row["prompt"], "chosen": "one", "rejected": "two three"} for row in PAIRS],
         method={"type": "mixture", "losses": [{"type": "dpo"}, {"type": "sft"}]},
         stages=[{"name": "one", "epochs": 60}],
+        training={**TRAINING, "max_grad_norm": 1.0, "schedule": "cosine"},
         generation={"max_new_tokens": 4, "temperature": 0},
     )
     started(config)

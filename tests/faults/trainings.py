@@ -81,7 +81,7 @@ class Trial:
         """Start the command again, and once more with what its message asks for."""
         ended = self.run()
         if ended.code == 2:
-            assert "go on with it by --resume" in ended.error
+            assert "continue it with --resume" in ended.error
             ended = self.run("--resume")
         assert ended.code == 0, ended.said
         return ended

@@ -239,7 +239,7 @@ def test_the_plan_of_a_run_that_is_there_tells_what_a_start_would_do(left_alone:
     unserved = ("--set", f"dataserver={{url: '{nowhere}'}}")
     plan = shown(config, *unserved, exit_code=2)
     assert "Objective" in plan
-    assert f"error: there is a run in {run} already; go on with it by --resume, " in plan
+    assert f"error: there is a run in {run} already; continue it with --resume, " in plan
     assert shown(config, *unserved, "--overwrite").endswith("nothing was trained (--dry-run)\n")
 
     assert f"{run} is finished: nothing is left to resume\n" in shown(config, "--resume")

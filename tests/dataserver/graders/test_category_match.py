@@ -14,7 +14,7 @@ def test_labels_are_told_apart_where_ones_sign_is_part_of_anothers() -> None:
 
 
 def test_a_label_that_comes_twice_in_the_list_is_refused() -> None:
-    with pytest.raises(ValidationError, match="'a b' stands in allowed_categories more than once"):
+    with pytest.raises(ValidationError, match="'a b' appears more than once in allowed_categories"):
         CategoryMatch(allowed_categories=("A  b", "a B"))
 
     assert CategoryMatch(allowed_categories=("A", "a"), ignore_case=False).allowed_categories == ("A", "a")

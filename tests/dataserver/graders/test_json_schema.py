@@ -88,7 +88,7 @@ def test_it_is_compiled_once() -> None:
         (5, "it is not an object"),
         (None, "it is not an object"),
         ({"a": object()}, "not JSON serializable"),
-        ({"$schema": "https://example.com/mine"}, "is no draft that is known"),
+        ({"$schema": "https://example.com/mine"}, "is not a known draft"),
         ({"$schema": 5}, "5 is not of type 'string'"),
         ({"$ref": "#/$defs/a"}, "'#/\\$defs/a' is not within it"),
         ({"properties": {"a": {"$ref": "#nowhere"}}}, "'#nowhere' is not within it"),

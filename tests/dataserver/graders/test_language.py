@@ -90,7 +90,7 @@ def test_a_row_whose_language_is_left_out_is_refused() -> None:
         ({"language": "EN"}, "did you mean en"),
         ({"language": "fr", "among": ["en", "de"]}, "among lacks"),
         ({"language": "en", "among": ["en"]}, "single language"),
-        ({"language": "en", "among": ["en", "q!"]}, "no language code"),
+        ({"language": "en", "among": ["en", "q!"]}, "not a known language code"),
     ],
 )
 def test_a_config_that_cannot_work_is_refused(params: dict[str, Any], message: str) -> None:

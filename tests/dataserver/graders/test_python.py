@@ -146,7 +146,7 @@ def test_what_can_be_imported_scores(tmp_path: Path, monkeypatch: pytest.MonkeyP
     "answer", ["True", "False", "None", "'1'", "float('nan')", "float('inf')", "1.01", "-0.01", "[1]"]
 )
 def test_an_answer_that_is_no_score_is_an_error(tmp_path: Path, answer: str) -> None:
-    with pytest.raises(ValueError, match="no number from 0 to 1"):
+    with pytest.raises(ValueError, match="not a number from 0 to 1"):
         of(tmp_path, f"def score(item):\n    return {answer}").score(ITEM)
 
 

@@ -150,7 +150,7 @@ def test_part_of_the_answer_can_be_taken() -> None:
     [{}, {"reasoning_gym": {}}, {"reasoning_gym": {"dataset": "leg_counting"}}, {"reasoning_gym": 1, "entry": {}}],
 )
 def test_a_row_from_elsewhere_is_refused(record: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match="no item of reasoning-gym"):
+    with pytest.raises(DataError, match="not an item of reasoning-gym"):
         ReasoningGym().check_row(GradeInput("", None, record=record))
 
 
