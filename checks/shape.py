@@ -28,8 +28,8 @@ FOLDER_ENTRIES = 15
 NAME_USES = 3
 """No more modules of the package share a name."""
 
-FAMILIES = {"graders", "losses", "filters", "environments", "cli"}
-"""Folders whose members are one file each; they may have any number."""
+FAMILIES = {"graders", "losses", "filters", "environments", "cli", "posttrain"}
+"""Folders whose members are one file each, and the package of layers and features; they may have any number."""
 SHARED_NAMES = {"config.py", "recipe.py", "plan.py"}
 """Names that mean the same in every feature."""
 

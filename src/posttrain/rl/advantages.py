@@ -4,6 +4,8 @@ A pure function from rewards to advantages. Rewards come as [groups, G], one row
 where a completion has no reward: it is no part of a mean or a deviation, and its advantage is 0.
 """
 
+from typing import assert_never
+
 import torch
 
 from posttrain.rl.presets import Baseline, Scale
@@ -37,12 +39,18 @@ def advantages(rewards: torch.Tensor, baseline: Baseline, scale: Scale) -> torch
 
 
 def _baseline(rewards: torch.Tensor, baseline: Baseline) -> torch.Tensor:
-    if baseline == "group":
-        return rewards.nanmean(dim=1, keepdim=True)
-    if baseline == "leave_one_out":
-        others = (~rewards.isnan()).sum(dim=1, keepdim=True) - 1
-        return (rewards.nansum(dim=1, keepdim=True) - rewards) / others.masked_fill(others < 1, 0)
-    return rewards.nanmean() if baseline == "batch" else torch.zeros_like(rewards)
+    match baseline:
+        case "group":
+            return rewards.nanmean(dim=1, keepdim=True)
+        case "leave_one_out":
+            others = (~rewards.isnan()).sum(dim=1, keepdim=True) - 1
+            return (rewards.nansum(dim=1, keepdim=True) - rewards) / others.masked_fill(others < 1, 0)
+        case "batch":
+            return rewards.nanmean()
+        case "none":
+            return torch.zeros_like(rewards)
+        case _:
+            assert_never(baseline)
 
 
 def _deviation(rewards: torch.Tensor, dim: int) -> torch.Tensor:

@@ -25,7 +25,7 @@ class RolloutConfig(SamplingConfig):
     """1 samples as the model's own probabilities are; higher is more varied."""
 
     generations: int = Field(default=8, ge=2)
-    """Completions of each prompt, against whose mean reward each of them is judged."""
+    """Completions of each prompt, which are judged against each other."""
 
     steps_per_generation: int = Field(default=1, ge=1)
     """Optimizer steps that go once through what was generated, each with its own part of the prompts."""

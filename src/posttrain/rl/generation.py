@@ -229,13 +229,13 @@ class Cutter:
             completions=completions,
             advantages=advantages[rows].float().unsqueeze(1).to(self.device),
             mask=mask,
-            weights=token_weights(mask, self.objective.objective.aggregation, totals, micro_batch_tokens),
+            weights=token_weights(mask, self.objective.parts.aggregation, totals, micro_batch_tokens),
             sampling_logprobs=sampling,
         )
 
     def _mask_of(self, rollout: Rollout) -> np.ndarray:
         """The tokens of a rollout that count."""
-        is_left_out = rollout.was_cut and self.objective.objective.mask_truncated_completions
+        is_left_out = rollout.was_cut and self.objective.parts.mask_truncated_completions
         return np.zeros_like(rollout.mask) if is_left_out else rollout.mask
 
 

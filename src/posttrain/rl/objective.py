@@ -53,14 +53,14 @@ class PolicyObjective:
     """What is optimised.
 
     Attributes:
-        objective: its parts.
+        parts: what it is made of, as the preset and the config say.
         needs_all: whether completions of advantage 0 have a loss, too: by a divergence, by a share of all tokens, or
             by a loss of the user's.
     """
 
     def __init__(self, objective: Objective, correction: Correction, limit: float) -> None:
         """`correction` and `limit`: of an engine's probabilities, as `correction_factors` takes them."""
-        self.objective = objective
+        self.parts = objective
         self._correction: Correction = correction
         self._limit = limit
         self._clipping = Clipping(objective.epsilon, objective.epsilon_high, objective.delta)
@@ -80,7 +80,7 @@ class PolicyObjective:
         """
         if self._own_advantage is not None:
             return self._own_advantage(rewards, lengths, shape=rewards.shape)
-        return advantages(rewards, self.objective.baseline, self.objective.scale_rewards)
+        return advantages(rewards, self.parts.baseline, self.parts.scale_rewards)
 
     def token_losses(
         self, inputs: LossInputs, entropies: torch.Tensor, threshold: float | None, means: Means
@@ -92,16 +92,16 @@ class PolicyObjective:
             threshold: only tokens of at least this entropy are trained; None trains all.
             means: gets what is measured.
         """
-        objective, mask = self.objective, inputs.mask
-        ratios = importance_ratios(inputs, objective.importance_sampling_level)
+        parts, mask = self.parts, inputs.mask
+        ratios = importance_ratios(inputs, parts.importance_sampling_level)
         losses = self._policy_losses(inputs, ratios)
         if threshold is not None:
             losses = losses * (entropies >= threshold)
         if self._correction != "none":
             losses = losses * self._corrected(inputs, means)
-        if objective.beta:
-            divergence = kl_divergence(inputs, objective.kl_estimator, ratios)
-            losses = losses + objective.beta * divergence
+        if parts.beta:
+            divergence = kl_divergence(inputs, parts.kl_estimator, ratios)
+            losses = losses + parts.beta * divergence
             means.add("kl", divergence, mask)
         means.add("entropy", entropies, mask)
         if self._own_loss is None:
@@ -111,12 +111,12 @@ class PolicyObjective:
     def _policy_losses(self, inputs: LossInputs, ratios: torch.Tensor) -> torch.Tensor:
         if self._own_loss is not None:
             return self._own_loss(inputs, shape=inputs.logprobs.shape)
-        formula = cispo_loss if self.objective.policy_loss == "cispo" else clipped_loss
+        formula = cispo_loss if self.parts.policy_loss == "cispo" else clipped_loss
         return formula(inputs, ratios, self._clipping)
 
     def _clipped(self, inputs: LossInputs, ratios: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Which ratios are clipped, and which are counted."""
-        if self.objective.policy_loss == "cispo":
+        if self.parts.policy_loss == "cispo":
             clipped = (ratios > self._clipping.epsilon_high) & (inputs.advantages > 0)
         else:
             clipped = clipped_tokens(inputs, ratios, self._clipping)

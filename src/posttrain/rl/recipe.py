@@ -82,7 +82,7 @@ class RLRecipe:
             self._begin(self._schedule.generation_of(step))
         assert self.generation is not None
         micro_batches = self.generation.parts[self._schedule.part_of(step)]
-        if self._objective.objective.top_entropy_quantile < 1:
+        if self._objective.parts.top_entropy_quantile < 1:
             self._set_entropy_threshold(micro_batches)
         return micro_batches
 
@@ -175,7 +175,7 @@ class RLRecipe:
         padded = found.new_full((most,), torch.nan)
         padded[: len(found)] = found
         everywhere = gathered(self._accelerator, padded)
-        share = self._objective.objective.top_entropy_quantile
+        share = self._objective.parts.top_entropy_quantile
         threshold = entropy_threshold(everywhere[~everywhere.isnan()], share)
         for each in micro_batches:
             each.threshold = threshold

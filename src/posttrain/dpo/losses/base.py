@@ -70,7 +70,7 @@ class MethodConfig(StrictModel):
 
 
 class PairMethod(MethodConfig):
-    """A method whose rows are pairs."""
+    """A method whose rows are pairs. It has a field `beta`, the factor of the rewards that are reported."""
 
     def loss(self, scores: SequenceScores) -> Tensor:
         """The loss of each pair, shape [pairs]; weights and the mean over an optimizer step are the caller's."""
