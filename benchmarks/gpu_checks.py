@@ -83,7 +83,7 @@ def _little_memory() -> Iterator[None]:
 
 def adapter_and_weights_agree(options: argparse.Namespace) -> Found:
     """Greedy answers by vLLM with the adapter on top, and with the weights that it is folded into."""
-    from posttrain.rl.rollout.vllm import AdapterAlone, MergedWeights
+    from posttrain.inference.weight_sync import AdapterAlone, MergedWeights
 
     loaded = _with_a_random_adapter(options)
     one = _answers(options, AdapterAlone(loaded.model, options.model, options.folder / "adapter"))
@@ -102,7 +102,7 @@ def asleep(options: argparse.Namespace) -> Found:
     """What vLLM gives back of the device while it sleeps, and whether it answers as before when it wakes up."""
     import torch
 
-    from posttrain.rl.rollout.vllm import MergedWeights
+    from posttrain.inference.weight_sync import MergedWeights
 
     loaded = _with_a_random_adapter(options)
     engine = _engine(options, MergedWeights(loaded, options.folder / "weights"), sleeps=True)

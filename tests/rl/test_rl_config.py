@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from posttrain.config.load import load_config
+from posttrain.config.sections.engines import ENGINES, EngineTraits
 from posttrain.dataserver.schemas import DatasetMeta
 from posttrain.errors import ConfigError
 from posttrain.rl.config import RLConfig
@@ -68,6 +69,18 @@ def test_a_config_that_contradicts_itself_is_refused_by_its_line(
 def test_a_correction_that_is_off_leaves_the_sampling_free(a_run: WriteRun) -> None:
     for rollout in ({"top_p": 0.9}, {"engine": "vllm", "top_p": 0.9, "importance_correction": "none"}):
         assert load_config(a_run(rollout=rollout), RLConfig).rollout.correction == "none"
+
+
+def test_an_engine_that_takes_merged_weights_only_gets_no_adapter(
+    a_run: WriteRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENGINES, "hf", EngineTraits("another", has_weights=True))
+    for sync in ("auto", "weights"):
+        load_config(a_run(rollout={"sync": sync}), RLConfig)
+    with pytest.raises(ConfigError, match="sync: adapter is not possible with another; give weights, or auto"):
+        load_config(a_run(rollout={"sync": "adapter"}), RLConfig)
+    with pytest.raises(ConfigError, match="sleep: true is for engine: vllm, and this is hf"):
+        load_config(a_run(rollout={"sleep": True}), RLConfig)
 
 
 @pytest.mark.parametrize(("engine", "correction"), [("hf", "none"), ("vllm", "sequence_mask")])

@@ -14,6 +14,7 @@ from base_install import base_python
 from cli.refusals import contents
 from dataserver.serving import Server, serving
 from posttrain.cli.rl_train import main
+from posttrain.config.sections.engines import ENGINES, EngineTraits
 from rl.rl_runs import WriteRun, write_run
 from sharp_model import write_adapter
 
@@ -160,6 +161,14 @@ def test_the_first_generations_are_those_of_the_schedule(
     assert f"generation      {serves}\n" in plan
     assert f"needs prompts_per_iteration: {shape[0]} and iteration_stride: {shape[1]}\n" in plan
     assert third.split() in words(plan)
+
+
+def test_the_plan_tells_what_an_engine_gets_of_each_step(unserved: Path, monkeypatch: pytest.MonkeyPatch):
+    assert "by hf, temperature" in shown(unserved)
+    told = "which gets the adapter on CUDA and all weights elsewhere, temperature"
+    assert told in shown(unserved, "--set", "rollout.engine=vllm")
+    monkeypatch.setitem(ENGINES, "hf", EngineTraits("another", has_weights=True))
+    assert "by hf, which gets the weights of each step, temperature" in shown(unserved)
 
 
 def test_a_server_that_does_not_answer_yet_is_told_in_a_line(unserved: Path, nowhere: str):

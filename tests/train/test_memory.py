@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from posttrain.config.sections.engines import ENGINES, EngineTraits
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.errors import ModelError, RunError, ServerError
 from posttrain.rl.config import RLConfig
@@ -227,6 +228,12 @@ def test_vllm_beside_the_model_gives_way_first():
     asleep = rl(rollout={"engine": "vllm", "sleep": True})
     assert "rollout.gpu_memory_utilization: 0.3 → 0.2" not in keys(asleep, limit=9)
     assert keys(asleep, Phase.GENERATE)[0] == "rollout.gpu_memory_utilization: 0.3 → 0.2"
+
+
+def test_an_engine_that_cannot_sleep_can_only_have_a_smaller_share(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(ENGINES, "hf", EngineTraits("another", has_weights=True))
+    assert keys(rl(), Phase.UPDATE)[0] == "rollout.gpu_memory_utilization: 0.3 → 0.2"
+    assert keys(rl(), Phase.GENERATE)[0] == "rollout.gpu_memory_utilization: 0.3 → 0.2"
 
 
 def test_generation_by_transformers_is_made_smaller_and_not_the_step():

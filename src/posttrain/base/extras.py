@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from posttrain.base.text import first_of
 from posttrain.errors import ConfigError
 
+# Of an extra that is not here, the one of its name.
 _MODULES = {
     "train": ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "matplotlib"),
     "server": (
@@ -23,14 +24,12 @@ _MODULES = {
         "py3langid",
         "numpy",
     ),
-    "unsloth": ("unsloth",),
-    "vllm": ("vllm",),
 }
 
 
 def require_extra(extra: str, wanted_by: str) -> None:
     """Raise ConfigError, naming the extra to install, unless all its modules can be found."""
-    missing = [module for module in _MODULES[extra] if find_spec(module) is None]
+    missing = [module for module in _MODULES.get(extra, (extra,)) if find_spec(module) is None]
     if missing:
         raise ConfigError(
             f"{wanted_by} needs {first_of(missing, 4)}: pip install 'posttrain-toolkit[{extra}]' "

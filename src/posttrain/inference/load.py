@@ -76,7 +76,7 @@ def _vllm(loaded: LoadedModel, ends: frozenset[int], batch_size: int, max_length
     """vLLM with the adapter folded into the weights, in a folder that ends with the block."""
     from posttrain.inference.vllm import VllmEngine  # heavy, and after the backend was chosen
     from posttrain.inference.vllm_load import VllmOptions
-    from posttrain.inference.vllm_weights import write_merged_weights
+    from posttrain.inference.weight_sync import write_merged_weights
 
     options = VllmOptions(dtype=str(loaded.compute_dtype).removeprefix("torch."), max_length=max_length)
     with TemporaryDirectory(prefix="posttrain-weights-") as name:

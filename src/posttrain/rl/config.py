@@ -42,18 +42,18 @@ class RolloutConfig(SamplingConfig):
     ones. `auto` does so on CUDA, and on a CPU where the layers that train are compiled too."""
 
     sync: Literal["auto", "adapter", "weights"] = "auto"
-    """What vLLM gets of each optimizer step: the LoRA adapter alone, or all weights with it folded in; `auto` takes
-    the adapter on CUDA, unless vLLM cannot use it as it is."""
+    """What an engine with weights of its own gets of each optimizer step: the LoRA adapter alone, or all weights with
+    it folded in; `auto` takes the adapter on CUDA, unless the engine cannot use it as it is."""
 
     gpu_memory_utilization: float = Field(default=0.3, gt=0, lt=1)
-    """Share of a CUDA device for vLLM's weights, keys and values, beside the training model."""
+    """Share of a CUDA device for the engine's own weights, keys and values, beside the training model."""
 
     sleep: bool = False
-    """Whether vLLM leaves its share to the training model while that learns (CUDA): the share can be larger, and its
-    weights go to the machine's memory and back at each step."""
+    """Whether the engine leaves that share to the training model while that learns (vllm on CUDA): the share can be
+    larger, and its weights go to the machine's memory and back at each step."""
 
     batch_size: int = Field(default=64, ge=1)
-    """Completions that `hf` generates at once; vLLM fills its own batches."""
+    """Completions that `hf` generates at once; other engines fill their own batches."""
 
     max_prompt_tokens: int = Field(default=1024, ge=1)
     """Longer prompts are passed over and counted: none of their completions is generated or trained."""
@@ -89,9 +89,11 @@ class RolloutConfig(SamplingConfig):
     @model_validator(mode="after")
     def _engine_takes_it(self) -> "RolloutConfig":
         self.traits.require_temperature(self.temperature)
-        if self.sleep and not self.traits.is_beside:
-            able = " or ".join(name for name, traits in ENGINES.items() if traits.is_beside)
+        if self.sleep and not self.traits.sleeps:
+            able = " or ".join(name for name, traits in ENGINES.items() if traits.sleeps)
             raise ValueError(f"sleep: true is for engine: {able}, and this is {self.engine}; leave it out")
+        if self.sync == "adapter" and self.traits.has_weights and not self.traits.takes_adapter:
+            raise ValueError(f"sync: adapter is not possible with {self.traits.title}; give weights, or auto")
         return self
 
     @model_validator(mode="after")
@@ -246,7 +248,7 @@ class RLConfig(StrictModel):
                 f"engine: {rollout.engine} would sample from the base in full precision; set model.quantization: none, "
                 "or engine: hf"
             )
-        if not rollout.traits.is_beside or rollout.sync != "adapter" or model is None or "lora" not in info.data:
+        if not rollout.traits.takes_adapter or rollout.sync != "adapter" or model is None or "lora" not in info.data:
             return rollout
         if lora is None and model.adapter is None:
             raise ValueError("sync: adapter, but there is no adapter: all weights are trained; give weights, or auto")

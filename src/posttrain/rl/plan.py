@@ -81,7 +81,8 @@ def _schedule_lines(config: RLConfig, schedule: RolloutSchedule) -> list[str]:
 def _sampling(config: RLConfig) -> str:
     rollout, traits = config.rollout, config.rollout.traits
     missing = traits.extra is not None and find_spec(traits.extra) is None
-    sync = f", which gets {_SYNC[rollout.sync]}" if traits.is_beside else ""
+    brought = _SYNC[rollout.sync if traits.takes_adapter else "weights"]
+    sync = f", which gets {brought}" if traits.has_weights else ""
     return (
         f"by {rollout.engine}{' (not installed here)' * missing}{sync}, temperature {rollout.temperature:g}, at most "
         f"{rollout.max_new_tokens} new tokens after at most {rollout.max_prompt_tokens}; importance correction "

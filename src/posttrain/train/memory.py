@@ -162,7 +162,7 @@ class Situation:
     @property
     def engine_beside(self) -> EngineTraits | None:
         """The same where it shares a CUDA device with the training model."""
-        return self.engine if self.on_cuda and self.engine is not None and self.engine.is_beside else None
+        return self.engine if self.on_cuda and self.engine is not None and self.engine.has_weights else None
 
 
 @dataclass(frozen=True)
@@ -200,12 +200,12 @@ def _same_training(situation: Situation) -> Iterator[Change]:
         fewer = max(divisor for divisor in range(1, rows) if rows % divisor == 0)
         cost = "the same training in smaller pieces: rows_per_step stays"
         yield Change("training.micro_batch_size", str(rows), str(fewer), cost)
-    in_batches = phase is Phase.GENERATE and engine is not None and not engine.is_beside
+    in_batches = phase is Phase.GENERATE and engine is not None and not engine.has_weights
     if in_batches and (size := value("rollout.batch_size")) > 1:
         yield Change("rollout.batch_size", str(size), str(size // 2), "as many completions, in more rounds")
     if (beside := situation.engine_beside) is not None:
         is_awake = phase in (Phase.ENGINE, Phase.GENERATE)
-        if not is_awake and not value("rollout.sleep"):
+        if beside.sleeps and not is_awake and not value("rollout.sleep"):
             moved = "its weights go to the machine's memory and back"
             cost = f"{beside.title}'s memory is free while the model learns; {moved}"
             yield Change("rollout.sleep", "false", "true", cost)

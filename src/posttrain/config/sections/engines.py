@@ -14,10 +14,12 @@ class EngineTraits:
 
     Attributes:
         title: its name in a sentence.
-        is_beside: whether it has weights of its own on the training model's device: `rollout.sync` brings those of a
-            step over, and `rollout.sleep` and `rollout.gpu_memory_utilization` say what is left for them. If not, it
-            generates with the training model, `rollout.batch_size` completions at once.
-        extra: of this package, named as the module that it installs; None where the extra `train` is enough.
+        has_weights: whether it has weights of its own, to which those of each step are brought, and a share of the
+            training model's device for them (`rollout.gpu_memory_utilization`). If not, it generates with the training
+            model, `rollout.batch_size` completions at once.
+        takes_adapter: whether `rollout.sync` can bring it the adapter alone.
+        sleeps: whether `rollout.sleep` can have it leave its share while the model learns.
+        extra: of this package, named as the package and the module that it installs; None where `train` is enough.
         correction: what `rollout.importance_correction: auto` is: `none` where what it samples by are, to the last
             digit, the training model's own probabilities.
         is_quantised: whether it samples from a quantised base as that is quantised.
@@ -26,7 +28,9 @@ class EngineTraits:
     """
 
     title: str
-    is_beside: bool = False
+    has_weights: bool = False
+    takes_adapter: bool = False
+    sleeps: bool = False
     extra: str | None = None
     correction: Correction = "none"
     is_quantised: bool = True
@@ -45,7 +49,9 @@ ENGINES: dict[EngineName, EngineTraits] = {
     "hf": EngineTraits("transformers"),
     "vllm": EngineTraits(
         "vLLM",
-        is_beside=True,
+        has_weights=True,
+        takes_adapter=True,
+        sleeps=True,
         extra="vllm",
         correction="sequence_mask",
         is_quantised=False,

@@ -47,7 +47,7 @@ class GenerationConfig(SamplingConfig):
     """Seed of the samples."""
 
     batch_size: int = Field(default=16, ge=1)
-    """Answers that are generated at once by `hf`; vLLM sees to that itself."""
+    """Answers that are generated at once by `hf`; other engines see to that themselves."""
 
     logprobs: bool = False
     """Write the log-probability of each answer's tokens besides."""

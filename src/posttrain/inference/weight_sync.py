@@ -1,0 +1,215 @@
+"""Bring the weights of a model in training to an engine that has its own: all of them, merged, or the adapter alone.
+
+They go through a folder, in shared memory (`/dev/shm`) where it has room. The live model is only read. Where several
+processes train together, on one machine, the first writes for all.
+"""
+
+import copy
+import os
+import shutil
+import tempfile
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from accelerate.utils import wait_for_everyone
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
+from safetensors import SafetensorError
+
+from posttrain.base.processes import is_main_process
+from posttrain.config.sections.engines import EngineName
+from posttrain.errors import ConfigError, ModelError
+from posttrain.models.backend import LoadedModel
+
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+class _LoadsWeights(Protocol):
+    def load_weights(self, folder: Path) -> None: ...
+
+
+class _UsesAdapter(Protocol):
+    def use_adapter(self, folder: Path) -> None: ...
+
+
+def require_one_machine(engine: EngineName) -> None:
+    """Raise ConfigError where a process of the run is on another machine, whose memory `engine` cannot read."""
+    here, everywhere = (int(os.environ.get(name, 1)) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    if here != everywhere:
+        raise ConfigError(
+            f"rollout.engine: {engine} takes the weights through the memory of one machine, and only {here} of the "
+            f"{everywhere} processes are on this one; use engine: hf"
+        )
+
+
+class MergedWeights:
+    """Writes all weights as a plain model, in shared memory where it has room, for as long as they are read."""
+
+    adapter_rank = 0
+    """Of the adapters that the engine must have room for; 0 where it gets none."""
+
+    def __init__(self, loaded: LoadedModel, run: Path) -> None:
+        """`run`: the run's directory, after which the folder is named."""
+        self._loaded = loaded
+        self._folder = _fast_folder(run, sum(each.nbytes for each in loaded.model.state_dict().values()))
+
+    def first_folder(self) -> Path:
+        """The model as it is now, with its tokenizer."""
+        if is_main_process():
+            self._loaded.tokenizer.save_pretrained(self._folder)
+        self._write()
+        return self._folder
+
+    def bring(self, engine: _LoadsWeights) -> None:
+        """Write, load, and free the memory again."""
+        self._write()
+        engine.load_weights(self._folder)
+        self.release()
+
+    def release(self) -> None:
+        """Remove the weights when all processes have read them."""
+        wait_for_everyone()
+        if is_main_process():
+            for file in self._folder.glob("*.safetensors"):
+                file.unlink()
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _write(self) -> None:
+        if is_main_process():
+            write_merged_weights(self._loaded.model, self._folder, self._loaded.compute_dtype)
+        wait_for_everyone()
+
+
+class AdapterAlone:
+    """Hands over the LoRA adapter; the engine has the base model once and for all."""
+
+    def __init__(self, model: Any, base: Path, run: Path) -> None:
+        """`model`: of PEFT; `base`: the folder of the model below its adapter; `run`: as in `MergedWeights`."""
+        self._model = model
+        self._base = base
+        self._folder = _fast_folder(run, sum(each.nbytes for each in model.parameters() if each.requires_grad))
+        self.adapter_rank: int = model.peft_config["default"].r
+
+    def first_folder(self) -> Path:
+        """The base model's own."""
+        return self._base
+
+    def bring(self, engine: _UsesAdapter) -> None:
+        """Save the adapter and load it."""
+        if is_main_process():
+            # PEFT would ask the hub at each step whether the vocabulary has grown.
+            self._model.save_pretrained(self._folder, selected_adapters=["default"], save_embedding_layers=False)
+        wait_for_everyone()
+        engine.use_adapter(self._folder)
+        self.release()
+
+    def release(self) -> None:
+        """Wait until all processes have read the adapter."""
+        wait_for_everyone()
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _fast_folder(run: Path, size: int) -> Path:
+    """An empty folder in memory, or on disk where memory for files is short, as in many containers.
+
+    A run has one name for it, so what a run left behind that was killed is cleared away when it is resumed.
+    """
+    name = f"posttrain-weights-{blake2b(str(run.absolute()).encode(), digest_size=8).hexdigest()}"
+    on_disk, in_memory = Path(tempfile.gettempdir(), name), _SHARED_MEMORY / name
+    has_room = _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free > 1.1 * size
+    wait_for_everyone()  # all have looked before the first begins to write
+    folder = in_memory if has_room else on_disk
+    if is_main_process():
+        for earlier in (on_disk, in_memory):
+            shutil.rmtree(earlier, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+    wait_for_everyone()
+    return folder
+
+
+def write_merged_weights(model: Any, folder: Path, dtype: torch.dtype) -> None:
+    """Write what `model` computes now into `folder`, as a model of its base's architecture without adapters.
+
+    Each of PEFT's layers is copied, merged by PEFT's own arithmetic and dropped, so no merge ever has to be undone.
+    A merged weight is rounded once: what an adapter adds to it below half a unit in its last place is lost.
+
+    Args:
+        model: a causal language model of transformers, with or without PEFT's adapters.
+        folder: gets the config and the weights, over those of an earlier call.
+        dtype: of the weights in the folder; the engine's own saves it a cast.
+
+    Raises:
+        ModelError: the base is quantised, an adapter cannot be folded into its weights, or the folder cannot be
+            written.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    state = _merged_state(base)
+    try:
+        base.save_pretrained(folder, state_dict={name: _as(dtype, values) for name, values in state.items()})
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot write the merged weights to {folder}: {error}") from error
+
+
+@torch.no_grad()
+def _merged_state(base: Any) -> dict[str, torch.Tensor]:
+    """The state dict of the bare model; what no adapter changes shares its memory with the live one."""
+    layers = _adapted_layers(base)
+    inside = tuple(f"{name}." for name in layers)
+    state = {name: values for name, values in base.state_dict().items() if not name.startswith(inside)}
+    for name, layer in layers.items():
+        # At once to the CPU: a device that also trains has no room for all of them.
+        merged = _merged(name, layer).state_dict(prefix=f"{name}.")
+        state |= {key: values.cpu() for key, values in merged.items()}
+    if base.config.get_text_config().tie_word_embeddings:
+        _drop_tied_head(base, state)
+    return state
+
+
+def _adapted_layers(base: Any) -> dict[str, Any]:
+    """PEFT's layers by the names of what they wrap; one inside another counts as part of it."""
+    layers: dict[str, Any] = {}
+    for name, module in base.named_modules():
+        inside = name.startswith(tuple(f"{outer}." for outer in layers))
+        if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper) and not inside:
+            layers[name] = module
+    return layers
+
+
+def _merged(name: str, layer: Any) -> torch.nn.Module:
+    """A plain copy of `layer` that computes what `layer` computes."""
+    if any(not values.is_floating_point() for values in layer.parameters()):
+        raise ModelError(
+            f"{name} is quantised, and no weights can be merged into it: load the model with quantization: none, or "
+            "have the engine take the adapter alone"
+        )
+    layer = copy.deepcopy(layer)
+    try:
+        if isinstance(layer, AuxiliaryTrainingWrapper):
+            return layer.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
+        layer.merge()
+        return layer.get_base_layer()
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        raise ModelError(f"PEFT cannot merge the adapter of {name}: {error}") from error
+
+
+def _drop_tied_head(base: Any, state: dict[str, torch.Tensor]) -> None:
+    """A head that is the embedding once more has no weights in a model's files."""
+    names = {id(module): name for name, module in base.named_modules()}
+    embedding, head = names[id(base.get_input_embeddings())], names[id(base.get_output_embeddings())]
+    if not torch.equal(state.pop(f"{head}.weight"), state[f"{embedding}.weight"]):
+        raise ModelError(
+            f"the model uses {embedding} as its {head} too, but an adapter makes them differ: no model of this "
+            "architecture computes that; train both or neither"
+        )
+
+
+def _as(dtype: torch.dtype, values: torch.Tensor) -> torch.Tensor:
+    return values.to("cpu", dtype if values.is_floating_point() else None)
