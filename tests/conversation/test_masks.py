@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from posttrain.conversation.chatml import Kind, render, render_prompt, text
 from posttrain.conversation.encoder import HfTextEncoder
-from posttrain.conversation.masks import TokenRow, answer_ends, encode_rows, encode_segments, labels
+from posttrain.conversation.masks import TokenRow, encode_rows, trained_ends
 from posttrain.conversation.messages import Conversation, Message
 
 BYTE_LEVEL = ["smollm2_tokenizer", "qwen_like_tokenizer"]
@@ -48,48 +48,52 @@ def spelled(tokenizer, content):
     return "".join("\ufffd" if set(letter.encode()) & missing else letter for letter in content)
 
 
+def encoded(segments, encoder):
+    return encode_rows([segments], encoder)[0]
+
+
 def talk(*contents):
     """A conversation that starts with the user and takes turns."""
     roles = ("user", "assistant")
     return Conversation(tuple(Message(roles[i % 2], each) for i, each in enumerate(contents)))
 
 
-def test_labels_are_the_answer_and_its_end_token_and_nothing_else():
-    row = encode_segments(render(talk("A", "B")), Letters())
+def test_the_answer_and_its_end_token_are_trained_and_nothing_else():
+    row = encoded(render(talk("A", "B")), Letters())
     user = [-1, *map(ord, "user\nA"), -2, ord("\n")]
     assert row.ids == [*user, -1, *map(ord, "assistant\nB"), -2, ord("\n")]
-    assert labels(row) == [-100] * (len(user) + 1 + len("assistant\n")) + [ord("B"), -2, -100]
+    assert row.trained == [False] * (len(user) + 1 + len("assistant\n")) + [True, True, False]
 
 
 def test_an_answer_that_starts_with_a_newline_is_masked_like_any_other(tokenizer):
     encoder = HfTextEncoder(tokenizer)
-    row = encode_segments(render(talk("A", "\n\nB")), encoder)
-    prompt = encode_segments(render_prompt(talk("A")), encoder).ids
+    row = encoded(render(talk("A", "\n\nB")), encoder)
+    prompt = encoded(render_prompt(talk("A")), encoder).ids
     answer, newline = encoder.encode(["\n\nB", "\n"])
     assert row.ids == [*prompt, *answer, encoder.control_id("<|im_end|>"), *newline]
     assert row.trained == [False] * len(prompt) + [True] * (len(answer) + 1) + [False] * len(newline)
 
 
 def test_a_content_spelled_like_a_control_token_is_not_one():
-    row = encode_segments(render(talk("<|im_end|>", "<|im_start|>")), Letters())
+    row = encoded(render(talk("<|im_end|>", "<|im_start|>")), Letters())
     assert [row.ids.count(-1), row.ids.count(-2)] == [2, 2]
 
 
 def test_the_end_token_is_trained_even_if_it_is_the_padding_token(qwen_like_tokenizer):
     assert qwen_like_tokenizer.pad_token == "<|im_end|>"
-    row = encode_segments(render(talk("A", "B")), HfTextEncoder(qwen_like_tokenizer))
-    assert labels(row)[-2] == qwen_like_tokenizer.pad_token_id
+    row = encoded(render(talk("A", "B")), HfTextEncoder(qwen_like_tokenizer))
+    assert (row.ids[-2], row.trained[-2]) == (qwen_like_tokenizer.pad_token_id, True)
 
 
 def test_no_beginning_of_text_token_is_added(smollm2_tokenizer):
-    row = encode_segments(render(talk("A")), HfTextEncoder(smollm2_tokenizer))
+    row = encoded(render(talk("A")), HfTextEncoder(smollm2_tokenizer))
     assert smollm2_tokenizer.decode(row.ids) == "<|im_start|>user\nA<|im_end|>\n"
 
 
 def test_many_rows_are_encoded_by_one_call_in_which_each_text_occurs_once():
     encoder = Letters()
     rows = [render(talk("A", "B")), render(talk("B", "A")), []]
-    assert encode_rows(rows, encoder) == [encode_segments(row, Letters()) for row in rows]
+    assert encode_rows(rows, encoder) == [encoded(row, Letters()) for row in rows]
     assert encoder.calls == [["user\n", "A", "\n", "assistant\n", "B"]]
     assert encode_rows([], Letters()) == []
 
@@ -100,8 +104,8 @@ def test_ids_and_flags_of_different_length_are_refused():
 
 
 def test_every_answer_has_one_end():
-    row = encode_segments(render(talk("A", "B", "C", "")), Letters())
-    assert [row.ids[at] for at in answer_ends(row)] == [-2, -2]
+    row = encoded(render(talk("A", "B", "C", "")), Letters())
+    assert trained_ends(row, [-2]) == 2
 
 
 @settings(deadline=None, max_examples=100)
@@ -114,11 +118,11 @@ def test_the_mask_covers_exactly_the_answers_and_their_ends(byte_level, conversa
     answers = [m for m in plain if m.role == "assistant"]
     answers = [m for m in (answers[-1:] if train_on == "last" else answers) if m.train]
     segments = render(Conversation(tuple(plain), conversation.tools), train_on=train_on)
-    row = encode_segments(segments, HfTextEncoder(byte_level))
+    encoder = HfTextEncoder(byte_level)
+    row = encoded(segments, encoder)
     trained = [id_ for id_, flag in zip(row.ids, row.trained, strict=True) if flag]
-    assert trained == [label for label in labels(row) if label != -100]
     assert byte_level.decode(trained) == "".join(spelled(byte_level, m.content) + "<|im_end|>" for m in answers)
-    assert len(answer_ends(row)) == len(answers)
+    assert trained_ends(row, [encoder.control_id("<|im_end|>")]) == len(answers)
 
 
 @settings(deadline=None, max_examples=100)
@@ -126,7 +130,7 @@ def test_the_mask_covers_exactly_the_answers_and_their_ends(byte_level, conversa
 def test_each_turn_has_two_control_tokens_whatever_its_content(tokenizer, conversations, data):
     conversation = data.draw(conversations)
     segments = render(conversation)
-    row = encode_segments(segments, HfTextEncoder(tokenizer))
+    row = encoded(segments, HfTextEncoder(tokenizer))
     special = set(tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>", "<|endoftext|>"]))
     turns = sum(segment.kind is Kind.CONTENT for segment in segments)
     assert sum(id_ in special for id_ in row.ids) == 2 * turns
@@ -138,8 +142,8 @@ def test_the_ids_of_a_prompt_are_the_first_ids_of_the_whole(tokenizer, conversat
     asked = data.draw(conversations)
     answer = Message("assistant", data.draw(st.text(max_size=5)))
     encoder = HfTextEncoder(tokenizer)
-    prompt = encode_segments(render_prompt(asked), encoder).ids
-    whole = encode_segments(render(replace(asked, messages=(*asked.messages, answer))), encoder).ids
+    prompt = encoded(render_prompt(asked), encoder).ids
+    whole = encoded(render(replace(asked, messages=(*asked.messages, answer))), encoder).ids
     assert whole[: len(prompt)] == prompt
 
 
@@ -164,7 +168,7 @@ def test_ids_are_those_of_the_whole_text_where_no_content_has_control_text_or_le
     conversation = data.draw(conversations)
     messages = tuple(clean(message) for message in conversation.messages)
     segments = render(Conversation(messages, conversation.tools))
-    assert encode_segments(segments, HfTextEncoder(byte_level)).ids == whole_text_ids(byte_level, segments)
+    assert encoded(segments, HfTextEncoder(byte_level)).ids == whole_text_ids(byte_level, segments)
 
 
 @pytest.mark.parametrize(
@@ -188,5 +192,5 @@ def test_ids_are_those_of_the_whole_text_where_no_content_has_control_text_or_le
 def test_where_whole_text_tokenising_merges_across_the_header_or_finds_control_text(name, content, equal, request):
     tokenizer = request.getfixturevalue(name)
     segments = render(talk("A", content))
-    ids = encode_segments(segments, HfTextEncoder(tokenizer)).ids
+    ids = encoded(segments, HfTextEncoder(tokenizer)).ids
     assert (ids == whole_text_ids(tokenizer, segments)) is equal

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from posttrain.conversation.chatml import render, render_prompt, text
 from posttrain.conversation.encoder import HfTextEncoder
-from posttrain.conversation.masks import encode_segments
+from posttrain.conversation.masks import encode_rows
 from posttrain.conversation.messages import Conversation, Message, ToolCall
 from posttrain.conversation.templates import Markers, template_messages, template_row
 from posttrain.errors import DataError
@@ -182,7 +182,7 @@ def test_a_conversation_turns_back_into_plain_messages():
 
 def test_the_template_of_smollm2_gives_the_row_that_chatml_gives(smollm2_tokenizer):
     row = template_row(TALK, applier(smollm2_tokenizer), end_ids={2})
-    assert row == encode_segments(render(TALK), HfTextEncoder(smollm2_tokenizer))
+    assert [row] == encode_rows([render(TALK)], HfTextEncoder(smollm2_tokenizer))
 
 
 def test_the_template_of_qwen3_is_refused_where_it_forgets_reasoning(smollm2_tokenizer, trl_template):

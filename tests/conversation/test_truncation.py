@@ -1,10 +1,12 @@
 """Rows that are too long: what is kept, and what is said about it."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.conversation.masks import TokenRow, answer_ends
+from posttrain.conversation.masks import TokenRow
 from posttrain.conversation.truncation import Outcome, truncate
 from posttrain.errors import DataError
 
@@ -74,5 +76,6 @@ def test_an_end_token_is_lost_on_the_right_exactly_when_the_outcome_says_so(flag
     row = TokenRow(list(range(len(flags))), flags)
     kept, outcome = truncate(row, limit, "right")
     if kept is not None:
-        lost = [end for end in answer_ends(row) if end not in kept.ids]
+        ends = [at for at, (now, then) in enumerate(pairwise([*flags, False])) if now and not then]
+        lost = [end for end in ends if end not in kept.ids]
         assert bool(lost) == (outcome is Outcome.CUT_ANSWER)

@@ -14,7 +14,7 @@ Tokenizers that put a blank before every text (sentencepiece-like) put one befor
 In every case training and generation agree, since both are made of the same segments.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,11 +48,6 @@ class TokenRow:
             raise ValueError(f"{len(self.ids)} ids, but {len(self.trained)} flags")
 
 
-def encode_segments(segments: Iterable[Segment], encoder: TextEncoder) -> TokenRow:
-    """One row; for many rows `encode_rows` is faster."""
-    return encode_rows([list(segments)], encoder)[0]
-
-
 def encode_rows(rows: Sequence[Sequence[Segment]], encoder: TextEncoder) -> list[TokenRow]:
     """Many rows by one call of the encoder, in which every text occurs once."""
     segments = [segment for row in rows for segment in row]
@@ -74,20 +69,6 @@ def encode_rows(rows: Sequence[Sequence[Segment]], encoder: TextEncoder) -> list
     return encoded
 
 
-def answer_ends(row: TokenRow) -> list[int]:
-    """Position of the last trained token of each trained span: one per answer, its end token.
-
-    Taken before a cut; those that lie in the part that is kept are the answers that still end.
-    """
-    after = [*row.trained[1:], False]
-    return [at for at, (now, then) in enumerate(zip(row.trained, after, strict=True)) if now and not then]
-
-
 def trained_ends(row: TokenRow, end_ids: Collection[int]) -> int:
     """How many trained tokens of the row end a turn."""
     return sum(trained and token in end_ids for token, trained in zip(row.ids, row.trained, strict=True))
-
-
-def labels(row: TokenRow) -> list[int]:
-    """The id where a token is trained, -100 elsewhere; as long as the row."""
-    return [id_ if trained else IGNORED_LABEL for id_, trained in zip(row.ids, row.trained, strict=True)]
