@@ -7,7 +7,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from posttrain.data.curriculum.curriculum import Curriculum, Stage
+from posttrain.data.curriculum.curriculum import Curriculum, Draw, Stage
 
 STAGES = [
     Stage("warm-up", 20, {"easy": 1}),
@@ -30,7 +30,7 @@ def main() -> None:
             total += count
             line.append(total / SIZES[name])
         rows.plot(range(1, len(line) + 1), line, label=f"{name} ({SIZES[name]} rows)", color=f"C{index}")
-        deviation.plot(range(1, len(line) + 1), _deviations(curriculum, draws, name), color=f"C{index}", linewidth=1)
+        deviation.plot(range(1, len(line) + 1), _deviations(draws, name), color=f"C{index}", linewidth=1)
     rows.set_ylabel("epochs")
     rows.legend()
     deviation.set_ylabel("rows off the exact share")
@@ -46,11 +46,12 @@ def main() -> None:
     figure.savefig(Path(__file__).with_name("curriculum.png"), dpi=110)
 
 
-def _deviations(curriculum: Curriculum, draws: list, name: str) -> list[float]:
+def _deviations(draws: list[list[Draw]], name: str) -> list[float]:
     """Rows drawn in the stage so far, less the stage's share of all rows drawn in it."""
     deviations, stage_name, mine, everything = [], "", 0, 0
-    for step, row in enumerate(draws):
-        stage = curriculum.stage_at(step)
+    stages = {stage.name: stage for stage in STAGES}
+    for row in draws:
+        stage = stages[row[0].stage]
         if stage.name != stage_name:
             stage_name, mine, everything = stage.name, 0, 0
         mine += sum(draw.dataset == name for draw in row)

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.data.bad_records import bad_records_first
-from posttrain.data.json_lines import write_jsonl
 from posttrain.data.records import Columns
 from posttrain.data.sources import Examples, ExampleStream, Parsed, open_data
 from posttrain.errors import DataError, ModelError
@@ -17,7 +16,7 @@ GOOD = {"prompt": "q", "completion": "a"}
 
 
 @pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_jsonl):
     """`source("+-+")` is a file of a good record, a bad one, and a good one."""
     monkeypatch.chdir(tmp_path)
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.data.json_lines import write_jsonl
 from posttrain.data.records import Columns
-from posttrain.data.sources import read_records
+from posttrain.data.sources import open_data
 from posttrain.errors import DataError
 
 PAIR = {"prompt": "q", "completion": "a"}
@@ -21,8 +20,8 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def read(source, columns=None, **options):
-    return read_records(source, columns or Columns(), **{"require_answer": True, **options})
+def read(source, columns=None, *, require_answer=True, on_bad_record="error", split="train"):
+    return open_data(source, columns or Columns(), split).read(on_bad_record, require_answer=require_answer)
 
 
 def test_all_bad_records_are_told_at_once_with_their_places(folder):
@@ -58,7 +57,7 @@ def test_bad_records_are_left_out_and_returned_where_asked(folder):
     assert [fault.split(": ")[0] for fault in got.faults] == ["data.jsonl:1", "data.jsonl:3"]
 
 
-def test_a_fault_never_quotes_a_whole_document(folder):
+def test_a_fault_never_quotes_a_whole_document(folder, write_jsonl):
     write_jsonl(folder / "data.jsonl", [PAIR, {"messages": [{"role": "x" * 1_000_000, "content": ""}]}])
     (fault,) = read("data.jsonl", on_bad_record="skip").faults
     assert len(fault) < 400 and fault.endswith("...")
@@ -87,7 +86,7 @@ def test_rows_of_tables_are_told_by_row_and_lines_of_csv_by_line(folder):
     assert [fault.split(": ")[0] for fault in got.faults] == ["a.csv:3", "a.csv:5"]
 
 
-def test_a_renamed_column_that_no_record_has_is_refused_with_the_nearest_name(folder):
+def test_a_renamed_column_that_no_record_has_is_refused_with_the_nearest_name(folder, write_jsonl):
     write_jsonl(folder / "a.jsonl", [{**PAIR, "loss_weight": 2}])
     with pytest.raises(DataError, match=r"columns\.weight is 'los_weight', .*did you mean 'loss_weight'\?"):
         read("a.jsonl", Columns(weight="los_weight"))
@@ -97,7 +96,7 @@ def test_a_renamed_column_that_no_record_has_is_refused_with_the_nearest_name(fo
     assert len(read("a.jsonl", Columns(weight="los_weight"), require_answer=False).records) == 1
 
 
-def test_what_is_no_data_file_is_told_in_one_line(folder):
+def test_what_is_no_data_file_is_told_in_one_line(folder, write_jsonl):
     (folder / "a.txt").touch()
     (folder / "a.jsonl.zst").touch()
     (folder / "a.parquet.gz").touch()

@@ -11,9 +11,8 @@ import pytest
 from posttrain.base.files import content_digest
 from posttrain.config.sections.datasets import DatasetConfig
 from posttrain.conversation.messages import Conversation, Message
-from posttrain.data.json_lines import write_jsonl
 from posttrain.data.records import Columns
-from posttrain.data.sources import open_source, read_records
+from posttrain.data.sources import open_data, open_source
 from posttrain.errors import DataError
 
 TURNS = (Message("user", "q"), Message("assistant", "a"))
@@ -31,11 +30,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def read(source, columns=None, **options):
-    return read_records(source, columns or Columns(), **{"require_answer": True, **options})
+def read(source, columns=None, *, require_answer=True, on_bad_record="error", split="train"):
+    return open_data(source, columns or Columns(), split).read(on_bad_record, require_answer=require_answer)
 
 
-def test_every_format_gives_the_same_records(folder):
+def test_every_format_gives_the_same_records(folder, write_jsonl):
     import datasets
 
     rows = [{"question": "What is 007?", "answer": 'A "spy",\nor 7'}, {"question": "é?", "answer": "NA"}]
@@ -60,7 +59,7 @@ def test_a_record_knows_its_line_and_its_weight(folder):
     assert [(r.index, r.line, r.weight) for r in read("a.jsonl").records] == [(0, 2, 2.0), (1, 4, 1.0)]
 
 
-def test_parquet_keeps_tools_and_calls_as_they_were(folder):
+def test_parquet_keeps_tools_and_calls_as_they_were(folder, write_jsonl):
     import datasets
 
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
@@ -71,7 +70,7 @@ def test_parquet_keeps_tools_and_calls_as_they_were(folder):
     assert read("a.parquet").records == read("a.jsonl").records
 
 
-def test_a_prompt_alone_is_a_record_where_no_answer_is_wanted(folder):
+def test_a_prompt_alone_is_a_record_where_no_answer_is_wanted(folder, write_jsonl):
     write_jsonl(folder / "in.jsonl", [{"prompt": "q"}])
     assert read("in.jsonl", require_answer=False).records[0].conversation.messages == TURNS[:1]
     with pytest.raises(DataError, match="1 bad record"):
@@ -93,7 +92,7 @@ def hub(folder, monkeypatch):
     return folder / "hub" / "owner" / "name"
 
 
-def test_a_hub_data_set_is_read_like_a_file(hub):
+def test_a_hub_data_set_is_read_like_a_file(hub, write_jsonl):
     write_jsonl(hub / "train.jsonl", [{**PAIR, "id": 1}, {"prompt": "q"}])
     got = read("owner/name", on_bad_record="skip")
     assert [record.conversation.messages for record in got.records] == [TURNS]
@@ -103,7 +102,7 @@ def test_a_hub_data_set_is_read_like_a_file(hub):
         read("owner/name", split="test")
 
 
-def test_a_subset_of_a_hub_data_set_is_named_behind_a_colon(hub):
+def test_a_subset_of_a_hub_data_set_is_named_behind_a_colon(hub, write_jsonl):
     for name in ("main", "other"):
         write_jsonl(hub / f"{name}.jsonl", [{"prompt": "q", "completion": name}])
     configs = [{"config_name": name, "data_files": f"{name}.jsonl"} for name in ("main", "other")]
@@ -113,7 +112,7 @@ def test_a_subset_of_a_hub_data_set_is_named_behind_a_colon(hub):
         read("owner/name")
 
 
-def test_a_source_from_a_config_knows_its_digest_before_it_is_read(folder):
+def test_a_source_from_a_config_knows_its_digest_before_it_is_read(folder, write_jsonl):
     write_jsonl(folder / "a.jsonl", [{"question": "q", "answer": "a"}])
     config = DatasetConfig.model_validate(
         {"path": "a.jsonl", "columns": {"prompt": "question", "completion": "answer"}}
@@ -123,16 +122,16 @@ def test_a_source_from_a_config_knows_its_digest_before_it_is_read(folder):
     assert source.read("error", require_answer=True).records[0].conversation.messages == TURNS
 
 
-def test_a_record_of_ten_megabytes_is_read(folder):
+def test_a_record_of_ten_megabytes_is_read(folder, write_jsonl):
     write_jsonl(folder / "a.jsonl", [{"prompt": "q" * 10_000_000, "completion": "a"}])
     assert len(read("a.jsonl").records[0].conversation.messages[0].content) == 10_000_000
 
 
-def test_reading_lines_imports_nothing_heavy(folder):
+def test_reading_lines_imports_nothing_heavy(folder, write_jsonl):
     write_jsonl(folder / "a.jsonl", [PAIR])
     code = (
         "import sys; from posttrain.data.sources import *; from posttrain.data.records import Columns;"
-        "read_records('a.jsonl', Columns(), require_answer=True);"
+        "open_data('a.jsonl', Columns()).read('error', require_answer=True);"
         "print({'torch', 'transformers', 'datasets', 'pandas', 'pyarrow'} & set(sys.modules))"
     )
     env = {**os.environ, "PYTHONPATH": ":".join(path for path in sys.path if path)}

@@ -61,16 +61,9 @@ def test_a_row_that_is_drawn_twice_counts_twice():
     assert plan.loss_weight == 2 * 11.0
 
 
-def test_positions_run_through_the_steps_in_training_order():
-    steps = planner()
-    plan = steps.plan(1)
-    assert steps.plan_at(4) == steps.plan_at(7) == plan
-    assert [steps.draw_at(position) for position in range(4, 8)] == [plan.draws[slot] for slot in plan.order]
-
-
-def test_a_position_beyond_the_last_step_is_refused():
+def test_a_step_beyond_the_last_is_refused():
     with pytest.raises(IndexError):
-        planner().plan_at(24)
+        planner().plan(6)
 
 
 def test_steps_can_be_planned_in_any_order():
@@ -109,14 +102,15 @@ def test_micro_batches_change_the_padding_and_nothing_else(run):
 
 
 @given(_runs())
-def test_the_positions_hold_every_draw_of_the_steps_once(run):
+def test_the_plans_hold_every_draw_of_the_steps_once_longest_row_first(run):
     datasets, mix, rows_per_step, divisors, steps, seed = run
     sizes = {name: len(each.lengths) for name, each in datasets.items()}
     curriculum = Curriculum([Stage("only", steps, mix)], sizes, rows_per_step, seed)
     planned = StepPlanner(curriculum, datasets, divisors[-1])
-    positions = [planned.draw_at(position) for position in range(steps * rows_per_step)]
-    assert Counter(positions) == Counter(draw for step in range(steps) for draw in curriculum.step(step))
-    lengths = [datasets[draw.dataset].lengths[draw.row] for draw in positions]
+    plans = [planned.plan(step) for step in range(steps)]
+    ordered = [plan.draws[slot] for plan in plans for slot in plan.order]
+    assert Counter(ordered) == Counter(draw for step in range(steps) for draw in curriculum.step(step))
+    lengths = [datasets[draw.dataset].lengths[draw.row] for draw in ordered]
     for start in range(0, len(lengths), rows_per_step):
         step_lengths = lengths[start : start + rows_per_step]
         assert step_lengths == sorted(step_lengths, reverse=True)

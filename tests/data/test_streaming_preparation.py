@@ -21,7 +21,7 @@ from posttrain.conversation.truncation import Outcome, truncate
 from posttrain.data import preparation
 from posttrain.data.ledger import Ledger
 from posttrain.data.records import Columns
-from posttrain.data.sources import read_records
+from posttrain.data.sources import open_data
 from posttrain.data.splits import content_hash
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.errors import DataError
@@ -52,7 +52,7 @@ RECORDS = st.lists(
 
 def at_once(path: Path, chat: ChatConfig, tokenizer) -> tuple[list[TokenRow], list[tuple], Ledger]:
     """Every record read, and then every row encoded and cut: by the definition, and with all of it in memory."""
-    records = read_records(path, Columns(), require_answer=True, on_bad_record="skip")
+    records = open_data(path, Columns()).read("skip", require_answer=True)
     encoder = conversation_encoder(chat, tokenizer)
     ledger = Ledger("d", records=len(records.records) + len(records.faults), bad=len(records.faults))
     ledger.faults = records.faults

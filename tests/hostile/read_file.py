@@ -7,7 +7,7 @@ import sys
 import time
 
 from posttrain.data.records import Columns
-from posttrain.data.sources import read_records
+from posttrain.data.sources import open_data
 from posttrain.errors import DataError
 
 
@@ -20,7 +20,7 @@ def main() -> None:
     for path in sys.argv[1:]:
         floor, started, message = peak(), time.perf_counter(), None
         try:
-            read_records(path, Columns(), require_answer=True)
+            open_data(path, Columns()).read("error", require_answer=True)
         except DataError as error:
             message = str(error)
         told = {"message": message, "bytes": peak() - floor, "seconds": time.perf_counter() - started}

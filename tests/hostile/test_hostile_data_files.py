@@ -13,7 +13,7 @@ import pytest
 from hostile.hostile_values import refusal_of, require_readable
 from posttrain.data.json_lines import MAX_ARRAY_BYTES, MAX_LINE_BYTES
 from posttrain.data.records import Columns
-from posttrain.data.sources import read_records
+from posttrain.data.sources import open_data
 
 PROGRAM = Path(__file__).with_name("read_file.py")
 MIB = 2**20
@@ -118,7 +118,7 @@ def test_what_is_no_data_file_is_refused_and_never_waited_for(
 ):
     path = tmp_path / f"data{ending}"
     make(path)
-    told = refusal_of(lambda: read_records(path, Columns(), require_answer=True))
+    told = refusal_of(lambda: open_data(path, Columns()).read("error", require_answer=True))
     assert told is not None and path.name in told
     if "of the system" not in message and not (path.is_file() and ending != ".jsonl"):
         assert message in told

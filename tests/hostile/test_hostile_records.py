@@ -30,7 +30,7 @@ from hostile.hostile_values import (
 from posttrain.config.load import load_config
 from posttrain.config.sections.datasets import ColumnsConfig
 from posttrain.data.records import Columns
-from posttrain.data.sources import ExampleStream, read_records
+from posttrain.data.sources import ExampleStream, open_data
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset
 from posttrain.dataserver.data.loading import load_file
@@ -50,7 +50,7 @@ class Read(NamedTuple):
 
 
 def as_sft(path: Path) -> Read:
-    found = read_records(path, Columns(), require_answer=True, on_bad_record="skip")
+    found = open_data(path, Columns()).read("skip", require_answer=True)
     return Read(len(found.records), found.faults, len(found.faults))
 
 
@@ -317,7 +317,7 @@ def test_what_a_row_says_is_never_a_template_or_a_command(examples: int, tmp_pat
     def check(value: Any, text: str) -> None:
         assume(text.strip() and text.isprintable())
         path.write_text(json.dumps({"prompt": text, "completion": "2", text: value}))
-        (record,) = read_records(path, Columns(), require_answer=True).records
+        (record,) = open_data(path, Columns()).read("error", require_answer=True).records
         assert record.conversation.messages[0].content == text
 
     check()

@@ -10,7 +10,7 @@ from predict_cases import QUESTIONS, Task
 
 from posttrain.conversation.messages import Message
 from posttrain.data.records import Columns
-from posttrain.data.sources import read_records
+from posttrain.data.sources import open_data
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 
@@ -105,8 +105,8 @@ def test_answers_are_training_records(task: Task, run: Callable):
         },
     ]
     run(task.config, task.ask(rows), task.output, "--weights", "base")
-    records = read_records(task.output, Columns(), require_answer=True).records
-    asked = read_records(task.folder / "in.jsonl", Columns(), require_answer=False).records
+    records = open_data(task.output, Columns()).read("error", require_answer=True).records
+    asked = open_data(task.folder / "in.jsonl", Columns()).read("error", require_answer=False).records
     for before, after, text in zip(asked, records, task.said(), strict=True):
         assert after.conversation.messages == (*before.conversation.messages, Message("assistant", text))
         assert after.conversation.tools == before.conversation.tools
@@ -137,7 +137,7 @@ def test_an_empty_answer_is_written_and_told(ended: Task, run: Callable):
     assert told == (
         f"6 answers: {ends} ended by the model, {6 - ends} cut at max_new_tokens, 1 empty, which no training takes"
     )
-    left = read_records(ended.output, Columns(), require_answer=True, on_bad_record="skip")
+    left = open_data(ended.output, Columns()).read("skip", require_answer=True)
     assert [record.line for record in left.records] == [2, 3, 4, 5, 6]
 
 

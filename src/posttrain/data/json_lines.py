@@ -11,14 +11,14 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from posttrain.base.files import atomic_writer, require_file
-from posttrain.base.strict_json import json_line, parse_object
+from posttrain.base.files import require_file
+from posttrain.base.strict_json import parse_object
 from posttrain.base.text import as_shown, on_one_line
 from posttrain.errors import DataError
 
@@ -56,22 +56,6 @@ def read_json(path: Path) -> Iterator[Line]:
     with open_bytes(path) as file, unreadable(path):
         is_array = file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip(_SPACE).startswith(b"[")
     return _array_elements(path) if is_array else read_jsonl(path)
-
-
-def write_jsonl(path: Path, values: Iterable[object]) -> None:
-    """Write a file of one line per value, all or nothing."""
-    with atomic_writer(path) as file:
-        file.writelines(json_line(value) for value in values)
-
-
-def append_jsonl(path: Path, values: Iterable[object]) -> None:
-    """Add one line per value; a last line that a killed process left without its end is ended first."""
-    with path.open("a+b") as file:
-        if file.seek(0, io.SEEK_END):
-            file.seek(-1, io.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-        file.writelines(json_line(value) for value in values)
 
 
 def open_bytes(path: Path) -> io.BufferedIOBase:

@@ -209,18 +209,6 @@ def open_source(config: DatasetConfig) -> Source:
     return open_data(config.path, Columns(**config.columns.model_dump()), config.split)
 
 
-def read_records(
-    source: str | Path,
-    columns: Columns,
-    *,
-    require_answer: bool,
-    on_bad_record: OnBadRecord = "error",
-    split: str = "train",
-) -> RecordSet:
-    """The records of a file or a hub data set: `Source.read` in one call."""
-    return open_data(source, columns, split).read(on_bad_record, require_answer=require_answer)
-
-
 def open_data(source: str | Path, columns: Columns, split: str = "train", *, every_column: bool = False) -> Source:
     """`open_source` by name; with `every_column` the lines of a table have the columns that nobody named too."""
     found = open_lines(source, None if every_column else list(columns.names().values()), split)

@@ -68,15 +68,6 @@ class StepPlanner:
         self._sizes = sizes
         self.plan = lru_cache(maxsize=8)(self._plan)
 
-    def plan_at(self, position: int) -> StepPlan:
-        """The step that a position of the whole run's row sequence belongs to: `position // S`."""
-        return self.plan(position // self.curriculum.rows_per_step)
-
-    def draw_at(self, position: int) -> Draw:
-        """The draw at a position of the whole run's row sequence, in training order."""
-        plan = self.plan_at(position)
-        return plan.draws[plan.order[position % self.curriculum.rows_per_step]]
-
     def _plan(self, step: int) -> StepPlan:
         draws = self.curriculum.step(step)
         lengths = [int(self._sizes[draw.dataset].lengths[draw.row]) for draw in draws]

@@ -87,10 +87,6 @@ class Curriculum:
         """Return all rows of an optimizer step, in slot order."""
         return [self.draw(step, slot) for slot in range(self.rows_per_step)]
 
-    def stage_at(self, step: int) -> Stage:
-        """Return the stage that `step` belongs to; IndexError where there is none."""
-        return self._placed_at(step).stage
-
     def draws_per_dataset(self, stage_index: int) -> dict[str, int]:
         """Return how many rows of each data set a stage draws."""
         return self._placed[stage_index].rows_drawn(self.rows_per_step)
