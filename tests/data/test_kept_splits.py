@@ -12,7 +12,8 @@ from posttrain.conversation.masks import TokenRow
 from posttrain.data import splits
 from posttrain.data.ledger import Ledger
 from posttrain.data.splits import held_out_rows, split_each
-from posttrain.data.tokenized import TokenizedDataset, from_rows
+from posttrain.data.tokenized import TokenizedDataset
+from token_rows import from_rows
 
 
 def dataset(contents: list[int], name: str = "d") -> TokenizedDataset:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from posttrain.conversation.masks import TokenRow
 from posttrain.data.ledger import Ledger
 from posttrain.data.token_arrays import TokenArrays
-from posttrain.data.tokenized import TokenizedDataset, cache_key, concatenate, from_rows, load, new_dataset
+from posttrain.data.tokenized import TokenizedDataset, cache_key, concatenate, load, new_dataset
+from token_rows import from_rows
 
 Lists = list[tuple[list[int], list[bool]]]
 

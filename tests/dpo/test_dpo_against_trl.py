@@ -18,10 +18,11 @@ from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 from dpo.dpo_runs import TRAINING, Built, build, training_rows, write_run
 from posttrain.config.load import load_config
 from posttrain.conversation.masks import TokenRow
-from posttrain.data.tokenized import TokenizedDataset, from_rows
+from posttrain.data.tokenized import TokenizedDataset
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.data import PreferenceData
 from running import metrics
+from token_rows import from_rows
 from trl_arguments import trl_arguments
 
 # One pair at a time: TRL takes the mean likelihood over the tokens of a whole batch, we over each answer's.

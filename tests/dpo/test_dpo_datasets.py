@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from posttrain.conversation.masks import TokenRow
-from posttrain.data import tokenized
 from posttrain.data.ledger import Ledger
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset, concatenate
+from token_rows import from_rows
 
 
 def side(name: str, *answers: list[int], prompt: int = 1, start: int = 0) -> TokenizedDataset:
     """Rows of a prompt of one token and an answer; row r is from line r + 1, weighs r + 1 and has content r."""
     rows = [TokenRow([prompt, *answer], [False] + [True] * len(answer)) for answer in answers]
     records = [(start + row + 1, start + row + 1.0, start + row) for row in range(len(rows))]
-    return tokenized.from_rows(name, rows, records, Ledger(name), "digest")
+    return from_rows(name, rows, records, Ledger(name), "digest")
 
 
 def pairs(name: str = "d", start: int = 0) -> PairedDataset:

@@ -22,12 +22,13 @@ from transformers import (
 from posttrain.conversation.masks import IGNORED_LABEL, TokenRow
 from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.ledger import Ledger
-from posttrain.data.tokenized import TokenizedDataset, from_rows
+from posttrain.data.tokenized import TokenizedDataset
 from posttrain.dpo.datasets import PairedDataset
 from posttrain.dpo.passes import Pass, Text, inputs_of, plan_passes, takes_joined_rows
 from posttrain.dpo.run_rows import RunRows, numbered_rows
 from posttrain.dpo.scores import answer_logprobs
 from posttrain.models.kernels.labelled_head import LabelledHead
+from token_rows import from_rows
 
 N = IGNORED_LABEL
 # A prompt of 3 tokens with answers of 2 and 3, and one row by itself. The last token of a row is only predicted.

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from posttrain.conversation.masks import TokenRow
 from posttrain.data.ledger import Ledger
-from posttrain.data.tokenized import TokenizedDataset, from_rows
+from posttrain.data.tokenized import TokenizedDataset
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset
 from posttrain.dpo.passes import Pass, Text, plan_passes
 from posttrain.dpo.run_rows import MismatchedRows, RunRows, partners
@@ -23,6 +23,7 @@ from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.train.recipe import pad_rows
+from token_rows import from_rows
 
 # Prompts of 3, 1 and 2 tokens with answers of 2, 4 and 1, and a token behind the last one that is no answer.
 ROWS = [([5, 6, 7], [20, 21]), ([8], [22, 23, 24, 25]), ([9, 10], [26])]

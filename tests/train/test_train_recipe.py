@@ -11,9 +11,9 @@ from posttrain.conversation.masks import IGNORED_LABEL, TokenRow
 from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.ledger import Ledger
 from posttrain.data.step_plan import StepPlan
-from posttrain.data.tokenized import from_rows
 from posttrain.runs.resume import RunCounters
 from posttrain.train.recipe import PlannedSteps, StepResult, pad_rows, place_of, step_facts
+from token_rows import from_rows
 
 # Six rows in micro-batches of two: slots 5 and 4, 3 and 2, 1 and 0.
 DRAWS = tuple(Draw("a", row, 0, "one") for row in range(6))

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from posttrain.base.files import atomic_folder
-from posttrain.conversation.masks import TokenRow
 from posttrain.data.ledger import Ledger
 from posttrain.data.step_plan import RowSizes
 from posttrain.data.token_arrays import ArrayFile, PickedValues, TokenArrays, growing_arrays, mapped_array
@@ -126,17 +125,6 @@ def concatenate(datasets: Sequence[TokenizedDataset], name: str) -> TokenizedDat
 
 def _row_numbers(dataset: TokenizedDataset) -> npt.NDArray[np.int64]:
     return np.arange(len(dataset)) if dataset.rows is None else dataset.rows
-
-
-def from_rows(
-    name: str,
-    rows: Sequence[TokenRow],
-    records: Sequence[tuple[int, float, int]],
-    ledger: Ledger,
-    digest: str,
-) -> TokenizedDataset:
-    """A data set in memory; `records` has the line, the weight and the content hash of each row."""
-    return TokenizedDataset(name, (TokenArrays.from_rows(rows, records),), ledger, digest)
 
 
 def cache_key(parts: Mapping[str, object]) -> str:
