@@ -113,7 +113,7 @@ class DPORecipe:
         joined = {name: torch.cat([each[name] for each in self._measured]) for name in self._measured[0]}
         numbers = summary({name: gathered(self._accelerator, values) for name, values in joined.items()})
         row = {**self.steps.count(result, counters), **numbers}
-        accuracy = f"{_accuracy(row, 'reward_accuracy')}  " if "reward_accuracy" in row else ""
+        accuracy = f"{_accuracy(row)}  " if "reward_accuracy" in row else ""
         return row, f"loss {row['loss']:.4f}  {accuracy}{step_facts(row)}"
 
     def evaluate(self, model: Any, step: int) -> tuple[dict[str, float], str]:
@@ -121,7 +121,7 @@ class DPORecipe:
         ranks."""
         assert self._data.validation is not None
         found = self.measure_dataset(self._data.validation, *self.rows.validation())
-        accuracy = f", {_accuracy(found, 'reward_accuracy')}" if "reward_accuracy" in found else ""
+        accuracy = f", {_accuracy(found)}" if "reward_accuracy" in found else ""
         return found, f"validation loss {found['loss']:.4f}{accuracy}"
 
     def measure_dataset(self, dataset: PreferenceDataset, first: Part, second: Part) -> dict[str, float]:
@@ -199,8 +199,8 @@ class DPORecipe:
         return {name: values.to(self._accelerator.device) for name, values in batch.items()}
 
 
-def _accuracy(numbers: Mapping[str, float], key: str) -> str:
-    return f"reward accuracy {numbers[key]:.3f}"
+def _accuracy(numbers: Mapping[str, float]) -> str:
+    return f"reward accuracy {numbers['reward_accuracy']:.3f}"
 
 
 def _one_side(data: PreferenceData) -> dict[str, TokenizedDataset]:

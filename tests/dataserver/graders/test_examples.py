@@ -2,6 +2,7 @@
 
 import pytest
 
+from dataserver.graders.table_lines import grade_input
 from dataserver.sandboxes import runnable
 from posttrain.dataserver.graders.base import Abstain, Example, Grader, Score
 from posttrain.dataserver.graders.catalogue import built_in_graders
@@ -19,10 +20,9 @@ LINES = [
 
 
 def answer(grader: type[Grader], example: Example) -> float | None:
-    item = example.grade_input()
     built = grader.model_validate({**runnable(grader), **example.params})
     try:
-        given = built.score(item)
+        given = built.score(grade_input(example))
     except Abstain:
         return None
     return given.value if isinstance(given, Score) else given

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataserver.graders.table_lines import grade_input
 from dataserver.sandboxes import runnable
 from posttrain.dataserver.graders.base import Abstain, Example, Grader, Score
 from posttrain.dataserver.graders.catalogue import built_in_graders
@@ -127,7 +128,7 @@ def build(name: str, line: Example, **params: object) -> Grader:
 
 
 def score(grader: Grader, line: Example) -> float:
-    given = grader.score(line.grade_input())
+    given = grader.score(grade_input(line))
     return given.value if isinstance(given, Score) else given
 
 

@@ -52,20 +52,6 @@ class Example:
     note: str = ""
     """What the line shows."""
 
-    def grade_input(self) -> GradeInput:
-        """The line as the grader sees it."""
-        item = GradeInput(
-            completion=self.completion,
-            answer=None,
-            gold=self.gold,
-            record=self.record,
-            prompt=self.prompt,
-            completion_tokens=self.completion_tokens,
-            truncated=self.truncated,
-            tags=self.tags,
-        )
-        return item.split()
-
 
 class Grader(StrictModel):
     """Base of all graders. A subclass has `type: Literal["its_name"] = "its_name"`, its parameters, and `score`."""

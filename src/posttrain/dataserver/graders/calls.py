@@ -72,9 +72,9 @@ class Caller:
             self.breaker.record(self.grader, succeeded=True)
             return reply
 
-    def clean(self, text: str, length: int = 500) -> str:
+    def clean(self, text: str) -> str:
         """What a service says, fit to be shown: valid, short, and without the token, should it send that back."""
-        return self.grader.hide_token(text)[:length].encode("utf-8", "replace").decode()
+        return self.grader.hide_token(text)[:500].encode("utf-8", "replace").decode()
 
     async def _repeated(self, client: httpx.AsyncClient, body: str, token: str | None) -> object:
         headers = {"Content-Type": "application/json"}

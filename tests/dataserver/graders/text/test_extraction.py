@@ -203,7 +203,6 @@ def test_matches_give_groups_names_and_spans():
     assert (pattern.groups, dict(pattern.group_names)) == (2, {"name": 1})
     assert (match.group(), match.group("name"), match.group(2)) == ("ab=", "ab", None)
     assert match.span(1) == (3, 5)
-    assert match.groupdict() == {"name": "ab"}
 
 
 def test_a_fullmatch_takes_all_of_the_text():

@@ -33,8 +33,6 @@ class Match(Protocol):
 
     def span(self, group: int = 0, /) -> tuple[int, int]: ...
 
-    def groupdict(self) -> dict[str, str | None]: ...
-
 
 class CompiledPattern:
     """A pattern, ready to match any Python text. A lone surrogate, which UTF-8 cannot say, is matched as U+FFFD."""
