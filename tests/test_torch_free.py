@@ -25,7 +25,7 @@ HEAVY = [*TRAINING, *SERVING, "numpy"]
 # Packages of which every module is there with the base packages alone, but for those of NEEDS_HTTP.
 LIGHT_PACKAGES = [
     *("base", "config", "conversation", "data.curriculum"),
-    *("cli", "dataserver.config", "dpo.config", "rl.config"),
+    *("cli", "dataserver.config", "dpo.config"),
 ]
 # What is for the extras that hold httpx and tenacity.
 NEEDS_HTTP = ["base.http"]
@@ -35,7 +35,7 @@ LIGHT_MODULES = [
     *(f"data.{name}" for name in ("json_lines", "records", "tables", "sources", "step_plan", "ledger")),
     *(f"models.{name}" for name in ("backend", "location", "load", "gguf")),
     *(f"runs.{name}" for name in ("checkpoints", "directory", "manifest", "metrics", "resume", "trained_run")),
-    *("sft.config", "sft.plan", "dpo.plan", "predict.config", "predict.weights"),
+    *("sft.config", "sft.plan", "rl.config", "dpo.plan", "predict.config", "predict.weights"),
     *("dataserver.schemas", "dataserver.graders.catalogue", "dataserver.journal.config"),
 ]
 # Packages that train nothing, and load nothing that does, whatever else they need.

@@ -62,13 +62,15 @@ def prepare_dataset(
     if dataset is None:
         report(f"tokenising {name} ({config.path})")
         ledger = Ledger(name)
-
-        def new_encode() -> Callable[[Numbered[Parsed]], Sequence[SideRows]]:
-            encoder = conversation_encoder(chat, tokenizer, training_template)
-            return lambda batch: (_encoded(batch, chat, encoder, ledger),)
-
         stream = ExampleStream(source.examples(require_answer=True), on_bad_record)
-        write_rows(stream, iter(stream), new_encode, ledger, source.digest, [folder])
+        examples = iter(stream)
+        with bad_records_first(examples):
+            encoder = conversation_encoder(chat, tokenizer, training_template)
+
+            def encode(batch: Numbered[Parsed]) -> list[SideRows]:
+                return [_encoded(batch, chat, encoder, ledger)]
+
+            write_rows(stream, examples, encode, ledger, source.digest, [folder])
         dataset = tokenized.load(folder, name)
         assert dataset is not None
     dataset.ledger.require_something_to_learn(chat.min_end_tokens_kept)
@@ -119,11 +121,12 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 @dataclass
 class SideRows:
-    """Rows of one side of a data set, and line, weight and content hash of each.
+    """Rows of one side of a data set (its only one, or the chosen or rejected answers), as they are encoded.
 
     Attributes:
         end_ids: tokens that end an answer.
-        lost_ends: how many of them were trained and were cut off.
+        records: line, weight and content hash of each row.
+        lost_ends: how many trained end tokens were cut off.
     """
 
     end_ids: frozenset[int]
@@ -132,7 +135,7 @@ class SideRows:
     lost_ends: int = 0
 
     def add(self, row: TokenRow, whole: TokenRow, record: tuple[int, float, int]) -> None:
-        """One more row, and what it was before it was cut."""
+        """Add a row; `whole` is what it was before it was cut."""
         self.rows.append(row)
         self.records.append(record)
         if row is not whole:
@@ -142,23 +145,20 @@ class SideRows:
 def write_rows(
     stream: ExampleStream[T],
     examples: Iterator[tuple[int, T]],
-    new_encode: Callable[[], Callable[[Numbered[T]], Sequence[SideRows]]],
+    encode: Callable[[Numbered[T]], Sequence[SideRows]],
     ledger: Ledger,
     digest: str,
     folders: Sequence[Path],
 ) -> None:
-    """Tokenise examples of the stream to its end, and write the rows of each side to its folder as they come; all or
-    nothing.
+    """Tokenise all examples, batch by batch, and write the rows of each side to its folder; all or nothing.
 
     Args:
-        new_encode: called once; what it gives is called with some examples and their lines, and gives the rows that
-            are kept, for each folder.
-        ledger: counts the rows here, and what the encoding tells it.
+        stream: counts the records that `examples` reads.
+        encode: turns a batch into the rows that are kept, for each folder.
+        ledger: gets the counts of rows and records.
     """
     with ExitStack() as stack:
         writers = [stack.enter_context(tokenized.new_dataset(folder, ledger, digest)) for folder in folders]
-        stack.enter_context(bad_records_first(examples))
-        encode = new_encode()
         while batch := list(islice(examples, _BATCH)):
             for writer, side in zip(writers, encode(batch), strict=True):
                 arrays = TokenArrays.from_rows(side.rows, side.records)

@@ -1,6 +1,7 @@
-"""Read data sets from files, folders and the hub as checked records.
+"""Read data sets from files and the hub as checked records.
 
-A source is opened in two steps, because its digest tells whether it has to be read at all.
+`open_source` finds the data and its digest; where the cache has rows of that digest, no record is parsed. Otherwise
+`Source.examples` says how each record is parsed, and `ExampleStream` parses one after another and counts the bad ones.
 """
 
 from collections import Counter
@@ -48,13 +49,13 @@ class RecordSet:
 
 @dataclass(frozen=True)
 class LineSource:
-    """Data that are known to be there, as lines that are not checked yet. `digest` names their content."""
+    """A file or hub data set that was found. `lines` reads it anew, unchecked; `digest` is a hash of its content."""
 
     name: str
     digest: str
     lines: Callable[[], Iterator[Line]]
     counts_rows: bool
-    """Whether `lines` are numbered by row, as in a table, and not by line of a text file."""
+    """Whether `Line.number` is the row of a table; else it is the line of a text file."""
 
     def place(self, number: int) -> str:
         """Where a record stands, as a message names it."""
@@ -66,19 +67,18 @@ class LineSource:
 
 
 class Attempt(NamedTuple, Generic[T]):
-    """A record that is not parsed yet: its place as a message names it, its line, and how to parse it."""
+    """A record to be parsed: its place as a message names it, its line, and the call that parses it."""
 
     place: str
     line: int
     parse: Callable[[], T]
     lines: str = ""
-    """What a long list of bad records calls it: `7`, or `7/8` where it is line 7 of one file and line 8 of the other;
-    nothing where there is no such list."""
+    """Its name in a long list of bad records, if there is to be one: `7`, or `7/8` for lines 7 and 8 of two files."""
 
 
 @dataclass(frozen=True)
 class Examples(Generic[T]):
-    """Data that are known to be there, as records that are not parsed yet. `digest` names their content."""
+    """The records of a source, each to be parsed as a T. `digest` is a hash of their content."""
 
     name: str
     digest: str
@@ -88,12 +88,12 @@ class Examples(Generic[T]):
 
 
 class ExampleStream(Generic[T]):
-    """The usable examples of a source, one after another, each with its line, in the memory of one of them.
+    """Iterates over the usable examples of a source, each with its line, and holds one at a time in memory.
 
-    After a record whose policy is error the others are still checked, but none is given any more.
+    After the first record that is an error under the policy, the rest are still checked but no longer given.
 
     Attributes:
-        usable: how many records can be used, of those that were read so far.
+        usable: how many of the records read so far can be used.
         bad: those that cannot.
         useless: how many of the records that are well formed teach nothing, by why.
     """
@@ -167,7 +167,7 @@ class ExampleStream(Generic[T]):
 
 @dataclass(frozen=True)
 class Source(LineSource):
-    """Data whose columns are known; the records are checked as they are read."""
+    """Lines of conversations, whose columns are known."""
 
     columns: Columns
 
@@ -191,7 +191,7 @@ class Source(LineSource):
         return Examples(self.name, self.digest, attempts, check)
 
     def read(self, on_bad_record: OnBadRecord, *, require_answer: bool) -> RecordSet:
-        """Check every record, and hold them all; DataError as `ExampleStream` raises it."""
+        """All usable records at once; DataError as `ExampleStream` raises it."""
         stream = ExampleStream(self.examples(require_answer=require_answer), on_bad_record, kept_faults=None)
         records = [Record(index, line, *parsed) for index, (line, parsed) in enumerate(stream)]
         return RecordSet(records, stream.bad.shown, self.digest)

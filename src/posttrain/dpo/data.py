@@ -15,6 +15,7 @@ from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.conversation.encoder import ConversationEncoder, conversation_encoder
 from posttrain.conversation.masks import TokenRow
 from posttrain.data import tokenized
+from posttrain.data.bad_records import bad_records_first
 from posttrain.data.curriculum.curriculum import Curriculum
 from posttrain.data.curriculum.permutation import permute, round_keys
 from posttrain.data.ledger import Ledger
@@ -80,11 +81,6 @@ def prepare_preferences(
     if sides is None:
         report(f"tokenising {name} ({source.name})")
         ledger = Ledger(name)
-
-        def new_encode() -> Callable[[Numbered[Preference]], tuple[SideRows, SideRows]]:
-            encoder = conversation_encoder(policies.chat, tokenizer, policies.training_template)
-            return lambda batch: _encoded(batch, policies, encoder, ledger)
-
         stream, examples, not_drawn = _taken(
             lambda: ExampleStream(source, policies.on_bad_record, policies.on_useless_pair),
             config.n_samples,
@@ -92,7 +88,13 @@ def prepare_preferences(
         )
         if not_drawn:
             ledger.dropped[_NOT_DRAWN] = not_drawn
-        write_rows(stream, examples, new_encode, ledger, digest, folders)
+        with bad_records_first(examples):
+            encoder = conversation_encoder(policies.chat, tokenizer, policies.training_template)
+
+            def encode(batch: Numbered[Preference]) -> tuple[SideRows, SideRows]:
+                return _encoded(batch, policies, encoder, ledger)
+
+            write_rows(stream, examples, encode, ledger, digest, folders)
         sides = _load(folders, name)
         assert sides is not None
     chosen, rejected = sides
