@@ -7,8 +7,8 @@ from posttrain.base.text import one_line
 from posttrain.dataserver.adaptive.planner import Planner
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.data.sampling import Slot
+from posttrain.dataserver.grading.rewards import formula
 from posttrain.dataserver.runtime import Loaded
-from posttrain.dataserver.schemas import StageMeta
 
 _FIRST_PROMPTS = 4
 _LONGEST_PROMPT = 300
@@ -61,12 +61,6 @@ def _stage_table(loaded: Loaded) -> Table:
         for name, share in stage.mix.items():
             if share:
                 iterations = f"{stage.from_iteration} to {stage.until_iteration - 1}"
-                table.add_row(stage.name, iterations, name, f"{share:.1%}", f"{drawn[name]:,}", _formula(stage, name))
+                reward = formula(stage.graders[name], stage.gates[name])
+                table.add_row(stage.name, iterations, name, f"{share:.1%}", f"{drawn[name]:,}", reward)
     return table
-
-
-def _formula(stage: StageMeta, dataset: str) -> str:
-    """The reward as a sum of shares, times its gates."""
-    terms = " + ".join(f"{share:.3g} {name}" for name, share in stage.graders[dataset].items())
-    gates = "".join(f" × {name}" for name in stage.gates[dataset])
-    return f"({terms}){gates}" if gates else terms

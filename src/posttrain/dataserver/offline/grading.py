@@ -19,8 +19,9 @@ from posttrain.dataserver.graders.remote import new_client
 from posttrain.dataserver.graders.text.completions import completion_digest
 from posttrain.dataserver.grading.cache import Answers, Question
 from posttrain.dataserver.grading.questions import Questions, error_result, graded_result, own_plan, stage_plan
+from posttrain.dataserver.grading.rewards import formula
 from posttrain.dataserver.offline.completions import Completion
-from posttrain.dataserver.offline.display import progress, show_table, weight_text
+from posttrain.dataserver.offline.display import progress, show_table
 from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.schemas import GradeItem, GradeResult
 from posttrain.errors import ConfigError
@@ -67,9 +68,7 @@ def show_plan(loaded: Loaded, planned: Planned) -> None:
     rows = []
     for (dataset, stage), count in planned.items():
         plan = own_plan(loaded.config, dataset) if stage is None else stage_plan(loaded.config, stage, dataset)
-        terms = " + ".join(f"{weight_text([share])} {name}" for name, share in plan.weights.items())
-        gates = "".join(f" × {name}" for name in plan.gates)
-        rows.append((dataset, _stage_name(loaded, stage), count, f"({terms}){gates}" if gates else terms))
+        rows.append((dataset, _stage_name(loaded, stage), count, formula(plan.weights, plan.gates)))
     show_table(("data set", "stage", "completions", "reward"), rows)
 
 
