@@ -51,11 +51,15 @@ def grade_all(grades: GradeSource, iteration: int, label: str, rollouts: Sequenc
     return [replace(each, result=result) for each, result in zip(rollouts, results, strict=True)]
 
 
+class RefusedError(UnavailableError):
+    """The dataserver refuses what it is asked, so waiting would not help."""
+
+
 def on_all_ranks(ask: Callable[[], T], elsewhere: str) -> T:
     """What the dataserver is asked for, on every rank or on none.
 
     Raises:
-        UnavailableError: it cannot be asked, by this rank or (`elsewhere`) by another.
+        UnavailableError: it cannot be asked, by this rank or (`elsewhere`) by another; RefusedError where it refuses.
     """
     failure = answer = None
     try:
@@ -63,7 +67,8 @@ def on_all_ranks(ask: Callable[[], T], elsewhere: str) -> T:
     except ServerError as error:
         failure = error
     if any_rank(failure is not None):
-        raise UnavailableError(str(failure) if failure else elsewhere)
+        will_pass = failure is None or isinstance(failure, OutageError)
+        raise (UnavailableError if will_pass else RefusedError)(str(failure) if failure else elsewhere)
     return cast(T, answer)
 
 
@@ -85,31 +90,30 @@ class TrainingGrades:
             UnavailableError: there are no rewards, and training may not go on without them.
         """
         asked = [each for each in rollouts if not each.prompt.is_too_long]
-        failure: ServerError | None = None
-        found = iter(())
         try:
-            found = iter(grade_all(self._grades, iteration, label, asked))
-        except ServerError as error:
-            failure = error
-        if any_rank(failure is not None):
-            self._go_on_without(iteration, failure)
+            found = iter(
+                on_all_ranks(
+                    lambda: grade_all(self._grades, iteration, label, asked),
+                    "another process could not have its completions graded",
+                )
+            )
+        except UnavailableError as error:
+            self._go_on_without(iteration, error)
             return list(rollouts)
         self._failed.clear()
         return [each if each.prompt.is_too_long else next(found) for each in rollouts]
 
-    def _go_on_without(self, iteration: int, failure: ServerError | None) -> None:
-        reason = str(failure) if failure else "another process could not have its completions graded"
+    def _go_on_without(self, iteration: int, failure: UnavailableError) -> None:
         if iteration not in self._failed:
             self._failed.append(iteration)
-        will_not_pass = failure is not None and not isinstance(failure, OutageError)
-        if will_not_pass or len(self._failed) > self._abstain_steps:
-            raise UnavailableError(reason)
+        if isinstance(failure, RefusedError) or len(self._failed) > self._abstain_steps:
+            raise failure
         logger.warning(
             "step %d has no rewards and trains nothing (%d of at most %d in a row): %s",
             iteration,
             len(self._failed),
             self._abstain_steps,
-            reason,
+            failure,
         )
 
 
