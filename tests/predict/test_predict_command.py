@@ -83,15 +83,16 @@ def test_a_misspelled_section_is_not_passed_over(task: Task, run: Callable):
 
 def test_each_sampling_option_reaches_its_own_place(task: Task, run: Callable):
     """Another toolkit gave max_output_tokens to min_p: every option is a value of its own here."""
+    from posttrain.inference.engine import Sampling
     from posttrain.predict.config import load_predict_config
-    from posttrain.predict.generate import sampling_of
 
     options = {
         "max_new_tokens": 11, "temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125,
         "repetition_penalty": 1.5, "stop": ("x",), "logprobs": True,
     }  # fmt: skip
     task.change("generation", **{**options, "stop": ["x"]})
-    assert vars(sampling_of(load_predict_config(task.config).generation)) == options
+    generation = load_predict_config(task.config).generation
+    assert vars(Sampling.of(generation, logprobs=generation.logprobs)) == options
 
 
 def test_the_configs_of_other_trainers_are_read_too(task: Task, run: Callable):

@@ -6,9 +6,11 @@ An engine never sees text, so what is asked of a model is, id for id, what it wa
 import hashlib
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Protocol
+
+from posttrain.config.sections.generation import SamplingConfig
 
 Key = tuple[int, int]
 """Which completion: the position of its request, and its number among those of the request, both from 0."""
@@ -47,6 +49,12 @@ class Sampling:
     repetition_penalty: float = 1.0
     stop: tuple[str, ...] = ()
     logprobs: bool = False
+
+    @classmethod
+    def of(cls, section: SamplingConfig, *, logprobs: bool = False) -> "Sampling":
+        """What a section of a config asks for."""
+        names = [field.name for field in fields(cls) if field.name != "logprobs"]
+        return cls(**{name: getattr(section, name) for name in names}, logprobs=logprobs)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import fields
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -11,7 +10,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from posttrain.base.console import console
 from posttrain.base.files import why_unwritten
 from posttrain.base.locks import own_output
-from posttrain.config.sections.generation import GenerationConfig
 from posttrain.errors import RunError
 from posttrain.inference.engine import Engine, Sampling, completion_text
 from posttrain.inference.load import open_engine
@@ -35,7 +33,7 @@ def predict(job: PredictJob) -> list[Path]:
         print_plan(job, work)
         with _engine(job, work) as engine, closing(work.partial), _say_what_is_kept(work):
             work.partial.begin(work.identity)
-            _answer(work, engine, sampling_of(job.generation))
+            _answer(work, engine, Sampling.of(job.generation, logprobs=job.generation.logprobs))
             work.partial.finish(work.outputs)
     console.print(_endings(work))
     for path in work.outputs.values():
@@ -53,11 +51,6 @@ def _engine(job: PredictJob, work: Work) -> AbstractContextManager[Engine]:
         batch_size=generation.batch_size,
         max_length=max(len(request.prompt_ids) for request in work.requests) + generation.max_new_tokens,
     )
-
-
-def sampling_of(generation: GenerationConfig) -> Sampling:
-    """The part of the config that an engine is told for each request."""
-    return Sampling(**{field.name: getattr(generation, field.name) for field in fields(Sampling)})
 
 
 def _answer(work: Work, engine: Engine, sampling: Sampling) -> None:

@@ -123,11 +123,12 @@ def open_recipe(
     accelerator: "Accelerator",
 ) -> "Iterator[RLRecipe]":
     """The recipe of a run with the engine that completes its prompts, which ends with the block."""
+    from posttrain.inference.engine import Sampling
     from posttrain.inference.load import end_ids
     from posttrain.rl.recipe import RLRecipe
     from posttrain.rl.report import Transcript
     from posttrain.rl.rollout.collector import Collector, Timer, TrainingGrades
-    from posttrain.rl.rollout.engines import rollout_engine, sampling_of
+    from posttrain.rl.rollout.engines import rollout_engine
     from posttrain.rl.rollout.evaluation import EVALUATIONS, Evaluator
     from posttrain.rl.rollout.rollout import PromptSource
 
@@ -136,7 +137,7 @@ def open_recipe(
     prompts = PromptSource(client, encoder, schedule, rollout.max_prompt_tokens)
     with closing(rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)) as engine:
         grades = TrainingGrades(client, server.abstain_steps if server.on_grade_failure == "abstain" else 0)
-        sampling = sampling_of(rollout, logprobs=rollout.correction != "none")
+        sampling = Sampling.of(rollout, logprobs=rollout.correction != "none")
         collector = Collector(
             schedule, prompts, engine, grades, loaded.tokenizer, sampling, config.training.seed, Timer()
         )

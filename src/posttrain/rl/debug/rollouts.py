@@ -8,14 +8,14 @@ from typing import Any
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.dataserver.schemas import Meta, Sample, Split
 from posttrain.errors import ConfigError
-from posttrain.inference.engine import derive_seed
+from posttrain.inference.engine import Sampling, derive_seed
 from posttrain.inference.load import end_ids
 from posttrain.models.load import choose_backend
 from posttrain.rl.config import RLConfig
 from posttrain.rl.debug.groups import Group
 from posttrain.rl.debug.look import DebugWeights
 from posttrain.rl.rollout.collector import GradeSource, grade_all
-from posttrain.rl.rollout.engines import RolloutEngine, completed, sampling_of
+from posttrain.rl.rollout.engines import RolloutEngine, completed
 from posttrain.rl.rollout.hf import TrainingModelEngine
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, SampleSource
 from posttrain.rl.schedule import RolloutSchedule
@@ -114,7 +114,7 @@ def sampled(
         for each in asked
     ]
     made = iter(
-        completed(engine, [each for of_one in wanted for each in of_one], tokenizer, sampling_of(config.rollout), 0)
+        completed(engine, [each for of_one in wanted for each in of_one], tokenizer, Sampling.of(config.rollout), 0)
     )
     return [[next(made) for _ in of_one] for of_one in wanted]
 

@@ -1,14 +1,12 @@
 """The protocol of rollout engines, which generate with the weights in training."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
 from posttrain.config.sections.engines import EngineName
-from posttrain.config.sections.generation import SamplingConfig
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
 from posttrain.models.backend import LoadedModel
 from posttrain.rl.config import RLConfig
@@ -51,12 +49,6 @@ def rollout_engine(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int
         ModelError: it cannot load the model, or the model cannot hold a prompt and its completion.
     """
     return _STARTS[config.rollout.engine](config, loaded, end_ids, run)
-
-
-def sampling_of(section: SamplingConfig, *, logprobs: bool = False) -> Sampling:
-    """What an engine is told of a sampling section."""
-    names = [field.name for field in fields(Sampling) if field.name != "logprobs"]
-    return Sampling(**{name: getattr(section, name) for name in names}, logprobs=logprobs)
 
 
 def completed(

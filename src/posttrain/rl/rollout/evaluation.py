@@ -12,10 +12,10 @@ from accelerate.utils import gather_object
 from posttrain.base.files import atomic_write_text
 from posttrain.base.processes import is_main_process, process_count, process_rank
 from posttrain.errors import RunError
-from posttrain.inference.engine import derive_seed
+from posttrain.inference.engine import Sampling, derive_seed
 from posttrain.rl.config import EvaluationConfig
 from posttrain.rl.rollout.collector import GradeSource, grade_all, on_all_ranks
-from posttrain.rl.rollout.engines import RolloutEngine, completed, sampling_of
+from posttrain.rl.rollout.engines import RolloutEngine, completed
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, rollout_means
 from posttrain.train.memory import Phase, during
 
@@ -71,7 +71,7 @@ class Evaluator:
             for prompt in prompts
             for number in range(self.config.samples)
         ]
-        return completed(self.engine, asked, self.tokenizer, sampling_of(self.config), step)
+        return completed(self.engine, asked, self.tokenizer, Sampling.of(self.config), step)
 
 
 def evaluation_file(folder: Path, step: int) -> Path:
