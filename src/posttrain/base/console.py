@@ -1,9 +1,13 @@
-"""The display of a run in a terminal."""
+"""What a terminal shows: lines, tables and progress."""
 
+import time
+from collections.abc import Collection
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from posttrain.base.processes import is_main_process
 
@@ -20,6 +24,54 @@ class _PatientConsole(Console):
 console = _PatientConsole(
     stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True, quiet=not is_main_process()
 )
+
+_SECONDS_BETWEEN_LINES = 30.0
+
+
+def new_table(title: str, *columns: str, words: Collection[str] = ()) -> Table:
+    """A table without rows: its first column and those in `words` start at the left, numbers end at the right."""
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if not place or column in words else "right")
+    return table
+
+
+class Counting:
+    """How many of something are done, while a `with` block lasts: a bar; a line now and then without a terminal."""
+
+    def __init__(self, doing: str, unit: str, total: int | None = None) -> None:
+        self._doing, self._unit, self._total = doing, unit, total
+        self._done = 0
+        self._told = time.monotonic()
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal or console.quiet,
+        )
+        self._task = self._bar.add_task(doing, total=total)
+
+    def __enter__(self) -> "Counting":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def advance(self, count: int = 1) -> None:
+        """So many more are done."""
+        self.reach(self._done + count, self._total)
+
+    def reach(self, done: int, total: int | None) -> None:
+        """So many are done by now, of so many if that is known."""
+        self._done, self._total = done if total is None else min(done, total), total
+        self._bar.update(self._task, completed=self._done, total=total)
+        if not console.is_terminal and time.monotonic() - self._told >= _SECONDS_BETWEEN_LINES:
+            self._told = time.monotonic()
+            console.print(f"{self._doing}: {self._done:,}{'' if total is None else f' of {total:,}'} {self._unit}")
 
 
 class TrainingProgress:

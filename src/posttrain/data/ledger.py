@@ -96,23 +96,10 @@ class Ledger:
 
 def ledger_table(ledgers: list[Ledger]) -> "Table":
     """The ledgers as a table for a terminal."""
-    from rich import box
-    from rich.table import Table
+    from posttrain.base.console import new_table
 
-    table = Table(title="Data", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for column in (
-        "data set",
-        "read",
-        "bad",
-        "dropped",
-        "cut",
-        "rows",
-        "tokens",
-        "trained",
-        "longest",
-        "ends",
-    ):
-        table.add_column(column, justify="left" if column in ("data set", "dropped") else "right")
+    columns = ("data set", "read", "bad", "dropped", "cut", "rows", "tokens", "trained", "longest", "ends")
+    table = new_table("Data", *columns, words=("dropped",))
     for ledger in ledgers:
         dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(ledger.dropped.items())) or "0"
         cuts = {"left": ledger.cut_left, "right": ledger.cut_right}

@@ -2,13 +2,13 @@
 
 from rich.table import Table
 
-from posttrain.base.console import console
+from posttrain.base.console import console, new_table
 from posttrain.base.text import one_line
 from posttrain.dataserver.adaptive.planner import Planner
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.data.sampling import Slot
-from posttrain.dataserver.grading.rewards import formula
 from posttrain.dataserver.runtime import Loaded
+from posttrain.dataserver.schemas import reward_formula
 
 _FIRST_PROMPTS = 4
 _LONGEST_PROMPT = 300
@@ -45,7 +45,7 @@ def _first_slots(loaded: Loaded, count: int) -> list[Slot]:
 
 
 def _data_table(loaded: Loaded) -> Table:
-    table = Table("data set", "rows", "validation", "bad", "too long", "file")
+    table = new_table("", "data set", "rows", "validation", "bad", "too long", "file", words=("file",))
     for dataset in loaded.meta.datasets:
         source = getattr(loaded.config.datasets[dataset.name], "path", "made on demand")
         left_out = (len(loaded.datasets[dataset.name].faults), dataset.too_long_rows)
@@ -55,12 +55,13 @@ def _data_table(loaded: Loaded) -> Table:
 
 
 def _stage_table(loaded: Loaded) -> Table:
-    table = Table("stage", "iterations", "data set", "share", "prompts", "reward")
+    words = ("iterations", "data set", "reward")
+    table = new_table("", "stage", "iterations", "data set", "share", "prompts", "reward", words=words)
     for number, stage in enumerate(loaded.meta.stages):
         drawn = loaded.sampler.draws_per_dataset(number)
         for name, share in stage.mix.items():
             if share:
                 iterations = f"{stage.from_iteration} to {stage.until_iteration - 1}"
-                reward = formula(stage.graders[name], stage.gates[name])
+                reward = reward_formula(stage.graders[name], stage.gates[name])
                 table.add_row(stage.name, iterations, name, f"{share:.1%}", f"{drawn[name]:,}", reward)
     return table

@@ -4,6 +4,7 @@ The server's OpenAPI page, its answers and the trainer's client all come from th
 errors in requests and are passed over in responses, so that a newer server can add to its answers.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
@@ -49,6 +50,13 @@ class StageMeta(_Response):
 
     gates: dict[str, list[str]]
     """Per data set: the graders whose scores multiply the reward."""
+
+
+def reward_formula(weights: Mapping[str, float], gates: Iterable[str]) -> str:
+    """A reward in a line: the weighted sum of its graders' scores, times its gates."""
+    terms = " + ".join(f"{weight:.3g} {name}" for name, weight in weights.items())
+    factors = "".join(f" × {name}" for name in gates)
+    return f"({terms}){factors}" if factors else terms
 
 
 class DatasetMeta(_Response):

@@ -5,7 +5,6 @@ model together, and those of a whole data set go by length, so that little of it
 prompt of a pair is computed once for both rows of a micro-batch where that is less work.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from accelerate import Accelerator
-from rich.progress import Progress
 
-from posttrain.base.console import console
+from posttrain.base.console import Counting
 from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.dpo.passes import Pass, cost_of_a_pass, inputs_of, plan_passes, takes_joined_rows
 from posttrain.dpo.run_rows import Rows
@@ -29,7 +27,6 @@ from posttrain.train.recipe import pad_rows
 
 # Of each rank; what was computed of a portion is lost where it is interrupted.
 _BATCHES_OF_A_PORTION = 16
-_SECONDS_BETWEEN_LINES = 60.0
 
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Gives log p of each row of (input_ids, labels), both of shape [rows, seq], as `answer_logprobs` does."""
@@ -128,14 +125,12 @@ class RowScorer:
         """
         by_length = wanted[rows.lengths()[wanted].argsort(kind="stable")]
         at_once = self.width * _BATCHES_OF_A_PORTION * self.accelerator.num_processes
-        with _Progress(title, len(wanted)) as progress:
+        with Counting(title, "rows", len(wanted)) as progress:
             for first in range(0, len(by_length), at_once):
                 portion = by_length[first : first + at_once]
                 yield portion, self._of_portion(score, rows, portion, progress)
 
-    def _of_portion(
-        self, score: Score, rows: Rows, portion: npt.NDArray[np.int64], progress: "_Progress"
-    ) -> torch.Tensor:
+    def _of_portion(self, score: Score, rows: Rows, portion: npt.NDArray[np.int64], progress: Counting) -> torch.Tensor:
         device, ranks = self.accelerator.device, self.accelerator.num_processes
         found = torch.zeros(len(portion), dtype=torch.float32, device=device)
         starts = range(0, len(portion), self.width)
@@ -148,30 +143,3 @@ class RowScorer:
             progress.advance(len(batch) * ranks)
         # Every rank has zeros where another one computed.
         return summed(self.accelerator, found)
-
-
-class _Progress:
-    """How far the rows of a data set are gone through: a bar, or now and then a line where there is no terminal."""
-
-    def __init__(self, title: str, total: int) -> None:
-        self._title = title
-        self._total = total
-        self._done = 0
-        self._told = time.monotonic()
-        self._bar = Progress(console=console, transient=True, disable=console.quiet or not console.is_terminal)
-        self._task = self._bar.add_task(title, total=total)
-
-    def __enter__(self) -> "_Progress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def advance(self, rows: int) -> None:
-        """So many more rows are done, over all ranks."""
-        self._done = min(self._done + rows, self._total)
-        self._bar.update(self._task, completed=self._done)
-        if not console.is_terminal and time.monotonic() - self._told >= _SECONDS_BETWEEN_LINES:
-            console.print(f"{self._title}: {self._done:,} of {self._total:,} rows")
-            self._told = time.monotonic()

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from rich import box
 from rich.table import Table
 
-from posttrain.base.console import console
+from posttrain.base.console import console, new_table
 from posttrain.base.processes import process_count
 from posttrain.config.sections.model import model_labels, run_of_model
 from posttrain.dpo.config.dpo import DPOConfig
@@ -90,10 +89,7 @@ def _way_on(index: int, arguments: Sequence[str]) -> str:
 
 def comparison(runs: Sequence[Path], codes: Sequence[int]) -> Table:
     """What each run came to, side by side; `codes` are the exit statuses."""
-    table = Table(title="Models", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("model")
-    for title in ("steps", *_COLUMNS.values()):
-        table.add_column(title, justify="right")
+    table = new_table("Models", "model", "steps", *_COLUMNS.values())
     for path, code in zip(runs, codes, strict=True):
         run = RunDirectory(path)
         result = {} if code else json.loads(run.result.read_text(encoding="utf-8"))

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
-from posttrain.base.console import console
+from posttrain.base.console import console, new_table
 from posttrain.base.processes import is_main_process
 from posttrain.config.sections.training import accumulation_steps
 from posttrain.data.curriculum.curriculum import Curriculum
@@ -165,15 +164,7 @@ def preference_results(rows: list[dict[str, Any]], counters: Mapping[str, Any]) 
 
 def change_table(held_out: dict[str, dict[str, float]]) -> Table:
     """Each measure before and after."""
-    table = Table(
-        title="Held-out rows, first evaluation against last",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1),
-        pad_edge=False,
-    )
-    for column in ("", "before", "after"):
-        table.add_column(column, justify="right" if column else "left")
+    table = new_table("Held-out rows, first evaluation against last", "", "before", "after")
     for name, values in held_out.items():
         table.add_row(_WORDS[name], f"{values['before']:.3f}", f"{values['after']:.3f}")
     return table

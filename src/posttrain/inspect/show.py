@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
+from posttrain.base.console import new_table
 from posttrain.inspect.diff import Comparison
 from posttrain.inspect.listing import Summary
 from posttrain.inspect.verify import Finding
@@ -72,7 +71,7 @@ def show_runs(summaries: Sequence[Summary], folder: str) -> None:
 
 def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, folded: bool = True) -> None:
     """`folded`: whether values are folded to fit into the terminal, and not its lines as wide as they need to be."""
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table = new_table(title)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:

@@ -7,17 +7,15 @@ read, merged and written on its own (`shards`).
 import ctypes
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from huggingface_hub import snapshot_download
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import AutoConfig
 
-from posttrain.base.console import console
+from posttrain.base.console import Counting, console
 from posttrain.base.locks import own_output, require_unowned
 from posttrain.base.text import first_line
 from posttrain.config.sections.chat import ChatConfig
@@ -106,9 +104,9 @@ def merge(  # noqa: PLR0913 - one parameter for each option of the command
         console.print(f"would merge {adapter} into {run.model.name} and write {target}; nothing was merged (--dry-run)")
         return None
     with own_output(target):
-        with _tensor_bar() as progress:
+        with Counting("merging", "tensors") as progress:
             report = merge_adapter(
-                run.model, adapter, target, chat=run.chat, dtype=dtype, overwrite=overwrite, progress=progress
+                run.model, adapter, target, chat=run.chat, dtype=dtype, overwrite=overwrite, progress=progress.reach
             )
         console.print(_summary(report), markup=False)
         if not verify:
@@ -146,15 +144,6 @@ def _summary(report: MergeReport) -> str:
         f"merged {report.merged} of {report.tensors} tensors{learnt} into {report.output} "
         f"({report.size_bytes / 2**30:.2f} GiB in {files})"
     )
-
-
-@contextmanager
-def _tensor_bar() -> Iterator[OnTensor]:
-    """A bar on stderr, where that is a terminal."""
-    columns = (TextColumn("merging"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("tensors", total=None)
-        yield lambda written, of: bar.update(task, completed=written, total=of)
 
 
 def merge_adapter(

@@ -1,13 +1,11 @@
 """`toolkit-predict`: answer every prompt of a file or a folder, in batches, resumably."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from posttrain.base.console import console
+from posttrain.base.console import Counting, console
 from posttrain.base.files import why_unwritten
 from posttrain.base.locks import own_output
 from posttrain.errors import RunError
@@ -58,13 +56,13 @@ def _answer(work: Work, engine: Engine, sampling: Sampling) -> None:
     keys = work.keys()
     done = {key for key, on_disk in keys.items() if on_disk in work.partial}
     tokens, started = 0, time.monotonic()
-    with _progress(len(keys)) as show:
-        show(len(done))
+    with Counting("answering", "answers", len(keys)) as progress:
+        progress.advance(len(done))
         for (place, sample), completion in engine.generate(work.requests, sampling, done=done):
             text = completion_text(work.text.tokenizer, completion, sampling.stop)
             work.partial.add(answer_line(work.rows[place], sample, completion, text))
             tokens += len(completion.token_ids)
-            show(len(work.partial))
+            progress.advance()
     seconds = time.monotonic() - started
     if tokens:
         console.print(f"{tokens:,} tokens in {seconds:.1f} s ({tokens / seconds:,.0f} tokens/s)")
@@ -95,21 +93,3 @@ def _say_what_is_kept(work: Work) -> Iterator[None]:
             raise RunError(f"{reason}; make room: {kept}") from error
         console.print(kept)
         raise
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A function to call with the number of answers: a bar in a terminal, a line now and then elsewhere."""
-    columns = (TextColumn("answers"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("answers", total=total)
-        twentieths = 0
-
-        def show(count: int) -> None:
-            nonlocal twentieths
-            bar.update(task, completed=count)
-            if not console.is_terminal and count * 20 // total > twentieths:
-                twentieths = count * 20 // total
-                console.print(f"{count} of {total} answers")
-
-        yield show

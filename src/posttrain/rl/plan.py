@@ -3,13 +3,12 @@
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.table import Table
 
-from posttrain.base.console import console
+from posttrain.base.console import console, new_table
 from posttrain.base.extras import require_extra
 from posttrain.base.processes import process_count
-from posttrain.dataserver.schemas import DatasetMeta, Meta, StageMeta
+from posttrain.dataserver.schemas import DatasetMeta, Meta, reward_formula
 from posttrain.errors import ConfigError, ModelError
 from posttrain.models.location import locate_model
 from posttrain.rl.config import DataserverSection, RLConfig
@@ -227,7 +226,7 @@ _SHOWN_GENERATIONS = 4
 
 def objective_table(config: RLConfig) -> Table:
     """Every field of the objective, and where the config replaces the preset's value."""
-    table = _table("Objective", "field", "value", "", right=())
+    table = new_table("Objective", "field", "value", "", words=("value", ""))
     preset = vars(PRESETS[config.algorithm].objective)
     given = {name for name, value in config.objective.model_dump().items() if value is not None}
     for name, value in vars(resolve_objective(config.algorithm, config.objective)).items():
@@ -243,7 +242,7 @@ def objective_table(config: RLConfig) -> Table:
 def generation_table(schedule: RolloutSchedule) -> Table:
     """The first generations: when each is made, and the steps that it serves."""
     columns = ("generation", "made at step", "serves steps", "asks iteration")
-    table = _table("The first generations", *columns, right=columns)
+    table = new_table("The first generations", *columns)
     for generation in range(_SHOWN_GENERATIONS):
         iteration = schedule.iteration_of(generation)
         served = _span(iteration + 1, iteration + schedule.iteration_stride)
@@ -253,24 +252,18 @@ def generation_table(schedule: RolloutSchedule) -> Table:
 
 def stage_table(meta: Meta, max_steps: int) -> Table:
     """The dataserver's curriculum: each stage's steps, and the share and the reward of each data set in it."""
-    table = _table("Curriculum", "stage", "steps", "data set", "share", "reward", right=("steps", "share"))
+    table = new_table("Curriculum", "stage", "steps", "data set", "share", "reward", words=("data set", "reward"))
     for stage in meta.stages:
         steps = _span(stage.from_iteration + 1, stage.until_iteration)
         mixed = [(name, share) for name, share in stage.mix.items() if share]
         for first, (dataset, share) in enumerate(mixed):
             head = ("", "") if first else (stage.name, steps)
-            table.add_row(*head, dataset, f"{share:.1%}", _formula(stage, dataset))
+            reward = reward_formula(stage.graders[dataset], stage.gates[dataset])
+            table.add_row(*head, dataset, f"{share:.1%}", reward)
     if max_steps < meta.total_iterations:
         table.caption = f"training.max_steps stops at step {max_steps}"
     elif max_steps > meta.total_iterations:
         table.caption = f"training.max_steps goes on with the last stage's mix until step {max_steps}"
-    return table
-
-
-def _table(title: str, *columns: str, right: tuple[str, ...]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left")
     return table
 
 
@@ -282,10 +275,3 @@ def _worded(value: object) -> str:
 
 def _span(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}–{last}"
-
-
-def _formula(stage: StageMeta, dataset: str) -> str:
-    """The reward as a sum of weighted scores, times its gates."""
-    terms = " + ".join(f"{weight:.3g} {name}" for name, weight in stage.graders[dataset].items())
-    gates = "".join(f" × {name}" for name in stage.gates[dataset])
-    return f"({terms}){gates}" if gates else terms

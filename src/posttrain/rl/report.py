@@ -10,10 +10,9 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from rich import box
 from rich.table import Table
 
-from posttrain.base.console import console
+from posttrain.base.console import console, new_table
 from posttrain.base.intervals import mean_interval
 from posttrain.base.processes import is_main_process
 from posttrain.dataserver.schemas import Meta
@@ -171,17 +170,11 @@ def reward_changes(run: RunDirectory, rows: list[dict[str, Any]]) -> dict[str, D
 def change_table(changes: dict[str, dict[str, float]]) -> Table:
     """Before, after, and how sure the difference is."""
     prompts = next(iter(changes.values()))["prompts"]
-    table = Table(
-        title=f"{prompts} held-out prompts, first evaluation against last",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1),
-        pad_edge=False,
-        caption=f"{prompts} prompts tell little: ask {_FEW} or more (evaluation.prompts)" if prompts < _FEW else None,
-        caption_justify="left",
-    )
-    for column in ("", "before", "after", "difference, 95 % interval"):
-        table.add_column(column, justify="right" if column else "left")
+    title = f"{prompts} held-out prompts, first evaluation against last"
+    table = new_table(title, "", "before", "after", "difference, 95 % interval")
+    if prompts < _FEW:
+        table.caption = f"{prompts} prompts tell little: ask {_FEW} or more (evaluation.prompts)"
+        table.caption_justify = "left"
     for name, change in changes.items():
         difference = f"{change['mean']:+.3f}  ({change['low']:+.3f} to {change['high']:+.3f})"
         table.add_row(name, f"{change['before']:.3f}", f"{change['after']:.3f}", difference)

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
-from rich import box
 from rich.table import Table
 
-from posttrain.base.console import console
+from posttrain.base.console import console, new_table
 from posttrain.base.processes import process_count
 from posttrain.base.text import first_line
 from posttrain.config.sections.model import LoraConfig, ModelConfig
@@ -27,9 +26,8 @@ _SAMPLED_STEPS = 100
 
 def stage_table(curriculum: Curriculum, max_steps: int) -> Table:
     """The curriculum as a table: each stage's steps, and the rows and epochs of each data set in it."""
-    table = Table(title="Curriculum", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for column in ("stage", "steps", "data set", "rows drawn", "share", "epochs in all"):
-        table.add_column(column, justify="left" if column in ("stage", "data set") else "right")
+    columns = ("stage", "steps", "data set", "rows drawn", "share", "epochs in all")
+    table = new_table("Curriculum", *columns, words=("data set",))
     epochs = curriculum.epochs_per_dataset()
     start = 0
     for index, stage in enumerate(curriculum.stages):

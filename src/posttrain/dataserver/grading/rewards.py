@@ -1,6 +1,6 @@
 """Combine the scores of several graders into one reward; a missing score is never a 0."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import fsum, prod
@@ -18,13 +18,6 @@ class Judgement(NamedTuple):
     """In [0, 1]; None unless the status is ok."""
     milliseconds: float
     detail: str
-
-
-def formula(weights: Mapping[str, float], gates: Iterable[str]) -> str:
-    """A reward as the sum of its graders' shares, times its gates, in a line of a plan."""
-    terms = " + ".join(f"{share:.3g} {name}" for name, share in weights.items())
-    factors = "".join(f" × {name}" for name in gates)
-    return f"({terms}){factors}" if factors else terms
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,13 @@
-"""Progress, tables and reasons for missing scores, as both commands print them."""
+"""Tables and reasons for missing scores, as both commands print them."""
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rich import box
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-
-from posttrain.base.console import console
+from posttrain.base.console import console, new_table
 from posttrain.base.text import one_line
 from posttrain.dataserver.schemas import Component, GradeResult, Status
 
-_SECONDS_BETWEEN_LINES = 10.0
 _NAMES = ("data set", "stage", "grader", "reward")
 _LONGEST_SCORES = 200
 _LONGEST_REASON = 160
@@ -32,25 +25,6 @@ def say(*lines: str) -> None:
 def counted(count: int, noun: str) -> str:
     """A number of things: `1 line`, `2,000 lines`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
-@contextmanager
-def progress(doing: str, total: int | None = None) -> Iterator[Callable[[], None]]:
-    """A function to call for each completion: a bar in a terminal, a line now and then elsewhere."""
-    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(doing, total=total)
-        count, last_line = 0, time.monotonic()
-
-        def advance() -> None:
-            nonlocal count, last_line
-            count += 1
-            bar.advance(task)
-            if not console.is_terminal and time.monotonic() - last_line > _SECONDS_BETWEEN_LINES:
-                last_line = time.monotonic()
-                console.print(f"{doing}: {count:,}{f' of {total:,}' if total else ''} completions")
-
-        yield advance
 
 
 @dataclass
@@ -79,7 +53,7 @@ def show_table(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> None
 
     The rows of a data set, whose name comes first in each, are put together under it; numbers get separators.
     """
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table = new_table("")
     for column in columns:
         is_name = column in _NAMES
         table.add_column(column, justify="left" if is_name else "right", overflow="fold", no_wrap=not is_name)

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
+from posttrain.base.console import Counting
 from posttrain.base.files import atomic_writer
 from posttrain.base.locks import own_output, require_unowned
 from posttrain.base.strict_json import json_line
@@ -19,11 +20,10 @@ from posttrain.dataserver.graders.remote import new_client
 from posttrain.dataserver.graders.text.completions import completion_digest
 from posttrain.dataserver.grading.cache import Answers, Question
 from posttrain.dataserver.grading.questions import Questions, error_result, graded_result, own_plan, stage_plan
-from posttrain.dataserver.grading.rewards import formula
 from posttrain.dataserver.offline.completions import Completion
-from posttrain.dataserver.offline.display import progress, show_table
+from posttrain.dataserver.offline.display import show_table
 from posttrain.dataserver.runtime import Loaded
-from posttrain.dataserver.schemas import GradeItem, GradeResult
+from posttrain.dataserver.schemas import GradeItem, GradeResult, reward_formula
 from posttrain.errors import ConfigError
 
 _BATCH = 256
@@ -54,12 +54,12 @@ def check_all(loaded: Loaded, completions: Iterable[Completion], total: int | No
         DataError: one of them names a row that is not there.
     """
     planned: Planned = Counter()
-    with progress("checking", total) as advance:
+    with Counting("checking", "completions", total) as progress:
         for each in completions:
             target = loaded.samples.target(each.sample_id)
             stage = None if target.is_held_out else loaded.sampler.stage_index(each.iteration)
             planned[target.dataset, stage] += 1
-            advance()
+            progress.advance()
     return planned
 
 
@@ -68,7 +68,7 @@ def show_plan(loaded: Loaded, planned: Planned) -> None:
     rows = []
     for (dataset, stage), count in planned.items():
         plan = own_plan(loaded.config, dataset) if stage is None else stage_plan(loaded.config, stage, dataset)
-        rows.append((dataset, _stage_name(loaded, stage), count, formula(plan.weights, plan.gates)))
+        rows.append((dataset, _stage_name(loaded, stage), count, reward_formula(plan.weights, plan.gates)))
     show_table(("data set", "stage", "completions", "reward"), rows)
 
 
@@ -81,11 +81,11 @@ def grade_all(loaded: Loaded, completions: Iterable[C], total: int, done: Done[C
         ConfigError: a grader cannot be loaded.
         DataError: a completion names a row that is not there.
     """
-    with progress("grading", total) as advance:
+    with Counting("grading", "completions", total) as progress:
 
         def count(completion: C, judged: Judged) -> None:
             done(completion, judged)
-            advance()
+            progress.advance()
 
         asyncio.run(_grade_all(loaded, iter(completions), count))
 

@@ -3,10 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from rich import box
 from rich.table import Table
 
-from posttrain.base.console import console
+from posttrain.base.console import console, new_table
 from posttrain.dataserver.schemas import Component
 from posttrain.rl.config import RolloutConfig
 from posttrain.rl.debug.groups import (
@@ -84,7 +83,7 @@ def _score(name: str, component: Component) -> str:
 
 
 def _summary_table(summary: Summary) -> Table:
-    table = _table("Completions", "", "")
+    table = new_table("Completions", "", "")
     table.show_header = False
     rows = {
         "completions": str(summary.completions),
@@ -103,7 +102,7 @@ def _summary_table(summary: Summary) -> Table:
 
 
 def _grader_table(groups: Sequence[Group]) -> Table:
-    table = _table("Graders", "", "mean", "lowest", "highest", "scored")
+    table = new_table("Graders", "", "mean", "lowest", "highest", "scored")
     for name, said in said_by_graders(groups).items():
         scores = [component.score for _, component in said if component.score is not None]
         values = [sum(scores) / len(scores), min(scores), max(scores)] if scores else [None] * 3
@@ -112,18 +111,11 @@ def _grader_table(groups: Sequence[Group]) -> Table:
 
 
 def _marker_table(markers: Mapping[str, int], completions: int) -> Table:
-    table = _table("Tags and marks", "", "in completions", "share")
+    table = new_table("Tags and marks", "", "in completions", "share")
     for marker, count in list(markers.items())[:_SHOWN_MARKERS]:
         table.add_row(marker, str(count), f"{count / completions:.0%}")
     if len(markers) > _SHOWN_MARKERS:
         table.caption = f"and {len(markers) - _SHOWN_MARKERS} more"
-    return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if place else "left")
     return table
 
 
