@@ -52,7 +52,7 @@ def open_engine(
 
     Args:
         batch_size: completions that transformers generates at once.
-        max_length: most tokens that a prompt and its answer have together, for which vLLM makes room.
+        max_length: most tokens that a prompt and its answer have together, for which an engine reserves room.
 
     Raises:
         ConfigError: the engine is not installed.

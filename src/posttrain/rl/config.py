@@ -34,12 +34,12 @@ class RolloutConfig(SamplingConfig):
     """How often what was generated is gone through, and so each completion is trained on."""
 
     engine: EngineName = "hf"
-    """What generates: the training model by transformers, which repeats exactly; or vLLM beside it, which is
-    several times as fast (`pip install 'posttrain-toolkit[vllm]'`; the README says how on a CPU)."""
+    """What generates: `hf` is the training model itself, through transformers, and repeats exactly; the others keep a
+    copy of its weights and are several times as fast (each is an extra of its name; the README says how on a CPU)."""
 
     compile: bool | Literal["auto"] = "auto"
-    """Whether vLLM compiles its model: 1.4 times as fast on a CPU, after 45 s more at the first start and 6 s at later
-    ones. `auto` does so on CUDA, and on a CPU where the layers that train are compiled too."""
+    """Whether the engine compiles its copy of the model: 1.4 times as fast on a CPU, after 45 s more at the first start
+    and 6 s at later ones. `auto` does so on CUDA, and on a CPU where the layers that train are compiled too."""
 
     sync: Literal["auto", "adapter", "weights"] = "auto"
     """What an engine with weights of its own gets of each optimizer step: the LoRA adapter alone, or all weights with
@@ -49,8 +49,8 @@ class RolloutConfig(SamplingConfig):
     """Share of a CUDA device for the engine's own weights, keys and values, beside the training model."""
 
     sleep: bool = False
-    """Whether the engine leaves that share to the training model while that learns (vllm on CUDA): the share can be
-    larger, and its weights go to the machine's memory and back at each step."""
+    """Whether the engine gives that share up while the model learns (on CUDA, where the engine can): the share can be
+    larger, but the engine's weights move to the machine's memory and back at each step."""
 
     batch_size: int = Field(default=64, ge=1)
     """Completions that `hf` generates at once; other engines fill their own batches."""
@@ -59,9 +59,9 @@ class RolloutConfig(SamplingConfig):
     """Longer prompts are passed over and counted: none of their completions is generated or trained."""
 
     importance_correction: Literal["auto"] | Correction = "auto"
-    """How the loss makes up for sampling probabilities that differ from the training model's own: not at all, or by
-    their ratio per token or per completion, cut at a limit (truncate) or left out beyond it (mask); `auto` is
-    sequence_mask with vLLM, and none with the training model."""
+    """How the loss corrects for sampling probabilities that differ from the training model's own: not at all, or by
+    their ratio per token or per completion, cut at a limit (truncate) or left out beyond it (mask); `auto` is none with
+    `hf`, which samples from the training model, and what the engine needs otherwise."""
 
     importance_limit: float = Field(default=3.0, gt=1)
     """The limit of that ratio."""
@@ -89,9 +89,10 @@ class RolloutConfig(SamplingConfig):
     @model_validator(mode="after")
     def _engine_takes_it(self) -> "RolloutConfig":
         self.traits.require_temperature(self.temperature)
-        if self.sleep and not self.traits.sleeps:
-            able = " or ".join(name for name, traits in ENGINES.items() if traits.sleeps)
-            raise ValueError(f"sleep: true is for engine: {able}, and this is {self.engine}; leave it out")
+        for option, ability in (("sleep", "sleeps"), ("compile", "compiles")):
+            if getattr(self, option) is True and not getattr(self.traits, ability):
+                able = " or ".join(name for name, traits in ENGINES.items() if getattr(traits, ability))
+                raise ValueError(f"{option}: true is for engine: {able}, and this is {self.engine}; leave it out")
         if self.sync == "adapter" and self.traits.has_weights and not self.traits.takes_adapter:
             raise ValueError(f"sync: adapter is not possible with {self.traits.title}; give weights, or auto")
         return self
@@ -243,7 +244,7 @@ class RLConfig(StrictModel):
     @classmethod
     def _engine_fits(cls, rollout: RolloutConfig, info: ValidationInfo) -> RolloutConfig:
         model, lora = info.data.get("model"), info.data.get("lora")
-        if model is not None and model.quantization != "none" and not rollout.traits.is_quantised:
+        if model is not None and model.quantization != "none" and not rollout.traits.samples_quantised:
             raise ValueError(
                 f"engine: {rollout.engine} would sample from the base in full precision; set model.quantization: none, "
                 "or engine: hf"

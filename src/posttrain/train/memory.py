@@ -227,7 +227,7 @@ def _slower_or_less_exact(situation: Situation) -> Iterator[Change]:
     if value("model.dtype") == "float32":
         yield Change("model.dtype", "float32", "auto", "16 bits where the device computes them fast; less exact")
     engine = situation.engine
-    can_quantise = situation.on_cuda and not situation.trains_all and (engine is None or engine.is_quantised)
+    can_quantise = situation.on_cuda and not situation.trains_all and (engine is None or engine.samples_quantised)
     if can_quantise and (kind := value("model.quantization")) in ("none", "8bit"):
         cost = "the frozen weights take half a byte each; slower, and less exact"
         yield Change("model.quantization", kind, "4bit", cost)

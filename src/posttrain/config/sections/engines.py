@@ -14,31 +14,35 @@ class EngineTraits:
 
     Attributes:
         title: its name in a sentence.
-        has_weights: whether it has weights of its own, to which those of each step are brought, and a share of the
-            training model's device for them (`rollout.gpu_memory_utilization`). If not, it generates with the training
-            model, `rollout.batch_size` completions at once.
-        takes_adapter: whether `rollout.sync` can bring it the adapter alone.
-        sleeps: whether `rollout.sleep` can have it leave its share while the model learns.
-        extra: of this package, named as the package and the module that it installs; None where `train` is enough.
-        correction: what `rollout.importance_correction: auto` is: `none` where what it samples by are, to the last
-            digit, the training model's own probabilities.
-        is_quantised: whether it samples from a quantised base as that is quantised.
-        highest_temperature: that it samples at.
-        refuses_long: whether it wants all prompts and completions to fit into the model, and not only those there are.
+        has_weights: whether it keeps a copy of the weights, updated after each step, in a share of the training
+            model's device (`rollout.gpu_memory_utilization`). Otherwise it generates with the training model,
+            `rollout.batch_size` completions at once.
+        takes_adapter: whether it can be updated with the adapter alone (`rollout.sync`).
+        compiles: whether it can compile its copy of the model (`rollout.compile`).
+        sleeps: whether it can give up its share while the model learns (`rollout.sleep`).
+        extra: the extra of this package that installs it, which is also the name of its package and module; None where
+            `train` is enough.
+        correction: what `rollout.importance_correction: auto` means: `none` only if its sampling probabilities equal
+            the training model's bit for bit.
+        samples_quantised: whether it can sample from a quantised base without dequantising it.
+        highest_temperature: the highest temperature that it accepts.
+        refuses_long: whether it refuses to start unless the longest prompt and completion that the config allows fit
+            into the model.
     """
 
     title: str
     has_weights: bool = False
     takes_adapter: bool = False
+    compiles: bool = False
     sleeps: bool = False
     extra: str | None = None
     correction: Correction = "none"
-    is_quantised: bool = True
+    samples_quantised: bool = True
     highest_temperature: float = math.inf
     refuses_long: bool = False
 
     def require_temperature(self, temperature: float) -> None:
-        """Raise ValueError where it would not sample at `temperature`."""
+        """Raise ValueError if `temperature` is higher than it accepts."""
         if temperature > self.highest_temperature:
             raise ValueError(
                 f"temperature: {temperature:g} is more than {self.title} takes; at most {self.highest_temperature:g}"
@@ -51,10 +55,11 @@ ENGINES: dict[EngineName, EngineTraits] = {
         "vLLM",
         has_weights=True,
         takes_adapter=True,
+        compiles=True,
         sleeps=True,
         extra="vllm",
         correction="sequence_mask",
-        is_quantised=False,
+        samples_quantised=False,
         highest_temperature=2,
         refuses_long=True,
     ),

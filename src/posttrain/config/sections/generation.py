@@ -38,7 +38,7 @@ class GenerationConfig(SamplingConfig):
     """Sampling options; temperature 0 is greedy decoding."""
 
     engine: EngineName = "hf"
-    """What generates: transformers, or vLLM, which is several times as fast and takes longer to start."""
+    """What generates: `hf` is transformers; the others are several times as fast and take longer to start."""
 
     n: int = Field(default=1, ge=1)
     """Answers for each prompt; more than one wants a temperature above 0."""
