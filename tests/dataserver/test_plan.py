@@ -1,6 +1,7 @@
 """`--dry-run`: it tells what would be served, and starts nothing."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -59,8 +60,9 @@ def shown(*arguments: str) -> str:
 
 
 def cells(plan: str) -> list[list[str]]:
-    """What stands in the tables, row by row."""
-    return [[cell.strip() for cell in line.strip("│┃ ").split("│")] for line in plan.splitlines() if "│" in line]
+    """The rows of the tables: below the line under each head, up to the next empty line."""
+    tables = re.findall(r"^ *─+ *\n((?:.*\S.*\n)+)", plan, flags=re.MULTILINE)
+    return [re.split(" {2,}", line.strip()) for table in tables for line in table.splitlines()]
 
 
 def test_the_plan_tells_the_data_the_stages_and_the_rewards(folder: Path) -> None:
