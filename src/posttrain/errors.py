@@ -1,8 +1,8 @@
-"""Every error that a user can cause or meet."""
+"""Exceptions for every error that a user can cause or run into."""
 
 
 class ToolkitError(Exception):
-    """Root of the tree. The message is for a person: what, where, and what to do."""
+    """Base class. Messages are for users: what is wrong, where, and what to do."""
 
     exit_code = 1
 
@@ -20,7 +20,7 @@ class DataError(ToolkitError, ValueError):
 
 
 class ModelError(ToolkitError, ValueError):
-    """A model, adapter or tokenizer is missing, or does not fit what the config asks of it."""
+    """A model, adapter or tokenizer is missing, or does not fit the config."""
 
     exit_code = 2
 
@@ -30,7 +30,7 @@ class RunError(ToolkitError, RuntimeError):
 
 
 class RunInterrupted(RunError):
-    """A run was asked to end by a signal, and saved what it had learnt; `exit_code` is 128 and the signal's number."""
+    """A signal stopped a run after it had saved a checkpoint; `exit_code` is 128 plus the signal's number."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -38,4 +38,4 @@ class RunInterrupted(RunError):
 
 
 class ServerError(ToolkitError, RuntimeError):
-    """A server that the run depends on failed or answered nonsense."""
+    """A server that the run depends on failed or sent an invalid response."""

@@ -1,9 +1,9 @@
-"""The cache folder, and content hashes of large files, kept there for as long as the file is unchanged.
+"""The cache folder, and cached content hashes of large files, valid while the file is unchanged.
 
-A hash is remembered together with the file's device, inode, size, and times of last change, in nanoseconds. Of the
-times `ctime` decides: whoever writes to a file, or sets its other time back, moves it on, and no program can set it.
-It could stand still only for writes that follow each other at once. So a file that was changed within the last minute
-is hashed, and so is every file that is small.
+Each hash is stored with the file's device, inode, size, mtime and ctime (in nanoseconds). ctime is what matters: every
+write to the file and every reset of its mtime advances it, and no program can set it. Only writes in quick succession
+can leave it the same. So the hash of a file that changed within the last minute is not stored; small files are always
+hashed.
 """
 
 import hashlib
@@ -27,13 +27,13 @@ def cache_dir() -> Path:
 # Smaller files are hashed in less than a tenth of a second.
 _LEAST_BYTES = 64 * 1024 * 1024
 
-# Longer than clocks of file systems are coarse, servers' clocks are off, and pages written through a mapping go
-# unnoticed.
+# Longer than the granularity of file system timestamps, the clock skew of file servers, and the time for which writes
+# through a memory mapping go unnoticed.
 _SETTLED_SECONDS = 60
 
 
 def file_digest(path: Path) -> str:
-    """`content_digest` of the file, from the cache where it was hashed before and has not changed since."""
+    """`content_digest` of the file, from the cache if the file has not changed since it was hashed."""
     before = path.stat()
     if before.st_size < _LEAST_BYTES:
         return content_digest(path)

@@ -1,4 +1,4 @@
-"""What a terminal shows: lines, tables and progress."""
+"""Terminal output: lines, tables and progress."""
 
 import time
 from collections.abc import Collection
@@ -13,14 +13,14 @@ from posttrain.base.processes import is_main_process
 
 
 class _PatientConsole(Console):
-    """A run does not end because nobody reads what it says any more, as where Ctrl-C ended `tee` too."""
+    """Survives a broken pipe, so that a run goes on when its reader is gone, e.g. when Ctrl-C also ended `tee`."""
 
     def on_broken_pipe(self) -> None:
-        """Say nothing from now on."""
+        """Print nothing from now on."""
         self.quiet = True
 
 
-# Lines are left to the terminal to wrap, so that a log file gets each of them whole.
+# Lines are wrapped by the terminal, not here, so that each stays one line in a log file.
 console = _PatientConsole(
     stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True, quiet=not is_main_process()
 )
@@ -29,7 +29,7 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 
 def new_table(title: str, *columns: str, words: Collection[str] = ()) -> Table:
-    """A table without rows: its first column and those in `words` start at the left, numbers end at the right."""
+    """A table without rows: the first column and those in `words` are left-aligned, all others right-aligned."""
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for place, column in enumerate(columns):
         table.add_column(column, justify="left" if not place or column in words else "right")
@@ -37,7 +37,7 @@ def new_table(title: str, *columns: str, words: Collection[str] = ()) -> Table:
 
 
 class Counting:
-    """How many of something are done, while a `with` block lasts: a bar; a line now and then without a terminal."""
+    """Progress of a `with` block: a bar, or without a terminal a line every 30 seconds or more."""
 
     def __init__(self, doing: str, unit: str, total: int | None = None) -> None:
         self._doing, self._unit, self._total = doing, unit, total
@@ -62,11 +62,11 @@ class Counting:
         self._bar.stop()
 
     def advance(self, count: int = 1) -> None:
-        """So many more are done."""
+        """Count `count` more as done."""
         self.reach(self._done + count, self._total)
 
     def reach(self, done: int, total: int | None) -> None:
-        """So many are done by now, of so many if that is known."""
+        """Set how many are done, and the total (None if unknown)."""
         self._done, self._total = done if total is None else min(done, total), total
         self._bar.update(self._task, completed=self._done, total=total)
         if not console.is_terminal and time.monotonic() - self._told >= _SECONDS_BETWEEN_LINES:
@@ -75,7 +75,7 @@ class Counting:
 
 
 class TrainingProgress:
-    """A bar with stage, a few facts and the time left; plain lines where there is no terminal."""
+    """A bar with the stage, a few facts and the time left; plain lines without a terminal."""
 
     def __init__(self, total_steps: int) -> None:
         self._total = total_steps
@@ -91,12 +91,12 @@ class TrainingProgress:
         self._task = self._bar.add_task("training", total=total_steps, stage="", facts="")
 
     def start(self, step: int) -> None:
-        """Show the bar, `step` optimizer steps done."""
+        """Show the bar with `step` optimizer steps done."""
         self._bar.start()
         self._bar.update(self._task, completed=step)
 
     def step(self, row: dict[str, Any], facts: str) -> None:
-        """Show a step: `row` is its line of metrics, `facts` what is worth showing of it."""
+        """Show a step: `row` is its line of metrics, `facts` the part of it to show."""
         self._bar.update(self._task, completed=row["step"], stage=row["stage"], facts=facts)
         if not console.is_terminal and _is_worth_a_line(row["step"], self._total):
             self.say(f"step {row['step']}/{self._total}  stage {row['stage']}  {facts}")
@@ -106,7 +106,7 @@ class TrainingProgress:
         console.print(text)
 
     def stop(self) -> None:
-        """Leave the bar as it is and give the terminal back."""
+        """Leave the bar as it is and release the terminal."""
         self._bar.stop()
 
 

@@ -1,11 +1,11 @@
-"""Tell which extra to install, in one line instead of an ImportError, where an optional package is missing."""
+"""Name the extra to install if an optional package is missing, in one line instead of an ImportError."""
 
 from importlib.util import find_spec
 
 from posttrain.base.text import first_of
 from posttrain.errors import ConfigError
 
-# Of an extra that is not here, the one of its name.
+# An extra that is not listed has one module, named like the extra.
 _MODULES = {
     "train": ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "matplotlib"),
     "server": (

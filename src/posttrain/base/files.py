@@ -1,4 +1,4 @@
-"""Atomic writing, renaming and naming of files."""
+"""Write and rename files atomically, flush and hash them, and explain what is wrong with them."""
 
 import errno
 import hashlib
@@ -15,14 +15,14 @@ from posttrain.base.text import as_shown
 from posttrain.errors import DataError
 
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-# torch's writer of files says only that it could not write.
+# torch's file writer does not report the cause.
 _UNTOLD = ("PytorchStreamWriter failed writing", "file write failed", "unexpected pos")
 
 
 @contextmanager
 def atomic_writer(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to. It takes the name `path` when the block ends, and never if the block fails."""
-    # A link stays a link: the file that it points to is replaced.
+    """Yield a temporary file that is renamed to `path` when the block ends, or removed if the block fails."""
+    # A symbolic link stays one: the file it points to is replaced.
     target = Path(os.path.realpath(path))
     aside = temporary_sibling(target)
     try:
@@ -37,18 +37,18 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
 
 
 def atomic_write_bytes(path: Path, data: bytes) -> None:
-    """Write a file of which a reader, even after a power cut, sees the old content or all of the new."""
+    """Write a file so that a reader sees the old content or all of the new, even after a power cut."""
     with atomic_writer(path) as file:
         file.write(data)
 
 
 def atomic_write_text(path: Path, text: str) -> None:
-    """`atomic_write_bytes` of the text as UTF-8, line ends as they are."""
+    """Like `atomic_write_bytes`, for text: UTF-8, with line endings unchanged."""
     atomic_write_bytes(path, text.encode())
 
 
 def atomic_rename_dir(source: Path, target: Path) -> None:
-    """Rename a folder durably; OSError where `target` is a folder that holds anything."""
+    """Rename a folder durably; OSError if `target` is a folder that is not empty."""
     os.rename(source, target)
     for parent in {source.parent, target.parent}:
         _fsync_folder(parent)
@@ -56,9 +56,9 @@ def atomic_rename_dir(source: Path, target: Path) -> None:
 
 @contextmanager
 def atomic_folder(folder: Path, is_whole: Callable[[Path], bool]) -> Iterator[Path]:
-    """An empty folder to fill. It takes the name `folder` when the block ends, and never if the block fails.
+    """Yield an empty folder that is renamed to `folder` when the block ends, or removed if the block fails.
 
-    A folder of that name stays if `is_whole` says so, as when another process was first, and is replaced if not.
+    An existing `folder` is kept if `is_whole` accepts it, e.g. because another process was first, else replaced.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = temporary_sibling(folder)
@@ -77,8 +77,8 @@ def atomic_folder(folder: Path, is_whole: Callable[[Path], bool]) -> Iterator[Pa
 
 
 def temporary_sibling(path: Path) -> Path:
-    """A hidden name in the same folder that nothing has yet, for making what will be renamed to `path`."""
-    # Part of the name is enough for a person; all of it could pass the file system's limit.
+    """An unused hidden name in the same folder, for a file or folder that will be renamed to `path`."""
+    # Part of the name is enough to recognise it; the whole name could exceed the file system's limit.
     return path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
 
 
@@ -115,7 +115,7 @@ def require_file(path: Path) -> None:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
             raise DataError(f"{name} is a folder; name a file in it")
-        # A pipe or a device gives its bytes once, if it ends at all; data are read twice, to hash them first.
+        # Data are read twice, first to be hashed; a pipe or device can be read only once and may never end.
         if not stat.S_ISREG(mode):
             raise DataError(f"{name} is a pipe or a device, not a file; write the data to a file first")
         path.open("rb").close()
@@ -130,11 +130,11 @@ def require_file(path: Path) -> None:
 
 
 def why_unwritten(error: BaseException) -> str | None:
-    """What the file system said, and of which file, where `error` is about a file that could not be written."""
+    """The file system's message, and the file if known, if a failed write caused `error`; else None."""
     if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:
         return f"{error.strerror}: {error.filename}" if error.filename else os.strerror(error.errno)
     text = str(error)
-    for number in _NOT_WRITTEN:  # libraries in other languages pass it on as text
+    for number in _NOT_WRITTEN:  # libraries in other languages report it as text
         if f"os error {number}" in text or os.strerror(number) in text:
             return os.strerror(number)
     if any(sign in text for sign in _UNTOLD):
@@ -147,6 +147,6 @@ def _fsync_folder(folder: Path) -> None:
     try:
         fsync_file(folder)
     except OSError as error:
-        # Some network file systems have no such thing for folders; there is nothing better to do on them.
+        # Some network file systems cannot fsync a folder and offer nothing better.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise

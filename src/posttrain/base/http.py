@@ -9,21 +9,21 @@ import httpx
 from tenacity import RetryCallState
 from tenacity.wait import wait_random_exponential
 
-# Exponential with full jitter: many clients of one server do not come back all at once.
+# Exponential with full jitter, so that the clients of one server do not all retry at once.
 _backoff = wait_random_exponential(multiplier=0.1, max=5.0)
 
 
 class PassingError(Exception):
-    """There is no good answer, and there may be one if the request is repeated."""
+    """A request failed, but may succeed if it is repeated."""
 
     def __init__(self, message: str, wait_seconds: float = 0.0) -> None:
-        """`wait_seconds`: what the server asks to wait at least."""
+        """`wait_seconds`: the minimum wait that the server asks for."""
         super().__init__(message)
         self.wait_seconds = wait_seconds
 
 
 class TooLargeError(Exception):
-    """An answer is larger than it may be."""
+    """A response is larger than allowed."""
 
 
 async def exchange(
@@ -36,18 +36,18 @@ async def exchange(
     seconds: float,
     max_bytes: int,
 ) -> tuple[httpx.Response, bytes]:
-    """Send a request, and read the body of its answer.
+    """Send a request and read the body of its response.
 
     Args:
-        seconds: for all of it, however slowly the bytes go and come; httpx's own timeouts begin anew with every byte.
-        max_bytes: how large the body may be.
+        seconds: deadline for the whole exchange; httpx's own timeouts restart with every byte.
+        max_bytes: largest allowed body.
 
     Raises:
-        TimeoutError: it takes longer.
+        TimeoutError: the exchange takes longer.
         TooLargeError: the body is larger.
-        httpx.HTTPError, httpx.InvalidURL: there is no answer, or a broken one.
+        httpx.HTTPError, httpx.InvalidURL: there is no response, or a broken one.
     """
-    # Nothing packed, which could be small on its way and fill the memory here.
+    # No compression: a small body could unpack to one that fills the memory.
     headers = {**headers, "Accept-Encoding": "identity"}
     async with asyncio.timeout(seconds), client.stream(method, url, content=content, headers=headers) as response:
         body = bytearray()
@@ -59,7 +59,7 @@ async def exchange(
 
 
 def retry_after(response: httpx.Response) -> float:
-    """The seconds of the Retry-After header, which is a number of them or a date; 0 where there is neither."""
+    """Seconds to wait by the Retry-After header, which holds a number of seconds or a date; 0 if neither."""
     header = response.headers.get("Retry-After", "")
     try:
         return max(0.0, float(header))
@@ -67,19 +67,19 @@ def retry_after(response: httpx.Response) -> float:
         pass
     try:
         until = parsedate_to_datetime(header)
-    except (ValueError, OverflowError):  # also a year that no calendar has
+    except (ValueError, OverflowError):  # also for a year out of range
         return 0.0
     until = until if until.tzinfo else until.replace(tzinfo=UTC)
     return max(0.0, (until - datetime.now(UTC)).total_seconds())
 
 
 def passing_error(state: RetryCallState) -> PassingError:
-    """Why tenacity is about to repeat a request."""
+    """The error because of which tenacity is about to repeat a request."""
     error = state.outcome.exception() if state.outcome is not None else None
-    assert isinstance(error, PassingError)  # nothing else is repeated
+    assert isinstance(error, PassingError)  # nothing else is retried
     return error
 
 
 def pause(state: RetryCallState) -> float:
-    """Seconds until the next try: what the server asked for, and a random back-off."""
+    """Seconds until the next try: what the server asked for plus a random back-off."""
     return passing_error(state).wait_seconds + _backoff(state)

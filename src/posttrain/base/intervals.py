@@ -1,10 +1,10 @@
 """95 % confidence interval of a mean difference, valid for few samples too.
 
-The usual interval, ± 1.96·s/√n, holds the true mean in 85 % of the cases where 30 problems are asked and few of them
-change, and says ± 0 where all change alike. For differences of 0 and 1 Agresti and Min (Statistics in Medicine 24,
-2005) add half a case to each cell of the table: two more problems, one of which stays as it is, while the other rises
-by half a case and falls by half a case. The same is done here for differences of any size, with the largest one that
-was seen in the place of 1, and with Student's t.
+The usual interval, ± 1.96·s/√n, covers the true mean in only 85 % of cases with 30 problems of which few change, and
+is ± 0 if all change alike. For paired outcomes of 0 and 1, Agresti and Min (Statistics in Medicine 24, 2005) add half a
+case to each cell of the 2 × 2 table. That makes two more problems: one unchanged, the other half a case up and half a
+case down. This module does the same for differences of any size, with the largest observed difference in place of 1,
+and uses Student's t.
 """
 
 import math
@@ -15,7 +15,7 @@ _COVERED = 0.95
 
 
 def mean_interval(differences: Sequence[float]) -> tuple[float, float]:
-    """The lower and the upper end for the mean of differences between -1 and 1, of which there is at least one."""
+    """Lower and upper bound for the mean of one or more differences between -1 and 1."""
     largest = max(map(abs, differences)) or 1.0
     count = len(differences) + 2
     mean = math.fsum(differences) / count
@@ -26,7 +26,7 @@ def mean_interval(differences: Sequence[float]) -> tuple[float, float]:
 
 @lru_cache
 def t_quantile(freedom: int) -> float:
-    """The t between whose two signs 95 % of Student's distribution lie, for so many degrees of freedom."""
+    """The t for which 95 % of Student's distribution with `freedom` degrees of freedom lies between -t and t."""
     low, high = 1.0, 13.0
     while high - low > 1e-9:
         middle = (low + high) / 2
@@ -35,7 +35,7 @@ def t_quantile(freedom: int) -> float:
 
 
 def _between(t: float, freedom: int) -> float:
-    """How much of Student's distribution lies between -t and t: a finite sum for whole degrees of freedom.
+    """The share of Student's distribution between -t and t: a finite sum for whole degrees of freedom.
 
     Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
     """

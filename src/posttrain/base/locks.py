@@ -1,11 +1,11 @@
 """Exclusive locks on output paths, held by the operating system while the process lives.
 
-The lock is that of flock(2), so a holder that is killed leaves none; what the file says is for the message alone. No
-other process comes to hold it by descent: it is closed on exec, and at once in a forked child, such as a loader of
-data or an engine, which may outlive its parent.
+The lock is flock(2), so a killed holder leaves none behind; the file's content only serves messages. Child processes do
+not inherit the lock: the file is closed on exec, and at once in a forked child, such as a data loader or an engine,
+which may outlive its parent.
 
-Some file systems have no locks. There a holder is taken for alive as long as its process is there, or for ever where
-that is on another host.
+Some file systems have no locks. There a holder counts as alive while its process exists, or forever if it is on another
+host.
 """
 
 import errno
@@ -24,7 +24,7 @@ from posttrain.base.console import console
 from posttrain.errors import ConfigError
 
 _LOCKLESS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
-# Whoever only looks has the lock for a moment too, and the file may go between its opening and its locking.
+# A process that only checks also holds the lock briefly, and the file may be removed between open and lock.
 _TRIES = 5
 _SECONDS_BETWEEN_TRIES = 0.02
 _held: set[int] = set()  # file descriptors
@@ -32,12 +32,12 @@ _held: set[int] = set()  # file descriptors
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock.
+    """The process that holds a lock.
 
     Attributes:
-        pid: 0 where that is not known yet.
-        since: a time in UTC, as ISO 8601.
-        is_certain: False where the file system has no locks, so that only the file says so.
+        pid: 0 if not known yet.
+        since: UTC time in ISO 8601.
+        is_certain: False if the file system has no locks, so that only the file's content says so.
     """
 
     pid: int = 0
@@ -49,7 +49,7 @@ class Holder:
         return f"process {self.pid} on {self.host}, since {self.since}" if self.pid else "another process"
 
     def may_live(self) -> bool:
-        """Whether the process is there, or cannot be looked for since it is on another host."""
+        """Whether the process exists, or may exist because it is on another host."""
         if self.host != socket.gethostname():
             return True
         try:
@@ -58,7 +58,7 @@ class Holder:
             return False
         except PermissionError:
             return True
-        return self.pid != os.getpid()  # as it may be again after the restart of a container
+        return self.pid != os.getpid()  # a restarted container may give this process the same pid
 
 
 class HeldError(Exception):
@@ -71,13 +71,13 @@ class HeldError(Exception):
 
 @contextmanager
 def process_lock(path: Path) -> Iterator[None]:
-    """Hold `path` locked for as long as the block lasts.
+    """Hold a lock on `path` during the block.
 
-    The file is made for it, with the folders above, and removed afterwards with those of them that hold nothing else.
+    The file and its missing parent folders are created, and removed afterwards unless a folder holds something else.
 
     Raises:
-        HeldError: another process has it, told at once.
-        OSError: the file cannot be made.
+        HeldError: another process holds the lock; raised at once.
+        OSError: the file cannot be created.
     """
     owner, folder = os.getpid(), path.parent
     made = [each for each in (folder, *folder.parents) if not each.exists()]
@@ -86,12 +86,12 @@ def process_lock(path: Path) -> Iterator[None]:
         yield
     finally:
         if os.getpid() == owner:  # a forked child has no lock
-            # While it is locked, or another process could lock a file that is about to go.
+            # Removed while locked: otherwise another process could lock a file that is about to be removed.
             if _is_at(descriptor, path):
                 path.unlink()
             _held.discard(descriptor)
             os.close(descriptor)
-            with suppress(OSError):  # the first that is not empty
+            with suppress(OSError):  # stop at the first that is not empty
                 for each in made:
                     each.rmdir()
 
@@ -102,7 +102,7 @@ def _take(path: Path) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             if (descriptor := _try_to_take(path)) is not None:
                 return descriptor
-        except (FileExistsError, FileNotFoundError):  # it may go while it is made, with another's lock
+        except (FileExistsError, FileNotFoundError):  # another process's lock was being removed
             if not tries_left:
                 raise
         time.sleep(_SECONDS_BETWEEN_TRIES)
@@ -132,7 +132,7 @@ def _try_to_take(path: Path) -> int | None:
 
 
 def holder_of(path: Path) -> Holder | None:
-    """The process that holds the lock `path`, if any does; nothing is changed."""
+    """The process that holds the lock `path`, if any; changes nothing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -168,7 +168,7 @@ def _read(descriptor: int) -> Holder:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether `path` names the open file, and not one that took its name since."""
+    """Whether `path` still names the open file, and not one that replaced it."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -186,12 +186,12 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 @contextmanager
 def own_output(output: Path) -> Iterator[None]:
-    """Keep all other processes from writing the file or folder `output` for as long as the block lasts.
+    """Keep other processes from writing the file or folder `output` during the block.
 
-    A hidden file beside it is locked meanwhile, and gone afterwards; a process that is killed keeps nobody out.
+    Locks a hidden file beside it, which is removed afterwards; a killed process keeps nobody out.
 
     Raises:
-        ConfigError: another process writes it, told at once; or nothing may be created there.
+        ConfigError: another process is writing it (raised at once), or the lock file cannot be created.
     """
     with ExitStack() as stack:
         try:
@@ -204,13 +204,13 @@ def own_output(output: Path) -> Iterator[None]:
 
 
 def require_unowned(output: Path) -> None:
-    """Raise ConfigError if another process writes `output`; nothing is created."""
+    """Raise ConfigError if another process is writing `output`; creates nothing."""
     if (holder := holder_of(lock_of(output))) is not None:
         raise _being_written(output, holder)
 
 
 def written_in(folder: Path) -> Iterator[tuple[str, Holder]]:
-    """The names of files and folders in `folder` that processes are writing, and which those are."""
+    """Yield the name of each file or folder in `folder` that is being written, with the process that writes it."""
     for lock in folder.glob(".*.lock"):
         if (holder := holder_of(lock)) is not None:
             yield lock.name.removeprefix(".").removesuffix(".lock"), holder
@@ -218,12 +218,12 @@ def written_in(folder: Path) -> Iterator[tuple[str, Holder]]:
 
 def lock_of(output: Path) -> Path:
     """The file that is locked while `output` is written."""
-    absolute = Path(os.path.realpath(output))  # one file, whatever it is called
+    absolute = Path(os.path.realpath(output))  # the same for every spelling of the path
     return absolute.with_name(f".{absolute.name}.lock")
 
 
 def in_use(what: str, lock: Path, holder: Holder, instead: str) -> ConfigError:
-    """What a person is told who comes second: `what` happens, by whom, and what can be done `instead` of waiting."""
+    """The error for the second process: `what` is going on, who holds the lock, what to do `instead` of waiting."""
     hint = "" if holder.is_certain else f"; if that process is gone, remove {lock}"
     return ConfigError(f"{what} by {holder}; wait for its end, or end it, or {instead}{hint}")
 

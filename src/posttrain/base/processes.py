@@ -1,18 +1,18 @@
-"""Rank of this process and number of processes, from the environment that torchrun and accelerate set."""
+"""Rank of this process and number of processes, from the variables that torchrun and accelerate set."""
 
 import os
 
 
 def process_count() -> int:
-    """How many processes train together."""
+    """Number of processes that train together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_main_process() -> bool:
-    """Whether this is the one process that writes files and talks to the terminal."""
+    """Whether this is rank 0, the only process that writes files and terminal output."""
     return process_rank() == 0
 
 
 def process_rank() -> int:
-    """Which of them this one is, from 0."""
+    """Rank of this process, from 0."""
     return int(os.environ.get("RANK", "0"))

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from posttrain.errors import DataError
 
-# Far beyond any tool schema, and far from where Python's own recursion, which depends on the caller, ends.
+# Deeper than any tool schema, and far below Python's recursion limit, whose headroom depends on the caller.
 MAX_DEPTH = 100
 
 
@@ -26,7 +26,7 @@ _NOT_UTF8_AT_ALL = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"
 
 
 def json_line(value: object) -> bytes:
-    """One object as a line with its end; what UTF-8 cannot hold (half a surrogate pair) is escaped."""
+    """One object as a line with its newline; ASCII escapes are used if UTF-8 cannot hold it (a lone surrogate)."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except UnicodeEncodeError:
@@ -34,7 +34,7 @@ def json_line(value: object) -> bytes:
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:
-    """One JSON object; DataError says in one sentence, without a place in the file, why it is none."""
+    """Parse one JSON object; DataError gives the reason in one sentence, without file and line number."""
     value = parse_json(raw)
     if not isinstance(value, dict):
         raise DataError(f"not a JSON object but {_KINDS[type(value)]}")
@@ -42,7 +42,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
 
 
 def parse_json(raw: bytes) -> Any:
-    """One JSON value, taken strictly; DataError as in `parse_object`."""
+    """Parse one JSON value strictly; DataError as in `parse_object`."""
     try:
         value = json.loads(
             raw.decode(), object_pairs_hook=unrepeated, parse_constant=_refuse_constant, parse_float=_finite_float
@@ -65,7 +65,7 @@ def parse_json(raw: bytes) -> Any:
 
 
 def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The keys and values of a JSON object; DataError where a key stands there twice."""
+    """The pairs of a JSON object as a dict; DataError if a key is repeated."""
     value = dict(pairs)
     if len(value) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]

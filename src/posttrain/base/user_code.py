@@ -1,4 +1,4 @@
-"""Import a user's Python code, and report what is wrong with it in one message."""
+"""Import a user's Python code, and report its errors in one message."""
 
 import importlib
 import importlib.util
@@ -15,7 +15,7 @@ _FORMER_PACKAGE = "toolkit"
 
 
 def split_place(place: str) -> tuple[str, str]:
-    """`file.py:Name` in two; ValueError where it has another form."""
+    """Split `file.py:Name` at the colon; ValueError if it has another form."""
     where, colon, name = place.rpartition(":")
     if not (colon and where and name.isidentifier()):
         raise ValueError(f"{place!r} must end with a colon and the name of a function or class, as in grader.py:score")
@@ -23,7 +23,7 @@ def split_place(place: str) -> tuple[str, str]:
 
 
 def find_module_file(place: str) -> Path:
-    """The source file of `package.module:Name`; ConfigError where it has none."""
+    """The source file of `package.module:Name`; ConfigError if there is none."""
     name = split_place(place)[0]
     try:
         found = importlib.util.find_spec(name)
@@ -40,7 +40,7 @@ def import_module(name: str) -> ModuleType:
 
 
 def import_file(path: Path) -> ModuleType:
-    """The file as a module under a name that no other has. What is installed wins over neighbours of its name."""
+    """Import the file under a unique module name. In its imports, installed packages win over files beside it."""
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     name = f"user_code_{blake2b(str(path.resolve()).encode(), digest_size=8).hexdigest()}"
@@ -51,7 +51,7 @@ def import_file(path: Path) -> ModuleType:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)
-    sys.modules[name] = module  # dataclasses and pickle look a class up by its module
+    sys.modules[name] = module  # dataclasses and pickle look up a class's module here
     try:
         _imported(str(path), lambda: loader.exec_module(module))
     except BaseException:

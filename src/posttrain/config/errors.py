@@ -1,4 +1,4 @@
-"""Turn pydantic's validation errors into one line each, with the key path and the place in the file."""
+"""Turn pydantic's validation errors into problems of one line each, with their key paths."""
 
 import difflib
 import re
@@ -17,12 +17,12 @@ from posttrain.base.text import on_one_line
 from posttrain.config.keys import KeyPath, Problem, is_secret, shown
 
 MOST_FOUND = 200
-"""How many of pydantic's errors are told; thousands would take minutes, and nobody reads them."""
+"""How many of pydantic's errors are reported; thousands would take minutes, and nobody reads them."""
 
 _LONGEST_MESSAGE = 500
 _ABOUT_THE_TYPE = {*get_args(ErrorType), "path_type"} - {"value_error", "assertion_error"}
 _NO_SECTION = ("model_type", "model_attributes_type")
-# Where pydantic calls things by Python's names.
+# Replacements for pydantic messages that use Python's names.
 _IN_YAML_WORDS = {
     "dict_type": "should be a mapping of names to values",
     "tuple_type": "should be a list",
@@ -39,14 +39,14 @@ class _Finding:
 
     path: KeyPath
     takes: list[Any]
-    """The types of what may stand there."""
+    """Types allowed at the path."""
     section: list[Any]
-    """The types of what may stand one level up."""
+    """Types allowed one level up."""
     branches: tuple[tuple[KeyPath, str], ...]
-    """Unions on the way, from the outside in: where each is, and which member pydantic tried."""
+    """Unions on the path, outermost first: the key path of each, and the member that pydantic tried."""
     error: ErrorDetails
     others: tuple["_Finding", ...] = ()
-    """The same of the other members of a union that the value does not fit."""
+    """Findings for the other members, if the value fits no member of a union."""
 
     @property
     def speaks_for_itself(self) -> bool:
@@ -55,13 +55,13 @@ class _Finding:
 
 
 def find_problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Problem]:
-    """Every problem of `data` once, with the key path it is about; of very many the first `MOST_FOUND`."""
+    """The distinct problems in `data` with their key paths, from the first `MOST_FOUND` errors at most."""
     findings = [_located(details, model, data) for details in error.errors(include_url=False)[:MOST_FOUND]]
     return list(dict.fromkeys(_problem(each, model) for each in _settle_unions(findings)))
 
 
 def _located(error: ErrorDetails, model: type[BaseModel], value: Any) -> _Finding:
-    """Tells the keys in pydantic's location from the tags and names of the members of unions, which stand between."""
+    """Separate the keys in pydantic's location from the tags and class names of union members between them."""
     path: KeyPath = ()
     takes, section = [model], []
     branches: tuple[tuple[KeyPath, str], ...] = ()
@@ -79,13 +79,13 @@ def _located(error: ErrorDetails, model: type[BaseModel], value: Any) -> _Findin
         takes = [inner for kind in takes for inner in _types_at(kind, part)]
         try:
             value = value[part]
-        except (LookupError, TypeError):  # a key that is missing, or stands in a value of another shape
+        except (LookupError, TypeError):  # the key is missing, or its parent has another shape
             value = None
     return _Finding(path, takes, section, branches, error)
 
 
 def _settle_unions(findings: list[_Finding], level: int = 0) -> list[_Finding]:
-    """Pydantic reports a failed union once for each member; keep the member that was meant, if clear."""
+    """Keep only the errors of the union member that was meant, if clear; pydantic reports each member's."""
     settled: list[_Finding] = []
     unions: dict[KeyPath, list[_Finding]] = {}
     for finding in findings:
@@ -97,7 +97,7 @@ def _settle_unions(findings: list[_Finding], level: int = 0) -> list[_Finding]:
         members: dict[str, list[_Finding]] = {}
         for finding in group:
             members.setdefault(finding.branches[level][1], []).append(finding)
-        # An error inside the value means that its shape was right for this member.
+        # An error inside the value means that the value has the shape of this member.
         meant = [m for m in members.values() if any(len(f.path) > len(path) or f.speaks_for_itself for f in m)]
         if meant:
             settled += _settle_unions(min(meant, key=len), level + 1)
@@ -169,7 +169,7 @@ def _unknown_key(key: str, section: list[Any], model: type[BaseModel]) -> str:
 
 
 def _hint(errors: Iterable[ErrorDetails], value: Any) -> str:
-    """What to do about a value that YAML did not take for the text it was meant as."""
+    """A hint to quote a value that YAML did not read as text, or the closest choice for a misspelt one."""
     choices = [name for each in errors for name in re.findall(r"'([^']*)'", each.get("ctx", {}).get("expected", ""))]
     wants_text = any(each["type"] == "string_type" for each in errors) and isinstance(value, bool | int | float | date)
     wants_switch = isinstance(value, bool) and {"yes", "no", "on", "off", "true", "false"}.intersection(choices)
@@ -179,7 +179,7 @@ def _hint(errors: Iterable[ErrorDetails], value: Any) -> str:
 
 
 def _types(annotation: Any) -> Iterator[Any]:
-    """What an annotation allows besides null: the members of its unions, without what wraps them."""
+    """Yield the types that an annotation allows besides None: the members of its unions, unwrapped."""
     if hasattr(annotation, "__value__"):  # of a TypeAliasType
         yield from _types(annotation.__value__)
     elif get_origin(annotation) is Annotated:
@@ -192,13 +192,13 @@ def _types(annotation: Any) -> Iterator[Any]:
 
 
 def _fields(kind: Any) -> dict[str, FieldInfo]:
-    """A model's fields, by their keys in a file; empty where `kind` is no model."""
+    """A model's fields by their keys in a file; empty if `kind` is not a model."""
     is_model = isinstance(kind, type) and issubclass(kind, BaseModel)
     return {field.alias or name: field for name, field in kind.model_fields.items()} if is_model else {}
 
 
 def _types_at(kind: Any, key: str | int) -> list[Any]:
-    """What may stand at a key or an index of a value of this type."""
+    """Types allowed at a key or index of a value of this type."""
     if key in (fields := _fields(kind)):
         return list(_types(fields[key].annotation))
     inner, origin = get_args(kind), get_origin(kind)
@@ -210,7 +210,7 @@ def _types_at(kind: Any, key: str | int) -> list[Any]:
 
 
 def _is_called(kind: Any, label: str | int) -> bool:
-    """Whether pydantic calls this member of a union so: by its class, or by its tag."""
+    """Whether `label` is pydantic's name for this union member: its class name or its tag."""
     return getattr(kind, "__name__", None) == label or any(
         get_origin(field.annotation) is Literal and label in get_args(field.annotation)
         for field in _fields(kind).values()
@@ -218,7 +218,7 @@ def _is_called(kind: Any, label: str | int) -> bool:
 
 
 def _places_of(key: str, model: type[BaseModel]) -> Iterator[str]:
-    """Where else in the config there is such a key, such as `stages.N.mix`; each section is looked at once."""
+    """Yield the paths in the config that end in this key, such as `stages.N.mix`; visits each section once."""
     waiting: list[tuple[str, Any]] = [("", model)]
     seen = set()
     while waiting:

@@ -1,4 +1,4 @@
-"""Key paths, the places they come from, and values as a message may show them."""
+"""Key paths, the places they come from, and the display of values in messages."""
 
 import json
 import re
@@ -15,36 +15,36 @@ KeyPath = tuple[str | int, ...]
 
 
 class Place(NamedTuple):
-    """Where a key was written: `config.yaml:12`, or the `--set` that gave it."""
+    """Where a key was set: `config.yaml:12`, or the `--set` argument."""
 
     order: int
-    """Problems are sorted by it: the line in the file; overrides come after all lines."""
+    """Sort key of problems: the line in the file; overrides come after all lines."""
 
     label: str
-    """What a message starts with."""
+    """How a message about it starts."""
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong, on one line, without its place."""
+    """One problem: its key path, and one line of text without its place."""
 
     path: KeyPath
     text: str
 
 
 def nearest_place(places: Mapping[KeyPath, Place], path: KeyPath) -> Place:
-    """The place of the key, or of the innermost section around it that was written down."""
+    """The place of the key, or else of the innermost enclosing section that has one."""
     while path and path not in places:
         path = path[:-1]
     return places[path]
 
 
-# How many problems an error shows, and how much of one; it counts them all.
+# How many problems an error shows, of all that it counts, and how many characters of each.
 _SHOWN_PROBLEMS = 20
 _LONGEST_PROBLEM = 2000
 
 
 def one_error(path: Path, problems: Sequence[str], *, are_all: bool = True) -> ConfigError:
-    """The problems of one config as one error for a person; `are_all` says that there are no more of them."""
+    """One error for the problems of a config; `are_all` is False if there are more of them."""
     shown = [text if len(text) <= _LONGEST_PROBLEM else f"{text[:_LONGEST_PROBLEM]}…" for text in problems]
     if len(shown) == 1:
         return ConfigError(shown[0])
@@ -59,7 +59,7 @@ _KEY = re.compile(r'"(?:[^"\\]|\\.)*"|[^."=\s]+')
 
 
 def dotted(path: KeyPath) -> str:
-    """`stages.0.until_step`, which can be pasted into `--set`; a key with a dot in it is put in quotes."""
+    """The path as `--set` takes it, such as `stages.0.until_step`; a key that contains a dot is quoted."""
     return ".".join(_as_typed(str(part)) for part in path)
 
 
@@ -71,7 +71,7 @@ def _as_typed(key: str) -> str:
 
 
 def read_dotted(text: str) -> tuple[tuple[str, ...], str] | None:
-    """Read a key path from the start of `text`: its parts, and what follows. None where there is no path."""
+    """Parse a key path at the start of `text` into its parts and the rest; None if there is no path."""
     parts, position = [], 0
     while match := _KEY.match(text, position):
         part = match.group()
@@ -91,24 +91,24 @@ _SECRET = re.compile(
     re.I,
 )
 _LONGEST = 60
-# A URL is no longer than that.
+# No URL is longer.
 _LONGEST_SEARCHED = 2000
 VERY_LARGE = "a very large number"
 _LONGEST_KEY = 100
 
 
 def is_secret(path: KeyPath) -> bool:
-    """Whether a key on the path is named like a secret: `hf_token`, `api_key`; `max_tokens` is not."""
+    """Whether a key on the path is named like a secret: `hf_token` and `api_key` are, `max_tokens` is not."""
     return any(isinstance(part, str) and _SECRET.search(part) for part in path)
 
 
 def mentions_secret(text: str) -> bool:
-    """Whether a word in text that could not be read yet is named like a secret."""
+    """Whether a word in unparsed text is named like a secret."""
     return any(_SECRET.search(word) for word in re.findall(r"[\w.-]+", text))
 
 
 def shown(value: Any, path: KeyPath = ()) -> str:
-    """A value as a message shows it: as YAML spells it where it can, short, and never a secret."""
+    """A value for a message: null and booleans as in YAML, shortened, and without secrets."""
     if is_secret(path):
         return "***"
     if value is None or isinstance(value, bool):
@@ -121,14 +121,14 @@ def shown(value: Any, path: KeyPath = ()) -> str:
 
 
 def shortened(text: str) -> str:
-    """Text of at most 60 characters, on one line, without the passwords in its URLs."""
-    # What is cut would no longer be known as a URL with a password.
+    """The text on one line, cut to 60 characters, without the passwords in its URLs."""
+    # Passwords are removed first: a URL that was cut may not be recognised any more.
     text = on_one_line(without_passwords(text[:_LONGEST_SEARCHED])[: _LONGEST + 1])
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def _masked(value: Any) -> Any:
-    """The value without its secrets, and without what comes after all that can be shown of it."""
+    """The value without its secrets, cut to what can be shown of it."""
     if isinstance(value, dict):
         items = islice(value.items(), _LONGEST)
         return {_masked(key): "***" if is_secret((key,)) else _masked(item) for key, item in items}

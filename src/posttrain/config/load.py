@@ -36,7 +36,7 @@ _AFTER_ALL_LINES = MAX_BYTES
 def load_config(path: Path, model: type[T], overrides: Sequence[str] = ()) -> T:
     """Read a YAML file, apply `--set` overrides in order, and validate.
 
-    Raises one `ConfigError` with all problems, by line. The config keeps nothing of the file it came from.
+    Raises one `ConfigError` with all problems, sorted by line. The config keeps no reference to its file.
     """
     path = Path(path)
     source = read_yaml(path)
@@ -61,14 +61,14 @@ def load_config(path: Path, model: type[T], overrides: Sequence[str] = ()) -> T:
 
 
 def read_raw(path: Path) -> dict[str, Any]:
-    """The plain data of a config file, as written."""
+    """The plain data of a config file, without overrides, defaults or validation."""
     return read_yaml(Path(path)).data
 
 
 def _apply_overrides(
     data: dict[str, Any], places: dict[KeyPath, Place], overrides: Sequence[str]
 ) -> tuple[list[tuple[int, str]], list[KeyPath]]:
-    """Change data and places; return the problems, and the key paths that overrides failed to set."""
+    """Apply overrides to `data` and `places`; return the problems and the key paths that could not be set."""
     problems, failed = [], []
     for order, text in enumerate(overrides, start=_AFTER_ALL_LINES):
         try:
@@ -87,28 +87,28 @@ def _apply_overrides(
 
 
 def _overlap(path: KeyPath, failed: KeyPath) -> bool:
-    """Whether a problem may come only from an override that failed: at its key, inside it, or around it."""
+    """Whether a failed override may be the only cause of a problem: it is at, inside or around the override's key."""
     return all(str(one) == str(other) for one, other in zip(path, failed, strict=False))
 
 
 @dataclass(frozen=True)
 class Override:
-    """One value to put in place of a file's."""
+    """One value that replaces a file's."""
 
     path: tuple[str, ...]
-    """Keys as typed; a list index is still text, since only the file tells what is a list."""
+    """Keys as typed; list indices are still text, since only the file shows which values are lists."""
 
     value: Any
-    """Plain data; its texts are marked, so that paths among them start from the current folder."""
+    """Plain data; its strings are `OverrideText`, so that relative paths start from the current folder."""
 
     label: str
-    """How messages call it."""
+    """Its name in messages."""
 
 
 def parse_override(text: str) -> Override:
     """Split at the first `=` after the key path, and read the value as YAML: numbers, lists, null, text.
 
-    `a.b=` is the empty text. A key with a dot in it is written in double quotes: `datasets."v1.1".split=dev`.
+    `a.b=` sets the empty text. A key that contains a dot takes double quotes: `datasets."v1.1".split=dev`.
     """
     head = read_dotted(text)
     if head is None or not head[1].startswith("="):
@@ -121,7 +121,7 @@ def parse_override(text: str) -> Override:
 
 
 def apply_override(data: dict[str, Any], override: Override) -> KeyPath:
-    """Set the value in `data`, making the sections on its way; return its path, list indices as numbers."""
+    """Set the value in `data`, creating missing sections; return its path, with list indices as integers."""
     here: Any = data
     path: KeyPath = ()
     for part in override.path[:-1]:
@@ -148,7 +148,7 @@ def _parse_value(text: str, label: str) -> Any:
 
 
 def _ends_in_a_comment(text: str, data: Any) -> bool:
-    """A letter more changes every value, but no comment."""
+    """Whether the text ends in a comment: only then does one more letter not change the data."""
     try:
         return parse_yaml(text.rstrip() + "x").data == data
     except YamlRefusedError:
@@ -183,13 +183,13 @@ _AS_THEY_ARE = (bool, int, float, date, type(None))
 
 
 def to_yaml(config: BaseModel) -> str:
-    """All fields, defaults too, in the order of the classes; paths absolute, so that any folder will do."""
+    """The config as YAML: all fields and defaults in class order, and absolute paths, so that any folder will do."""
     data = _plain(config.model_dump(by_alias=True))
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=110)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Escapes odd line ends such as U+0085, which PyYAML would write as they are and read as line feeds."""
+    """Escapes unusual line breaks such as U+0085, which PyYAML would write unescaped and read as line feeds."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
         odd = not data.replace("\n", "").isprintable()
@@ -200,9 +200,9 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def _plain(value: Any) -> Any:
-    """Only what YAML knows. Everything is copied, so that nothing is written as an anchor and an alias."""
+    """The value in YAML's own types, copied throughout, so that PyYAML writes no anchors and aliases."""
     if isinstance(value, Mapping):
-        return {str(_plain(key)): _plain(item) for key, item in value.items()}  # as keys, files have text alone
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}  # keys in a file are always text
     if isinstance(value, Enum):
         return _plain(value.value)
     if isinstance(value, PurePath):
@@ -212,5 +212,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(_plain(item) for item in value)
     if isinstance(value, str):
-        return str(value)  # not a subclass of it
+        return str(value)  # not a subclass of str
     return value if isinstance(value, _AS_THEY_ARE) else to_jsonable_python(value)

@@ -13,7 +13,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _WithFactoryDefaults(GenerateJsonSchema):
-    """Writes down defaults that a function makes, which pydantic leaves out."""
+    """Includes the defaults of factories, which pydantic leaves out."""
 
     def get_default_value(self, schema: core_schema.WithDefaultSchema) -> Any:
         if "default_factory" in schema and not schema.get("default_factory_takes_data"):

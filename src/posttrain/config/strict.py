@@ -7,15 +7,15 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-# What file systems take; of the whole, a part is left for the folder that it starts from and for what is put below it.
+# Limits of file systems, in bytes; that on paths leaves room for the base folder and for names below the path.
 _LONGEST_PART, _LONGEST_PATH = 255, 3000
 
-# Counts and seeds go to programs that keep them in 64 bits.
+# Counts and seeds are passed to libraries that store them in 64 bits.
 _LARGEST = 2**63 - 1
 
 
 class OverrideText(str):
-    """Text that came from `--set`: typed at a prompt, so a path in it starts from the current folder."""
+    """Text from `--set`: typed at a prompt, so a relative path in it starts from the current folder."""
 
     __slots__ = ()
 
@@ -23,9 +23,9 @@ class OverrideText(str):
 def resolve_path(value: str | Path, info: ValidationInfo) -> Path:
     """Expand `~` and make a relative path absolute.
 
-    A path from a config file starts from that file's folder (`base_dir` in the validation context), one from
-    `--set` from the current folder. Without a context, as in a config made in Python, it stays relative, so
-    that a default is resolved when a file is loaded and not when a module is imported.
+    A path in a config file is relative to that file's folder (`base_dir` in the validation context), one in `--set` to
+    the current folder. Without a context, as in a config made in Python, it stays relative, so that defaults are
+    resolved when a file is loaded and not when a module is imported.
     """
     if isinstance(value, str) and not value.strip():
         raise ValueError("the path is empty; give one, or leave the key out")
@@ -41,14 +41,14 @@ def resolve_path(value: str | Path, info: ValidationInfo) -> Path:
 
 
 def _require_possible(path: Path) -> None:
-    """Refuse what no file system takes: to ask it whether such a file is there would be an error of its own."""
+    """Refuse paths that no file system accepts: even checking whether they exist would raise an error."""
     longest = max(len(os.fsencode(part)) for part in (*path.parts, "."))
     if longest > _LONGEST_PART or len(os.fsencode(path)) > _LONGEST_PATH:
         raise ValueError(f"the path is too long: {_LONGEST_PART} bytes between slashes, {_LONGEST_PATH} in all at most")
 
 
 def _without_dots(path: Path) -> Path:
-    """Take `..` out of a path, unless a symbolic link before it makes that another place."""
+    """Remove `..` from a path, unless a symbolic link before it would make the result another place."""
     tidy = os.path.normpath(path)
     return Path(tidy) if os.path.realpath(tidy) == os.path.realpath(path) else path
 
@@ -96,8 +96,8 @@ _NESTED = ("schema", "items_schema", "keys_schema", "values_schema", "choices", 
 def _guard_numbers(schema: Any) -> Any:
     """Put a check before every integer and number inside a model's core schema.
 
-    Pydantic's lax numbers are wanted, for `1e-5`, but they would take `true` for 1. Sections inside are left
-    alone: they are referred to by name and guard themselves.
+    Pydantic's lax mode is needed for `1e-5`, but would accept `true` as 1. Nested sections are left alone: they are
+    referenced by name and guard themselves.
     """
     if isinstance(schema, list):
         return [_guard_numbers(item) for item in schema]
@@ -127,8 +127,8 @@ class StrictModel(BaseModel):
         extra="forbid",
         use_attribute_docstrings=True,
         allow_inf_nan=False,
-        # A default section such as `run: RunConfig = RunConfig()` was made without a file; validating it once
-        # more gives its paths the folder of the file that is loaded.
+        # A default section such as `run: RunConfig = RunConfig()` is made without a file; validating it again
+        # resolves its paths against the folder of the loaded file.
         validate_default=True,
         revalidate_instances="always",
     )

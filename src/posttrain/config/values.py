@@ -10,19 +10,19 @@ from posttrain.base.secrets import hide_variable
 from posttrain.base.user_code import split_place
 from posttrain.config.strict import resolve_path
 
-# What steers a terminal or breaks a line, what turns the direction of writing, and halves of characters.
+# Control characters, line breaks, characters that change the direction of text, and surrogates.
 _NOT_FOR_NAMES = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def one_line(name: str) -> str:
-    """The name as it is; ValueError where it would do more in a terminal than stand there."""
+    """Return the name; ValueError if it contains a character that would affect how a terminal shows it."""
     if found := _NOT_FOR_NAMES.search(name):
         raise ValueError(f"a name is plain text on one line, without U+{ord(found.group()):04X}; take that out")
     return name
 
 
 OneLine = Annotated[str, AfterValidator(one_line)]
-"""Text that can stand in a line of a log."""
+"""Text that is safe within a line of a log."""
 
 
 _VARIABLE = re.compile("[A-Z_][A-Z0-9_]{0,99}")
@@ -37,15 +37,15 @@ def _names_a_variable(name: str) -> str:
 
 
 VariableName = Annotated[str, AfterValidator(_names_a_variable)]
-"""Name of an environment variable, in capitals. What it holds is shown nowhere once a config has named it."""
+"""Name of an environment variable, in capitals. Its value is never shown once a config has named it."""
 
 
-# What only a file is called; a hub id of this ending would be strange.
+# Endings of file names; a hub id with one of them would be strange.
 _FILE_ENDINGS = (".gguf", ".jsonl", ".json", ".jsonl.gz", ".parquet", ".csv", ".tsv")
 
 
 def _resolve_local(value: object, info: ValidationInfo) -> object:
-    """Make what is meant as a local path absolute, by the rule of all paths in a config; leave other names alone."""
+    """Make a value that is meant as a local path absolute, like all paths in a config; leave other names alone."""
     if not isinstance(value, str) or not value.strip():
         return value
     meant_as_path = value.startswith((".", "/", "~")) or value.lower().endswith(_FILE_ENDINGS)
@@ -62,4 +62,4 @@ def _resolved(place: str, info: ValidationInfo) -> str:
 
 
 FunctionPlace = Annotated[str, AfterValidator(_resolved)]
-"""`file.py:name`, of which the file is made absolute as every path of a config is."""
+"""`file.py:name`, with the file made absolute like all paths in a config."""

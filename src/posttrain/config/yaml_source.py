@@ -1,7 +1,7 @@
 """Read YAML into plain data, with the line of each key and list item.
 
-Stricter than PyYAML: no tags, no duplicate keys, only text as keys, and limits on size and depth, so that no
-file can hang or fill the machine. Values are what PyYAML makes of them: `1e-5` is text, `yes` is true.
+Stricter than PyYAML: no tags, no duplicate keys, only text as keys, and limits on size and depth, so that no file can
+hang the process or fill the memory. Values are read as by PyYAML: `1e-5` is text, `yes` is true.
 """
 
 import os
@@ -33,7 +33,7 @@ _SCALARS = _TEXTS | {_TAG + kind for kind in ("null", "bool", "int", "float", "t
 
 
 class YamlRefusedError(Exception):
-    """A text that is not taken, with the line and the reason of each problem."""
+    """A YAML text is refused; holds the line and the reason of each problem."""
 
     def __init__(self, *problems: tuple[int, str]):
         super().__init__("; ".join(reason for _, reason in problems))
@@ -42,7 +42,7 @@ class YamlRefusedError(Exception):
 
 @dataclass
 class YamlSource:
-    """The plain data of one YAML text. `lines` has the line, from 1, of every key path; `()` is the root."""
+    """The plain data of one YAML text. `lines` maps every key path to its line, from 1; `()` is the root."""
 
     data: Any = None
     lines: dict[KeyPath, int] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def read_yaml(path: Path) -> YamlSource:
 def _read_text(path: Path) -> str:
     name = as_shown(path)
     try:
-        # Opening a pipe waits for its other end, which may never come.
+        # Opening a pipe waits for a writer, which may never come.
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise ConfigError(f"{name}: this is a pipe or a device, not a file; write the config to a file first")
@@ -116,7 +116,7 @@ def _read_text(path: Path) -> str:
 
 
 def _syntax_problem(error: MarkedYAMLError) -> tuple[int, str]:
-    """The line, and PyYAML's words without what they quote of the file but single characters: it may be secret."""
+    """The line, and PyYAML's message without text quoted from the file, which may be secret; single characters stay."""
     line = error.problem_mark.line + 1 if error.problem_mark else 1
     reason = error.problem or "not valid YAML"
     if error.context:
@@ -127,7 +127,7 @@ def _syntax_problem(error: MarkedYAMLError) -> tuple[int, str]:
 
 
 class _BoundedLoader(yaml.SafeLoader):
-    """Stops while composing: PyYAML recurses once per level, and would overflow the stack."""
+    """Checks the limits while composing, since PyYAML recurses once per level and would overflow the stack."""
 
     depth = 0
     nodes = 0
@@ -148,11 +148,11 @@ class _BoundedLoader(yaml.SafeLoader):
 
 
 class _Builder:
-    """Turns nodes into data. Aliases are copied out, so the count is of what the document expands to."""
+    """Turns nodes into data. Aliases are expanded, so the limits hold for the expanded document."""
 
     def __init__(self) -> None:
         self.lines: dict[KeyPath, int] = {}
-        # By node, so that what an anchor holds is told once, however often it is used.
+        # By node, so that a problem inside an anchor is reported once, however often the anchor is used.
         self.problems: dict[int, tuple[int, str]] = {}
         self._nodes = 0
         self._characters = 0
@@ -174,7 +174,7 @@ class _Builder:
         return self._problem(node, path, f"{tag} is not for config files; remove it")
 
     def _pairs(self, node: yaml.MappingNode, path: KeyPath, depth: int) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """The nodes of each key and value: the mapping's own win over what `<<` merges, and earlier ones over later."""
+        """Key and value nodes by key: the mapping's own win over merged ones (`<<`), and earlier merges over later."""
         self._count(node, len(node.value), depth)
         pairs: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         bases: list[yaml.Node] = []
@@ -218,7 +218,7 @@ class _Builder:
             raise YamlRefusedError((_line(node), f"the aliases expand to more than {MAX_CHARACTERS} characters"))
         try:
             node.value.encode()
-        except UnicodeEncodeError:  # half of a surrogate pair, from an escape such as "\ud800"
+        except UnicodeEncodeError:  # a lone surrogate, from an escape such as "\ud800"
             return self._problem(node, path, "an escape that stands for half a character")
         return node.value
 

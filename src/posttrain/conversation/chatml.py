@@ -1,18 +1,18 @@
-"""ChatML: a conversation as a list of segments, each with its kind and whether it is trained.
+"""Render a conversation as ChatML: a list of segments, each with its kind and whether it is trained.
 
-One turn is `<|im_start|>role\\ncontent<|im_end|>\\n`, cut into five segments: control `<|im_start|>`, header
-`role\\n`, content, control `<|im_end|>`, header `\\n`. Segments rather than text, because text cannot tell a
-control token from the same characters typed by a user, and because a prompt that ends at a segment border is
-tokenised exactly as it is in training, whatever the answer starts with.
+One turn is `<|im_start|>role\\ncontent<|im_end|>\\n`, cut into five segments: control `<|im_start|>`, header `role\\n`,
+content, control `<|im_end|>`, header `\\n`. Segments are used rather than text, because text cannot tell a control
+token from the same characters typed by a user, and because a prompt that ends at a segment boundary is tokenised
+exactly as in training, whatever the answer starts with.
 
-Trained is the content of assistant turns and their `<|im_end|>`. Never a header, nor the newline after
-`<|im_end|>`: generation stops before it.
+The content of assistant turns and their `<|im_end|>` are trained. Headers never are, nor is the newline after
+`<|im_end|>`, since generation stops before it.
 
-Tools, tool calls, tool results and reasoning are written as in the Qwen chat templates, byte for byte: tools
-in the system turn (which is made where there is none, and then holds nothing else), a call as a `<tool_call>`
-block in the assistant's content, neighbouring results together in one user turn. JSON is always valid JSON.
-`reasoning` "" is written as an empty block, None as no block, whereas Qwen3's template adds an empty block to
-a last turn without reasoning. Text inside `content` is never searched for such a block.
+Tools, tool calls, tool results and reasoning are written as in the Qwen chat templates, byte for byte: tools in the
+system turn (added if there is none, and then with no other content), a call as a `<tool_call>` block in the assistant's
+content, consecutive results together in one user turn. JSON is always valid JSON. `reasoning` "" is written as an empty
+block, None as no block, whereas Qwen3's template adds an empty block to a last turn without reasoning. `content` is
+never searched for such blocks.
 """
 
 import json
@@ -53,19 +53,19 @@ XML tags:
 
 
 class Kind(StrEnum):
-    """What a segment is, which decides how it is tokenised."""
+    """The kind of a segment, which decides how it is tokenised."""
 
     CONTROL = "control"
-    """One control token, by its id."""
+    """One control token, looked up by id."""
     HEADER = "header"
-    """Text that the format itself puts there."""
+    """Text that the format adds."""
     CONTENT = "content"
-    """Text of the conversation: no control token can come out of it."""
+    """Text of the conversation; tokenising it never yields a control token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of a turn; `role` is the message's own, so it is "tool" where the header says user."""
+    """A piece of a turn; `role` is that of the message, so it is "tool" where the header says user."""
 
     text: str
     kind: Kind
@@ -80,11 +80,10 @@ def render(
     train_on: TrainOn = "all",
     reasoning_history: ReasoningHistory = "keep",
 ) -> list[Segment]:
-    """The whole conversation. `default_system` is added only where there is no system message.
+    """Render the whole conversation; `default_system` is added only if there is no system message.
 
-    `reasoning_history="drop"` leaves out the reasoning of assistant turns before the last user message.
-    ConfigError where that would take the reasoning out of a turn that is trained: the model would learn to
-    answer without it.
+    `reasoning_history="drop"` leaves out the reasoning of assistant turns before the last user message. Raises
+    ConfigError if that would remove the reasoning of a trained turn: the model would learn to answer without it.
     """
     conversation = with_default_system(conversation, default_system)
     trained = trained_turns(conversation.messages, train_on)
@@ -104,10 +103,10 @@ def render_prompt(
     default_system: str | None = None,
     reasoning_history: ReasoningHistory = "keep",
 ) -> list[Segment]:
-    """All messages of the conversation, then the start of the assistant's next turn; nothing is trained.
+    """Render all messages, then the start of the next assistant turn; nothing is trained.
 
-    For a conversation without its last assistant message these segments are, but for `trained`, the first
-    ones of the whole conversation: what is asked of a model is what it was trained to continue.
+    For a conversation without its last assistant message, these segments are the first ones of the whole conversation,
+    apart from `trained`: the model is prompted with what it was trained to continue.
     """
     conversation = with_default_system(conversation, default_system)
     first_kept = _first_with_reasoning(conversation.messages, reasoning_history)
@@ -116,12 +115,12 @@ def render_prompt(
 
 
 def text(segments: Iterable[Segment]) -> str:
-    """The whole as text: for people and for comparisons. Models are given ids."""
+    """The segments as text, for people and comparisons; models get ids."""
     return "".join(segment.text for segment in segments)
 
 
 def with_default_system(conversation: Conversation, default_system: str | None) -> Conversation:
-    """The same conversation, opened by `default_system` if one is given and it has no system message."""
+    """The conversation, with `default_system` first if one is given and it has no system message."""
     messages = conversation.messages
     if default_system is None or (messages and messages[0].role == "system"):
         return conversation
@@ -129,14 +128,14 @@ def with_default_system(conversation: Conversation, default_system: str | None) 
 
 
 def trained_turns(messages: tuple[Message, ...], train_on: TrainOn) -> frozenset[int]:
-    """Indices of the assistant messages that are trained: all or the last, less those with `train` false."""
+    """Indices of the trained assistant messages: all or the last, except those with `train` false."""
     turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
     chosen = turns[-1:] if train_on == "last" else turns
     return frozenset(index for index in chosen if messages[index].train)
 
 
 def _first_with_reasoning(messages: tuple[Message, ...], reasoning_history: ReasoningHistory) -> int:
-    """Index from which on reasoning is written: everything, or what follows the last user message."""
+    """Index of the first message that keeps its reasoning: 0, or that of the last user message."""
     users = [index for index, message in enumerate(messages) if message.role == "user"]
     return users[-1] if users and reasoning_history == "drop" else 0
 
@@ -174,7 +173,8 @@ def _turn(role: Role, content: str, trained: bool = False) -> list[Segment]:
 def _assistant_content(message: Message, with_reasoning: bool) -> str:
     content = message.content
     if with_reasoning and message.reasoning is not None:
-        # The newlines around both belong to the format, so that a parsed answer renders as it was sampled.
+        # The newlines around reasoning and before content belong to the format, so that a parsed answer renders as it
+        # was sampled.
         reasoning = message.reasoning.strip("\n")
         content = f"<think>\n{reasoning}\n</think>\n\n{content.lstrip(chr(10))}"
     calls = "\n".join(_tool_call(call) for call in message.tool_calls)
@@ -197,18 +197,18 @@ def _tools_text(tools: tuple[dict, ...]) -> str:
 
 
 def use_trained_template(tokenizer: Any, chat: "ChatConfig") -> None:
-    """Have a tokenizer's files say what was trained; where that is its own template, it stays."""
+    """Set the tokenizer's chat template to ChatML if that was trained; otherwise keep the tokenizer's own."""
     if chat.template == "chatml":
         tokenizer.chat_template = chatml_template(chat)
 
 
 def chatml_template(chat: "ChatConfig") -> str:
-    """The Jinja source that writes the same for programs that do not know the toolkit; `chat` must be chatml.
+    """The Jinja source that writes the same ChatML for other programs; `chat.template` must be chatml.
 
-    Two things it cannot do: whoever tokenises its text takes `<|im_end|>` in a message for the control token, and tool
-    arguments that come as JSON text are written as they are.
+    It has two limits: `<|im_end|>` in a message is tokenised as the control token, and tool arguments that come as JSON
+    text are written unchanged.
     """
-    # A JSON string is a Jinja one too, unless a character beyond U+FFFF were split into two escapes.
+    # A JSON string is a Jinja string too, as long as no character beyond U+FFFF is split into two escapes.
     system = "none" if chat.default_system is None else json.dumps(chat.default_system, ensure_ascii=False)
     settings = f"{{%- set default_system = {system} %}}{{%- set reasoning_history = '{chat.reasoning_history}' %}}\n"
     return settings + files("posttrain.conversation").joinpath("chatml.jinja").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Encode conversations as token ids and loss masks, by the template that the config names."""
+"""Encode conversations as token ids and loss masks, with the template that the config names."""
 
 import logging
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from posttrain.conversation.templates import Apply, Markers, template_messages, 
 from posttrain.errors import DataError, ModelError
 
 REPLACEMENT = "\ufffd"
-"""Unicode's own sign for a character that cannot be shown."""
+"""Unicode's replacement character."""
 
 
 class HfTextEncoder:
-    """Encodes with every special token split into ordinary tokens, and none added.
+    """Encodes text with every special token split into ordinary tokens, and adds none.
 
-    A character that the vocabulary cannot spell is written as U+FFFD, and reported once. Left alone it would
-    become the unknown token, which may be a control token: SmolLM2's is `<|endoftext|>`, and its vocabulary
-    lacks a few bytes, so that a stray U+0016 in a text would end it.
+    A character that the vocabulary cannot spell is replaced by U+FFFD and reported once. Otherwise it would become the
+    unknown token, which may be a control token: SmolLM2's is `<|endoftext|>`, and its vocabulary lacks a few bytes, so
+    that a stray U+0016 in a text would end it.
 
-    Tokens that were added to a vocabulary as ordinary ones (`<think>` in some) stay whole; that is why
-    `control_id` refuses a control token which is registered like that: anyone could type it.
+    Tokens added to a vocabulary as ordinary ones (`<think>` in some) are not split. `control_id` therefore refuses a
+    control token that is registered as one of them: anyone could type it.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -33,7 +33,7 @@ class HfTextEncoder:
         self._reported: set[str] = set()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text; the tokenizer's own settings stay as they are."""
+        """Ids of each text; leaves the tokenizer's settings unchanged."""
         unknown = self._tokenizer.unk_token_id
         encoded = self._encode(list(texts))
         if unknown is None:
@@ -44,7 +44,7 @@ class HfTextEncoder:
         ]
 
     def control_id(self, token: str) -> int:
-        """Id of a control token; ModelError if the vocabulary lacks it, or if typing it would give it."""
+        """Id of a control token; ModelError if the vocabulary lacks it, or if ordinary text can produce it."""
         if token not in self._control_ids:
             self._control_ids[token] = self._checked(token)
         return self._control_ids[token]
@@ -71,7 +71,7 @@ class HfTextEncoder:
     def _encode(self, texts: list[str]) -> list[list[int]]:
         if not texts:
             return []
-        # A conversation is cut by a declared policy, never in here; `verbose` would warn of long texts.
+        # Conversations are truncated by the config's policy, never here; `verbose` would warn about long texts.
         options = {"padding": False, "truncation": False, "return_attention_mask": False, "verbose": False}
         encoding = self._tokenizer(texts, add_special_tokens=False, split_special_tokens=True, **options)
         return encoding["input_ids"]
@@ -79,7 +79,7 @@ class HfTextEncoder:
 
 log = logging.getLogger(__name__)
 
-# A template is a program: it may divide by nothing, call itself, or ask for more than the sandbox or the machine has.
+# A template is a program: it may divide by zero, recurse, or exceed the limits of the sandbox or the machine.
 TEMPLATE_FAULTS = (
     ArithmeticError,
     AttributeError,
@@ -95,27 +95,28 @@ class ConversationEncoder(Protocol):
     """Turns conversations into rows for training and into prompts for generation."""
 
     end_ids: frozenset[int]
-    """The ids that end an assistant turn: trained in an answer, and where generation stops."""
+    """Ids that end an assistant turn: they are trained, and generation stops at them."""
 
     start_ids: frozenset[int]
-    """The ids that begin a turn of anyone, which no answer has: where one is generated, the answer is over too."""
+    """Ids that begin a turn of any role. No answer contains one, so a generated one ends the answer too."""
 
     def rows(self, conversations: Sequence[Conversation]) -> list[TokenRow]:
         """Whole conversations with their loss masks."""
         ...
 
     def prompts(self, conversations: Sequence[Conversation]) -> list[list[int]]:
-        """Conversations up to the point where the assistant's next turn starts."""
+        """Conversations up to the start of the next assistant turn."""
         ...
 
 
 def conversation_encoder(chat: ChatConfig, tokenizer: Any, training_template: str | None = None) -> ConversationEncoder:
     """The encoder for `chat.template`.
 
-    `training_template` is the tokenizer's own template with generation markers, where there is one; only masks need it.
+    `training_template` is the tokenizer's own template with generation markers, if there is one; only masks need it.
 
     Raises:
-        ModelError: the template is the tokenizer's own and it has none, or it cannot end a turn.
+        ModelError: for `chatml`, the tokenizer lacks a control token or makes it out of ordinary text; for `tokenizer`,
+            it has no chat template, or no token that ends a turn.
     """
     if chat.template == "chatml":
         return ChatMLEncoder(chat, tokenizer)
@@ -145,7 +146,7 @@ class ChatMLEncoder:
         return encode_rows(rendered, self._encoder)
 
     def prompts(self, conversations: Sequence[Conversation]) -> list[list[int]]:
-        """Conversations followed by the start of the assistant's turn."""
+        """Conversations followed by the start of the next assistant turn."""
         rendered = [
             render_prompt(
                 conversation,
@@ -158,7 +159,7 @@ class ChatMLEncoder:
 
 
 class TemplateEncoder:
-    """The tokenizer's own chat template; masks come from markers where they are, else from rendering prefixes."""
+    """The tokenizer's own chat template; masks come from markers if there are any, else from rendering prefixes."""
 
     def __init__(self, chat: ChatConfig, tokenizer: Any, training_template: str | None = None) -> None:
         if not tokenizer.chat_template:
@@ -178,7 +179,7 @@ class TemplateEncoder:
             )
 
     def rows(self, conversations: Sequence[Conversation]) -> list[TokenRow]:
-        """Whole conversations with their loss masks; DataError where the template cannot be masked."""
+        """Whole conversations with their loss masks; DataError if the template cannot be masked."""
         return [
             template_row(
                 conversation,
@@ -201,7 +202,7 @@ class TemplateEncoder:
         ]
 
     def _apply(self, tools: tuple[dict, ...] = ()) -> Apply:
-        from jinja2 import TemplateError  # comes with the tokenizer's library, and not with the base install
+        from jinja2 import TemplateError  # comes with the tokenizer's library, not with the base install
 
         def apply(messages: list[dict[str, Any]], add_generation_prompt: bool) -> list[int]:
             try:

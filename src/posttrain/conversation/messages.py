@@ -1,15 +1,14 @@
-"""Conversations as frozen values, and their parsing from JSON objects.
+"""Conversations as frozen dataclasses, and parsing them from JSON objects.
 
-The input is the OpenAI shape. A message is `{role, content}`, where content is a string, a list of
+The input has the OpenAI format. A message is `{role, content}`, where content is a string, a list of
 `{"type": "text", "text": ...}` parts (joined without a separator), or null beside `tool_calls`. An assistant
 message may also hold `reasoning_content` (or `reasoning`; null is no reasoning, "" is an empty block),
 `tool_calls` (`{"type": "function", "function": {"name", "arguments"}}` or bare `{"name", "arguments"}`, with
 arguments as an object or as its JSON text) and `train: bool` (or OpenAI's `weight: 0 | 1`).
 
-Keys that are null count as absent: tables of records fill missing keys with null. `id`, `index` and
-`tool_call_id` are passed over. Any other key is refused, because a key nobody reads is a wish that is
-silently not granted. An error tells of the first fault only and knows no file name: the caller adds
-`file:line`.
+Keys that are null count as absent, since tables of records fill missing keys with null. `id`, `index` and
+`tool_call_id` are ignored. Any other key is refused, so that no setting is silently ignored. An error reports only the
+first fault and no file name: the caller adds `file:line`.
 """
 
 import json
@@ -31,7 +30,7 @@ _KINDS = {str: "a string", list: "a list", dict: "a JSON object", bool: "true or
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that an assistant makes: `arguments` is a JSON object."""
+    """A call by the assistant; `arguments` is a JSON object."""
 
     name: str
     arguments: dict[str, Any]
@@ -39,7 +38,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; `train` says whether an assistant message may be trained, other roles never are."""
+    """One message; `train` says whether an assistant message may be trained (other roles never are)."""
 
     role: Role
     content: str
@@ -58,7 +57,7 @@ class Conversation:
 
 
 def parse_conversation(messages: object, tools: object = None) -> Conversation:
-    """Checks `messages` and `tools` as they come out of JSON; DataError names the first fault."""
+    """Parse `messages` and `tools` as loaded from JSON; DataError names the first fault."""
     items = _typed(messages, list, "messages")
     if not items:
         raise DataError("messages is an empty list")
@@ -74,7 +73,7 @@ def parse_conversation(messages: object, tools: object = None) -> Conversation:
 
 
 def parse_message(obj: object) -> Message:
-    """Checks one message object; DataError names the first fault."""
+    """Parse one message object; DataError names the first fault."""
     record = _present(obj, "a message", _MESSAGE_KEYS)
     role = record.get("role")
     if role not in _ROLES:
@@ -160,7 +159,7 @@ def _tools(tools: object) -> tuple[dict[str, Any], ...]:
 
 
 def _present(obj: object, what: str, known: set[str]) -> dict[str, Any]:
-    """The keys of a JSON object that are not null, all of them known."""
+    """The entries of a JSON object that are not null; DataError if a key is not in `known`."""
     record = {key: value for key, value in _typed(obj, dict, what).items() if value is not None}
     for key in record:
         if key not in known:
@@ -180,13 +179,13 @@ def _text(value: object, what: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        # JSON can spell half of a surrogate pair, which no tokenizer takes.
+        # JSON can spell a lone surrogate, which no tokenizer accepts.
         raise DataError(f"{what} holds a lone surrogate at character {error.start}") from None
     return text
 
 
 def _writable(value: dict[str, Any], what: str) -> dict[str, Any]:
-    """Refuses what `json.dumps` would write as invalid JSON or not at all: NaN, dates, lone surrogates."""
+    """Return the value; DataError if it cannot be written as valid JSON, e.g. NaN, dates, lone surrogates."""
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:

@@ -1,18 +1,19 @@
-"""The loss mask of a tokenizer's own chat template, by markers or by rendering prefixes, and its turn tokens.
+"""Loss masks for a tokenizer's own chat template, from markers or rendered prefixes, and its turn tokens.
 
-A template is a program: unless it has generation markers, nothing says which part of its output belongs to which
-message. An answer begins where the prompt that asks for it ends, so that what is trained is what is asked; a template
-that writes another prompt once it is answered is refused. The end is that of the marked tokens.
+A template is a program: without generation markers, nothing says which part of its output belongs to which message. An
+answer begins where its prompt ends, so that training continues the same prompt as generation; a template that writes
+another prompt once it is answered is refused. The answer ends where the marked tokens end.
 
-Without markers, the ids of the prompt with its answer must be the first ids of the whole: what was added is the answer.
-A template that writes something else behind an answer once the conversation goes on cannot be masked so.
+Without markers, the ids of the prompt and its answer must be a prefix of the whole conversation's ids: the ids after
+the prompt are the answer. A template that writes something else after an answer when the conversation continues cannot
+be masked in this way.
 
-Either way an answer may end with more than the end of its turn, often a newline. The trained span ends with the first
-of `end_ids` in it, which is where generation stops too. If none is marked, prefixes decide; if none is in what was
-added either, all of it is trained.
+Either way, an answer may contain more than the end of its turn, often a newline. The trained span ends with the first
+of `end_ids` in it, where generation stops too. If none is marked, prefixes decide; if the answer found by prefixes has
+none either, all of it is trained.
 
-Here, unlike in ChatML by segments, text goes through the template whole: control tokens typed by a user are
-control tokens.
+Unlike in ChatML by segments, the rendered text is tokenised as a whole: control tokens typed by a user become control
+tokens.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -26,20 +27,20 @@ from posttrain.conversation.messages import Conversation, Message
 from posttrain.errors import DataError
 
 Apply = Callable[[list[dict[str, Any]], bool], list[int]]
-"""(messages, add_generation_prompt) → ids; tools, if any, are bound to it by the caller."""
+"""(messages, add_generation_prompt) → ids; the caller binds the tools, if any."""
 
-# Nothing in a tokenizer's files says which tokens end a turn: its eos may end a text and not a turn. But what stands
-# behind two different answers alike is the template's, and the first control token in it ends the answer's turn.
+# A tokenizer's files do not say which tokens end a turn: its eos may end a text but not a turn. But whatever follows
+# two different answers alike comes from the template, and the first control token in it ends the answer's turn.
 _ASKED = {"role": "user", "content": "a"}
 _ANSWERS = ("b", "c d")
 
 
 @dataclass(frozen=True)
 class Markers:
-    """What the generation markers of a template say of a conversation; tools are bound to it by the caller."""
+    """Which ids a template's generation markers enclose in a conversation; the caller binds the tools."""
 
     marked: Callable[[list[dict[str, Any]], list[int]], Sequence[int]]
-    """(messages, ids) → which of these ids they enclose; empty where the template with markers writes other ids."""
+    """(messages, ids) → mask of the ids that markers enclose; empty if the template with markers writes other ids."""
 
     decode: Callable[[Sequence[int]], str]
 
@@ -53,7 +54,7 @@ def template_row(
     train_on: TrainOn = "all",
     markers: Markers | None = None,
 ) -> TokenRow:
-    """The whole conversation as the template writes it; DataError where neither markers nor prefixes give its mask."""
+    """Encode the whole conversation with the template; DataError if neither markers nor prefixes give its mask."""
     conversation = with_default_system(conversation, default_system)
     messages = template_messages(conversation)
     whole = apply(messages, False)
@@ -76,7 +77,7 @@ def template_row(
 
 
 def template_messages(conversation: Conversation) -> list[dict[str, Any]]:
-    """The messages as the plain objects that chat templates take."""
+    """The messages as the plain dicts that chat templates take."""
     return [_plain(message) for message in conversation.messages]
 
 
@@ -97,26 +98,26 @@ def _plain(message: Message) -> dict[str, Any]:
 def _marked_stop(
     ids: list[int], marked: Sequence[int], start: int, end_ids: Collection[int], *, goes_on: bool
 ) -> int | None:
-    """Where the marked tokens that begin at `start` end a turn; None where they do not, or cannot be relied on."""
+    """Where the marked tokens from `start` on end a turn; None if they do not, or cannot be relied on."""
     stop = start
     while stop < len(marked) and marked[stop]:
         stop += 1
-    # A mark whose end falls on no token is drawn out to the end of the row, over what others say.
+    # If the end of a marker falls on no token, its mask extends to the end of the row, over other messages.
     if goes_on and stop == len(marked):
         return None
     return _span_end(ids, start, stop, end_ids)
 
 
 def _all_there(message: Message, written: str) -> bool:
-    """Whether all that the message says is in `written`: markers enclose whatever a template left of it.
+    """Whether `written` contains the whole message: markers only enclose what the template kept of it.
 
-    How reasoning and calls are written differs by template, so that only prefixes show that these are there.
+    Templates differ in how they write reasoning and tool calls, so messages with these are masked by prefixes.
     """
     return not message.reasoning and not message.tool_calls and message.content.strip() in written
 
 
 def _span_end(ids: list[int], start: int, stop: int, end_ids: Collection[int]) -> int | None:
-    """Behind the first end token from `start` to `stop`."""
+    """The position after the first end token in `ids[start:stop]`; None if there is none."""
     return next((position + 1 for position in range(start, stop) if ids[position] in end_ids), None)
 
 
@@ -134,17 +135,17 @@ def _require_prefix(prefix: list[int], ids: list[int], shorter: str, longer: str
 
 @dataclass(frozen=True)
 class TurnTokens:
-    """Ids of the tokens that end an assistant's turn, and of those that begin the next turn of anyone."""
+    """Ids of the tokens that end an assistant turn, and of those that begin a turn of any role."""
 
     ends: frozenset[int]
     starts: frozenset[int]
 
 
 def template_turns(apply: Apply, is_control: Callable[[int], bool]) -> TurnTokens:
-    """What `apply` writes at the borders of turns; nothing where it refuses plain conversations.
+    """The control tokens that `apply` writes between turns; none if it refuses plain conversations.
 
-    Where it ends an answer otherwise once the conversation goes on, an answer may have several parts, and the token
-    that begins a turn may begin a part: then none counts as a start.
+    If it ends an answer differently when the conversation continues, an answer may have several parts, and the token
+    that begins a turn may also begin a part: then no token counts as a start.
     """
     ends = _behind_an_answer(apply, is_control)[:1]
     following = _behind_an_answer(apply, is_control, _ASKED)
@@ -155,7 +156,7 @@ def template_turns(apply: Apply, is_control: Callable[[int], bool]) -> TurnToken
 
 
 def _behind_an_answer(apply: Apply, is_control: Callable[[int], bool], *following: dict[str, Any]) -> list[int]:
-    """The control tokens behind an answer, in their order."""
+    """The control tokens after an answer, in order."""
     try:
         one, other = (
             apply([_ASKED, {"role": "assistant", "content": answer}, *following], False) for answer in _ANSWERS
@@ -167,7 +168,7 @@ def _behind_an_answer(apply: Apply, is_control: Callable[[int], bool], *followin
 
 
 def _opening(apply: Apply, is_control: Callable[[int], bool]) -> list[int]:
-    """The control tokens that ask for an answer, in their order."""
+    """The control tokens of the generation prompt, in order."""
     try:
         asked, prompt = (apply([_ASKED], opened) for opened in (False, True))
     except DataError:
@@ -176,5 +177,5 @@ def _opening(apply: Apply, is_control: Callable[[int], bool]) -> list[int]:
 
 
 def _shared(one: Iterable[int], other: Iterable[int]) -> list[int]:
-    """The ids that both begin with."""
+    """The common prefix of both."""
     return [here for here, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]

@@ -1,7 +1,7 @@
-"""Truncate or drop a row that is longer than `max_length`, by the policy of the config.
+"""Truncate or drop rows longer than `max_length`, by the config's policy.
 
-The caller counts outcomes per data set. Two things are never silent: an answer that lost its end token (a
-model trained on such rows learns not to stop), and a row in which nothing is left to train.
+The caller counts outcomes per data set. Two things are never silent: an answer that lost its end token (a model trained
+on such rows learns not to stop), and a row with nothing left to train.
 """
 
 from enum import StrEnum
@@ -11,16 +11,16 @@ from posttrain.conversation.masks import TokenRow
 from posttrain.errors import DataError
 
 Truncation = Literal["error", "drop", "left", "right"]
-"""Stop, leave the row out, cut tokens off its start, or off its end."""
+"""Raise an error, drop the row, or cut tokens off its start or its end."""
 
 
 class Outcome(StrEnum):
-    """What became of one row; the row is gone with `DROPPED_TOO_LONG` and `NOTHING_TRAINED`."""
+    """What happened to one row; `DROPPED_TOO_LONG` and `NOTHING_TRAINED` mean that it is gone."""
 
     KEPT = "kept"
-    """It fits and is as it was."""
+    """It fits and is unchanged."""
     DROPPED_TOO_LONG = "dropped_too_long"
-    """It does not fit and was left out."""
+    """It does not fit and was dropped."""
     CUT_LEFT = "cut_left"
     """It lost tokens at its start."""
     CUT_RIGHT = "cut_right"
@@ -28,11 +28,11 @@ class Outcome(StrEnum):
     CUT_ANSWER = "cut_answer"
     """It lost trained tokens at its end, and with them the end token of an answer."""
     NOTHING_TRAINED = "nothing_trained"
-    """No token of it is trained: there was none, or the cut took them all."""
+    """It has no trained token: there was none, or the cut removed them all."""
 
 
 def truncate(row: TokenRow, max_length: int, policy: Truncation) -> tuple[TokenRow | None, Outcome]:
-    """The row in at most `max_length` tokens, or None, and what was done; DataError under policy "error"."""
+    """The row cut to `max_length` tokens, or None if dropped, and its outcome; DataError under policy "error"."""
     if max_length < 1:
         raise ValueError(f"max_length must be at least 1, not {max_length}")
     length = len(row.ids)

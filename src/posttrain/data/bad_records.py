@@ -6,19 +6,19 @@ from difflib import get_close_matches
 
 from posttrain.errors import DataError, ToolkitError
 
-# How many bad records an error shows; it counts them all.
+# An error shows at most this many bad records, but counts all of them.
 SHOWN_FAULTS = 20
-# Of how many records an error tells at least the lines, where it tells them.
+# Up to this many bad records, an error lists the line numbers of those not shown, if the source provides them.
 _LISTED_LINES = 10_000
 
 
 def refusal(name: str, faults: list[str], usable: int, *, count: int | None = None, others: str = "") -> DataError:
-    """The error that tells of the bad records of a source.
+    """The error that lists the bad records of a source.
 
     Args:
-        faults: `place: reason` of each, or of the first of them.
-        count: how many there are, if `faults` has not all.
-        others: what is said of those that are not shown.
+        faults: `place: reason` of each, or of the first ones.
+        count: number of bad records, if `faults` does not have all.
+        others: text to add about those that are not shown.
     """
     count = len(faults) if count is None else count
     head = f"{name} has {count} bad record{'s' * (count > 1)}"
@@ -29,11 +29,11 @@ def refusal(name: str, faults: list[str], usable: int, *, count: int | None = No
 
 
 class Refused:
-    """Records that are not taken.
+    """Rejected records.
 
     Attributes:
-        count: how many there are.
-        shown: one line `place: reason` for each of the first.
+        count: number of records.
+        shown: one line `place: reason` for each of the first ones.
     """
 
     def __init__(self, kept: int | None = SHOWN_FAULTS) -> None:
@@ -44,7 +44,7 @@ class Refused:
         self._lines: list[str] = []
 
     def add(self, fault: str, lines: str) -> None:
-        """One more, as `place: reason`, and by its lines in short; "" where those are not listed."""
+        """Add a record by its `place: reason` and its line numbers ("" to list none)."""
         self.count += 1
         if self._kept is None or self.count <= self._kept:
             self.shown.append(fault)
@@ -52,11 +52,11 @@ class Refused:
             self._lines.append(lines)
 
     def as_bad(self, name: str, usable: int) -> DataError:
-        """What is said of records that cannot be used."""
+        """The error for records that cannot be used."""
         return refusal(name, self.shown, usable, count=self.count, others=self._others())
 
     def as_useless(self, name: str, usable: int) -> DataError:
-        """What is said of well-formed records."""
+        """The error for well-formed records from which nothing can be learnt."""
         shown = list(self.shown)
         if self.count > SHOWN_FAULTS:
             shown.append(f"... and {self.count - SHOWN_FAULTS} more{self._others()}")
@@ -73,7 +73,7 @@ class Refused:
 
 
 def require_columns(name: str, named: Mapping[str, str], usual: Mapping[str, str], seen: Collection[str]) -> None:
-    """Raise DataError where an optional column was given a name of its own and is in no record: it is misspelled."""
+    """Raise DataError if an optional column was renamed and occurs in no record: the name is misspelled."""
     for meaning in ("system", "tools", "weight"):
         column = named.get(meaning)
         if column is not None and column != usual.get(meaning) and column not in seen:
@@ -84,7 +84,7 @@ def require_columns(name: str, named: Mapping[str, str], usual: Mapping[str, str
 
 @contextmanager
 def bad_records_first(records: Iterator[object]) -> Iterator[None]:
-    """Where what is done with `records` fails, check the rest of them: their faults are told before its own."""
+    """If the block fails, check the rest of `records` first: their faults take precedence over its own error."""
     try:
         yield
     except ToolkitError:

@@ -1,8 +1,8 @@
 """Read JSON Lines and JSON arrays as numbered objects; a bad line is a value, not an exception.
 
-Reading goes through the file once, in bytes. JSON is taken strictly where laxness would change data unseen:
-a repeated key, NaN and Infinity are faults. A line ends at "\\n" alone, because strings may hold the other
-characters that Unicode calls line ends.
+A file is read once, as bytes. JSON is parsed strictly where leniency would silently change data: repeated keys, NaN and
+Infinity are faults. A line ends at "\\n" only, because strings may contain the other characters that Unicode counts as
+line ends.
 """
 
 import codecs
@@ -34,7 +34,7 @@ _BETWEEN_ELEMENTS = re.compile(r"[ \t\r\n,]*")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line that is not blank, counted from 1: an object, or the fault for which it is none."""
+    """One non-blank line, numbered from 1: an object, or the reason why it is not one."""
 
     number: int
     value: dict[str, Any] | None
@@ -42,30 +42,30 @@ class Line:
 
 
 def read_jsonl(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
-    """Every line that is not blank, unpacked if named `.gz`; DataError where there is no file to read."""
+    """Every non-blank line, decompressed if the file is named `.gz`; DataError if there is no file to read."""
     for number, raw in numbered_lines(path, max_line_bytes):
         if raw is None:
             yield Line(number, None, f"longer than {max_line_bytes} bytes")
-        # A BOM starts no JSON value, so one within the file is left over from files put together.
+        # No JSON value starts with a BOM, so one inside the file is left over from concatenated files.
         elif text := raw.removeprefix(codecs.BOM_UTF8).strip(_SPACE):
             yield _line(number, text)
 
 
 def read_json(path: Path) -> Iterator[Line]:
-    """Elements of a JSON array, each with the line it starts on; a file that is no array is JSON Lines."""
+    """Elements of a JSON array, each with its first line; a file that is not an array is read as JSON Lines."""
     with open_bytes(path) as file, unreadable(path):
         is_array = file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip(_SPACE).startswith(b"[")
     return _array_elements(path) if is_array else read_jsonl(path)
 
 
 def open_bytes(path: Path) -> io.BufferedIOBase:
-    """The file's content, unpacked if it is named `.gz`."""
+    """The file's content, decompressed if it is named `.gz`."""
     require_file(path)
     return cast("io.BufferedIOBase", gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb"))
 
 
 def numbered_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes | None]]:
-    """Lines with their ends, counted from 1; None in the place of one that is too long to be held."""
+    """Lines with their line ends, counted from 1; None in place of one that is too long."""
     number = 0
     with open_bytes(path) as file, unreadable(path):
         while raw := file.readline(max_line_bytes + 1):
@@ -78,7 +78,7 @@ def numbered_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator
 
 @contextmanager
 def unreadable(path: Path) -> Iterator[None]:
-    """Turn what a damaged disk or `.gz` file raises in the middle of reading into DataError."""
+    """Turn the errors of a damaged disk or `.gz` file in the middle of reading into DataError."""
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:
@@ -93,7 +93,7 @@ def _line(number: int, raw: bytes) -> Line:
 
 
 def _array_elements(path: Path) -> Iterator[Line]:
-    # Broken bytes come through as lone surrogates, so that they are the fault of one element.
+    # Invalid bytes become lone surrogates, so that only their own element fails.
     text = _whole_array(path).removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
     try:
         json.loads(text)
@@ -101,7 +101,7 @@ def _array_elements(path: Path) -> Iterator[Line]:
         raise DataError(f"{as_shown(path)}:{error.lineno}: not JSON at column {error.colno}: {error.msg}") from None
     except (RecursionError, ValueError):
         raise DataError(f"{as_shown(path)}: nested too deep, or an integer of thousands of digits") from None
-    # The text is known to be one array: what stands between its elements needs no further check.
+    # The text is known to be one array, so the separators between its elements need no further check.
     decoder, number, position = json.JSONDecoder(), 1, 0
     end = text.index("[") + 1
     while True:

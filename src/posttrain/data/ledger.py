@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Ledger:
-    """Counts for one data set; filled while it is tokenised, fixed afterwards.
+    """Counts for one data set, filled while it is tokenised and fixed afterwards.
 
-    `answers` counts trained assistant turns of the rows that were kept, before truncation;
-    `answers_with_end` those that still have their end token. `weights` are the lowest and the highest of the rows that
-    were kept.
+    `answers` counts the trained assistant turns of kept rows before truncation, `answers_with_end` those that still
+    have their end token. `weights` holds the lowest and the highest weight of the kept rows.
     """
 
     name: str
@@ -47,7 +46,7 @@ class Ledger:
         return self.answers_with_end / self.answers if self.answers else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """For ledger.json and the cache; `Ledger(**...)` restores it."""
+        """The counts for ledger.json and the cache; `Ledger(**...)` restores them."""
         return asdict(self)
 
     def drop(self, reason: str) -> None:
@@ -55,31 +54,31 @@ class Ledger:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
     def count_tokens(self, lengths: "npt.NDArray[np.integer]", trained_counts: "npt.NDArray[np.integer]") -> None:
-        """Count the tokens of rows that were kept; both of shape [rows]."""
+        """Count the tokens of kept rows; both arrays have shape [rows]."""
         self.tokens += int(lengths.sum())
         self.trained_tokens += int(trained_counts.sum())
         self.longest = max(self.longest, int(lengths.max(initial=0)))
 
     def count_ends(self, kept: int, lost: int) -> None:
-        """Count answers that were kept: those that have their end token, and those that a cut took it from."""
+        """Count the answers of kept rows: those that kept their end token, and those that lost it to truncation."""
         self.answers += kept + lost
         self.answers_with_end += kept
 
     def count_weights(self, weights: "npt.NDArray[np.floating]") -> None:
-        """Look at the weights of rows that were kept, of shape [rows]."""
+        """Extend the range of weights to those of kept rows, of shape [rows]."""
         if len(weights):
             found = [*self.weights, float(weights.min()), float(weights.max())]
             self.weights = [min(found), max(found)]
 
     def weights_told(self, columns: Iterable[str | None]) -> str | None:
-        """The weights and the columns they come from; None where all rows weigh 1."""
+        """Text with the range of weights and the columns they come from; None if all rows weigh 1."""
         if not self.weights or self.weights == [1.0, 1.0]:
             return None
         low, high = self.weights
         return f"weights {low:g}-{high:g} from column {', '.join(sorted(set(filter(None, columns))))}"
 
     def require_something_to_learn(self, min_end_tokens_kept: float) -> None:
-        """Raise DataError where training on this data set would teach nothing, or teach never to stop."""
+        """Raise DataError if training on this data set would teach nothing, or would teach the model never to stop."""
         if self.trained_tokens == 0:
             reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items()) or "none is trainable"
             raise DataError(
@@ -114,7 +113,7 @@ def ledger_table(ledgers: list[Ledger]) -> "Table":
             f"{ledger.tokens:,}",
             f"{ledger.trained_share:.0%}",
             f"{ledger.longest:,}",
-            # Rounded down: 100% says that not one is lost.
+            # Rounded down, so that 100% means that none is lost.
             f"{100 * ledger.answers_with_end // max(1, ledger.answers)}%",
         )
     return table

@@ -1,4 +1,4 @@
-"""Tokenise a data set of the config, and count what became of every record."""
+"""Tokenise a data set of the config and count what became of every record."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,12 +28,12 @@ S = TypeVar("S")
 P = TypeVar("P")
 
 Numbered = list[tuple[int, T]]
-"""Examples, each with its line."""
+"""Examples, each with its line number."""
 
-# How the ledger and errors call the rows of `validation.dataset`.
+# Name of the rows of `validation.dataset` in the ledger and in errors.
 VALIDATION = "validation.dataset"
 
-# Rows that are encoded by one call: enough to keep the tokenizer's threads busy.
+# Rows encoded per call: enough to keep the tokenizer's threads busy.
 _BATCH = 1024
 
 _DROP_REASONS = {
@@ -51,10 +51,10 @@ def prepare_dataset(
     report: Callable[[str], None] = lambda line: None,
     training_template: str | None = None,
 ) -> TokenizedDataset:
-    """The rows of one data set, from the cache where the same inputs were prepared before.
+    """The rows of one data set, from the cache if the same inputs were prepared before.
 
     Raises:
-        DataError: records are bad and `on_bad_record` is error, or nothing can be learnt from the data.
+        DataError: there are bad records and `on_bad_record` is error, or nothing can be learnt from the data.
     """
     source = open_source(config)
     folder = tokenized_folder(source, chat, tokenizer, on_bad_record, training_template)
@@ -82,7 +82,7 @@ def prepare_dataset(
 def tokenized_folder(
     source: Source, chat: ChatConfig, tokenizer: Any, on_bad_record: OnBadRecord, training_template: str | None
 ) -> Path:
-    """Where the rows of a source are kept once they are tokenised in this way."""
+    """Cache folder for the rows of a source, tokenised with these settings."""
     key = tokenized.cache_key(
         {
             "source": source.digest,
@@ -97,7 +97,7 @@ def tokenized_folder(
 
 
 def prepare_each(sources: Mapping[str, S], prepare: Callable[[str, S], P]) -> dict[str, P]:
-    """Call `prepare(name, source)` for all data sets, and tell the faults of all of them at once, as one DataError."""
+    """Call `prepare(name, source)` for every data set, and raise the faults of all of them as one DataError."""
     prepared: dict[str, P] = {}
     faults: list[str] = []
     for name, source in sources.items():
@@ -111,9 +111,9 @@ def prepare_each(sources: Mapping[str, S], prepare: Callable[[str, S], P]) -> di
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """Hash of everything in a tokenizer that decides which ids come out and which of them end a turn."""
+    """Hash of everything in a tokenizer that decides which ids it produces and which of them end a turn."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
-    # What the last call asked for; every call asks anew, so they decide nothing and would change the hash.
+    # Left over from the last call: every call sets them again, so they decide nothing but would change the hash.
     del state["truncation"], state["padding"]
     special = tokenizer.special_tokens_map
     return described_hash({"tokenizer": state, "special": special, "template": tokenizer.chat_template})
@@ -121,12 +121,12 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 @dataclass
 class SideRows:
-    """Rows of one side of a data set (its only one, or the chosen or rejected answers), as they are encoded.
+    """Encoded rows of one side of a data set: its only side, or the chosen or rejected answers.
 
     Attributes:
         end_ids: tokens that end an answer.
         records: line, weight and content hash of each row.
-        lost_ends: how many trained end tokens were cut off.
+        lost_ends: number of trained end tokens that were cut off.
     """
 
     end_ids: frozenset[int]
@@ -135,7 +135,7 @@ class SideRows:
     lost_ends: int = 0
 
     def add(self, row: TokenRow, whole: TokenRow, record: tuple[int, float, int]) -> None:
-        """Add a row; `whole` is what it was before it was cut."""
+        """Add a row; `whole` is the row before truncation."""
         self.rows.append(row)
         self.records.append(record)
         if row is not whole:
@@ -150,11 +150,11 @@ def write_rows(
     digest: str,
     folders: Sequence[Path],
 ) -> None:
-    """Tokenise all examples, batch by batch, and write the rows of each side to its folder; all or nothing.
+    """Tokenise all examples in batches and write the rows of each side to its folder; all or nothing.
 
     Args:
         stream: counts the records that `examples` reads.
-        encode: turns a batch into the rows that are kept, for each folder.
+        encode: turns a batch into the rows to keep, for each folder.
         ledger: gets the counts of rows and records.
     """
     with ExitStack() as stack:
@@ -172,7 +172,7 @@ def write_rows(
 
 
 def _encoded(batch: Numbered[Parsed], chat: ChatConfig, encoder: ConversationEncoder, ledger: Ledger) -> SideRows:
-    """The rows of a batch that are kept, cut to their length, and counted in the ledger."""
+    """The kept rows of a batch, truncated and counted in the ledger."""
     kept = SideRows(encoder.end_ids)
     wholes = encoder.rows([conversation for _, (conversation, _) in batch])
     for (line, (conversation, weight)), whole in zip(batch, wholes, strict=True):
@@ -189,7 +189,7 @@ def _truncated(line: int, row: TokenRow, chat: ChatConfig, ledger: Ledger) -> To
     except DataError as error:
         raise DataError(f"datasets.{ledger.name}: line {line}: {error}") from error
     if short is not None and short.trained[0]:
-        # Cut on the left, it starts within an answer, and nothing predicts the first token of a row.
+        # Cut on the left, the row starts inside an answer, but nothing predicts the first token of a row.
         short = TokenRow(short.ids, [False, *short.trained[1:]])
         short, outcome = (short, outcome) if any(short.trained) else (None, Outcome.NOTHING_TRAINED)
     if short is None:

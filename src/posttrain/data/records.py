@@ -1,8 +1,8 @@
 """Parse a row of a data set, by its columns, into a conversation and a weight.
 
-A row is either whole `messages`, or a `prompt` (text, or a list of messages) with its `completion`
-(likewise). Where both are there, `messages` counts. Columns that are null count as absent, and columns that
-nobody named are passed over: data sets carry ids, sources and scores that are no business of ours.
+A row has either `messages`, or a `prompt` with its `completion`, each of which is text or a list of messages. If both
+are present, `messages` wins. Null columns count as absent, and columns not in `Columns` are ignored: data sets carry
+ids, sources and scores that do not matter here.
 """
 
 import math
@@ -15,38 +15,38 @@ from posttrain.base.strict_json import parse_json
 from posttrain.conversation.messages import Conversation, Message, parse_conversation
 from posttrain.errors import ConfigError, DataError
 
-# Outside of it a weight is a slip, or becomes 0 or infinity as a 32-bit float.
+# A weight outside this range is a mistake, or becomes 0 or infinity as a 32-bit float.
 MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6
 
 _SHOWN_COLUMNS = 12
 
 
 class UselessRecordError(DataError):
-    """A row is as it should be, but nothing can be learnt from it."""
+    """A row is well-formed, but nothing can be learnt from it."""
 
     kind = "useless"
-    """What the ledger calls it."""
+    """Its name in the ledger."""
 
 
 class EmptyAnswerError(UselessRecordError):
-    """There is nothing in the answer."""
+    """The answer is empty."""
 
     kind = "empty answer"
 
 
 class IdenticalAnswersError(UselessRecordError):
-    """Both answers of a pair say the same."""
+    """Both answers of a pair are the same."""
 
     kind = "identical answers"
 
 
 USELESS = (EmptyAnswerError.kind, IdenticalAnswersError.kind)
-"""What the ledger calls records from which nothing can be learnt."""
+"""Ledger names of records from which nothing can be learnt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What the columns of a data set are called; None says that there is no such column."""
+    """Column names of a data set; None means that there is no such column."""
 
     messages: str | None = "messages"
     prompt: str | None = "prompt"
@@ -64,14 +64,14 @@ class Columns:
             raise ConfigError(f"columns: {', '.join(sorted(twice))} cannot mean two things at once")
 
     def names(self) -> dict[str, str]:
-        """Each meaning that has a column, and the column's name."""
+        """The column name of each meaning that has a column."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return {meaning: name for meaning, name in given.items() if name is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A usable row: its place among the usable rows, counted from 0, and in its source, counted from 1."""
+    """A usable row: its index among the usable rows, counted from 0, and its line in the source, counted from 1."""
 
     index: int
     line: int
@@ -82,8 +82,8 @@ class Record:
 def parse_record(row: Mapping[str, Any], columns: Columns, *, require_answer: bool) -> tuple[Conversation, float]:
     """The conversation in a row and the factor on its loss; DataError names the first fault.
 
-    With `require_answer` there must be something to learn: an assistant turn that may be trained and is not
-    empty, and no empty one at the end; where that is all that is wrong, the error is an EmptyAnswerError.
+    With `require_answer` there must be something to learn: a trainable assistant turn that is not empty, and no empty
+    one at the end. If emptiness is the only fault, the error is an EmptyAnswerError.
     """
     names = columns.names()
     given = {meaning: row[name] for meaning, name in names.items() if row.get(name) is not None}
@@ -103,7 +103,7 @@ def parse_record(row: Mapping[str, Any], columns: Columns, *, require_answer: bo
 
 
 def missing_columns(row: Mapping[str, Any], columns: Columns, require_answer: bool) -> str:
-    """Which columns were wanted, and which ones the row has."""
+    """Text that says which columns are required and which ones the row has."""
     pair = [columns.prompt, columns.completion] if require_answer else [columns.prompt]
     alternatives = [[columns.messages], pair]
     wanted = " or ".join(" and ".join(repr(name) for name in names) for names in alternatives if None not in names)
@@ -111,7 +111,7 @@ def missing_columns(row: Mapping[str, Any], columns: Columns, require_answer: bo
 
 
 def columns_found(row: Mapping[str, Any]) -> str:
-    """The columns of a row as an error names them."""
+    """The columns of a row, as shown in errors."""
     found = [f"{str(name)[:60]!r}{' (null)' * (value is None)}" for name, value in row.items()]
     more = f" and {len(found) - _SHOWN_COLUMNS} more" if len(found) > _SHOWN_COLUMNS else ""
     return ", ".join(found[:_SHOWN_COLUMNS]) + more if found else "no columns at all"
@@ -128,13 +128,13 @@ def _prompt_and_completion(
     completion = _turns(answer, "assistant", names["completion"])
     if completion.messages[0].role == "system":
         raise DataError(f"{names['completion']} begins with a system message; move it to {names['prompt']}")
-    # The prompt is what the answer is given to: earlier answers in it are not trained.
+    # Answers in the prompt are context and are not trained.
     context = [replace(turn, train=False) if turn.role == "assistant" else turn for turn in prompt.messages]
     return Conversation((*context, *completion.messages), prompt.tools)
 
 
 def _turns(value: object, role: str, column: str, tools: object = None) -> Conversation:
-    """Messages as they are, or one message of `role` where the column holds plain text."""
+    """The messages of a column, or one message of `role` if it holds plain text."""
     if not isinstance(value, str | list):
         raise DataError(f"{column} must be text or a list of messages, not {type(value).__name__}")
     blank = not (value.strip() if isinstance(value, str) else value)
@@ -151,7 +151,7 @@ def _conversation(messages: object, column: str, tools: object = None) -> Conver
     try:
         return parse_conversation(messages, tools)
     except DataError as error:
-        # The fault is told in the user's own name for the column.
+        # Report the fault under the user's name for the column.
         raise DataError(re.sub(r"^messages\b", lambda _: column, str(error))) from None
 
 
@@ -183,7 +183,7 @@ def _is_empty(message: Message) -> bool:
 
 def _weight(value: object, column: str | None) -> float:
     try:
-        # Text, because CSV knows nothing else. true is no number, whatever Python says.
+        # Accept text, since CSV has nothing else, but not a bool, which Python counts as a number.
         weight = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         weight = math.nan
@@ -196,7 +196,7 @@ def _weight(value: object, column: str | None) -> float:
 
 
 def _from_json_text(value: object, column: str | None) -> object:
-    """Tables keep lists as JSON text; text in the place of a list is taken for that."""
+    """Parse text as the JSON of a list, since tables store lists as JSON text; return other values unchanged."""
     if not isinstance(value, str):
         return value
     try:

@@ -1,7 +1,7 @@
 """Read data sets from files and the hub as checked records.
 
-`open_source` finds the data and its digest; where the cache has rows of that digest, no record is parsed. Otherwise
-`Source.examples` says how each record is parsed, and `ExampleStream` parses one after another and counts the bad ones.
+`open_source` finds the data and its digest; if the cache has rows of that digest, no record is parsed. Otherwise
+`Source.examples` says how to parse each record, and `ExampleStream` parses them one by one and counts the bad ones.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ _KNOWN = f"{', '.join(_LINE_READERS)} (also with .gz) and .parquet"
 
 @dataclass(frozen=True)
 class RecordSet:
-    """The usable records of a source, and one line `place: reason` for each of the others."""
+    """The usable records of a source, and one line `place: reason` for each bad one."""
 
     records: list[Record]
     faults: list[str]
@@ -49,53 +49,53 @@ class RecordSet:
 
 @dataclass(frozen=True)
 class LineSource:
-    """A file or hub data set that was found. `lines` reads it anew, unchecked; `digest` is a hash of its content."""
+    """A file or hub data set. Each call of `lines` reads it again, unchecked; `digest` is a hash of its content."""
 
     name: str
     digest: str
     lines: Callable[[], Iterator[Line]]
     counts_rows: bool
-    """Whether `Line.number` is the row of a table; else it is the line of a text file."""
+    """Whether `Line.number` is the row of a table rather than the line of a text file."""
 
     def place(self, number: int) -> str:
-        """Where a record stands, as a message names it."""
+        """Where a record is, as shown in messages."""
         return f"{self.name} row {number}" if self.counts_rows else f"{self.name}:{number}"
 
     def refusal(self, faults: list[str], usable: int) -> DataError:
-        """The error that tells of bad records, `place: reason` each."""
+        """The error that lists bad records, each as `place: reason`."""
         return refusal(self.name, faults, usable)
 
 
 class Attempt(NamedTuple, Generic[T]):
-    """A record to be parsed: its place as a message names it, its line, and the call that parses it."""
+    """A record to parse: its place as shown in messages, its line, and the call that parses it."""
 
     place: str
     line: int
     parse: Callable[[], T]
     lines: str = ""
-    """Its name in a long list of bad records, if there is to be one: `7`, or `7/8` for lines 7 and 8 of two files."""
+    """Its label in a long list of bad records: `7`, or `7/8` for lines 7 and 8 of two files; empty if not listed."""
 
 
 @dataclass(frozen=True)
 class Examples(Generic[T]):
-    """The records of a source, each to be parsed as a T. `digest` is a hash of their content."""
+    """The records of a source, each to be parsed into a T. `digest` is a hash of their content."""
 
     name: str
     digest: str
     attempts: Callable[[], Iterator[Attempt[T]]]
     require_columns: Callable[[], None]
-    """Called after all attempts: DataError where a column that was renamed is nowhere."""
+    """Called after all attempts; raises DataError if a renamed column occurs in no record."""
 
 
 class ExampleStream(Generic[T]):
-    """Iterates over the usable examples of a source, each with its line, and holds one at a time in memory.
+    """Iterate over the usable examples of a source, each with its line, holding one at a time in memory.
 
-    After the first record that is an error under the policy, the rest are still checked but no longer given.
+    After the first record that is an error under the policy, the rest are still checked but no longer yielded.
 
     Attributes:
-        usable: how many of the records read so far can be used.
-        bad: those that cannot.
-        useless: how many of the records that are well formed teach nothing, by why.
+        usable: number of usable records read so far.
+        bad: the records that cannot be used.
+        useless: number of well-formed records from which nothing can be learnt, by reason.
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class ExampleStream(Generic[T]):
     ) -> None:
         """
         Args:
-            on_useless: None where records that teach nothing are bad ones.
-            kept_faults: how many of the bad records are described; None for all.
+            on_useless: None to count records that teach nothing as bad.
+            kept_faults: how many bad records are described; None for all.
         """
         self._source = source
         self._on_bad_record, self._on_useless = on_bad_record, on_useless
@@ -122,9 +122,9 @@ class ExampleStream(Generic[T]):
         """Read the source, once.
 
         Raises:
-            DataError: at the end: there are bad records and `on_bad_record` is error, or useless ones and `on_useless`
-                is error (all of a kind in one message), or no record is usable, or a column that was renamed is
-                nowhere.
+            DataError: at the end, if there are bad records and `on_bad_record` is error, or useless ones and
+                `on_useless` is error (all of a kind in one message), or no record is usable, or a renamed column occurs
+                in no record.
         """
         for attempt in self._source.attempts():
             try:
@@ -143,7 +143,7 @@ class ExampleStream(Generic[T]):
 
     @property
     def read(self) -> int:
-        """All records so far, whatever became of them."""
+        """Number of records read so far, usable or not."""
         return self.usable + self.bad.count + self._taught_nothing.count
 
     @property
@@ -167,7 +167,7 @@ class ExampleStream(Generic[T]):
 
 @dataclass(frozen=True)
 class Source(LineSource):
-    """Lines of conversations, whose columns are known."""
+    """Lines of conversations with known columns."""
 
     columns: Columns
 
@@ -191,35 +191,35 @@ class Source(LineSource):
         return Examples(self.name, self.digest, attempts, check)
 
     def read(self, on_bad_record: OnBadRecord, *, require_answer: bool) -> RecordSet:
-        """All usable records at once; DataError as `ExampleStream` raises it."""
+        """All usable records at once; raises DataError as `ExampleStream` does."""
         stream = ExampleStream(self.examples(require_answer=require_answer), on_bad_record, kept_faults=None)
         records = [Record(index, line, *parsed) for index, (line, parsed) in enumerate(stream)]
         return RecordSet(records, stream.bad.shown, self.digest)
 
 
 def values(line: Line) -> Mapping[str, Any]:
-    """The columns of a line; DataError where it could not be read."""
+    """The columns of a line; DataError if it could not be read."""
     if line.value is None:
         raise DataError(line.fault)
     return line.value
 
 
 def open_source(config: DatasetConfig) -> Source:
-    """Find the data that a config names; DataError where there is nothing, or nothing that can be read."""
+    """Find the data that a config names; DataError if it does not exist or cannot be read."""
     return open_data(config.path, Columns(**config.columns.model_dump()), config.split)
 
 
 def open_data(source: str | Path, columns: Columns, split: str = "train", *, every_column: bool = False) -> Source:
-    """`open_source` by name; with `every_column` the lines of a table have the columns that nobody named too."""
+    """`open_source` by name; with `every_column`, the lines of a table keep the columns not in `columns` too."""
     found = open_lines(source, None if every_column else list(columns.names().values()), split)
     return Source(found.name, found.digest, found.lines, found.counts_rows, columns)
 
 
 def open_lines(source: str | Path, wanted: Collection[str] | None, split: str = "train") -> LineSource:
-    """Find data by name; the lines of a table have the columns `wanted`, or all of them under None.
+    """Find data by name; the lines of a table have the columns `wanted`, or all columns if it is None.
 
     Raises:
-        DataError: there is nothing, or nothing that can be read.
+        DataError: the data does not exist or cannot be read.
     """
     path = Path(source)
     if isinstance(source, str) and is_hub_id(source) and _kind(path) is None and not path.exists():
@@ -242,7 +242,7 @@ def open_lines(source: str | Path, wanted: Collection[str] | None, split: str = 
 
 
 def _kind(path: Path) -> str | None:
-    """The ending that says how a file is read, if it has one."""
+    """The suffix that decides how a file is read, if it has a known one."""
     name = path.name.lower()
     kind = Path(name.removesuffix(".gz")).suffix
     if kind == ".parquet":

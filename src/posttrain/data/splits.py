@@ -1,7 +1,7 @@
 """Hold out validation rows, chosen by a hash of their content.
 
-Which side a row is on depends on the seed and on the contents of the data set, not on the order of its lines,
-and rows that say the same are always on the same side: a model is never tested on what it was trained on.
+The split depends on the seed and on the contents of the data set, not on the order of its lines, and rows with the same
+content are always on the same side: a model is never validated on what it was trained on.
 """
 
 import hashlib
@@ -23,16 +23,16 @@ from posttrain.errors import ConfigError, DataError
 Rows = npt.NDArray[np.int64]
 Contents = npt.NDArray[np.uint64]
 
-# Raise it when the same contents come to be split in another way, so that what was kept is not read.
+# Raise it when the same contents are split differently, so that older cached splits are not read.
 _FORMAT_VERSION = 1
-# Fewer rows are split in less time than it takes to write the split down.
+# Splitting fewer rows is faster than saving the split.
 _ROWS_WORTH_KEEPING = 1 << 17
-# Rows that are looked at together.
+# Rows processed at a time.
 _STRETCH = 1 << 16
 
 
 def content_hash(conversation: Conversation) -> int:
-    """64-bit hash of what is said, by whom, with which tools; not of which turns may be trained."""
+    """64-bit hash of what is said, by whom and with which tools, but not of which turns may be trained."""
     turns = [
         [turn.role, turn.content, turn.reasoning, [[c.name, c.arguments] for c in turn.tool_calls], turn.name]
         for turn in conversation.messages
@@ -58,7 +58,7 @@ D = TypeVar("D", bound=Splittable)
 
 
 def split_each(whole: Mapping[str, D], fraction: float, seed: int) -> tuple[dict[str, D], list[D]]:
-    """What is left of each data set to train on, by name, and what is held out of each."""
+    """The training part of each data set, by name, and the held-out part of each."""
     training: dict[str, D] = {}
     held_out: list[D] = []
     for name, dataset in whole.items():
@@ -69,7 +69,7 @@ def split_each(whole: Mapping[str, D], fraction: float, seed: int) -> tuple[dict
 
 
 def _kept_split(contents: Contents, fraction: float, seed: int, name: str) -> tuple[Rows, Rows]:
-    """`held_out_rows`, which of many rows are kept in the cache: to rank them takes a second per million."""
+    """`held_out_rows`, cached if there are many rows, since ranking takes a second per million."""
     if len(contents) < _ROWS_WORTH_KEEPING:
         return held_out_rows(contents, fraction, seed, name)
     described = {"split": _FORMAT_VERSION, "fraction": fraction, "seed": seed}
@@ -86,7 +86,7 @@ def _kept_split(contents: Contents, fraction: float, seed: int, name: str) -> tu
 
 
 def _load_split(folder: Path) -> tuple[Rows, Rows] | None:
-    """What was kept; None where there is nothing, or where it is damaged."""
+    """The cached split; None if it is missing or damaged."""
     try:
         return mapped_array(folder / "train.npy"), mapped_array(folder / "validation.npy")
     except (OSError, ValueError, EOFError):
@@ -94,21 +94,22 @@ def _load_split(folder: Path) -> tuple[Rows, Rows] | None:
 
 
 def held_out(records: Sequence[Record], fraction: float, seed: int, name: str) -> tuple[list[Record], list[Record]]:
-    """`held_out_rows` of records: those to train on, and those to validate with, in their order."""
+    """`held_out_rows` for records: those to train on and those to validate with, in their order."""
     contents = [content_hash(record.conversation) for record in records]
     train, validation = held_out_rows(contents, fraction, seed, name)
     return [records[row] for row in train], [records[row] for row in validation]
 
 
 def held_out_rows(contents: Iterable[int], fraction: float, seed: int, name: str) -> tuple[Rows, Rows]:
-    """Row numbers to train on and row numbers held out, each rising, from one content hash per row.
+    """Row numbers to train on and row numbers held out, both ascending, from one content hash per row.
 
-    Contents are taken in the order of a hash of (seed, content) for as long as their rows fit into
-    `fraction` of all rows, rounded and at least one. A content with more rows than are left is passed over;
-    if all have too many, the one with the fewest is taken.
+    Contents are held out in the order of a hash of (seed, content), as long as their rows fit into `fraction` of all
+    rows, rounded and at least one. A content with more rows than are left is skipped; if all have too many, the one
+    with the fewest is held out.
 
     Raises:
-        DataError: there are not two different contents to put on two sides.
+        ConfigError: `fraction` is not between 0 and 1.
+        DataError: there are fewer than two different contents.
     """
     if not 0 < fraction < 1:
         raise ConfigError(f"the validation fraction must lie between 0 and 1, not {fraction}")
@@ -129,9 +130,9 @@ def held_out_rows(contents: Iterable[int], fraction: float, seed: int, name: str
 
 
 def _fitting(counts: npt.NDArray[np.int64], target: int) -> npt.NDArray[np.int64]:
-    """The places of the counts that are taken in their order, each if the sum is `target` at most; never all of them.
+    """Indices of the counts taken, in order, each if the sum stays at most `target`; never all of them.
 
-    As many as fit one after another are taken at once. What is larger than the rest of `target` will not fit later.
+    Consecutive counts that fit are taken at once. A count larger than what is left of `target` will not fit later.
     """
     chosen = [np.zeros(0, dtype=np.int64)]
     places, most = np.arange(len(counts)), len(counts) - 1
@@ -146,7 +147,7 @@ def _fitting(counts: npt.NDArray[np.int64], target: int) -> npt.NDArray[np.int64
 
 
 def by_rank(contents: Contents, seed: int) -> npt.NDArray[np.int64]:
-    """The places of the contents in the order in which they are held out, by 128-bit hashes of (seed, content)."""
+    """Indices of the contents in the order in which they are held out, by 128-bit hashes of (seed, content)."""
     keyed = hashlib.blake2b(key=str(seed).encode(), digest_size=16)
     ranks = np.empty((len(contents), 2), dtype=np.uint64)
     for start in range(0, len(contents), _STRETCH):
@@ -161,7 +162,7 @@ def by_rank(contents: Contents, seed: int) -> npt.NDArray[np.int64]:
 
 
 def _is_among(contents: Contents, wanted: Contents) -> npt.NDArray[np.bool_]:
-    """Which of the contents are wanted; `wanted` is sorted, and holds something."""
+    """Mask of the contents that are in `wanted`, which is sorted and not empty."""
     found = np.empty(len(contents), dtype=np.bool_)
     for start in range(0, len(contents), _STRETCH):
         stretch = contents[start : start + _STRETCH]

@@ -1,8 +1,7 @@
 """The rows, micro-batches and counts of each optimizer step.
 
-Everything here is a function of (curriculum, row lengths, step). All ranks compute the same plan, so counters
-and the loss's normaliser need no communication, and a resumed run computes the plan of step k without having
-seen the steps before.
+Everything here is a function of (curriculum, row lengths, step). All ranks compute the same plan, so counters and the
+loss's normaliser need no communication, and a resumed run computes the plan of step k without replaying earlier steps.
 """
 
 from collections.abc import Mapping
@@ -16,14 +15,14 @@ T = TypeVar("T", covariant=True)
 
 
 class PerRow(Protocol[T]):
-    """One number for each row."""
+    """One number per row."""
 
     def __getitem__(self, row: int, /) -> T: ...
 
 
 @dataclass(frozen=True)
 class RowSizes:
-    """Numbers of one data set's rows, each of shape [rows]: arrays, which may be mapped from disk, or lists."""
+    """Per-row numbers of one data set, each of shape [rows]: lists, or arrays that may be memory-mapped."""
 
     lengths: PerRow[int]
     trained_counts: PerRow[int]
@@ -37,11 +36,11 @@ class StepPlan:
     Attributes:
         step: counted from 0.
         draws: one per slot, in slot order.
-        order: the slots, longest row first; each run of `micro_batch_size` of them is a micro-batch.
+        order: the slots, longest row first; every `micro_batch_size` consecutive ones form a micro-batch.
         tokens: tokens of all rows.
         trained_tokens: tokens that carry loss.
         computed_tokens: tokens including padding, Σ over micro-batches of rows × longest row.
-        loss_weight: Σ row weight × trained tokens, by which the summed loss of the step is divided.
+        loss_weight: Σ row weight × trained tokens, the divisor of the step's summed loss.
     """
 
     step: int
@@ -55,11 +54,11 @@ class StepPlan:
 
 
 class StepPlanner:
-    """Plans steps of a curriculum.
+    """Plan the steps of a curriculum.
 
-    Micro-batches are formed by length inside one step: the step's gradient is the same sum whatever the
-    order, and rows of like length need little padding. The longest come first, so that a step that does not
-    fit into memory fails at once.
+    Micro-batches are formed by length within one step: the order does not change the step's gradient, which is a sum,
+    and rows of similar length need little padding. The longest rows come first, so that a step that does not fit into
+    memory fails at once.
     """
 
     def __init__(self, curriculum: Curriculum, sizes: Mapping[str, RowSizes], micro_batch_size: int) -> None:
@@ -82,7 +81,7 @@ class StepPlanner:
             order=tuple(order),
             tokens=sum(lengths),
             trained_tokens=sum(trained),
-            # `order` falls, so the first row of each micro-batch is its longest.
+            # `order` sorts by descending length, so the first row of each micro-batch is its longest.
             computed_tokens=sum(width * lengths[order[first]] for first in range(0, len(order), width)),
             loss_weight=sum(weight * count for weight, count in zip(weights, trained, strict=True)),
         )

@@ -1,7 +1,7 @@
 """Read CSV, Parquet and hub data sets as numbered objects.
 
-CSV is read here and not by `datasets`, which knows no line numbers, gives up the whole file for one bad line,
-reads 007 as 7 and NA as null, and moves the cells of a line that has one too many into the wrong columns.
+CSV is parsed here and not by `datasets`, which has no line numbers, rejects the whole file for one bad line, reads 007
+as 7 and NA as null, and shifts the cells of a line that has one too many into the wrong columns.
 """
 
 import csv
@@ -30,8 +30,8 @@ _HAS_BROKEN_UTF8 = re.compile("[\udc80-\udcff]")
 
 
 def read_csv(path: Path, delimiter: str = ",") -> Iterator[Line]:
-    """One object per row, numbered by the line it starts on; cells are text as written, empty ones null."""
-    # The limit is one of the process; Python's 128 KiB is less than a long document.
+    """One object per row, numbered by its first line; cells stay text as written, and empty ones become null."""
+    # The limit is global to the process; Python's default of 128 KiB is too small for a long document.
     csv.field_size_limit(MAX_LINE_BYTES)
     rows = _csv_rows(path, delimiter)
     try:
@@ -54,7 +54,7 @@ def read_csv(path: Path, delimiter: str = ",") -> Iterator[Line]:
 
 
 def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str] | str]]:
-    """Rows that are not blank, each with the line it starts on; text in the place of a row is its fault."""
+    """Non-blank rows, each with the number of its first line; a str in place of the cells is the row's fault."""
     reader = csv.reader(_csv_text(path), delimiter=delimiter, strict=True)
     while True:
         number = reader.line_num + 1
@@ -75,20 +75,20 @@ def _csv_text(path: Path) -> Iterator[str]:
     for number, raw in numbered_lines(path):
         if raw is None:
             raise DataError(f"{as_shown(path)}:{number}: longer than {MAX_LINE_BYTES} bytes")
-        # Broken bytes come through as lone surrogates, so that they are the fault of one row.
+        # Invalid bytes become lone surrogates, so that only their own row fails.
         text = raw.decode("utf-8", "surrogateescape")
         yield text.removeprefix("\ufeff") if number == 1 else text
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether it has the form `owner/name` or `owner/name:subset`."""
+    """Whether `name` has the form `owner/name` or `owner/name:subset`."""
     return _HUB_ID.fullmatch(name) is not None
 
 
 def load_parquet(path: Path) -> "Dataset":
     """The table in a Parquet file."""
     load_dataset = _loader(str(path))
-    # `datasets` knows a file by its time stamp, so what it has cached may be another file's content.
+    # `datasets` identifies a file by its timestamp, so its cache may hold another file's content.
     with tempfile.TemporaryDirectory() as scratch:
         try:
             return load_dataset(
@@ -103,7 +103,7 @@ def load_parquet(path: Path) -> "Dataset":
 
 
 def load_hub(name: str, split: str) -> "Dataset":
-    """One split of a data set of the Hugging Face hub, from the local cache if it is there."""
+    """One split of a Hugging Face hub data set, from the local cache if it is there."""
     match = _HUB_ID.fullmatch(name)
     if match is None:
         raise DataError(f"{name!r} is neither a file nor a hub id of the form owner/name")
@@ -121,10 +121,11 @@ def load_hub(name: str, split: str) -> "Dataset":
 
 
 def table_lines(dataset: "Dataset", columns: Iterable[str], name: str = "the table") -> Iterator[Line]:
-    """The rows, counted from 1. Of several columns only the wanted ones are decoded, if there are any.
+    """The rows, counted from 1; only the wanted columns are decoded, or all if the table has none of them.
 
     Raises:
-        DataError: a cell is no value, as text that is not UTF-8, or a date that no calendar has; `name` says where.
+        DataError: a cell has no valid value, e.g. text that is not UTF-8 or an impossible date; the message names the
+            table by `name`.
     """
     wanted = [name for name in columns if name in dataset.column_names]
     rows = cast("Iterable[dict[str, Any]]", dataset.select_columns(wanted) if wanted else dataset)
@@ -146,7 +147,7 @@ def _readable(rows: Iterable[dict[str, Any]], name: str) -> Iterator[dict[str, A
 
 
 def table_digest(dataset: "Dataset", columns: Iterable[str]) -> str:
-    """Hash of the wanted columns' content: the fingerprint of `datasets` is one of time stamps."""
+    """Hash of the wanted columns' content; the fingerprint of `datasets` depends on timestamps."""
     digest = hashlib.blake2b(digest_size=16)
     for line in table_lines(dataset, columns):
         digest.update(json.dumps(line.value, sort_keys=True, default=repr).encode() + b"\n")
@@ -154,7 +155,7 @@ def table_digest(dataset: "Dataset", columns: Iterable[str]) -> str:
 
 
 def without_nulls(value: Any) -> Any:
-    """Leave out null keys at any depth: a table gives each object the keys of all its neighbours."""
+    """Drop keys with null values at any depth: a table gives each object the keys of all its neighbours."""
     if isinstance(value, Mapping):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -179,7 +180,7 @@ def _load_errors() -> tuple[type[Exception], ...]:
 
 
 def _one_line(error: BaseException) -> str:
-    """The reason at the bottom of a chain of errors, on one line."""
+    """The root cause in a chain of errors, on one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     return on_one_line(" ".join(str(error)[:_LONGEST_REASON].split())) or type(error).__name__

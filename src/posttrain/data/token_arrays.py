@@ -1,4 +1,4 @@
-"""Rows of tokens as flat arrays, in .npy files that are written piece by piece and then memory-mapped."""
+"""Rows of tokens as flat arrays, in .npy files that are written incrementally and then memory-mapped."""
 
 import hashlib
 from array import array
@@ -15,7 +15,7 @@ from posttrain.conversation.masks import TokenRow
 
 
 class ArrayFile:
-    """A one-dimensional array that grows at its end."""
+    """A one-dimensional array in a .npy file, written by appending."""
 
     def __init__(self, path: Path, dtype: npt.DTypeLike) -> None:
         self._file = path.open("xb")
@@ -24,12 +24,12 @@ class ArrayFile:
         self._write_header()
 
     def append(self, values: npt.NDArray) -> None:
-        """`values` of shape [n], to be written as they are in this array's type."""
+        """Append `values` of shape [n], converted to this array's dtype."""
         self._file.write(np.ascontiguousarray(values, dtype=self._dtype).data)
         self.length += len(values)
 
     def finish(self) -> None:
-        """Say in the file how long it is, without which it is an array of nothing."""
+        """Write the length into the file's header; until then the file holds an empty array."""
         self._file.seek(0)
         self._write_header()
 
@@ -38,7 +38,7 @@ class ArrayFile:
         self._file.close()
 
     def _write_header(self) -> None:
-        # numpy leaves room in the header for any length, so that a file can grow in place.
+        # numpy leaves room in the header for any length, so a file can grow in place.
         described = np.lib.format.dtype_to_descr(self._dtype)
         header = {"descr": described, "fortran_order": False, "shape": (self.length,)}
         np.lib.format.write_array_header_1_0(self._file, header)
@@ -46,7 +46,7 @@ class ArrayFile:
 
 @contextmanager
 def growing_arrays(folder: Path, dtypes: Mapping[str, npt.DTypeLike]) -> Iterator[dict[str, ArrayFile]]:
-    """Arrays to append to, by name. They are `name.npy` in `folder` when the block ends, and empty if it fails."""
+    """Arrays to append to, by name. Each is `name.npy` in `folder`, complete when the block ends, empty if it fails."""
     with ExitStack() as stack:
         arrays = {name: ArrayFile(folder / f"{name}.npy", dtype) for name, dtype in dtypes.items()}
         for array in arrays.values():
@@ -57,10 +57,10 @@ def growing_arrays(folder: Path, dtypes: Mapping[str, npt.DTypeLike]) -> Iterato
 
 
 def mapped_array(path: Path) -> npt.NDArray:
-    """The array in a .npy file, of which only what is looked at is read.
+    """The array in a .npy file, memory-mapped, so that only the parts accessed are read.
 
     Raises:
-        OSError, ValueError, EOFError: there is none, or it is damaged.
+        OSError, ValueError, EOFError: the file is missing or damaged.
     """
     # As a plain array: indexing a memmap costs microseconds.
     return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
@@ -68,19 +68,19 @@ def mapped_array(path: Path) -> npt.NDArray:
 
 @dataclass(frozen=True)
 class TokenArrays:
-    """Rows that lie one after another. Row r is `ids[starts[r]:starts[r] + lengths[r]]`.
+    """Rows stored one after another. Row r is `ids[starts[r]:starts[r] + lengths[r]]`.
 
     Attributes:
         ids: int32, shape [tokens].
         trained: bool, shape [tokens]; which tokens carry loss.
         starts: int64, shape [rows].
         lengths: int32, shape [rows]; tokens in each row.
-        trained_counts: int32, shape [rows]; how many of them carry loss.
-        prompt_lengths: int32, shape [rows]; tokens before the first that carries loss, all of them if none does.
+        trained_counts: int32, shape [rows]; tokens in each row that carry loss.
+        prompt_lengths: int32, shape [rows]; tokens before the first one that carries loss, or all if none does.
         token_hashes: uint64, shape [rows]; hash of the row's ids and flags.
         lines: int64, shape [rows]; the line of the source file that the row came from.
         weights: float32, shape [rows]; factor on the row's loss.
-        contents: uint64, shape [rows]; hash of the conversation, by which rows are split.
+        contents: uint64, shape [rows]; hash of the conversation, used to hold out validation rows.
     """
 
     ids: npt.NDArray[np.int32]
@@ -105,11 +105,11 @@ class TokenArrays:
         lengths: npt.NDArray[np.integer],
         described: Mapping[str, npt.NDArray],
     ) -> Self:
-        """All that follows from the tokens is computed; `described` has lines, weights and contents."""
+        """Compute all arrays that follow from the tokens; `described` has lines, weights and contents."""
         ends = np.cumsum(lengths, dtype=np.int64)
         starts = ends - lengths
         running = np.concatenate([[0], np.cumsum(trained, dtype=np.int64)])
-        # Where each row's first trained token stands: at the row's end where a later row has the next one.
+        # Index of each row's first trained token, or the row's end if it has none.
         places = np.append(np.flatnonzero(trained), len(ids))
         first = np.minimum(places[np.searchsorted(places, starts)], ends) if len(starts) else starts
         return cls(
@@ -127,7 +127,7 @@ class TokenArrays:
 
     @classmethod
     def from_rows(cls, rows: Sequence[TokenRow], records: Sequence[tuple[int, float, int]]) -> Self:
-        """The rows; `records` has the line, the weight and the content hash of each."""
+        """Build the arrays from rows; `records` has the line, the weight and the content hash of each."""
         lines, weights, contents = zip(*records, strict=True) if records else ((), (), ())
         ids = array("i")
         for row in rows:
@@ -150,12 +150,12 @@ class TokenArrays:
         return self.ids[span], self.trained[span]
 
     def trained_of(self, ids: frozenset[int]) -> int:
-        """How many trained tokens are one of `ids`."""
+        """Number of trained tokens that are in `ids`."""
         return int(np.isin(self.ids[self.trained], list(ids)).sum())
 
 
 class PickedValues:
-    """The values of some rows, in an order of their own: each is looked up when it is asked for, and none is copied."""
+    """The values of some rows in a given order, looked up on access without copying the array."""
 
     def __init__(self, values: npt.NDArray, rows: npt.NDArray[np.int64]) -> None:
         self._values = values
@@ -165,7 +165,7 @@ class PickedValues:
         return len(self._rows)
 
     def __getitem__(self, row: Any) -> Any:
-        """The value of one row, or an array of those of several."""
+        """The value of one row, or an array with the values of several."""
         return self._values[self._rows[row]]
 
     def tolist(self) -> list[Any]:

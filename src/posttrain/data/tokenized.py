@@ -1,9 +1,9 @@
-"""Tokenised data sets in a cache addressed by content.
+"""Tokenised data sets in a content-addressed cache.
 
-A data set is read, rendered, tokenised and truncated once for each (data, columns, template, tokenizer, length);
-a second start maps the arrays from disk. The cache's key says all of that, so nothing stale can be read.
+A data set is read, rendered, tokenised and truncated once for each (data, columns, template, tokenizer, length); a
+second start maps the arrays from disk. The cache key covers all of these, so nothing stale can be read.
 
-Rows are not copied: a part of a data set, and several data sets together, are row numbers of the arrays on disk.
+Rows are not copied: subsets and concatenations of data sets are row numbers into the arrays on disk.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from posttrain.data.ledger import Ledger
 from posttrain.data.step_plan import RowSizes
 from posttrain.data.token_arrays import ArrayFile, PickedValues, TokenArrays, growing_arrays, mapped_array
 
-# Raise it when the same inputs come to give other arrays, so that older caches are not read.
+# Raise it when the same inputs give different arrays, so that older caches are not read.
 FORMAT_VERSION = 3
 
 _EMPTY = TokenArrays.from_rows([], [])
@@ -32,11 +32,11 @@ _DTYPES = {field.name: getattr(_EMPTY, field.name).dtype for field in fields(Tok
 
 @dataclass(frozen=True)
 class TokenizedDataset:
-    """Rows of tokens, each with its numbers.
+    """Rows of tokens with their per-row numbers.
 
     Attributes:
-        parts: where the rows are.
-        rows: int64, shape [rows]; the rows of the data set, counted through all parts. None for all in their order.
+        parts: the arrays that hold the rows.
+        rows: int64, shape [rows]; row numbers of the data set, counted through all parts. None for all rows in order.
     """
 
     name: str
@@ -68,7 +68,7 @@ class TokenizedDataset:
 
     @property
     def contents(self) -> npt.NDArray[np.uint64]:
-        """Hash of each row's conversation, by which rows are split, shape [rows]."""
+        """Hash of each row's conversation, used to hold out validation rows, shape [rows]."""
         return self._of_each("contents")
 
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -84,11 +84,11 @@ class TokenizedDataset:
         return self._of_each("prompt_lengths").astype(np.int64)
 
     def sizes(self) -> RowSizes:
-        """The rows' numbers, as the step planner wants them."""
+        """The per-row numbers that the step planner needs."""
         return RowSizes(self._looked_up("lengths"), self._looked_up("trained_counts"), self.weights)
 
     def token_digest(self) -> bytes:
-        """Hash of the tokens and flags of all rows in their order."""
+        """Hash of the tokens and flags of all rows in order."""
         return hashlib.blake2b(np.ascontiguousarray(self._of_each("token_hashes")).data, digest_size=16).digest()
 
     def subset(self, rows: npt.NDArray[np.int64], name: str) -> "TokenizedDataset":
@@ -100,14 +100,14 @@ class TokenizedDataset:
         return list(accumulate(len(part) for part in self.parts))
 
     def _looked_up(self, array: str) -> npt.NDArray | PickedValues:
-        """`_of_each`, of which nothing is read before it is asked for, as long as there is one part."""
+        """Like `_of_each`, but if there is only one part, nothing is read before it is accessed."""
         if self.rows is None or len(self.parts) != 1:
             return self._of_each(array)
         (part,) = self.parts
         return PickedValues(getattr(part, array), self.rows)
 
     def _of_each(self, array: str) -> npt.NDArray:
-        """What one of the parts' arrays has for each row."""
+        """The values of one array for all rows, across the parts."""
         arrays = [getattr(part, array) for part in self.parts]
         whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         return whole if self.rows is None else whole[self.rows]
@@ -133,19 +133,19 @@ def cache_key(parts: Mapping[str, object]) -> str:
 
 
 def described_hash(parts: Mapping[str, object]) -> str:
-    """Hash of JSON values by their names, as 32 hex digits; it does not change with the format of the cache."""
+    """Hash of named JSON values, as 32 hex digits; it does not depend on the format of the cache."""
     described = json.dumps(parts, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
 
 
 class RowWriter:
-    """Adds rows to a data set on disk; what it holds in memory does not grow with them."""
+    """Append rows to a data set on disk; memory use does not grow with them."""
 
     def __init__(self, arrays: Mapping[str, ArrayFile]) -> None:
         self._arrays = arrays
 
     def add(self, rows: TokenArrays) -> None:
-        """Put `rows` behind those that are there."""
+        """Append `rows`."""
         tokens = self._arrays["ids"].length
         for name, array in self._arrays.items():
             array.append(rows.starts + tokens if name == "starts" else getattr(rows, name))
@@ -153,8 +153,7 @@ class RowWriter:
 
 @contextmanager
 def new_dataset(folder: Path, ledger: Ledger, digest: str) -> Iterator[RowWriter]:
-    """Rows to be written to `folder`: it is there when the block ends, with the ledger as it is then, and never if
-    the block fails."""
+    """Writer of rows to `folder`, which appears with the ledger when the block ends, and never if the block fails."""
     with atomic_folder(folder, lambda there: load(there, ledger.name) is not None) as aside:
         with growing_arrays(aside, _DTYPES) as arrays:
             yield RowWriter(arrays)
@@ -163,7 +162,7 @@ def new_dataset(folder: Path, ledger: Ledger, digest: str) -> Iterator[RowWriter
 
 
 def load(folder: Path, name: str) -> TokenizedDataset | None:
-    """The data set in `folder`, mapped from disk; None where there is none, or where it is damaged."""
+    """The data set in `folder`, mapped from disk; None if it is missing or damaged."""
     try:
         described = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
         arrays = TokenArrays(**{array: mapped_array(folder / f"{array}.npy") for array in _DTYPES})

@@ -1,4 +1,4 @@
-"""Counters of the server, for Prometheus."""
+"""Prometheus metrics of the server."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Metrics:
-    """The counters of one server; each server has its own."""
+    """The metrics of one server; each server has its own registry."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -32,7 +32,7 @@ class Metrics:
         self._request_seconds.labels(endpoint).observe(seconds)
 
     def graded(self, stage: str, targets: Sequence[Target | str], results: Sequence[GradeResult]) -> None:
-        """Count graded completions, each with what it answers or the reason why that is unknown."""
+        """Count graded completions; a target is the row answered, or the reason why that row is unknown."""
         datasets = [target.dataset if isinstance(target, Target) else "unknown" for target in targets]
         statuses = Counter((dataset, result.status) for dataset, result in zip(datasets, results, strict=True))
         for (dataset, status), count in statuses.items():
@@ -53,11 +53,11 @@ class Metrics:
                 seconds[name].observe(each.ms / 1000)
 
     def watch(self, name: str, description: str, read: Callable[[], float]) -> None:
-        """Report a number that something else keeps."""
+        """Export a gauge whose value comes from `read`."""
         Gauge(f"dataserver_{name}", description, registry=self._registry).set_function(read)
 
     def sandboxes(self, sandboxes: Mapping[str, str]) -> None:
-        """Tell in what each grader runs the programs that a model wrote."""
+        """Export which sandbox each grader runs model-written programs in."""
         told = Gauge(
             "dataserver_sandbox", "What a grader's programs run in", ["grader", "sandbox"], registry=self._registry
         )
@@ -65,7 +65,7 @@ class Metrics:
             told.labels(grader, sandbox).set(1)
 
     def exposition(self) -> bytes:
-        """Everything, in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, description: str, labels: Sequence[str]) -> prometheus_client.Counter:

@@ -1,4 +1,4 @@
-"""`toolkit-rl-dataserver --dry-run`: stages, data, graders and the first prompts."""
+"""`toolkit-rl-dataserver --dry-run`: show stages, data, graders and the first prompts."""
 
 from rich.table import Table
 
@@ -18,8 +18,8 @@ def show_plan(config: DataserverConfig) -> None:
     """Check config and data, and print what would be served.
 
     Raises:
-        DataError, ConfigError: as when serving, but for graders that cannot be loaded and golds that cannot be read,
-            which are found when the grading processes run.
+        DataError, ConfigError: as when serving, except for graders that cannot be loaded and golds that cannot be read,
+            which only the grading processes find.
     """
     loaded = Loaded.read(config, console.print)
     console.print(f"config_id {loaded.meta.config_id}")

@@ -1,4 +1,4 @@
-"""Everything that a config names, loaded and checked, before anything runs."""
+"""Load and check everything that a config names, before anything runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ from posttrain.errors import ConfigError
 if TYPE_CHECKING:
     import httpx
 
-# Where a server listens and how much it takes changes no prompt and no reward.
+# Data sets and graders are hashed separately; the rest changes no prompt and no reward.
 _NOT_PART_OF_ID = {"data_root", "datasets", "graders", "listen", "limits", "journal"}
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a config names, in memory."""
+    """Everything that a config names, loaded."""
 
     config: DataserverConfig
     datasets: Mapping[str, Rows]
@@ -45,7 +45,8 @@ class Loaded:
         """Read the data of a config.
 
         Raises:
-            DataError, ConfigError: data or config are wrong, all faults in one message, or a grader cannot work here.
+            DataError, ConfigError: data or config are wrong (one message lists all faults), or a grader cannot work on
+                this machine.
         """
         datasets = load_datasets(config, report)
         sides = split_rows(config, datasets)
@@ -65,7 +66,7 @@ class Loaded:
         )
 
     def new_pool(self) -> GradingPools:
-        """Grading processes for these graders: the user's own run apart from those that come with the package."""
+        """Create the grading processes; users' own graders run in separate processes from the built-in ones."""
         local = {name: grader for name, grader in self.graders.items() if not isinstance(grader, RemoteGrader)}
         preload = tuple(dict.fromkeys(module for grader in local.values() for module in grader.preload))
         own = {name: grader for name, grader in local.items() if grader.is_users_code}
@@ -77,10 +78,10 @@ class Loaded:
         return GradingPools([GradingPool(limits.worker_count, each, limits.worker_tasks, preload) for each in setups])
 
     async def load_graders(self, pool: GradingPools) -> None:
-        """Load all graders, those that run in processes there.
+        """Load all graders: local ones in the grading processes, remote ones here.
 
         Raises:
-            ConfigError: some cannot be loaded; all in one message.
+            ConfigError: some cannot be loaded; one message lists them all.
         """
         problems = await pool.check_graders()
         for name, grader in self.graders.items():
@@ -93,7 +94,7 @@ class Loaded:
             raise ConfigError("\n".join(problems))
 
     def new_book(self, pool: GradingPools, client: "httpx.AsyncClient | None") -> GradeBook:
-        """A grade book for these graders; `client` is for those that ask other services, if any does."""
+        """Create a grade book for these graders; `client` is needed only by graders that call other services."""
         return GradeBook(self.graders, pool, client, int(self.config.limits.cache_mb * 2**20))
 
 
@@ -104,7 +105,7 @@ def describe(
     sides: Mapping[str, Sides],
     graders: Mapping[str, Grader],
 ) -> Meta:
-    """The answer to `/meta`."""
+    """Build the answer to `/meta`."""
     return Meta(
         protocol_version=PROTOCOL_VERSION,
         server_version=version("posttrain-toolkit"),
@@ -155,13 +156,13 @@ def _stage(config: DataserverConfig, index: int) -> StageMeta:
 
 
 def config_id(config: DataserverConfig, datasets: Mapping[str, Rows], graders: Mapping[str, Grader]) -> str:
-    """Equal ids give equal prompts and rewards: a hash of the config, the content of the data and the graders."""
+    """Hash the config, the data's content and the graders; equal ids give equal prompts and rewards."""
     return json_digest(
         {
             "protocol": PROTOCOL_VERSION.split(".")[0],
             "version": version("posttrain-toolkit"),
             "config": config.model_dump(mode="json", exclude=_NOT_PART_OF_ID),
-            # In their order, which is that of the held-out rows.
+            # In config order, which is also the order of the held-out rows.
             "datasets": [
                 [name, dataset.model_dump(mode="json", exclude={"path"}), datasets[name].digest]
                 for name, dataset in config.datasets.items()
@@ -175,6 +176,6 @@ def config_id(config: DataserverConfig, datasets: Mapping[str, Rows], graders: M
 
 
 def _without_folder(grader: dict[str, Any]) -> dict[str, Any]:
-    """The place of users' code as the same on every machine; what it holds is in the grader's own identity."""
+    """Reduce the path of users' code to its last part, the same on every machine; `identity` covers the content."""
     path = grader.get("path")
     return {**grader, "path": Path(path).name} if isinstance(path, str) else grader

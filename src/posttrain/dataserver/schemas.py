@@ -1,7 +1,7 @@
 """The wire protocol between trainer and dataserver, version 1.
 
-The server's OpenAPI page, its answers and the trainer's client all come from these classes. Unknown keys are
-errors in requests and are passed over in responses, so that a newer server can add to its answers.
+The server's OpenAPI page, its responses and the trainer's client are all built from these classes. Unknown keys are
+errors in requests but ignored in responses, so that a newer server can add fields.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ Status = Literal["ok", "abstain", "error"]
 
 
 class _Request(BaseModel):
-    # Strict: `true` is no iteration, and "3" no number.
+    # Strict: `true` is not an iteration, and "3" is not a number.
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
@@ -53,7 +53,7 @@ class StageMeta(_Response):
 
 
 def reward_formula(weights: Mapping[str, float], gates: Iterable[str]) -> str:
-    """A reward in a line: the weighted sum of its graders' scores, times its gates."""
+    """The formula of a reward on one line: the weighted sum of the graders' scores, times the gates."""
     terms = " + ".join(f"{weight:.3g} {name}" for name, weight in weights.items())
     factors = "".join(f" × {name}" for name in gates)
     return f"({terms}){factors}" if factors else terms
@@ -196,7 +196,7 @@ class GradeRequest(_Request):
     request_id: Identifier
     """Repeating a request under its id changes nothing; another request needs another id."""
 
-    # Of a million wrong ones the first says enough.
+    # Of a million wrong items, report only the first.
     items: Annotated[list[GradeItem], FailFast()] = Field(min_length=1)
     config_id: str | None = None
     run_id: str = Field(default="", max_length=200)

@@ -1,4 +1,4 @@
-"""A running dataserver: start, background work and shutdown."""
+"""A running dataserver: startup, background work and shutdown."""
 
 import asyncio
 from functools import partial
@@ -16,13 +16,13 @@ from posttrain.dataserver.service import Service
 
 
 class DataServer:
-    """Serves what was loaded."""
+    """Serves a loaded config."""
 
     def __init__(self, loaded: Loaded) -> None:
         """Open the journal.
 
         Raises:
-            ConfigError, ServerError: it cannot be opened.
+            ConfigError, ServerError: the journal cannot be opened.
         """
         config = loaded.config
         self.loaded = loaded
@@ -56,13 +56,13 @@ class DataServer:
         self.metrics.watch("ready", "Whether the gold answers are checked", lambda: float(self.is_ready))
 
     async def warm_up(self, progress: Progress) -> None:
-        """Load the graders and check the gold answers; requests are served when that is done.
+        """Load the graders and check the gold answers; only then are requests served.
 
         Raises:
             ConfigError, DataError: a grader cannot be loaded, or rows cannot be graded.
         """
         loaded = self.loaded
-        # In any case it starts the processes, so that the first completions need not wait for them.
+        # Always starts the grading processes, so that the first completions need not wait for them.
         self._loading = asyncio.create_task(loaded.load_graders(self._pool))
         if any(type(grader).load is not Grader.load for grader in loaded.graders.values()):
             await self._loading
@@ -70,7 +70,7 @@ class DataServer:
         self.is_ready = True
 
     async def close(self) -> None:
-        """Keep what was acknowledged, end the processes. All requests must have been answered."""
+        """Write acknowledged rewards to the journal and stop the processes. All requests must have been answered."""
         self.is_ready = False
         if self._loading is not None:
             self._loading.cancel()

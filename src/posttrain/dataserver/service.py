@@ -1,4 +1,4 @@
-"""The dataserver without HTTP: describe itself, sample prompts, grade completions."""
+"""The dataserver without HTTP: sample prompts and grade completions."""
 
 import asyncio
 import hashlib
@@ -25,10 +25,10 @@ from posttrain.errors import ConfigError, DataError, ServerError, ToolkitError
 
 T = TypeVar("T")
 
-# Requests whose ids are remembered, so that an id which comes back with other content is noticed.
+# How many request ids are remembered, to notice one that is reused with other content.
 _REMEMBERED_REQUESTS = 10_000
 
-# Where rewards must be on disk before they are told, the rest of the time is for writing them.
+# Applies if rewards must be on disk before they are returned; the rest of the time is for writing them.
 _SHARE_FOR_GRADING = 0.8
 _SHORTEST_WRITE = 0.2
 
@@ -48,10 +48,10 @@ Code = Literal[
 
 
 class Refusal(ToolkitError):
-    """A request that is not served as a whole; the web layer gives each code its HTTP status."""
+    """A request that is refused as a whole; the web layer maps each code to an HTTP status."""
 
     def __init__(self, code: Code, message: str) -> None:
-        """`message`: what is wrong with it, for the person at the trainer."""
+        """`message`: what is wrong with the request, for the trainer's user."""
         super().__init__(message)
         self.code: Code = code
 
@@ -67,8 +67,8 @@ class Service:
         metrics: Metrics,
         adaptive: AdaptiveSampler | None,
     ) -> None:
-        """`journal`: where graded completions are kept; None keeps none. `adaptive` needs one, and chooses the rows
-        that training asks."""
+        """`journal`: stores graded completions; None stores none. `adaptive`: chooses the training rows; needs a
+        journal."""
         self.config = loaded.config
         self.identity = loaded.meta.config_id
         self._sampler = loaded.sampler
@@ -85,8 +85,8 @@ class Service:
         """The prompts of an iteration.
 
         Raises:
-            Refusal: the server has another config than the trainer thinks, there are no such slots, or the journal
-                that adaptive sampling needs cannot be asked.
+            Refusal: the server has another config than the request names, the batch is too large, the slots do not
+                exist, or the journal that adaptive sampling needs is unavailable.
         """
         self._require_config(request.config_id)
         if request.batch_size > self.config.limits.batch_size:
@@ -106,11 +106,11 @@ class Service:
         )
 
     async def grade(self, request: GradeRequest) -> GradeResponse:
-        """One result per item, in their order and within `limits.grade_seconds`.
+        """One result per item, in item order, within `limits.grade_seconds`.
 
         Raises:
-            Refusal: the request cannot be taken as a whole, or not be kept where adaptive sampling depends on it. What
-                is wrong with one item is told in its result.
+            Refusal: the request as a whole is not accepted, or its rewards cannot be stored and adaptive sampling needs
+                them. A fault of a single item is reported in its result.
         """
         begin, limit = time.monotonic(), self.config.limits.grade_seconds
         self._require_config(request.config_id)
@@ -150,7 +150,7 @@ class Service:
         return response
 
     async def _aside(self, read: Callable[[], T]) -> T:
-        """Read rows: at once from a file; in a thread where a program makes them, which can take seconds."""
+        """Read rows: directly from files, in a thread if a program generates any, which can take seconds."""
         return await asyncio.to_thread(read) if self._rows_are_made else read()
 
     async def _slots(self, request: SampleRequest) -> list[Slot]:
@@ -177,7 +177,7 @@ class Service:
         twice = [item_id for item_id, count in Counter(item.item_id for item in request.items).items() if count > 1]
         if twice:
             raise Refusal("bad_request", f"item_id {twice[0]!r} appears more than once in the request")
-        # A server that has nothing to do takes any request, or one with more items would never be taken.
+        # An idle server accepts any request; otherwise one with more items than the queue would never be accepted.
         if 0 < self._book.waiting > limits.queue_items - len(request.items):
             raise Refusal("overloaded", f"{self._book.waiting} completions wait for a grader already; try again later")
         key, digest = (request.run_id, request.request_id), _request_digest(request, digests)
@@ -186,7 +186,7 @@ class Service:
         self._requests[key] = digest
 
     def _target(self, item: GradeItem) -> Target | str:
-        """What the item answers, or why it cannot be graded."""
+        """The row that the item answers, or why the item cannot be graded."""
         if len(item.completion) > self.config.limits.completion_chars:
             return f"the completion is longer than {self.config.limits.completion_chars} characters"
         try:
@@ -201,7 +201,7 @@ class Service:
             self._journal.add(rows)
             return
         try:
-            # What a trainer was told must count for later iterations, also if the server is killed now.
+            # Rewards that a trainer received must count in later iterations, even if the server is killed now.
             await asyncio.wait_for(asyncio.to_thread(self._journal.add_durable, rows), max(_SHORTEST_WRITE, seconds))
         except ServerError as error:
             raise Refusal("unavailable", str(error)) from None

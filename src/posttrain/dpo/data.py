@@ -34,31 +34,31 @@ from posttrain.models.tokens import training_template
 
 T = TypeVar("T")
 
-# Raise it when the same records come to be read in another way, so that what was kept is not read.
+# Increment when the same records are parsed differently, so that older caches are not read.
 _READING = 2
 
 _NOT_DRAWN = "not drawn (n_samples)"
-"""What the ledger calls records that `n_samples` left out."""
+"""The ledger's name for records that `n_samples` left out."""
 
 Sides = tuple[TokenizedDataset, TokenizedDataset]
-"""Chosen answers and rejected ones; row r of both belong together where the data are pairs."""
+"""Chosen and rejected answers; if the data are pairs, row r of one belongs to row r of the other."""
 
 
 @dataclass(frozen=True)
 class Policies:
-    """What the config says about all data sets: how they are rendered, and what is left out of them."""
+    """The config's settings for all data sets: how they are rendered, and what is left out."""
 
     chat: ChatConfig
     on_bad_record: OnBadRecord
     on_useless_pair: OnUselessPair
     seed: int
-    """By which `n_samples` draws."""
+    """The seed with which `n_samples` draws."""
 
     max_dropped_share: float = 1.0
-    """How much of a data set may be left out before that is an error."""
+    """The share of a data set that may be left out before it is an error."""
 
     training_template: str | None = None
-    """The tokenizer's own template with generation markers, where there is one."""
+    """The tokenizer's own template with generation markers, if there is one."""
 
 
 def prepare_preferences(
@@ -68,11 +68,11 @@ def prepare_preferences(
     tokenizer: Any,
     report: Callable[[str], None] = lambda line: None,
 ) -> PreferenceDataset:
-    """The rows of one data set, from the cache where the same inputs were prepared before.
+    """The rows of one data set, from the cache if the same inputs were prepared before.
 
     Raises:
-        DataError: records are bad or useless and the policy is error, or more of them than may be are left out, or
-            nothing can be learnt from the data.
+        DataError: records are bad or useless and the policy is error, too many of them are left out, or nothing can be
+            learnt from the data.
     """
     source = open_preferences(config)
     digest = _content_digest(source.digest, config, policies.seed)
@@ -111,9 +111,9 @@ def prepare_preferences(
 
 
 def _content_digest(source: str, config: AnyPreferences, seed: int) -> str:
-    """Hash of the source's content and of what is taken of it: with another one a run is not the same run.
+    """Hash of the source's content and of what is taken from it, as part of a run's identity.
 
-    The policies are not in it: whatever they do, of records that are usable the same rows come out.
+    `on_bad_record` and `on_useless_pair` are not part of it: under any policy, usable records give the same rows.
     """
     columns = {key: file.columns.model_dump() for key, file in config.sources().items()}
     return described_hash(
@@ -128,7 +128,7 @@ def _content_digest(source: str, config: AnyPreferences, seed: int) -> str:
 
 
 def _folders(digest: str, policies: Policies, tokenizer: Any) -> list[Path]:
-    """Where each side is kept."""
+    """The cache folder of each side."""
     parts = {
         "preferences": digest,
         "reading": _READING,
@@ -150,7 +150,7 @@ def _load(folders: Sequence[Path], name: str) -> Sides | None:
 def _encoded(
     batch: Numbered[Preference], policies: Policies, encoder: ConversationEncoder, ledger: Ledger
 ) -> tuple[SideRows, SideRows]:
-    """The rows of both sides that are kept, cut to their length, and counted in the ledger."""
+    """The kept rows of both sides, truncated and counted in the ledger."""
     sides = SideRows(encoder.end_ids), SideRows(encoder.end_ids)
     for (line, record), prompt, whole in _with_prompts(batch, encoder):
         try:
@@ -171,10 +171,10 @@ def _encoded(
 
 
 def _fitting(prompt: Sequence[int], whole: Sequence[TokenRow], policies: Policies) -> tuple[list[TokenRow], Fate]:
-    """The rows of the answers to a prompt, cut to their length, or none.
+    """The truncated rows of the answers to a prompt, or none if they are dropped.
 
     Raises:
-        DataError: they do not fit, or do not begin with the prompt, or are the same where that is an error.
+        DataError: a row does not begin with the prompt; or rows are too long or the same, and the policy is error.
     """
     if any(row.ids[: len(prompt)] != prompt for row in whole):
         raise DataError(
@@ -194,7 +194,7 @@ def _fitting(prompt: Sequence[int], whole: Sequence[TokenRow], policies: Policie
 def _with_prompts(
     batch: Numbered[Preference], encoder: ConversationEncoder
 ) -> Iterator[tuple[tuple[int, Preference], list[int], list[TokenRow]]]:
-    """Each record with the tokens of its prompt, as the model would be given it, and the rows of its answers."""
+    """Each record with its prompt's tokens, as the model would be given them, and the rows of its answers."""
     prompts = encoder.prompts([record.prompt for _, record in batch])
     rows = iter(encoder.rows([answer for _, record in batch for answer in record.answers]))
     for numbered, prompt in zip(batch, prompts, strict=True):
@@ -204,13 +204,13 @@ def _with_prompts(
 def _taken(
     stream: Callable[[], ExampleStream[Preference]], n_samples: int | None, seed: int
 ) -> tuple[ExampleStream[Preference], Iterator[tuple[int, Preference]], int]:
-    """A stream that counts every record, what is taken of them in the order of the data, and how many are not.
+    """A stream that counts every record, the records taken in the order of the data, and how many are not taken.
 
-    Which records are drawn depends on how many can be used, so that `n_samples` goes through the source twice; the
-    counts are there after the first time, and otherwise as the records come.
+    Which records are drawn depends on how many are usable, so `n_samples` reads the source twice. The counts are then
+    complete after the first pass; without `n_samples` they grow as the records are read.
 
     Raises:
-        DataError: as the stream, where it has to be gone through first.
+        DataError: as the stream, if it has to be read first.
     """
     counted = stream()
     if n_samples is None:
@@ -222,33 +222,33 @@ def _taken(
 
 
 def _drawn(count: int, n_samples: int, seed: int) -> npt.NDArray[np.int64]:
-    """The places of `n_samples` of `count` records, rising: the first ones of a permutation by the seed."""
+    """The indices of `n_samples` of `count` records, in ascending order: the first ones of a seeded permutation."""
     keys = round_keys(seed, "n_samples", 0)
     places = (permute(position, count, keys) for position in range(n_samples))
     return np.sort(np.fromiter(places, dtype=np.int64, count=n_samples))
 
 
 def _at(records: Iterator[T], places: npt.NDArray[np.int64]) -> Iterator[T]:
-    """The records at places that rise; what comes after the last of them is not read."""
+    """The records at ascending indices; records after the last of them are not read."""
     numbered = enumerate(records)
     for place in places:
         yield next(record for number, record in numbered if number == place)
 
 
 def _key_of(name: str) -> str:
-    """Where the config has the data set of this name."""
+    """The config key of the data set of this name."""
     return name if name == VALIDATION else f"datasets.{name}"
 
 
 def _require_enough_kept(ledger: Ledger, max_dropped_share: float) -> None:
-    """Raise DataError where more than this share of the records is bad, useless or too long.
+    """Raise DataError if more than this share of the records is bad, useless or too long.
 
-    Of what `n_samples` did not draw it is not known how much would have been too long: taken is the share of those
-    that were drawn.
+    How many of the records that `n_samples` did not draw would have been too long is unknown; they are assumed to have
+    the same share as the drawn ones.
     """
     teaches = ledger.records - ledger.bad - sum(ledger.dropped.get(reason, 0) for reason in USELESS)
     drawn = teaches - ledger.dropped.get(_NOT_DRAWN, 0)
-    # Rounded, so that a share of exactly as much is not a hair above it.
+    # Rounded, so that a share equal to the limit does not come out slightly above it.
     share = round(1 - teaches * ledger.rows / (ledger.records * drawn), 9)
     if share <= max_dropped_share:
         return
@@ -263,10 +263,10 @@ def _require_enough_kept(ledger: Ledger, max_dropped_share: float) -> None:
 
 @dataclass(frozen=True)
 class PreferenceData:
-    """What is trained, what is held out, in which order and for how long, and the ledgers of all data sets.
+    """Training data, held-out data, curriculum and number of steps, with the ledgers of all data sets.
 
     All data sets are of one kind: pairs, or for kto labelled answers. `max_steps` is the optimizer step at which
-    training ends, which with `epochs` is known only now that the data are counted.
+    training ends; with `epochs` it is known only once the data are counted.
     """
 
     datasets: dict[str, PreferenceDataset]
@@ -280,7 +280,7 @@ def prepare_data(config: DPOConfig, tokenizer: Any, report: Callable[[str], None
     """Read, tokenise and split everything that the config names.
 
     Raises:
-        DataError: a file or record is bad, or too little is left of a data set.
+        DataError: a file or record is bad, too little is left of a data set, or kto's answers all have the same label.
         ConfigError: the stages or the schedule do not fit the data.
     """
     sources = dict(config.datasets)
@@ -320,7 +320,7 @@ def _as_labelled(dataset: PreferenceDataset) -> LabelledDataset:
 
 
 def _require_both_labels(datasets: list[LabelledDataset]) -> None:
-    """Refuse data in which every answer is good, or every one bad: the label column is misread, or one side missing."""
+    """Refuse data whose answers are all good or all bad: the label column is misread, or one side is missing."""
     labels = {bool(label) for dataset in datasets for label in np.unique(dataset.desirable)}
     if len(labels) == 1:
         raise DataError(

@@ -18,7 +18,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Summed:
-    """For each row the sum of two numbers."""
+    """The sum of two numbers for each row."""
 
     one: PerRow[int]
     other: PerRow[int]
@@ -31,10 +31,10 @@ class _Summed:
 class PairedDataset:
     """Pairs: row r of `chosen` is preferred to row r of `rejected`, and both begin with the same prompt.
 
-    Each row is a whole conversation as SFT renders it; its trained flags mark the answer. Weights, contents and lines
-    of both sides are the same; a row's content is the hash of its prompt, so that all pairs of one prompt are on one
-    side of a split. `ledger` counts pairs and the tokens of both sides; `digest` names the source's content
-    and what was taken of it.
+    Each row is a whole conversation as SFT renders it; its trained flags mark the answer. Both sides have the same
+    weights, contents and lines. A row's content is the hash of its prompt, so all pairs of one prompt are on the same
+    side of a split. `ledger` counts pairs and the tokens of both sides; `digest` identifies the source's content and
+    what was taken from it.
     """
 
     name: str
@@ -61,7 +61,7 @@ class PairedDataset:
         return self.chosen.contents
 
     def sizes(self) -> RowSizes:
-        """The pairs' numbers, as the step planner wants them: tokens of both sides together."""
+        """The pairs' sizes for the step planner: tokens of both sides together."""
         one, other = self.chosen.sizes(), self.rejected.sizes()
         lengths = _Summed(one.lengths, other.lengths)
         return RowSizes(lengths, _Summed(one.trained_counts, other.trained_counts), self.weights)
@@ -73,13 +73,13 @@ class PairedDataset:
         )
 
     def rows_digest(self) -> str:
-        """Hash of all that a model's log-probabilities of these rows depend on, besides the model."""
+        """Hash of everything besides the model that determines the log-probabilities of these rows."""
         return _rows_digest([self.chosen, self.rejected])
 
 
 @dataclass(frozen=True)
 class LabelledDataset:
-    """Answers of which each is good or bad by itself, for KTO.
+    """Individually labelled good and bad answers, for KTO.
 
     `desirable` is bool of shape [rows]. The trained flags of `completions` mark the answers; contents are as in
     `PairedDataset`.
@@ -102,13 +102,13 @@ class LabelledDataset:
     def from_sides(
         cls, desirable: TokenizedDataset, undesirable: TokenizedDataset, name: str, ledger: Ledger, digest: str
     ) -> "LabelledDataset":
-        """All desirable rows, and then all undesirable ones."""
+        """All desirable rows, then all undesirable ones."""
         labels = np.repeat([True, False], [len(desirable), len(undesirable)])
         return cls(name, tokenized.concatenate([desirable, undesirable], name), labels, ledger, digest)
 
     @classmethod
     def from_pairs(cls, pairs: PairedDataset) -> "LabelledDataset":
-        """Two rows of each pair: its chosen answer, which is desirable, and its rejected one, which is not."""
+        """Two rows per pair: the chosen answer as desirable, the rejected one as undesirable."""
         return cls.from_sides(pairs.chosen, pairs.rejected, pairs.name, pairs.ledger, pairs.digest)
 
     @property
@@ -122,7 +122,7 @@ class LabelledDataset:
         return self.completions.contents
 
     def sizes(self) -> RowSizes:
-        """The rows' numbers, as the step planner wants them."""
+        """The rows' sizes for the step planner."""
         return self.completions.sizes()
 
     def subset(self, rows: Rows, name: str) -> "LabelledDataset":
@@ -130,7 +130,7 @@ class LabelledDataset:
         return replace(self, name=name, completions=self.completions.subset(rows, name), desirable=self.desirable[rows])
 
     def rows_digest(self) -> str:
-        """Hash of all that a model's log-probabilities of these rows depend on, besides the model."""
+        """Hash of everything besides the model that determines the log-probabilities of these rows."""
         return _rows_digest([self.completions])
 
 
@@ -138,7 +138,7 @@ PreferenceDataset = PairedDataset | LabelledDataset
 
 
 def concatenate(parts: Sequence[PreferenceDataset], name: str) -> PreferenceDataset:
-    """All rows of `parts`, which are of one kind, one after another; ledger and digest are those of the first part."""
+    """All rows of `parts`, which must be of one kind, in order; ledger and digest are those of the first part."""
     first = parts[0]
     if isinstance(first, PairedDataset):
         pairs = [part for part in parts if isinstance(part, PairedDataset)]

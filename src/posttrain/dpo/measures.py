@@ -1,4 +1,4 @@
-"""Losses and reported numbers from the log-probabilities of answers."""
+"""Compute losses and reported metrics from the log-probabilities of answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ METRICS = (
     "rejected_logprob",
     "divergence",
 )
-"""Names of what `summary` gives, in the order in which they are written; `divergence` is kto's alone."""
+"""The metrics that `summary` returns, in the order in which they are written; only kto has `divergence`."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What is known of some rows of tokens: of pairs, all chosen answers before all rejected ones.
+    """The inputs of `measure` for some rows; for pairs, all chosen answers come before all rejected ones.
 
     Attributes:
         logprobs: log π(y|x) in nats, shape [rows].
         tokens: |y|, shape [rows].
-        references: log π_ref(y|x) in nats, shape [rows]; None where the method has no reference.
-        desirable: of labelled answers which are good, bool of shape [rows].
+        references: log π_ref(y|x) in nats, shape [rows]; None if the method has no reference.
+        desirable: which labelled answers are good, bool of shape [rows].
         divergence: kto's z in nats, shape [].
     """
 
@@ -41,7 +41,7 @@ class Answers:
 
 
 Measures = dict[str, torch.Tensor]
-"""Numbers by name, each of shape [pairs] or [rows]; `loss` has a gradient, the others have none."""
+"""Values by name, each of shape [pairs] or [rows]; only `loss` has a gradient."""
 
 
 def measure(method: AnyMethod, answers: Answers) -> Measures:
@@ -75,12 +75,12 @@ def _measure_labelled(method: KTOMethod, answers: Answers) -> Measures:
 
 
 def summary(measures: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    """Means over all pairs (answers): accuracy, margin, rewards and log-probabilities, all of equal weight.
+    """Unweighted means over all pairs (answers): accuracy, margin, rewards and log-probabilities.
 
-    The accuracy of pairs is the share in which the chosen answer has the higher reward; a tie counts half, so that a
-    model that still is the reference has 0.5. Labelled answers are no pairs:
-    theirs is the share among all couples of a good and a bad answer, and the margin is the difference of the mean
-    rewards of both kinds. What there is no answer for, as in a step without a bad one, is left out.
+    The accuracy is the share of pairs whose chosen answer has the higher reward; a tie counts half, so a model that
+    still equals the reference has 0.5. For labelled answers, it is the share among all combinations of a good and a bad
+    answer, and the margin is the mean reward of the good answers minus that of the bad ones. Metrics without answers to
+    compute them from, as in a step without bad ones, are left out.
     """
     if "desirable" in measures:
         return _labelled_summary(measures)
@@ -105,10 +105,12 @@ def _labelled_summary(measures: Mapping[str, torch.Tensor]) -> dict[str, float]:
 
 
 def share_above(upper: torch.Tensor, lower: torch.Tensor) -> float:
-    """The share of all couples of one of `upper` and one of `lower`, both of shape [any], in which the former is
-    higher; a tie counts half."""
+    """The share of all combinations of a value from `upper` and one from `lower` in which the former is higher.
+
+    A tie counts half. Both are 1-D, of any length.
+    """
     ordered = lower.sort().values
-    # How many of `lower` are less than each, and how many are not more.
+    # For each of `upper`: how many of `lower` are less, and how many are less or equal.
     below, up_to = (torch.searchsorted(ordered, upper, side=side) for side in ("left", "right"))
     return float((below + up_to).double().mean() / 2 / len(lower))
 

@@ -1,11 +1,11 @@
 """Group the rows of a micro-batch into forward passes with little padding and shared prompts.
 
-The answers of a pair are of different lengths, and a micro-batch has several pairs. Rows are scored one by one, so it
-makes no difference which of them share a pass, except in how much of it is padding. Both rows of a pair begin with the
-same prompt; where they go through the model as one text, prompt, first answer, second answer, it is computed once. The
-second answer's tokens have the positions of their own row, and see the prompt and each other, so that every number is
-as if the rows went through the model apart. Unlike keys and values that are kept from a pass over the prompt, it takes
-no pass more, and activations can be recomputed.
+The answers of a pair differ in length, and a micro-batch has several pairs. Each row is scored on its own, so which
+rows share a pass only affects the padding. Both rows of a pair begin with the same prompt; if they go through the model
+as one text (prompt, first answer, second answer), it is computed once. The second answer's tokens keep the positions of
+their own row and attend only to the prompt and each other, so the results are as if the rows went through the model
+separately. Unlike a key-value cache from a pass over the prompt, this needs no extra pass, and activations can be
+recomputed.
 """
 
 from collections.abc import Sequence
@@ -19,22 +19,23 @@ from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.models.kernels import recomputed_attention
 from posttrain.models.kernels.shared_prompts import attends_to_everything, says_the_same
 
-# How many tokens of padding cost as much time as one more pass does by itself (SmolLM2-135M, forward and backward).
+# How many padding tokens take as long as the overhead of one more pass (SmolLM2-135M, forward and backward).
 _COST_OF_A_PASS = {"cpu": 32}
 _COST_ELSEWHERE = 4096
 
-# How many entries of an attention matrix cost as much time as a token does by itself (the same); less in wider models.
+# How many entries of an attention matrix take as long as a token without attention (same model, forward and backward);
+# in wider models, an entry is relatively cheaper.
 _ENTRIES_PER_TOKEN = 2000
 
 
 @dataclass(frozen=True)
 class Text:
-    """What goes through the model as one: a row of the micro-batch, or two that begin with the same tokens.
+    """One sequence for the model: a row of the micro-batch, or two that begin with the same tokens.
 
     Attributes:
-        rows: their numbers.
-        lengths: tokens of each.
-        shared: how many tokens the second goes without, because the first begins with them too.
+        rows: the row numbers.
+        lengths: tokens of each row.
+        shared: how many leading tokens of the second row are left out, because the first begins with them too.
     """
 
     rows: tuple[int, ...]
@@ -43,7 +44,7 @@ class Text:
 
     @property
     def length(self) -> int:
-        """Tokens that are computed."""
+        """The number of tokens computed."""
         return sum(self.lengths) - self.shared
 
 
@@ -56,23 +57,23 @@ class Pass:
 
     @property
     def rows(self) -> list[int]:
-        """The numbers of its rows, in the order of the texts."""
+        """Its row numbers, in the order of the texts."""
         return [row for text in self.texts for row in text.rows]
 
 
 def cost_of_a_pass(device: str) -> int:
-    """In tokens, on a kind of device as torch calls it."""
+    """The overhead of one pass, in tokens, on a torch device type."""
     return _COST_OF_A_PASS.get(device, _COST_ELSEWHERE)
 
 
 def plan_passes(lengths: Sequence[int], cost: int | None, shared: Sequence[int] = ()) -> list[Pass]:
-    """The passes that compute the fewest tokens, each counted as `cost` tokens more; the longest texts come first.
+    """The passes that compute the fewest tokens, with `cost` tokens added for each pass; the longest texts come first.
 
     Args:
         lengths: tokens of each row, shape [rows].
-        cost: None for one pass in any case.
-        shared: of as many pairs as there are numbers, how many tokens both rows begin with that carry no label; those
-            of a pair are as far from each other as there are pairs. None where all rows go by themselves.
+        cost: None to make a single pass in any case.
+        shared: how many unlabelled tokens both rows of each pair begin with, shape [pairs]; the rows of pair i are i
+            and i + pairs. Empty to join no rows.
     """
     apart = [Text((row,), (length,)) for row, length in enumerate(lengths)]
     passes = _fewest_tokens(apart, cost)
@@ -83,13 +84,13 @@ def plan_passes(lengths: Sequence[int], cost: int | None, shared: Sequence[int] 
 
 
 def _joined(apart: list[Text], shared: Sequence[int]) -> list[Text]:
-    """The rows, both of a pair in one text where that is less work."""
+    """The rows as texts, with both rows of a pair in one text if that is less work."""
     texts = []
     for pair, tokens in enumerate(shared):
         one, other = apart[pair], apart[pair + len(shared)]
         both = Text(one.rows + other.rows, one.lengths + other.lengths, tokens)
-        # A mask hides the answers from each other, and the product is computed all the same; nor is there a half of
-        # the matrix to leave out, as above the diagonal of one row.
+        # The mask hides the answers from each other, but their product is still computed; and the half of the matrix
+        # above the diagonal cannot be skipped, as it can for a single row.
         entries = both.length**2 - (one.length**2 + other.length**2) // 2
         texts += [both] if tokens * _ENTRIES_PER_TOKEN > entries else [one, other]
     return texts
@@ -99,8 +100,8 @@ def _fewest_tokens(texts: list[Text], cost: int | None) -> list[Pass]:
     order = sorted(texts, key=lambda text: -text.length)
     if cost is None:
         return [Pass(tuple(texts), order[0].length)]
-    # best[i]: the fewest tokens in which the texts from place i of the order on can be computed; next_[i]: where the
-    # pass that begins with place i ends. The first text of a pass is its longest.
+    # best[i]: the fewest tokens that compute order[i:]; next_[i]: where the pass that begins at i ends. The first text
+    # of a pass is its longest.
     best, next_ = [0] * (len(order) + 1), [0] * len(order)
     for start in reversed(range(len(order))):
         best[start], next_[start] = min(
@@ -120,18 +121,19 @@ def _tokens(passes: Sequence[Pass], cost: int) -> int:
 def inputs_of(
     each: Pass, input_ids: torch.Tensor, labels: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
-    """Inputs and labels of a pass, of shape [texts, width], and what else the model takes: where rows are joined, their
-    positions and an attention mask.
+    """Inputs and labels of a pass, of shape [texts, width], and the model's other arguments.
+
+    Those are position ids and an attention mask if rows are joined, else none.
 
     Args:
         input_ids: of the micro-batch, shape [rows, seq], padded on the right.
-        labels: of the same shape; -100 behind the end of a row.
+        labels: of the same shape; -100 beyond the end of a row.
     """
     if not any(text.shared for text in each.texts):
         return input_ids[each.rows, : each.width], labels[each.rows, : each.width], {}
     owners, columns = (part.to(input_ids.device) for part in _places(each.texts))
     in_common = columns < torch.tensor([[text.shared] for text in each.texts], device=input_ids.device)
-    # What pads a text is a row of its own, or it would see nothing, of which there is no mean.
+    # Padding counts as a row of its own; otherwise it would attend to nothing, which has no mean.
     seen = (owners.unsqueeze(1) == owners.unsqueeze(2)) | in_common.unsqueeze(1)
     wanted = labels[owners, columns].masked_fill(owners < 0, IGNORED_LABEL)
     return input_ids[owners, columns], wanted, {"position_ids": columns, "attention_mask": seen.tril().unsqueeze(1)}
@@ -149,10 +151,10 @@ def _places(texts: Sequence[Text]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def takes_joined_rows(model: Any) -> bool:
-    """Whether the model says of two joined rows what it says of each: asked, with a few tokens.
+    """Whether the model gives two joined rows the same logits as separate ones, tested with a few tokens.
 
-    One whose layers see a window only, or have a state in the place of attention, does not; nor does one whose
-    attention is not computed by torch, as others read masks in other ways.
+    False if layers see only a window or have a state instead of attention, or if attention is not computed by torch,
+    because other implementations read masks differently.
     """
     if model.config._attn_implementation not in ("sdpa", recomputed_attention.NAME):
         return False

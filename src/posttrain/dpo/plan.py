@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 
 def show_plan(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> None:
-    """Read and check all data, and print what would be trained, stage by stage; nothing is written.
+    """Read and check all data, and print what would be trained, stage by stage; the run directory is not written to.
 
     Raises:
-        ConfigError, DataError, ModelError: as the run itself would.
+        ConfigError, DataError, ModelError: as in the run itself.
     """
     location = find_model(config.model)
     reference = _reference(config)
@@ -60,13 +60,13 @@ def show_plan(config: DPOConfig, name: str, *, resume: bool = False, overwrite: 
     console.print("\n".join(step_lines(config.training, steps, "answers" if config.method.unpaired else "pairs")))
     if data is not None:
         show_estimate(config, lambda: _estimated(config, data))
-    # The last of the checks: a plan is worth reading also where its run has ended.
+    # Checked last, because a plan is worth reading even if its run has ended.
     check_run_directory(run, resume=resume, overwrite=overwrite)
     console.print("nothing was trained (--dry-run)")
 
 
 def _method(config: DPOConfig) -> str:
-    """The method with its numbers, as the config would write them."""
+    """The method with its numeric settings, by their names in the config."""
     if isinstance(config.method, MixtureMethod):
         parts = [
             f"{part.weight:g} × {part.type}{_numbers(part.model_dump(exclude={'weight'}))}"
@@ -82,7 +82,7 @@ def _numbers(fields: dict[str, object]) -> str:
 
 
 def _reference(config: DPOConfig) -> str:
-    """What the model is compared with; ModelError where a model of its own is not there."""
+    """What the model is compared with; ModelError if a separate reference model is missing."""
     if config.reference is None:
         return f"none: {config.method.type} compares with none"
     if isinstance(config.reference, SeparateReference):
@@ -95,7 +95,7 @@ def _reference(config: DPOConfig) -> str:
 
 
 def _scored_rows(config: DPOConfig, curriculum: Curriculum, steps: int) -> str:
-    """How much of the training data the reference is asked about; for kto there are two rows for each answer."""
+    """How many training rows the reference scores: two for each pair, and for kto also two for each answer."""
     drawn = sum(map(len, curriculum.drawn_rows(steps).values()))
     unit = "answers" if config.method.unpaired else "pairs"
     held_out = ", and held-out ones" if config.validation is not None else ""
@@ -107,7 +107,8 @@ def _start(model: ModelConfig) -> str:
 
 
 def _counted_curriculum(config: DPOConfig) -> Curriculum:
-    """The curriculum where the base install cannot tokenise: too long pairs are not known, so none is left out."""
+    """The curriculum for the base install, which cannot tokenise: it cannot tell which pairs are too long, and leaves
+    none out."""
     console.print("without the [train] extra pairs are checked and counted but not tokenised, so there is no ledger")
     validation = config.validation
     fraction = validation.fraction if validation is not None else None
@@ -117,7 +118,7 @@ def _counted_curriculum(config: DPOConfig) -> Curriculum:
 
 
 def _count(config: DPOConfig, dataset: AnyPreferences) -> int:
-    """Rows that an optimizer step would count."""
+    """The data set's rows, as an optimizer step counts them."""
     stream = ExampleStream(open_preferences(dataset), config.on_bad_record, config.on_useless_pair)
     usable = sum(1 for _ in stream)
     records = min(usable, dataset.n_samples or usable)
@@ -140,7 +141,7 @@ def _tokenised_data(config: DPOConfig, run: RunDirectory, resume: bool) -> "Pref
 
 
 def _estimated(config: DPOConfig, data: "PreferenceData") -> "Estimate":
-    """What the steps of a run cost here; ModelError where that is not known."""
+    """What the steps of a run cost on this machine; ModelError if that is not known."""
     from posttrain.train.estimate import Work, estimate
     from posttrain.train.model_shape import TrainedModel
 
@@ -166,7 +167,7 @@ def _estimated(config: DPOConfig, data: "PreferenceData") -> "Estimate":
 def _passes_of_steps(
     config: DPOConfig, data: "PreferenceData", trained: "TrainedModel", sampled: Sequence[int]
 ) -> "list[list[list[Batch]]]":
-    """What goes through the model together in each micro-batch of these optimizer steps."""
+    """The forward passes of each micro-batch of the optimizer steps `sampled`."""
     from posttrain.conversation.masks import IGNORED_LABEL
     from posttrain.data.step_plan import StepPlanner
     from posttrain.dpo.passes import cost_of_a_pass, plan_passes, takes_joined_rows

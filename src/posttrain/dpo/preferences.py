@@ -1,7 +1,7 @@
 """Parse a record of preference data: a prompt with a chosen and a rejected answer, or one labelled answer.
 
-Both answers are kept as whole conversations, in the shape that SFT renders, so that the text is SFT's. Which part is
-the answer is said by the messages' `train`: those before the answer are not trained, whatever the data say.
+Both answers are kept as whole conversations in the form that SFT renders, so that the text is the same as SFT's. The
+messages' `train` flags mark the answer: messages before it are not trained, whatever the data say.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ _LABELS = {"true": True, "false": False, "1": True, "0": False}
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Answers to one prompt, each a whole conversation that begins with it; a labelled answer is one of the two."""
+    """Answers to one prompt, each a whole conversation that begins with it; a labelled answer has only one side."""
 
     prompt: Conversation
     chosen: Conversation | None
@@ -39,16 +39,16 @@ class Preference:
 
     @property
     def answers(self) -> list[Conversation]:
-        """The conversations that are there, the chosen one first."""
+        """The conversations that are not None, the chosen one first."""
         return [answer for answer in (self.chosen, self.rejected) if answer is not None]
 
 
 def parse_pair(row: Mapping[str, Any], columns: PairColumnsConfig) -> Preference:
-    """The pair in a row of one file.
+    """Parse the pair in a row of one file.
 
     Raises:
-        EmptyAnswerError, IdenticalAnswersError: it is well formed, but there is nothing to prefer.
-        DataError: the first fault otherwise.
+        EmptyAnswerError, IdenticalAnswersError: the row is well formed, but there is nothing to prefer.
+        DataError: the row's first fault otherwise.
     """
     if any(row.get(name) is None for name in (columns.chosen, columns.rejected)):
         raise DataError(_missing(row, columns))
@@ -59,11 +59,13 @@ def parse_pair(row: Mapping[str, Any], columns: PairColumnsConfig) -> Preference
 
 
 def make_pair(chosen: Conversation, rejected: Conversation, weight: float) -> Preference:
-    """A pair of two conversations, whose longest common beginning is the prompt.
+    """Make a pair of two conversations, whose longest common prefix is the prompt.
 
     Raises:
+        EmptyAnswerError: an answer is empty.
         IdenticalAnswersError: both are the same.
-        DataError: they differ first in something that is not an answer, or one is the beginning of the other.
+        DataError: their tools differ, their first difference is not in an answer, one is a prefix of the other, there
+            is no prompt, or no message of an answer may be trained.
     """
     if chosen.tools != rejected.tools:
         raise DataError("the prompts differ in their tools")
@@ -85,11 +87,11 @@ def make_pair(chosen: Conversation, rejected: Conversation, weight: float) -> Pr
 
 
 def parse_labelled(row: Mapping[str, Any], columns: LabelledColumnsConfig) -> Preference:
-    """The labelled answer in a row. Of `messages` it is the last assistant turn, which ends them.
+    """Parse the labelled answer in a row; in `messages` it is the last turn, which must be the assistant's.
 
     Raises:
-        EmptyAnswerError: there is nothing in the answer.
-        DataError: the first fault otherwise.
+        EmptyAnswerError: the answer is empty.
+        DataError: the row's first fault otherwise.
     """
     named = Columns(**columns.model_dump(exclude={"label"}))
     conversation, weight = parse_record(row, named, require_answer=True)
@@ -109,7 +111,7 @@ def parse_labelled(row: Mapping[str, Any], columns: LabelledColumnsConfig) -> Pr
 
 
 def _side(row: Mapping[str, Any], columns: PairColumnsConfig, column: str) -> tuple[Conversation, float]:
-    """The prompt with the answer in `column`, read as SFT reads such a row."""
+    """The prompt with the answer in `column`, parsed as SFT parses such a row."""
     value = row[column]
     shared = {"system": columns.system, "tools": columns.tools, "weight": columns.weight}
     has_prompt = row.get(columns.prompt) is not None
@@ -132,7 +134,7 @@ def _side(row: Mapping[str, Any], columns: PairColumnsConfig, column: str) -> tu
 
 
 def _missing(row: Mapping[str, Any], columns: PairColumnsConfig) -> str:
-    """What is said of a row that is no pair."""
+    """The error message for a row that is not a pair."""
     labelled = LabelledColumnsConfig()
     advice = "the `columns` section can rename them"
     if row.get(labelled.label) is not None:
@@ -141,7 +143,7 @@ def _missing(row: Mapping[str, Any], columns: PairColumnsConfig) -> str:
 
 
 def _messages(value: object) -> object:
-    """A list of messages where that is what is meant: by its JSON text, as tables keep it, or by one message alone."""
+    """A list of messages if `value` is its JSON text, as tables store it, or a single message; else `value` itself."""
     if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
         try:
             read = parse_json(value.encode())
@@ -157,12 +159,12 @@ def _are_messages(value: object) -> bool:
 
 
 def _said(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The messages as they compare: whether one may be trained is no part of what is said."""
+    """The messages for comparison, which ignores their `train` flags."""
     return tuple(replace(turn, train=True) for turn in messages)
 
 
 def _is_whole(value: object) -> bool:
-    """Whether messages are a whole conversation, and not the answer alone."""
+    """Whether messages are a whole conversation rather than the answer alone."""
     first = value[0] if isinstance(value, list) and value else None
     return isinstance(first, Mapping) and first.get("role") != "assistant"
 
@@ -179,7 +181,7 @@ def _require_beginning(prompt: Conversation, conversation: Conversation, prompt_
 
 
 def _answered(conversation: Conversation, answer_at: int) -> Conversation:
-    """The conversation in which nothing before the message `answer_at` is trained."""
+    """The conversation with no message before index `answer_at` trained."""
     messages = conversation.messages
     before = [replace(turn, train=False) if turn.role == "assistant" else turn for turn in messages[:answer_at]]
     answer = messages[answer_at:]
@@ -195,7 +197,7 @@ def _label(row: Mapping[str, Any], column: str) -> bool:
     value = row.get(column)
     if value is None:
         raise DataError(f"there is no label: wants {column!r}, has {columns_found(row)}")
-    # Tables know no truth values: text, because CSV knows nothing else, or a number.
+    # Tables may have no booleans: the label is text, because CSV has nothing else, or a number.
     label = _LABELS.get(str(int(value)) if isinstance(value, float) and value in (0, 1) else str(value).strip().lower())
     if label is None:
         raise DataError(f"{column} must be true or false, or 1 or 0, not {str(value)[:_SHOWN_CHARACTERS]!r}")
@@ -203,7 +205,7 @@ def _label(row: Mapping[str, Any], column: str) -> bool:
 
 
 def _difference(index: int, one: Message, other: Message) -> str:
-    """Where two prompts differ, with a few words of each from there on."""
+    """Where two prompts differ, with a short excerpt of each around that place."""
     if one.role != other.role:
         return f"messages[{index}]: {one.role} against {other.role}"
     pairs = enumerate(zip(one.content, other.content, strict=False))
@@ -213,7 +215,7 @@ def _difference(index: int, one: Message, other: Message) -> str:
 
 
 def open_preferences(config: AnyPreferences) -> Examples[Preference]:
-    """Find the data that a config names; DataError where there is nothing, or nothing that can be read."""
+    """Find the data that a config names; DataError if it is missing or unreadable."""
     if isinstance(config, TwoFilesDataset):
         accepted, rejected = config.files()
         return _two_files(open_source(accepted), open_source(rejected))
@@ -243,7 +245,7 @@ def _one_file(source: LineSource, columns: PairColumnsConfig | LabelledColumnsCo
 
 
 def _two_files(accepted: Source, rejected: Source) -> Examples[Preference]:
-    """Record n of one file with record n of the other: blank lines count in neither."""
+    """Pair record n of one file with record n of the other; blank lines do not count in either."""
     name = f"{accepted.name} with {rejected.name}"
     seen: tuple[set[str], set[str]] = set(), set()
 

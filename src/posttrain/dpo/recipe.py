@@ -45,13 +45,13 @@ Batch = dict[str, torch.Tensor]
 class DPORecipe:
     """Trains on pairs, or for kto on labelled answers.
 
-    The loss of an optimizer step is Σ weight·loss / Σ weight over all its pairs (answers) on all ranks: how they are
-    cut into micro-batches does not change the gradient.
+    The loss of an optimizer step is Σ weight·loss / Σ weight over all its pairs (answers) on all ranks, so the split
+    into micro-batches does not change the gradient.
 
     Attributes:
         steps: the rows of each optimizer step.
-        scorer: goes through whole data sets.
-        reference: what the model is compared with; None where the method has none.
+        scorer: scores whole data sets, and plans the passes of micro-batches.
+        reference: what the model is compared with; None if the method has no reference.
     """
 
     measure: Measure = "loss"
@@ -64,11 +64,10 @@ class DPORecipe:
         accelerator: Accelerator,
         require_weights: Callable[[Mapping[str, str]], None] = lambda weights: None,
     ) -> None:
-        """What a cached reference does not have yet is computed here, by all ranks together.
+        """Set up the recipe; all ranks together compute the log-probabilities that a cached reference still lacks.
 
         Args:
-            require_weights: called before that with the digests of the weights on which the reference stands, by names;
-                it may refuse them.
+            require_weights: called before that with the digest of the reference's weights, by name; it may reject it.
         """
         self.max_steps = data.max_steps
         self.rows = RunRows(data.datasets, data.validation, config.chat.max_length)
@@ -109,7 +108,7 @@ class DPORecipe:
         return (measured["loss"] * micro_batch["row_weights"]).sum() / self._loss_weight
 
     def count(self, result: StepResult, counters: RunCounters) -> tuple[dict[str, Any], str]:
-        """The step with its rewards and log-probabilities over all ranks."""
+        """Count the step, with its rewards and log-probabilities over all ranks."""
         joined = {name: torch.cat([each[name] for each in self._measured]) for name in self._measured[0]}
         numbers = summary({name: gathered(self._accelerator, values) for name, values in joined.items()})
         row = {**self.steps.count(result, counters), **numbers}
@@ -117,30 +116,32 @@ class DPORecipe:
         return row, f"loss {row['loss']:.4f}  {accuracy}{step_facts(row)}"
 
     def evaluate(self, model: Any, step: int) -> tuple[dict[str, float], str]:
-        """Loss, accuracy, margin, rewards and log-probabilities over all held-out rows, exact whatever the batches and
-        ranks."""
+        """Loss, accuracy, margin, rewards and log-probabilities over all held-out rows.
+
+        They are exact for any batch size and number of ranks.
+        """
         assert self._data.validation is not None
         found = self.measure_dataset(self._data.validation, *self.rows.validation())
         accuracy = f", {_accuracy(found)}" if "reward_accuracy" in found else ""
         return found, f"validation loss {found['loss']:.4f}{accuracy}"
 
     def measure_dataset(self, dataset: PreferenceDataset, first: Part, second: Part) -> dict[str, float]:
-        """The weighted mean loss over a data set, of which these are the sides, and everything `summary` gives."""
+        """The weighted mean loss over a data set with the sides `first` and `second`, and all metrics of `summary`."""
         measures = measure(self._method, self._answers_of(dataset, first, second))
         weights = torch.tensor(dataset.weights, dtype=torch.float64, device=measures["loss"].device)
         loss = (measures["loss"].double() * weights).sum() / weights.sum()
         return {"loss": float(loss), **summary(measures)}
 
     def trained_in(self, step: int, broken: Sequence[int]) -> str:
-        """The rows that gave a step a loss or gradient that is not finite."""
+        """The rows that gave a step a non-finite loss or gradient."""
         return self.steps.trained_in(step, broken)
 
     def may_stop_after(self, step: int) -> bool:
-        """After any step."""
+        """True: a run can be resumed after any step."""
         return True
 
     def _plans(self, width: int) -> Callable[[int], StepPlan]:
-        """The planner's plans as they are counted: with the padding that is computed."""
+        """The planner's plans, counted with the padding of the actual passes."""
         sizes = {name: dataset.sizes() for name, dataset in self._data.datasets.items()}
         planner = StepPlanner(self._data.curriculum, sizes, width)
         sides = trained_sides(labelled=self._method.unpaired)
@@ -153,7 +154,7 @@ class DPORecipe:
         return plan
 
     def _passes(self, batch: Batch) -> list[Pass]:
-        # Ranks wait for each other in every pass of a model that they share, so all must make as many.
+        # Ranks wait for each other in every pass of a shared model, so all must make the same number of passes.
         return self.scorer.passes(batch, joined=self._joined, at_once=process_count() > 1)
 
     def _answers_of(self, dataset: PreferenceDataset, first: Part, second: Part) -> Answers:
@@ -174,7 +175,7 @@ class DPORecipe:
         return Answers(logprobs, torch.tensor(counts, device=device), references)
 
     def policy_logprobs(self, part: Part) -> torch.Tensor:
-        """log π of all rows of one side of a data set, as the model is: shape [rows]."""
+        """log π of all rows of one side of a data set under the current weights: shape [rows]."""
         return self.scorer(self._policy.logprobs, part.rows, part.name)
 
     def _reference_of(self, part: Part) -> torch.Tensor:
@@ -188,7 +189,7 @@ class DPORecipe:
             return self.reference.of_batch(micro_batch)
 
     def _mismatched_ratios(self, draws: Sequence[Draw]) -> torch.Tensor:
-        """log π/π_ref of prompts with others' answers, in nats, shape [draws]: kto measures divergence by them."""
+        """log π/π_ref of prompts with other rows' answers, in nats, shape [draws]: kto's estimate of the divergence."""
         assert self.reference is not None
         batch = self._on_device(numbered_rows(self.rows, draws, sides=(MISMATCHED,)))
         with self.scorer.loaded.autocast():
@@ -204,7 +205,7 @@ def _accuracy(numbers: Mapping[str, float]) -> str:
 
 
 def _one_side(data: PreferenceData) -> dict[str, TokenizedDataset]:
-    """Rows of which each has the line of its pair (answer), by the names of the data sets."""
+    """One side of each data set, by name; each row has the line of its pair (answer)."""
     return {
         name: dataset.chosen if isinstance(dataset, PairedDataset) else dataset.completions
         for name, dataset in data.datasets.items()

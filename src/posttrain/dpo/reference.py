@@ -1,8 +1,8 @@
-"""The reference: log-probabilities that the trained model's are compared with.
+"""The reference: log-probabilities with which the trained model's are compared.
 
-`cached` goes once before training through the rows that training will draw and keeps the numbers in the cache, in one
-file for each part: float32, one number for each row, NaN where it is not computed yet. `live` and `model` compute them
-when they are asked.
+`cached` scores all rows that the run needs (those that training will draw, and all held-out ones) once before training
+and keeps the log-probabilities in the cache, one file per part: float32, one value per row, NaN where not computed yet.
+`live` and `model` compute them on demand.
 """
 
 import hashlib
@@ -36,24 +36,24 @@ from posttrain.train.parallel import summed
 
 logger = logging.getLogger(__name__)
 
-# Raise it when the same weights and rows come to give other numbers, so that older files are not read.
+# Increment when the same weights and rows give other numbers, so that older files are not read.
 _FORMAT_VERSION = 3
-# An interruption that leaves no time to write loses what was computed in so many seconds.
+# A kill that leaves no time to write loses about this many seconds of work.
 _SECONDS_BETWEEN_WRITES = 30.0
-# What the configs of a model and of an adapter hold that does not change their numbers.
+# Config keys of a model and of an adapter that do not affect the log-probabilities.
 _NOT_NUMBERS = ("_name_or_path", "transformers_version", "use_cache", "architectures")
 _NOT_NUMBERS_OF_ADAPTERS = ("base_model_name_or_path", "inference_mode", "revision", "peft_version", "auto_mapping")
 
 
 class Reference(Protocol):
-    """Gives log π_ref(y|x) in nats, without gradient."""
+    """Provides log π_ref(y|x) in nats, without gradient."""
 
     def of_batch(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Of the rows of a micro-batch as a collator makes it: shape [rows]."""
+        """log π_ref of the rows of a micro-batch, as `numbered_rows` makes it: shape [rows]."""
         ...
 
     def of_part(self, part: Part) -> torch.Tensor:
-        """Of all rows of one side of a data set: shape [rows]."""
+        """log π_ref of all rows of one side of a data set: shape [rows]."""
         ...
 
 
@@ -65,10 +65,10 @@ def make_reference(
     scorer: RowScorer,
     require_weights: Callable[[Mapping[str, str]], None],
 ) -> Reference | None:
-    """The reference of a run, None where its method has none; call it before anything is attached to the model.
+    """The reference of a run, None if its method has none; call this before attaching anything to the model.
 
     Args:
-        require_weights: called with the digest of the weights that it stands on, by where the config names them.
+        require_weights: called with the digest of the reference's weights, keyed by where the config names them.
     """
     without_dropout(loaded.model)
     if config.reference is None:
@@ -92,12 +92,12 @@ def make_reference(
 
 
 def _load_separate(reference: SeparateReference, *, chatml: bool) -> Any:
-    """A model of its own, with its adapter if it has one; ModelError where it cannot be loaded."""
+    """Load the separate reference model, with its adapter if it has one; ModelError if it cannot be loaded."""
     return choose_backend(reference).load_for_inference(reference, reference.adapter, chatml=chatml).model
 
 
 class LiveReference:
-    """Asks a frozen model. It does not change, so the numbers of a whole part are computed once."""
+    """Scores with a frozen model. The model does not change, so a whole part is scored only once."""
 
     def __init__(self, frozen: AskedModel, scorer: RowScorer) -> None:
         self._frozen = frozen
@@ -118,10 +118,10 @@ class LiveReference:
 
 
 class CachedReference:
-    """Looks the numbers up that were computed before training."""
+    """Looks up log-probabilities that were computed before training."""
 
     def __init__(self, logprobs: torch.Tensor) -> None:
-        """`logprobs`: those of all rows of the run by their numbers, shape [rows]; NaN where nothing asks for them."""
+        """`logprobs`: of all rows of the run, indexed by row number, shape [rows]; NaN for rows that are not needed."""
         self._logprobs = logprobs
 
     def of_batch(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -136,13 +136,13 @@ class CachedReference:
 def cached_reference(
     frozen: AskedModel, weights_digest: str, rows: RunRows, drawn: Mapping[str, Sequence[int]], scorer: RowScorer
 ) -> CachedReference:
-    """Go once through the rows that a run asks for, but for those of which the numbers were kept.
+    """Score all rows that a run needs, except those already in the cache.
 
-    They are kept under a hash of the weights and of the rows, and of all that changes how numbers are rounded: what
-    they are computed in and by, and how many rows go through the model at once. All ranks must call it together.
+    The cache key is a hash of the weights, the rows, and everything that changes rounding: dtype, device, torch
+    version, attention implementation, and how many rows go through the model at once. All ranks must call it together.
 
     Args:
-        drawn: the rows of each data set that training draws; of held-out rows all are asked for.
+        drawn: the rows of each data set that training draws; held-out rows are all scored.
     """
     accelerator = scorer.accelerator
     computed_with = {
@@ -168,9 +168,9 @@ def _device_name(device: torch.device) -> str:
 
 
 def start_digest(model: Any, *, new_adapter: bool) -> str:
-    """Hash of all that decides what `start_of_training` computes: the weights themselves, and the model's config.
+    """Hash of everything that determines what `start_of_training` computes: weights, model config, adapter config.
 
-    The weights of a new adapter are left out, so that its shape and seed do not matter.
+    A new adapter is left out, so that its shape and seed do not matter.
     """
     digest = hashlib.blake2b(digest_size=16)
     described = {"model": _without(model.config.to_dict(), _NOT_NUMBERS)}
@@ -189,7 +189,7 @@ def start_digest(model: Any, *, new_adapter: bool) -> str:
 
 
 def _name_in_base(name: str) -> str:
-    """The name of a weight before PEFT wrapped its layer."""
+    """A weight's name before PEFT wrapped its layer."""
     for wrapper in (".base_layer", ".original_module", ".token_adapter"):
         name = name.replace(wrapper, "")
     return name
@@ -204,10 +204,10 @@ def _in_order(value: Any) -> Any:
 
 
 class KeptScores:
-    """The numbers of one part's rows.
+    """The cached log-probabilities of one part's rows.
 
     Attributes:
-        values: float32, shape [rows].
+        values: float32, shape [rows]; NaN where not computed yet.
     """
 
     def __init__(self, path: Path, rows: int) -> None:
@@ -216,11 +216,11 @@ class KeptScores:
         self.values = np.full(rows, np.nan, dtype=np.float32) if kept is None else kept
 
     def has(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which of the rows are there, of the shape of `rows`."""
+        """Which of `rows` are already computed: bool, of the shape of `rows`."""
         return ~np.isnan(self.values[rows])
 
     def write(self) -> None:
-        """Write what is there, with what another run has computed in the meantime."""
+        """Write the values, merged with what another run has written in the meantime."""
         others = _read(self._path, len(self.values))
         merged = self.values if others is None else np.where(np.isnan(self.values), others, self.values)
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -231,9 +231,9 @@ class KeptScores:
 def complete(
     kept: KeptScores, wanted: npt.NDArray[np.int64], frozen: AskedModel, part: Part, scorer: RowScorer
 ) -> None:
-    """Compute those of the rows `wanted` of a part, by their numbers, that are not there yet.
+    """Compute those of the row numbers `wanted` of a part that are missing.
 
-    All ranks must call it together; the main process writes, every now and then and in the end, whatever ends it.
+    All ranks must call it together. The main process writes from time to time, and at the end even after an exception.
     """
     missing = _missing(kept, wanted, scorer)
     if not len(missing):
@@ -253,7 +253,7 @@ def complete(
 
 
 def _missing(kept: KeptScores, wanted: npt.NDArray[np.int64], scorer: RowScorer) -> npt.NDArray[np.int64]:
-    """The wanted rows that one of the ranks does not have, as where each machine has a disk of its own."""
+    """The wanted rows that at least one rank lacks, e.g. because each machine has its own disk."""
     accelerator = scorer.accelerator
     have = torch.from_numpy(kept.has(wanted).astype(np.int64)).to(accelerator.device)
     everywhere = summed(accelerator, have) == accelerator.num_processes
@@ -261,7 +261,7 @@ def _missing(kept: KeptScores, wanted: npt.NDArray[np.int64], scorer: RowScorer)
 
 
 def _read(path: Path, rows: int) -> npt.NDArray[np.float32] | None:
-    """What was kept; None where there is nothing, or nothing whole."""
+    """The cached values; None if there is no file or it is damaged."""
     try:
         kept = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):

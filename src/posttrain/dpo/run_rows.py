@@ -16,17 +16,17 @@ from posttrain.dpo.datasets import LabelledDataset, PairedDataset, PreferenceDat
 from posttrain.dpo.passes import plan_passes
 from posttrain.train.recipe import pad_rows
 
-# The place of the mismatched rows among the sides of labelled answers.
+# The index of the mismatched rows among the sides of labelled answers.
 MISMATCHED = 1
 
 
 def trained_sides(*, labelled: bool) -> tuple[int, ...]:
-    """The sides of a data set that have a gradient: both of pairs, and of labelled answers the answers."""
+    """The indices of the sides that have a gradient: both for pairs, only the answers for labelled answers."""
     return (0,) if labelled else (0, 1)
 
 
 class Rows(Protocol):
-    """Rows of tokens, of which some are an answer."""
+    """Rows of tokens, each with its answer marked."""
 
     def __len__(self) -> int: ...
 
@@ -40,15 +40,15 @@ class Rows(Protocol):
 
 
 class MismatchedRows:
-    """Each row's prompt with the answer of another row, by which KTO estimates how far the model has moved.
+    """Each row's prompt with the answer of another row, from which KTO estimates how far the model has moved.
 
-    The other row is the nearest one before it whose prompt is another (before the first row comes the last), so that
-    in a data set of different prompts every answer is taken once: TRL does the same inside each batch. Here it is a
-    property of the row, so that it does not depend on micro-batches, and the reference's numbers can be kept.
+    The other row is the nearest preceding one with a different prompt (the last row precedes the first), so that in a
+    data set of different prompts every answer is used once; TRL does the same within each batch. Here the match is a
+    property of the row, so it does not depend on micro-batches, and the reference's log-probabilities can be cached.
     """
 
     def __init__(self, completions: TokenizedDataset, max_length: int) -> None:
-        """`max_length`: a prompt and an answer that are longer together are cut at their end."""
+        """`max_length`: a prompt and answer that are longer together are cut at the end."""
         self._completions = completions
         self._partners = partners(completions.contents)
         self._prompts = completions.prompt_lengths()
@@ -81,7 +81,7 @@ class MismatchedRows:
 
 
 def partners(contents: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """For each row the nearest one before it of another content, around the end; where all are equal, the one before.
+    """For each row, the nearest preceding one with other content, wrapping around; if all are equal, the one before.
 
     `contents` and the result are of shape [rows].
     """
@@ -98,12 +98,12 @@ def partners(contents: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Part:
-    """One side of one data set: the chosen answers of `datasets.a`, say.
+    """One side of one data set, e.g. the chosen answers of `datasets.a`.
 
     Attributes:
         lengths: tokens in each row, shape [rows].
         start: the number of its first row among all rows of the run.
-        digest: hash of all that a model's log-probabilities of the rows depend on, besides the model.
+        digest: hash of everything besides the model that determines the rows' log-probabilities.
     """
 
     name: str
@@ -114,8 +114,10 @@ class Part:
 
 
 class RunRows:
-    """All rows of a run, by data set and side. The sides of pairs are chosen and rejected; of labelled answers, the
-    answers and the mismatched ones."""
+    """All rows of a run, by data set and side.
+
+    Pairs have a chosen and a rejected side; labelled answers have the answers and the mismatched rows.
+    """
 
     def __init__(
         self, datasets: Mapping[str, PreferenceDataset], validation: PreferenceDataset | None, max_length: int
@@ -142,15 +144,15 @@ class RunRows:
             yield from sides
 
     def asked_for(self, drawn: Mapping[str, Sequence[int]]) -> Iterator[tuple[Part, npt.NDArray[np.int64]]]:
-        """Every part with the numbers of its rows that a run asks for: all held-out ones, and of the training data
-        sets those in `drawn`."""
+        """Every part with the numbers of the rows that the run needs: all held-out rows, and the training rows in
+        `drawn`."""
         for name, sides in self._parts.items():
             for part in sides:
                 rows = range(len(part.rows)) if name == "validation" else drawn.get(name.removeprefix("datasets."), ())
                 yield part, np.array(rows, dtype=np.int64)
 
     def _add(self, name: str, side: str, rows: Rows, digest: str) -> Part:
-        # Of rows on disk the lengths are looked up as they are asked for.
+        # For rows on disk, lengths are looked up on demand.
         lengths = rows.sizes().lengths if isinstance(rows, TokenizedDataset) else rows.lengths()
         part = Part(f"{name}, {side}", rows, lengths, self.count, digest)
         self.count += len(rows)
@@ -174,11 +176,11 @@ def _sides(dataset: PreferenceDataset, max_length: int) -> list[tuple[str, Rows,
 def micro_batch(
     datasets: Mapping[str, PreferenceDataset], rows: RunRows, draws: Sequence[Draw]
 ) -> dict[str, torch.Tensor]:
-    """The rows drawn as one micro-batch: of B pairs, all chosen answers before all rejected ones, 2 B rows of tokens;
-    of B labelled answers as many.
+    """The drawn rows as one micro-batch: 2 B rows of tokens for B pairs, all chosen answers before all rejected ones;
+    B rows for B labelled answers.
 
     Returns:
-        What `numbered_rows` gives, and row_weights [B]; of labelled answers also desirable [B].
+        The tensors of `numbered_rows`, and row_weights [B]; for labelled answers also desirable [B].
     """
     labelled = isinstance(datasets[draws[0].dataset], LabelledDataset)
     batch = numbered_rows(rows, draws, trained_sides(labelled=labelled))
@@ -189,7 +191,7 @@ def micro_batch(
 
 
 def weight_of(datasets: Mapping[str, PreferenceDataset], draw: Draw) -> float:
-    """Factor on the loss of the pair or answer that was drawn."""
+    """Factor on the loss of the drawn pair or answer."""
     return float(datasets[draw.dataset].weights[draw.row])
 
 
@@ -199,9 +201,12 @@ def _is_desirable(dataset: PreferenceDataset, row: int) -> bool:
 
 
 def numbered_rows(rows: RunRows, draws: Sequence[Draw], sides: Sequence[int]) -> dict[str, torch.Tensor]:
-    """The rows drawn of each of the sides, one side after another: input_ids and labels [rows, seq], how many of these
-    positions are a row's own as lengths [rows], and row_numbers [rows]; of two sides also what the rows of each pair
-    begin with in common, as shared [draws]."""
+    """The drawn rows of each side, one side after another, as tensors.
+
+    Returns:
+        input_ids and labels [rows, seq]; lengths [rows], the positions of each row without padding; row_numbers [rows];
+        for two sides also shared [draws], the `_shared_tokens` of each pair.
+    """
     wanted = _wanted(rows, draws, sides)
     tokens = [part.rows.row(row) for part, row in wanted]
     input_ids, labels = pad_rows(tokens)
@@ -217,10 +222,10 @@ def numbered_rows(rows: RunRows, draws: Sequence[Draw], sides: Sequence[int]) ->
 def with_padding(
     plan: StepPlan, rows: RunRows, micro_batch_size: int, sides: Sequence[int], cost: int | None, *, joined: bool
 ) -> StepPlan:
-    """The plan with `computed_tokens` as the model computes them: what is padded in each of the passes. A prompt that
-    is computed once for two rows counts twice, so that what is more than `tokens` is padding.
+    """The plan with `computed_tokens` set to `tokens` plus the padding of the actual passes.
 
-    `sides` are those that are trained; `cost` and whether rows are `joined` are for `plan_passes`.
+    A prompt that is computed once for two rows counts twice, so that everything beyond `tokens` is padding. `sides` are
+    the trained ones; `cost`, and whether the rows of a pair may be `joined`, are for `plan_passes`.
     """
     padding = 0
     for first in range(0, len(plan.order), micro_batch_size):
@@ -237,13 +242,15 @@ def _wanted(rows: RunRows, draws: Sequence[Draw], sides: Sequence[int]) -> list[
 
 
 def _input_lengths(wanted: Sequence[tuple[Part, int]]) -> list[int]:
-    # The last token of a row is only predicted.
+    # The last token of a row is only a target, never an input.
     return [int(part.lengths[row]) - 1 for part, row in wanted]
 
 
 def _shared_tokens(rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[int]:
-    """Tokens that both rows of each pair begin with and that predict no answer's token; the second rows come after all
-    first ones."""
+    """How many tokens both rows of each pair begin with, without those that predict an answer's token.
+
+    In `rows`, all second rows come after all first ones.
+    """
     pairs = zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True)
     return [_shared_by(*one, *other) for one, other in pairs]
 

@@ -1,8 +1,8 @@
 """Log-probabilities of answers, with gradient for a micro-batch and without for a data set.
 
-The output head sees the answers' tokens only. Rows are padded on the right to the longest of those that go through the
-model together, and those of a whole data set go by length, so that little of it is padding. The
-prompt of a pair is computed once for both rows of a micro-batch where that is less work.
+The output head is computed only for the answers' tokens. Rows are padded on the right to the longest row in the same
+pass, and a whole data set is scored in order of length, so that there is little padding. In a micro-batch, the prompt
+of a pair is computed once for both rows if that is less work.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,11 +25,11 @@ from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.train.parallel import summed
 from posttrain.train.recipe import pad_rows
 
-# Of each rank; what was computed of a portion is lost where it is interrupted.
+# Per rank; an interruption loses what was computed of the current portion.
 _BATCHES_OF_A_PORTION = 16
 
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Gives log p of each row of (input_ids, labels), both of shape [rows, seq], as `answer_logprobs` does."""
+"""Maps (input_ids, labels), both of shape [rows, seq], to log p of each row, as `answer_logprobs` does."""
 
 
 def answer_logprobs(
@@ -42,10 +42,10 @@ def answer_logprobs(
     """Σ log p over the labelled tokens of each row, in nats: shape [rows], float32.
 
     Args:
-        head: attached to `model`, or to what it wraps.
+        head: attached to `model`, or to the model that it wraps.
         input_ids: shape [rows, seq], padded on the right.
         labels: shape [rows, seq]; the token that each position has to predict, or -100.
-        passes: which rows go through the model together; all of them, each by itself, unless given.
+        passes: which rows go through the model together; by default, all in one pass and none joined.
     """
     if passes is None:
         passes = plan_passes([labels.shape[1]] * len(labels), cost=None)
@@ -68,7 +68,7 @@ class AskedModel:
 
     @property
     def attention(self) -> str:
-        """The implementation of attention that it computes with, as transformers calls it."""
+        """The attention implementation, by its name in transformers."""
         return str(self._frozen.model.config._attn_implementation)
 
     @cached_property
@@ -79,18 +79,18 @@ class AskedModel:
     def logprobs(
         self, input_ids: torch.Tensor, labels: torch.Tensor, passes: Sequence[Pass] | None = None
     ) -> torch.Tensor:
-        """log p of each row, shape [rows], as `answer_logprobs`."""
+        """log p of each row, shape [rows], as in `answer_logprobs`."""
         with self._frozen.asked() as model:
             return answer_logprobs(self._head, model, input_ids, labels, passes)
 
 
 @dataclass(frozen=True)
 class RowScorer:
-    """Goes through all rows of a data set, each rank through its share.
+    """Scores all rows of a data set, each rank its share.
 
     Attributes:
         width: rows that go through the model at once.
-        loaded: the model that is trained, in whose dtype every model computes.
+        loaded: the trained model, whose dtype every model computes in.
     """
 
     accelerator: Accelerator
@@ -98,18 +98,18 @@ class RowScorer:
     loaded: LoadedModel
 
     def passes(self, batch: Mapping[str, torch.Tensor], *, joined: bool = False, at_once: bool = False) -> list[Pass]:
-        """How the rows of a micro-batch go through a model.
+        """The passes in which the rows of a micro-batch go through a model.
 
         Args:
-            batch: with `lengths` and, where its rows are pairs, `shared`, as `numbered_rows` makes it.
-            joined: the model takes both rows of a pair as one text.
-            at_once: in one pass.
+            batch: with `lengths` and, if its rows are pairs, `shared`, as `numbered_rows` makes it.
+            joined: whether the model takes both rows of a pair as one text.
+            at_once: whether to make a single pass.
         """
         cost = None if at_once else cost_of_a_pass(self.accelerator.device.type)
         return plan_passes(batch["lengths"].tolist(), cost, batch["shared"].tolist() if joined else ())
 
     def __call__(self, score: Score, rows: Rows, title: str) -> torch.Tensor:
-        """log p of every row, in nats: shape [rows], float32, the same on every rank; shows `title` while it lasts."""
+        """log p of every row, in nats: shape [rows], float32, the same on every rank; shows progress as `title`."""
         found = torch.zeros(len(rows), dtype=torch.float32, device=self.accelerator.device)
         for portion, values in self.portions(score, rows, np.arange(len(rows)), title):
             found[portion.tolist()] = values
@@ -118,10 +118,10 @@ class RowScorer:
     def portions(
         self, score: Score, rows: Rows, wanted: npt.NDArray[np.int64], title: str
     ) -> Iterator[tuple[npt.NDArray[np.int64], torch.Tensor]]:
-        """log p of the rows of these numbers, some rows at a time: their numbers and the values, each of shape [some].
+        """Yield log p of the row numbers `wanted`, portion by portion: row numbers and values, each of shape [some].
 
-        The short ones come first. Batches are cut from the beginning of that order, so that who goes on with what is
-        missing of it makes the same ones.
+        Short rows come first. Batches are cut from the beginning of that order, so a caller that resumes with the
+        missing rows makes the same batches.
         """
         by_length = wanted[rows.lengths()[wanted].argsort(kind="stable")]
         at_once = self.width * _BATCHES_OF_A_PORTION * self.accelerator.num_processes
@@ -141,5 +141,5 @@ class RowScorer:
             with self.loaded.autocast():
                 found[place] = score(input_ids, labels).float()
             progress.advance(len(batch) * ranks)
-        # Every rank has zeros where another one computed.
+        # Each rank has zeros for the rows that other ranks computed.
         return summed(self.accelerator, found)

@@ -19,7 +19,7 @@ from posttrain.runs.directory import RunDirectory
 from posttrain.runs.metrics import read_metrics
 
 _COMMAND = "from posttrain.cli.dpo import main; main()"
-# What is compared, and how it is called.
+# The compared results, and their column titles.
 _COLUMNS = {
     "validation_loss": "validation loss",
     "reward_accuracy": "reward accuracy",
@@ -32,12 +32,12 @@ def train_each(config: DPOConfig, name: str, arguments: Sequence[str], *, dry_ru
     """Run the command once for each of the config's models; a failure does not stop the rest.
 
     Args:
-        name: of the folder that holds the runs.
-        arguments: those of the command, without `--model-index`.
+        name: the folder that holds the runs.
+        arguments: the command's arguments, without `--model-index`.
 
     Raises:
-        ConfigError: this is one of several processes; or all models that failed did so by what they were given.
-        RunError: some models failed in other ways; the others are trained.
+        ConfigError: this is one of several processes, or every failed model failed because of its input.
+        RunError: some models failed for other reasons; the rest are trained.
         RunInterrupted: Ctrl-C or SIGTERM ended it.
     """
     if process_count() > 1:
@@ -62,11 +62,11 @@ def train_each(config: DPOConfig, name: str, arguments: Sequence[str], *, dry_ru
 
 
 def _run(command: Sequence[str], told: str, asked: list[int]) -> int:
-    """The exit code of a process, which is left to end in good order when a signal comes; `asked` gets the signals."""
+    """Run a process and return its exit code; on a signal, append it to `asked` and let the process end cleanly."""
 
     def remember(number: int, frame: FrameType | None) -> None:
         asked.append(number)
-        # Ctrl-C in a terminal reaches both by itself.
+        # Ctrl-C in a terminal reaches both processes anyway.
         if number == signal.SIGTERM and process is not None:
             process.send_signal(number)
 
@@ -88,7 +88,7 @@ def _way_on(index: int, arguments: Sequence[str]) -> str:
 
 
 def comparison(runs: Sequence[Path], codes: Sequence[int]) -> Table:
-    """What each run came to, side by side; `codes` are the exit statuses."""
+    """The results of all runs side by side; `codes` are their exit statuses."""
     table = new_table("Models", "model", "steps", *_COLUMNS.values())
     for path, code in zip(runs, codes, strict=True):
         run = RunDirectory(path)
@@ -100,7 +100,7 @@ def comparison(runs: Sequence[Path], codes: Sequence[int]) -> Table:
 
 
 def _held_out(run: RunDirectory, exported: str) -> dict[str, float]:
-    """What was measured on held-out rows with the weights that were exported, or last before them; else nothing."""
+    """Held-out measures of the exported weights, or the last ones before them; empty if there are none."""
     trained = range(1, int(exported.removeprefix("checkpoint-")) + 1)
     evaluations = [row for row in read_metrics(run.metrics) if "eval_loss" in row and row["step"] in trained]
     if not evaluations:

@@ -25,7 +25,7 @@ from posttrain.train.parallel import connect, require_unsharded
 from posttrain.train.session import Session, require_kernels
 from posttrain.train.watchdogs import training_watchdogs
 
-# What is measured, as a person reads it.
+# Readable names of the measures.
 _WORDS = {
     "loss": "loss",
     "reward_accuracy": "accuracy: chosen above rejected",
@@ -51,7 +51,7 @@ def train(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool
         RunError: the run failed after it had started.
         RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
     """
-    accumulation_steps(config.training)  # refuses a step that does not divide, before anything is read
+    accumulation_steps(config.training)  # refuses a step that does not divide evenly, before anything is read
     require_unsharded("toolkit-dpo")
     run = RunDirectory(config.run.output_dir / name)
     with run_context(run, resume=resume, overwrite=overwrite):
@@ -64,7 +64,7 @@ def _train(config: DPOConfig, run: RunDirectory, *, resume: bool) -> dict[str, A
         return done
     point = find_resume_point(run, session.identity, data.curriculum, resume=resume)
     with session.model(point, resume=resume) as loaded:
-        from posttrain.dpo.recipe import DPORecipe  # heavy, as the libraries that the backend has set up by now
+        from posttrain.dpo.recipe import DPORecipe  # heavy, like the libraries that the backend has set up by now
 
         accelerator = connect()
         require_weights = partial(require_same_weights, run, session.identity, resume=resume)
@@ -75,7 +75,7 @@ def _train(config: DPOConfig, run: RunDirectory, *, resume: bool) -> dict[str, A
 
 
 def open_session(config: DPOConfig, run: RunDirectory) -> tuple[Session, PreferenceData]:
-    """Everything that comes before the model: backend, tokenizer and data, which are told of."""
+    """Prepare everything that comes before the model: backend, tokenizer and data; prints the data's ledgers."""
     backend = choose_backend(config.model)
     require_kernels(config.training, backend.name)
     tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
@@ -99,7 +99,7 @@ def open_session(config: DPOConfig, run: RunDirectory) -> tuple[Session, Prefere
 
 
 def require_same_tokens(config: DPOConfig, tokenizer: Any) -> None:
-    """Raise ModelError where the reference is a model that does not know the tokens of `tokenizer` by the same ids."""
+    """Raise ModelError if the reference is a separate model whose tokens or their ids differ from `tokenizer`'s."""
     reference = config.reference
     if not isinstance(reference, SeparateReference):
         return
@@ -112,7 +112,7 @@ def require_same_tokens(config: DPOConfig, tokenizer: Any) -> None:
 
 
 def run_identity(config: DPOConfig, data: PreferenceData, tokenizer: Any) -> dict[str, Any]:
-    """Everything that must be the same for a resumed run to be the same run, bit for bit."""
+    """Everything that must match for a resumed run to be the same run, bit for bit."""
     digests = {name: dataset.digest for name, dataset in data.datasets.items()}
     held_out = data.validation.digest if data.validation is not None else None
     sections = ("model", "lora", "chat", "method", "reference", "validation")
@@ -120,7 +120,7 @@ def run_identity(config: DPOConfig, data: PreferenceData, tokenizer: Any) -> dic
 
 
 def _steps_of(config: DPOConfig, *, curriculum: Curriculum) -> int:
-    """The step at which another config's training ends; `curriculum` is that of the run now, on the same data."""
+    """The step at which another config's training ends; `curriculum` is the current run's, on the same data."""
     stages = config.curriculum_stages(curriculum.sizes)
     return config.steps_of(Curriculum(stages, curriculum.sizes, curriculum.rows_per_step, curriculum.seed))
 
@@ -147,9 +147,9 @@ def finish(run: RunDirectory, config: DPOConfig, max_steps: int) -> dict[str, An
 
 
 def preference_results(rows: list[dict[str, Any]], counters: Mapping[str, Any]) -> dict[str, Any]:
-    """What `loss_results` says, the last step's measures, and those of the first and the last evaluation.
+    """The results of `loss_results`, the last step's measures, and those of the first and last evaluations.
 
-    `held_out` has `before` and `after` for each measure; it is empty where there are not two evaluations.
+    `held_out` has `before` and `after` for each measure; it is empty with fewer than two evaluations.
     """
     last = next((row for row in reversed(rows) if "loss" in row), {})
     evaluated = [row for row in rows if "eval_loss" in row]
@@ -163,7 +163,7 @@ def preference_results(rows: list[dict[str, Any]], counters: Mapping[str, Any]) 
 
 
 def change_table(held_out: dict[str, dict[str, float]]) -> Table:
-    """Each measure before and after."""
+    """A table of each measure before and after."""
     table = new_table("Held-out rows, first evaluation against last", "", "before", "after")
     for name, values in held_out.items():
         table.add_row(_WORDS[name], f"{values['before']:.3f}", f"{values['after']:.3f}")

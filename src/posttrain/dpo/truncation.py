@@ -1,7 +1,7 @@
 """Truncate or drop pairs that are too long; a pair is cut as a whole.
 
-Cut on the left, both sides lose the same tokens of the prompt, as many as the longer side needs, so that they still
-answer to one prompt; an answer loses none. Cut on the right, each side loses the end of its own answer.
+A cut on the left removes the same prompt tokens from both sides, as many as the longer side needs, so that both still
+answer the same prompt; answers lose nothing. A cut on the right removes the end of each side's own answer.
 """
 
 from collections.abc import Sequence
@@ -13,29 +13,31 @@ from posttrain.errors import DataError
 
 
 class Fate(StrEnum):
-    """What became of the answers to one prompt; the first three kept them, and the others are why they are gone."""
+    """What happened to the answers to one prompt: the first three mean kept, the others say why they were dropped."""
 
     KEPT = "kept"
     CUT_LEFT = "cut left"
     CUT_RIGHT = "cut right"
     TOO_LONG = "too long"
     PROMPT_TOO_LONG = "prompt too long"
-    """The prompt fills the context alone, so that no token of an answer has room."""
+    """The prompt alone fills the context, which leaves no room for an answer token."""
     SAME = "identical answers"
-    """Both answers become the same tokens; the ledger calls those so too that say the same."""
+    """Both answers become the same tokens; the ledger also uses this name for answers with the same text."""
     IDENTICAL = "identical once cut"
-    """What is left of both answers is the same."""
+    """Both answers are the same after the cut."""
     NOTHING_TRAINED = "nothing to train"
-    """The cut took all that is trained of an answer."""
+    """The cut removed every trained token of an answer."""
 
 
 def truncate_answers(
     prompt_tokens: int, rows: Sequence[TokenRow], max_length: int, policy: Truncation
 ) -> tuple[list[TokenRow], Fate]:
-    """The rows, each of `prompt_tokens` and an answer, in at most `max_length` tokens; none where they are dropped.
+    """The rows cut to at most `max_length` tokens, or none if they are dropped.
+
+    Each row consists of `prompt_tokens` prompt tokens and an answer.
 
     Raises:
-        DataError: one is longer and the policy is error.
+        DataError: a row is longer and the policy is error.
     """
     longest = max(len(row.ids) for row in rows)
     if longest <= max_length:

@@ -1,6 +1,6 @@
 """The engine protocol: token ids, sampling options and seeds in; completions out.
 
-An engine never sees text, so what is asked of a model is, id for id, what it was trained to continue.
+Prompts are token ids, never text, so a model gets exactly the ids that it was trained to continue.
 """
 
 import hashlib
@@ -13,18 +13,18 @@ from typing import Any, Protocol
 from posttrain.config.sections.generation import SamplingConfig
 
 Key = tuple[int, int]
-"""Which completion: the position of its request, and its number among those of the request, both from 0."""
+"""Identifies a completion: (index of its request, index within the request), both from 0."""
 
 
 class StopReason(StrEnum):
     """Why a completion ended."""
 
     END = "end"
-    """The model ended its turn, or began another one: the last token is one of the end ids."""
+    """The model ended its turn or began another one: the last token is an end id."""
     LENGTH = "length"
     """It reached `max_new_tokens`."""
     STOP = "stop"
-    """A stop string turned up in its text; the last token is the one that completed it."""
+    """A stop string appeared in the text; the last token completed it."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Sampling:
     """How completions are sampled.
 
     Attributes:
-        temperature: 0 is greedy decoding, to which top_p, top_k and min_p are nothing.
-        top_p: 1 leaves nothing out.
-        top_k: 0 leaves nothing out.
-        min_p: 0 leaves nothing out.
-        repetition_penalty: on the tokens of the prompt and of the completion so far; 1 is none.
-        stop: strings that are looked for in the completion's own text.
-        logprobs: whether completions come with their log-probabilities.
+        temperature: 0 is greedy decoding, which ignores top_p, top_k and min_p.
+        top_p: 1 keeps all tokens.
+        top_k: 0 keeps all tokens.
+        min_p: 0 keeps all tokens.
+        repetition_penalty: applied to the tokens of the prompt and of the completion so far; 1 is none.
+        stop: stop strings, searched for in the completion's text only.
+        logprobs: whether completions include their log-probabilities.
     """
 
     max_new_tokens: int
@@ -52,17 +52,17 @@ class Sampling:
 
     @classmethod
     def of(cls, section: SamplingConfig, *, logprobs: bool = False) -> "Sampling":
-        """What a section of a config asks for."""
+        """The sampling options of a config section."""
         names = [field.name for field in fields(cls) if field.name != "logprobs"]
         return cls(**{name: getattr(section, name) for name in names}, logprobs=logprobs)
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """A prompt, and one seed for each completion that is wanted of it.
+    """A prompt, and one seed for each completion wanted.
 
-    The seeds decide the samples: the same requests give the same completions again. An engine that cannot seed
-    each completion by itself seeds a batch by the seeds of its completions.
+    The seeds determine the samples: repeating the same requests repeats the completions. An engine that cannot seed
+    each completion separately seeds a batch from the seeds of its completions.
     """
 
     prompt_ids: tuple[int, ...]
@@ -70,19 +70,19 @@ class GenerationRequest:
 
     @property
     def n(self) -> int:
-        """How many completions are wanted."""
+        """Number of completions wanted."""
         return len(self.seeds)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """One answer.
+    """One completion.
 
     Attributes:
-        token_ids: with the end token, where there is one.
-        stop_reason: why it ended.
-        logprobs: log p of each token, in nats, by the model's softmax at the sampling temperature (1 where that
-            is 0), before the repetition penalty, top-p, top-k and min-p; None unless asked for.
+        token_ids: includes the end token, if there is one.
+        stop_reason: why the completion ended.
+        logprobs: log p of each token, in nats, under the model's softmax at the sampling temperature (1 if that is 0),
+            before the repetition penalty, top-p, top-k and min-p; None unless requested.
     """
 
     token_ids: tuple[int, ...]
@@ -96,31 +96,31 @@ class Engine(Protocol):
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, *, done: AbstractSet[Key] = frozenset()
     ) -> Iterator[tuple[Key, Completion]]:
-        """Yield completions as they are done, in whatever order suits the engine.
+        """Yield completions as they finish, in any order.
 
-        Those in `done` are not wanted any more. Leaving them out of `requests` instead could change the samples
-        of the others, where an engine makes batches of its requests.
+        Completions in `done` are not yielded. Removing them from `requests` instead could change the samples of the
+        others, if the engine batches its requests.
         """
         ...
 
     def close(self) -> None:
-        """Give back the memory."""
+        """Free the memory."""
         ...
 
 
 def derive_seed(*parts: int) -> int:
-    """A seed of 56 bits that depends on all of `parts`: (seed, generation, slot, sample), say."""
+    """A 56-bit seed that depends on all of `parts`, e.g. (seed, generation, slot, sample)."""
     text = ",".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest())
 
 
 def decode(tokenizer: Any, ids: Sequence[int]) -> str:
-    """The text of `ids`, control tokens and all, with no blank taken away."""
+    """The text of `ids`, with control tokens and with all whitespace kept."""
     return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def completion_text(tokenizer: Any, completion: Completion, stop: Sequence[str]) -> str:
-    """What was said: without the end token, and up to the first stop string."""
+    """The text of a completion, without the end token and up to the first stop string."""
     ended = completion.stop_reason is StopReason.END
     text = decode(tokenizer, completion.token_ids[:-1] if ended else completion.token_ids)
     found = [position for string in stop if (position := text.find(string)) >= 0]

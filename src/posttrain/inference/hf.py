@@ -1,7 +1,7 @@
-"""Generation by transformers, in batches of similar length padded on the left.
+"""Generation with transformers, in left-padded batches of similar length.
 
-Samples are seeded by batch, and batches are a function of the requests alone, so that a repeat is exact. `generate`
-runs the logits processors that it is given in their order, and before temperature, top-k, top-p and min-p.
+Sampling is seeded per batch, and batches depend on the requests alone, so a repeated call gives identical samples.
+`generate` runs the logits processors passed to it in their order, before temperature, top-k, top-p and min-p.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,9 +30,9 @@ class HfEngine:
 
     Args:
         model: a causal language model in evaluation mode, with or without an adapter.
-        tokenizer: decodes for stop strings, and names the padding token.
-        end_ids: ids that end a completion, as `posttrain.inference.load.end_ids` finds them.
-        batch_size: completions that are generated at once.
+        tokenizer: decodes text to find stop strings, and provides the padding token.
+        end_ids: ids that end a completion, as returned by `posttrain.inference.load.end_ids`.
+        batch_size: completions generated at once.
     """
 
     def __init__(self, model: Any, tokenizer: Any, end_ids: frozenset[int], batch_size: int) -> None:
@@ -44,9 +44,9 @@ class HfEngine:
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, *, done: AbstractSet[Key] = frozenset()
     ) -> Iterator[tuple[Key, Completion]]:
-        """Yield completions batch by batch, the longest prompts first.
+        """Yield completions batch by batch, longest prompts first.
 
-        A batch of which some are done is generated whole, so that the others come out as they would have.
+        A batch with some completions in `done` is generated whole, so that the others stay the same.
         """
         for batch in plan_batches(requests, self._batch_size):
             if all(key in done for key in batch.keys):
@@ -83,10 +83,10 @@ class HfEngine:
         ]
 
     def _shared_prefill(self, prompts: Sequence[tuple[int, ...]], ids: torch.Tensor, mask: torch.Tensor) -> Any:
-        """The cache of all but the last prompt token, computed once for each different prompt.
+        """The cache of all but the last prompt token, computed once per distinct prompt.
 
-        None where no prompt comes twice, or where a layer of the model keeps something else than keys and values,
-        which transformers cannot hand out to several rows.
+        None if no prompt occurs twice, if a prompt is a single token, or if a layer of the model caches anything other
+        than keys and values, which transformers cannot copy to several rows.
         """
         rows = {prompt: row for row, prompt in enumerate(prompts)}
         cache = DynamicCache(config=self._model.config)
@@ -123,7 +123,7 @@ class HfEngine:
         )
 
     def _completion(self, ids: list[int], logprobs: list[float] | None, stopped: int | None) -> Completion:
-        """Cut the padding off: a row ends at its end token, at a stop string, or at the limit."""
+        """Cut a row at its end token, its stop string or the limit, whichever comes first."""
         ends = [(len(ids), StopReason.LENGTH)]
         if stopped is not None:
             ends.append((stopped, StopReason.STOP))
@@ -145,7 +145,7 @@ def _left_padded(
 
 @contextmanager
 def _model_defaults_aside(model: Any) -> Iterator[None]:
-    """Put away the sampling options that a model folder brings along: `generate` fills every gap with them."""
+    """Set aside the sampling defaults of the model folder, which `generate` would use for every option left unset."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     defaults = base.generation_config
     base.generation_config = GenerationConfig()
@@ -157,7 +157,7 @@ def _model_defaults_aside(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Torch's random numbers from `seed`; afterwards they go on as if nothing had been drawn."""
+    """Seed torch's random numbers with `seed`; restore their previous state afterwards."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
@@ -165,16 +165,16 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class GenerationBatch:
-    """Completions that go through the model together, and the one seed that they share."""
+    """Completions generated together, and the one seed that they share."""
 
     keys: tuple[Key, ...]
     seed: int
 
 
 def plan_batches(requests: Sequence[GenerationRequest], batch_size: int) -> list[GenerationBatch]:
-    """Batches of `batch_size` completions; those of one request are neighbours, but may fall into two batches.
+    """Batches of `batch_size` completions; those of one request are adjacent, but may be split across batches.
 
-    The longest prompts come first: like lengths need little padding, and what does not fit into memory fails
+    The longest prompts come first: similar lengths need little padding, and a batch that does not fit into memory fails
     at once.
     """
     keys = [(position, sample) for position, request in enumerate(requests) for sample in range(request.n)]
@@ -187,9 +187,9 @@ def plan_batches(requests: Sequence[GenerationRequest], batch_size: int) -> list
 
 
 class LogProbRecorder(LogitsProcessor):
-    """Remembers the log-probability of each chosen token, one step behind: a step's token is known at the next.
+    """Records the log-probability of each sampled token, one step late: a step's token is known only at the next step.
 
-    It has to be the first of the processors, so that the logits are the model's own.
+    Must be the first of the processors, so that it gets the model's own logits.
     """
 
     def __init__(self, temperature: float) -> None:
@@ -198,7 +198,7 @@ class LogProbRecorder(LogitsProcessor):
         self._recorded: list[torch.Tensor] = []
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Take ids of shape [rows, seq] and logits of shape [rows, vocabulary], which go through unchanged."""
+        """Take ids of shape [rows, seq] and logits of shape [rows, vocabulary]; return the logits unchanged."""
         self._record(input_ids[:, -1])
         self._pending = torch.log_softmax(scores.float() / self._temperature, dim=-1)
         return scores
@@ -215,9 +215,9 @@ class LogProbRecorder(LogitsProcessor):
 
 
 class RepetitionPenalty(LogitsProcessor):
-    """Divides the positive logits of tokens that were already there by `penalty`, and multiplies the negative ones.
+    """Divides the positive logits of tokens that already occurred by `penalty`, and multiplies the negative ones.
 
-    Unlike transformers' own it passes over padding, so that an answer does not depend on its batch.
+    Unlike the version in transformers it ignores padding, so that a completion does not depend on its batch.
     """
 
     def __init__(self, penalty: float, mask: torch.Tensor) -> None:
@@ -228,16 +228,16 @@ class RepetitionPenalty(LogitsProcessor):
         """Take ids of shape [rows, seq] and logits of shape [rows, vocabulary]."""
         ids = input_ids.clone()
         width = self._padding.shape[1]
-        # In the place of padding stands the last token of the prompt, which is penalised anyway.
+        # Replace padding with the last token of the prompt, which is penalised anyway.
         ids[:, :width] = torch.where(self._padding, ids[:, width - 1 : width], ids[:, :width])
         said = scores.gather(1, ids)
         return scores.scatter(1, ids, torch.where(said < 0, said * self._penalty, said / self._penalty))
 
 
 class StopStrings(StoppingCriteria):
-    """Ends a row once a stop string is in the text of its answer; the prompt does not count.
+    """Ends a row once its completion's text contains a stop string; the prompt does not count.
 
-    `lengths` holds the number of answer tokens at that point, for each row that was ended.
+    `lengths` maps each row ended this way to its number of completion tokens at that point.
     """
 
     def __init__(self, stop: Sequence[str], tokenizer: Any, prompt_width: int) -> None:
@@ -245,12 +245,13 @@ class StopStrings(StoppingCriteria):
         self._stop = stop
         self._tokenizer = tokenizer
         self._prompt_width = prompt_width
-        # A token is a byte or more, so a stop string that ends in the last token starts within so many; a few
-        # more, because the decoder may write the first tokens of a text unlike later ones.
+        # A token is at least one byte, so a stop string that ends in the last token starts at most this many tokens
+        # back. A few more are added because the decoder may render the first tokens of a text differently from later
+        # ones.
         self._tail = max(len(string.encode()) for string in stop) + 8
 
     def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-        """Take ids of shape [rows, seq]; which rows are ended, shape [rows]."""
+        """Take ids of shape [rows, seq]; return which rows have ended, shape [rows]."""
         length = input_ids.shape[1] - self._prompt_width
         tails = input_ids[:, -min(self._tail, length) :].tolist()
         for row, tail in enumerate(tails):

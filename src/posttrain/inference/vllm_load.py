@@ -1,4 +1,4 @@
-"""Start vLLM in this process without side effects on the rest of it."""
+"""Start vLLM in this process without side effects on the rest of the process."""
 
 import logging
 import os
@@ -22,16 +22,16 @@ _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""What vLLM reads from the environment, unless the user has set it."""
+"""Environment variables for vLLM, unless the user has set them."""
 
 _CPU_ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB of keys and values, where vLLM would take most of the memory
-    "VLLM_USE_AOT_COMPILE": "0",  # what it saves of a compiled model it cannot load again; torch has a cache too
+    "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB for the KV cache; vLLM would take most of the memory
+    "VLLM_USE_AOT_COMPILE": "0",  # vLLM cannot reload the compiled model it saves; torch has its own cache
 }
-"""The same where there is no CUDA device."""
+"""Further variables, set only without a CUDA device."""
 
 _ADAPTER_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""The ranks that vLLM can make room for."""
+"""The maximum adapter ranks that vLLM supports."""
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,19 @@ class VllmOptions:
     """How vLLM is set up.
 
     Attributes:
-        dtype: of weights and computation, as torch calls it: bfloat16, float16 or float32.
-        max_length: most tokens that a prompt and its completion have together.
-        gpu_memory_utilization: share of a CUDA device for weights, keys and values; on a CPU, keys and values have
+        dtype: of weights and computation, under torch's name: bfloat16, float16 or float32.
+        max_length: maximum number of tokens of a prompt and its completion together.
+        gpu_memory_utilization: share of a CUDA device for weights and KV cache; on a CPU, the KV cache has
             `VLLM_CPU_KVCACHE_SPACE` GiB.
-        adapter_rank: highest rank of the adapters that are to be used; 0 where none are.
-        eager: True compiles nothing. False compiles the model, which takes 45 s on a CPU (6 s where it was done
-            before) and makes it 1.4 times as fast. None does so on CUDA; on a CPU only the sampler is compiled, if
-            there is a C++ compiler.
-        sleeps: whether the engine can hand its memory on a CUDA device over to others while nothing is generated.
-        seed_each: whether each completion is sampled by its own seed. If not, a CPU draws for all of a call by one
-            seed, derived from all of theirs, and is two to three times as fast: torch draws a number for each entry
-            of the vocabulary, and takes its time over it. CUDA always uses each.
-        revision: of a Hugging Face id in place of a folder.
+        adapter_rank: highest rank of the adapters to be used; 0 if there are none.
+        eager: True compiles nothing. False compiles the model, which takes 45 s on a CPU (6 s if it was compiled
+            before) and makes it 1.4 times as fast. None compiles the model on CUDA; on a CPU it compiles only the
+            sampler, if there is a C++ compiler.
+        sleeps: whether the engine can give its memory on a CUDA device to others while it is not generating.
+        seed_each: whether each completion is sampled with its own seed. If not, all completions of a call on a CPU
+            share one seed, derived from all of theirs, and sampling is two to three times as fast: torch draws a number
+            for each entry of the vocabulary, which is slow. CUDA always uses each completion's seed.
+        revision: of a model given as a Hugging Face id instead of a folder.
         trust_remote_code: whether code that comes with the model may run.
     """
 
@@ -72,12 +72,12 @@ class VllmOptions:
 
 
 def start_vllm(folder: Path, options: VllmOptions) -> Any:
-    """An `LLMEngine` with the model in `folder`.
+    """Start an `LLMEngine` with the model in `folder`.
 
-    In a process that belongs to a torch.distributed group, each rank has an engine of its own.
+    In a process that belongs to a torch.distributed group, each rank has its own engine.
 
     Raises:
-        ConfigError: vLLM is not installed, or has no room for adapters of that rank.
+        ConfigError: vLLM is not installed, or does not support adapters of that rank.
         ModelError: vLLM cannot load the model, or the model cannot hold `max_length` tokens.
     """
     require_extra("vllm", "generation by vLLM")
@@ -89,13 +89,13 @@ def start_vllm(folder: Path, options: VllmOptions) -> Any:
         from vllm import EngineArgs, LLMEngine  # pyright: ignore[reportMissingImports]
         from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
-        # vLLM reads its level at its first import, which may have been another's.
+        # vLLM reads its log level at its first import, which other code may have triggered.
         logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
         arguments = EngineArgs(
             model=str(folder),
             revision=options.revision,
             trust_remote_code=options.trust_remote_code,
-            load_format="safetensors",  # and no pickles
+            load_format="safetensors",  # never pickles
             dtype=options.dtype,  # pyright: ignore[reportArgumentType]
             max_model_len=options.max_length,
             gpu_memory_utilization=options.gpu_memory_utilization,
@@ -116,7 +116,7 @@ def start_vllm(folder: Path, options: VllmOptions) -> Any:
 
 @contextmanager
 def vllm_errors(kind: type[ToolkitError], what: str) -> Iterator[None]:
-    """Turn what vLLM raises into an error of `kind` that begins with `what`."""
+    """Turn vLLM's exceptions into an error of `kind` whose message begins with `what`."""
     from vllm.exceptions import VLLMError  # pyright: ignore[reportMissingImports]
 
     try:
@@ -141,11 +141,10 @@ def _among_ranks() -> bool:
 
 @contextmanager
 def _process_kept() -> Iterator[None]:
-    """Put back what vLLM changes in a process that is not its own, but for the memory of a CPU, which it binds to one
-    NUMA node.
+    """Restore the process state that vLLM changes, except for CPU memory, which it binds to one NUMA node.
 
-    It seeds all random numbers, calls or replaces `torch.set_num_threads`, and has every program that is started
-    from here load torch's OpenMP first.
+    vLLM seeds all random numbers, calls or replaces `torch.set_num_threads`, and makes every child process load torch's
+    OpenMP first (LD_PRELOAD).
     """
     preload, threads, set_threads = os.environ.get("LD_PRELOAD"), torch.get_num_threads(), torch.set_num_threads
     python_state, numpy_state = random.getstate(), np.random.get_state()

@@ -1,6 +1,6 @@
-"""Bring the weights of a model in training to an engine that has its own: all of them, merged, or the adapter alone.
+"""Copy the weights of a model in training to an engine with its own copy: all of them, merged, or the adapter alone.
 
-They go through a folder, in shared memory (`/dev/shm`) where it has room. The live model is only read. Where several
+They go through a folder, in shared memory (`/dev/shm`) if it has room. The live model is only read. If several
 processes train together, on one machine, the first writes for all.
 """
 
@@ -35,7 +35,7 @@ class _UsesAdapter(Protocol):
 
 
 def require_one_machine(engine: EngineName) -> None:
-    """Raise ConfigError where a process of the run is on another machine, whose memory `engine` cannot read."""
+    """Raise ConfigError if the run spans several machines: `engine` takes the weights through the memory of one."""
     here, everywhere = (int(os.environ.get(name, 1)) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
     if here != everywhere:
         raise ConfigError(
@@ -45,31 +45,31 @@ def require_one_machine(engine: EngineName) -> None:
 
 
 class MergedWeights:
-    """Writes all weights as a plain model, in shared memory where it has room, for as long as they are read."""
+    """Writes all weights, merged, as a plain model, and removes them once read; in shared memory if it has room."""
 
     adapter_rank = 0
-    """Of the adapters that the engine must have room for; 0 where it gets none."""
+    """Rank of the adapters that the engine must support; 0 for none."""
 
     def __init__(self, loaded: LoadedModel, run: Path) -> None:
-        """`run`: the run's directory, after which the folder is named."""
+        """`run`: the run's directory, from which the folder's name is derived."""
         self._loaded = loaded
         self._folder = _fast_folder(run, sum(each.nbytes for each in loaded.model.state_dict().values()))
 
     def first_folder(self) -> Path:
-        """The model as it is now, with its tokenizer."""
+        """Write the model as it is now, with its tokenizer, and return the folder."""
         if is_main_process():
             self._loaded.tokenizer.save_pretrained(self._folder)
         self._write()
         return self._folder
 
     def bring(self, engine: _LoadsWeights) -> None:
-        """Write, load, and free the memory again."""
+        """Write the weights, load them into the engine, and free the memory again."""
         self._write()
         engine.load_weights(self._folder)
         self.release()
 
     def release(self) -> None:
-        """Remove the weights when all processes have read them."""
+        """Remove the weights once all processes have read them."""
         wait_for_everyone()
         if is_main_process():
             for file in self._folder.glob("*.safetensors"):
@@ -86,23 +86,23 @@ class MergedWeights:
 
 
 class AdapterAlone:
-    """Hands over the LoRA adapter; the engine has the base model once and for all."""
+    """Hands over the LoRA adapter; the engine loads the base model only once."""
 
     def __init__(self, model: Any, base: Path, run: Path) -> None:
-        """`model`: of PEFT; `base`: the folder of the model below its adapter; `run`: as in `MergedWeights`."""
+        """`model`: a PEFT model; `base`: the folder of its base model; `run`: as in `MergedWeights`."""
         self._model = model
         self._base = base
         self._folder = _fast_folder(run, sum(each.nbytes for each in model.parameters() if each.requires_grad))
         self.adapter_rank: int = model.peft_config["default"].r
 
     def first_folder(self) -> Path:
-        """The base model's own."""
+        """The folder of the base model."""
         return self._base
 
     def bring(self, engine: _UsesAdapter) -> None:
-        """Save the adapter and load it."""
+        """Save the adapter and load it into the engine."""
         if is_main_process():
-            # PEFT would ask the hub at each step whether the vocabulary has grown.
+            # Otherwise PEFT would ask the hub at each step whether the vocabulary has grown.
             self._model.save_pretrained(self._folder, selected_adapters=["default"], save_embedding_layers=False)
         wait_for_everyone()
         engine.use_adapter(self._folder)
@@ -118,14 +118,14 @@ class AdapterAlone:
 
 
 def _fast_folder(run: Path, size: int) -> Path:
-    """An empty folder in memory, or on disk where memory for files is short, as in many containers.
+    """Make an empty folder in shared memory, or on disk if shared memory is too small, as in many containers.
 
-    A run has one name for it, so what a run left behind that was killed is cleared away when it is resumed.
+    The name depends only on the run, so resuming a killed run removes the folder that it left behind.
     """
     name = f"posttrain-weights-{blake2b(str(run.absolute()).encode(), digest_size=8).hexdigest()}"
     on_disk, in_memory = Path(tempfile.gettempdir(), name), _SHARED_MEMORY / name
     has_room = _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free > 1.1 * size
-    wait_for_everyone()  # all have looked before the first begins to write
+    wait_for_everyone()  # all processes have checked the free space before the first one writes
     folder = in_memory if has_room else on_disk
     if is_main_process():
         for earlier in (on_disk, in_memory):
@@ -136,18 +136,18 @@ def _fast_folder(run: Path, size: int) -> Path:
 
 
 def write_merged_weights(model: Any, folder: Path, dtype: torch.dtype) -> None:
-    """Write what `model` computes now into `folder`, as a model of its base's architecture without adapters.
+    """Write `model` as it is now into `folder`, as a model of its base's architecture without adapters.
 
-    Each of PEFT's layers is copied, merged by PEFT's own arithmetic and dropped, so no merge ever has to be undone.
-    A merged weight is rounded once: what an adapter adds to it below half a unit in its last place is lost.
+    Each PEFT layer is copied, merged by PEFT's own arithmetic and discarded, so no merge ever has to be undone. A
+    merged weight is rounded once: an adapter's change below half a unit in its last place is lost.
 
     Args:
         model: a causal language model of transformers, with or without PEFT's adapters.
-        folder: gets the config and the weights, over those of an earlier call.
-        dtype: of the weights in the folder; the engine's own saves it a cast.
+        folder: receives the config and the weights, replacing those of an earlier call.
+        dtype: of the weights in the folder; with the engine's own dtype the engine need not cast.
 
     Raises:
-        ModelError: the base is quantised, an adapter cannot be folded into its weights, or the folder cannot be
+        ModelError: the base is quantised, an adapter cannot be merged into its weights, or the folder cannot be
             written.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -160,12 +160,12 @@ def write_merged_weights(model: Any, folder: Path, dtype: torch.dtype) -> None:
 
 @torch.no_grad()
 def _merged_state(base: Any) -> dict[str, torch.Tensor]:
-    """The state dict of the bare model; what no adapter changes shares its memory with the live one."""
+    """The state dict of the bare model; tensors that no adapter changes share memory with the live model."""
     layers = _adapted_layers(base)
     inside = tuple(f"{name}." for name in layers)
     state = {name: values for name, values in base.state_dict().items() if not name.startswith(inside)}
     for name, layer in layers.items():
-        # At once to the CPU: a device that also trains has no room for all of them.
+        # Moved to the CPU one by one: a device that also trains has no room for all merged weights.
         merged = _merged(name, layer).state_dict(prefix=f"{name}.")
         state |= {key: values.cpu() for key, values in merged.items()}
     if base.config.get_text_config().tie_word_embeddings:
@@ -174,7 +174,7 @@ def _merged_state(base: Any) -> dict[str, torch.Tensor]:
 
 
 def _adapted_layers(base: Any) -> dict[str, Any]:
-    """PEFT's layers by the names of what they wrap; one inside another counts as part of it."""
+    """PEFT's layers by the names of the modules that they wrap; a nested one counts as part of the outer one."""
     layers: dict[str, Any] = {}
     for name, module in base.named_modules():
         inside = name.startswith(tuple(f"{outer}." for outer in layers))
@@ -184,7 +184,7 @@ def _adapted_layers(base: Any) -> dict[str, Any]:
 
 
 def _merged(name: str, layer: Any) -> torch.nn.Module:
-    """A plain copy of `layer` that computes what `layer` computes."""
+    """A plain copy of `layer`, without adapters, that computes the same."""
     if any(not values.is_floating_point() for values in layer.parameters()):
         raise ModelError(
             f"{name} is quantised, and no weights can be merged into it: load the model with quantization: none, or "
@@ -201,7 +201,7 @@ def _merged(name: str, layer: Any) -> torch.nn.Module:
 
 
 def _drop_tied_head(base: Any, state: dict[str, torch.Tensor]) -> None:
-    """A head that is the embedding once more has no weights in a model's files."""
+    """Drop a tied head's weights, which model files do not store; ModelError if they differ from the embedding."""
     names = {id(module): name for name, module in base.named_modules()}
     embedding, head = names[id(base.get_input_embeddings())], names[id(base.get_output_embeddings())]
     if not torch.equal(state.pop(f"{head}.weight"), state[f"{embedding}.weight"]):

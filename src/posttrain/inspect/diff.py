@@ -11,20 +11,20 @@ from posttrain.runs.metrics import TIMING_KEYS
 
 Kind = Literal["config", "data", "code", "packages", "hardware", "results"]
 
-# Where a run is kept is no part of what it is.
+# Where a run is kept is not part of its identity.
 _PLACE = ("run.output_dir", "run.name")
 _CODE = ("packages.posttrain-toolkit", "commit", "source")
 _TIMES = ("started", "resumed")
-# What of the manifest's identity is not in the config; weights are those it started from, or of a reference.
+# Parts of the manifest's identity that are not in the config; weights are the initial ones, or a reference's.
 _DATA = ("identity.datasets.", "identity.validation.dataset", "identity.tokenizer", "identity.dataserver")
 _WEIGHTS = "identity.weights"
-# The rest follows from these, so they are told first.
+# Listed first, since the rest follows from these.
 _FIRST = ("order_hash", "loss", "reward", "eval_loss", "eval_reward")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One value that differs; None where a run has none."""
+    """One value that differs; None if a run has none."""
 
     kind: Kind
     key: str
@@ -37,7 +37,7 @@ class Comparison:
     """Two runs side by side.
 
     Attributes:
-        final: each number that they came to, without times, in both.
+        final: the final values of both runs by key, without times.
     """
 
     differences: list[Difference]
@@ -45,12 +45,12 @@ class Comparison:
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing differs but times, and where the runs are kept."""
+        """Whether nothing differs except times and where the runs are kept."""
         return not self.differences and all(one == other for one, other in self.final.values())
 
 
 def compare(one: KeptRun, other: KeptRun) -> Comparison:
-    """Name every difference between two runs."""
+    """List every difference between two runs."""
     differences = [*_of_configs(one, other), *_of_manifests(one, other), *_of_metrics(one.rows, other.rows)]
     return Comparison(differences, _final(one, other))
 
@@ -63,7 +63,7 @@ def _of_configs(one: KeptRun, other: KeptRun) -> list[Difference]:
 
 
 def _of_manifests(one: KeptRun, other: KeptRun) -> list[Difference]:
-    """What stands in the manifests alone; the sections of the config are in their identities once more."""
+    """Differences found only in the manifests, whose identities repeat the sections of the config."""
     found: dict[Kind, list[Difference]] = {"data": [], "code": [], "packages": [], "hardware": []}
     sections = one.config.keys() | other.config.keys()
     for key, before, after in changed_values(one.manifest, other.manifest):
@@ -76,8 +76,8 @@ def _of_manifests(one: KeptRun, other: KeptRun) -> list[Difference]:
 
 
 def _kind_of(key: str, sections: Collection[str]) -> Kind | None:
-    """The kind of a key of the manifest; None for times, and for what `sections` of the config say too."""
-    # The config of held-out rows is called like their digest.
+    """The kind of a manifest key; None for times, the command, and keys that repeat `sections` of the config."""
+    # The config of held-out rows is stored under the same key as their digest.
     if key.startswith((*_DATA, _WEIGHTS)) and not key.startswith("identity.validation.dataset."):
         return "data"
     if key in _CODE:
@@ -98,7 +98,7 @@ def _files(run: KeptRun, name: str) -> str:
 
 
 def _of_metrics(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> list[Difference]:
-    """For each metric the first step, of those that both runs did, at which it differs."""
+    """For each metric, the first step done by both runs at which it differs."""
     before, after = _by_place(one), _by_place(other)
     first: dict[str, tuple[int, Any, Any]] = {}
     for place in sorted(before.keys() & after.keys()):
@@ -111,7 +111,7 @@ def _of_metrics(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) 
 
 
 def _by_place(rows: Sequence[dict[str, Any]]) -> dict[tuple[int, bool], dict[str, Any]]:
-    """The lines by their step, and whether they are of the step itself or of an evaluation after it."""
+    """Metrics lines by (step, whether the line is of the step itself and not of an evaluation after it)."""
     return {(row["step"], "order_hash" in row): row for row in rows}
 
 
@@ -121,7 +121,7 @@ def _final(one: KeptRun, other: KeptRun) -> dict[str, tuple[Any, Any]]:
 
 
 def _numbers(run: KeptRun) -> dict[str, Any]:
-    """What the run came to; of one that did not end, how far it got."""
+    """The number of steps done and, if the run has ended, its results without times."""
     done = {"steps": run.steps[-1]["step"] if run.steps else 0}
     kept = {key: value for key, value in run.result.items() if key not in {*TIMING_KEYS, "directory"}}
     return flatten({**done, **kept})

@@ -1,4 +1,4 @@
-"""Read run directories: what was trained, and from which files."""
+"""Read run directories: manifest, config, metrics and result."""
 
 import json
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from posttrain.runs.directory import RunDirectory
 from posttrain.runs.metrics import read_metrics
 
 KINDS = {"toolkit-sft": "sft", "toolkit-dpo": "dpo", "toolkit-rl-train": "rl"}
-"""What the runs of a command are called."""
+"""The kind of run that each command makes."""
 
 
 @dataclass(frozen=True)
 class KeptRun:
-    """What a run wrote down of itself.
+    """The files of a run.
 
     Attributes:
         config: config.yaml as plain data, resolved, with all defaults.
         rows: the lines of metrics.jsonl.
-        result: result.json; empty where the run has not ended.
+        result: result.json; empty if the run has not ended.
     """
 
     directory: RunDirectory
@@ -32,7 +32,7 @@ class KeptRun:
 
     @property
     def kind(self) -> str:
-        """sft, dpo or rl; ConfigError where another version of the toolkit knows more kinds."""
+        """sft, dpo or rl; ConfigError if this version does not know the run's command."""
         command = self.manifest["command"]
         if command not in KINDS:
             raise ConfigError(f"{self.directory.path} is a run of {command}, which this version does not know")
@@ -40,7 +40,7 @@ class KeptRun:
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """The lines of optimizer steps."""
+        """The metrics lines of optimizer steps."""
         return [row for row in self.rows if "order_hash" in row]
 
 

@@ -19,10 +19,10 @@ class Summary:
 
     Attributes:
         step: optimizer steps done.
-        last_step: that at which training ends; None where it is not known before data or dataserver are.
-        latest: the last loss, or reward where there is one, with its name.
-        best: the best held-out reward, or else loss, with its step.
-        seconds: spent in steps.
+        last_step: the step at which training ends; None if it is unknown until the data or the dataserver is read.
+        latest: the last reward, or the last loss if there is no reward, with its name.
+        best: the best held-out reward, or the best held-out loss if there is no reward, with its step.
+        seconds: time spent in steps.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Summary:
 
 
 def list_runs(folder: Path) -> list[Summary]:
-    """Every run in a folder and in those below it, by name; of a run's own folder that one.
+    """All runs in a folder and its subfolders, by name; the folder of a run gives that run.
 
     Raises:
         ConfigError: there is no such folder.
@@ -51,7 +51,7 @@ def _runs(folder: Path) -> Iterator[Path]:
     for parent, folders, _ in os.walk(folder):
         run = RunDirectory(Path(parent))
         if run.manifest.is_file() or holder_of(run.lock) is not None:
-            folders.clear()  # what is in a run is no run
+            folders.clear()  # a run contains no other runs
             yield run.path
         folders.sort()
 
@@ -59,7 +59,7 @@ def _runs(folder: Path) -> Iterator[Path]:
 def _summary(path: Path, name: str) -> Summary:
     holder = holder_of(RunDirectory(path).lock)
     running = None if holder is None else f"running ({holder.pid})" if holder.pid else "running"
-    if not RunDirectory(path).manifest.is_file():  # data are read, and the model is loaded
+    if not RunDirectory(path).manifest.is_file():  # still reading data or loading the model
         return Summary(name, "", 0, None, running or "interrupted", "", "", None, 0.0)
     try:
         run = read_run(path)
@@ -97,13 +97,13 @@ def _best(rows: Sequence[dict[str, Any]]) -> str:
     losses = [(row["eval_loss"], row["step"]) for row in rows if row.get("eval_loss") is not None]
     if not rewards and not losses:
         return ""
-    # Of equals the first, which is the one whose checkpoint is marked.
+    # Of equal values the first, whose checkpoint is the one marked as best.
     value, step = max(rewards, key=lambda pair: pair[0]) if rewards else min(losses, key=lambda pair: pair[0])
     return f"{value:.4f} at {step}"
 
 
 def _tokens(run: KeptRun) -> int | None:
-    """All tokens so far; in reinforcement learning, up to the newest checkpoint."""
+    """All tokens so far; in reinforcement learning, those up to the newest checkpoint."""
     if run.steps and "total_tokens" in run.steps[-1]:
         return run.steps[-1]["total_tokens"]
     newest = latest_checkpoint(run.directory)

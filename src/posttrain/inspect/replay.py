@@ -21,17 +21,17 @@ from posttrain.sft.data import prepare_data
 from posttrain.sft.train import run_identity as sft_identity
 
 Report = Callable[[str], None]
-"""Is told in one line what takes time."""
+"""Receives one line about anything that takes time."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What config and data give today.
+    """What config and data yield today.
 
     Attributes:
-        identity: as the manifest has it; None where it cannot be known.
-        steps: what metrics.jsonl should say of each optimizer step, from the first; None where that cannot be known,
-            and `why_not` says why.
+        identity: in the manifest's form; None if it cannot be known.
+        steps: what metrics.jsonl should say of each optimizer step, from the first; None if that cannot be known, with
+            the reason in `why_not`.
     """
 
     identity: Mapping[str, Any] | None
@@ -40,7 +40,7 @@ class Replay:
 
 
 def replay_rows(run: KeptRun, report: Report) -> Replay:
-    """The identity of a run that trains on rows or pairs, and hash and tokens of each step that it did.
+    """Recompute the identity of a run that trains on rows or pairs, and the order hash and tokens of each step done.
 
     Raises:
         ConfigError, DataError, ModelError: config, data or tokenizer cannot be read.
@@ -66,9 +66,9 @@ def replay_rows(run: KeptRun, report: Report) -> Replay:
 
 
 def replay_prompts(run: KeptRun, report: Report) -> Replay:
-    """The identity of a run of reinforcement learning, and the hash of each step that it did.
+    """Recompute the identity of a reinforcement learning run, and the order hash of each step done.
 
-    The order is known where the run started its dataserver itself, and which rows are asked does not depend on earlier
+    The order is known only if the run started its dataserver itself and the choice of rows does not depend on earlier
     grades.
 
     Raises:
@@ -89,7 +89,7 @@ def replay_prompts(run: KeptRun, report: Report) -> Replay:
     schedule = RolloutSchedule.of(config)
 
     def sample_ids(generation: int) -> list[str]:
-        """Those of the prompts of a generation."""
+        """The sample ids of a generation's prompts."""
         iteration = schedule.iteration_of(generation)
         slots = loaded.sampler.slots(iteration, 0, schedule.prompts_per_iteration, "train")
         return [loaded.samples.sample_id(slot.dataset, slot.index) for slot in slots]

@@ -12,12 +12,12 @@ from posttrain.inspect.diff import Comparison
 from posttrain.inspect.listing import Summary
 from posttrain.inspect.verify import Finding
 
-# Where lines are not folded: as long as digests and paths may need.
+# Line width where nothing is folded to the terminal: enough for digests and paths.
 _WIDEST = 200
 
 
 def show_comparison(comparison: Comparison, names: tuple[str, str]) -> None:
-    """One table for each kind of difference, and one of what both runs came to."""
+    """Print one table for each kind of difference, and one of the final values of both runs."""
     groups: dict[str, list[Sequence[Any]]] = {}
     for each in comparison.differences:
         groups.setdefault(each.kind, []).append((each.key, each.one, each.other))
@@ -30,7 +30,7 @@ def show_comparison(comparison: Comparison, names: tuple[str, str]) -> None:
 
 
 def show_comparison_as_json(comparison: Comparison, names: tuple[str, str]) -> None:
-    """The same as one JSON object."""
+    """Print the comparison as one JSON object."""
     value = {
         "one": names[0],
         "other": names[1],
@@ -42,13 +42,13 @@ def show_comparison_as_json(comparison: Comparison, names: tuple[str, str]) -> N
 
 
 def show_findings(findings: Sequence[Finding]) -> None:
-    """One line for each, with what came out of it first."""
+    """Print one line for each finding, outcome first."""
     for each in findings:
         _console().print(f"{each.outcome:<8} {each.text}", soft_wrap=True)
 
 
 def show_runs(summaries: Sequence[Summary], folder: str) -> None:
-    """One row for each run."""
+    """Print one row for each run."""
     if not summaries:
         _console().print(f"there are no runs in {folder}")
         return
@@ -70,7 +70,7 @@ def show_runs(summaries: Sequence[Summary], folder: str) -> None:
 
 
 def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, folded: bool = True) -> None:
-    """`folded`: whether values are folded to fit into the terminal, and not its lines as wide as they need to be."""
+    """`folded`: whether to fold values to the terminal's width; otherwise lines may be `_WIDEST` wide."""
     table = new_table(title)
     for column in columns:
         table.add_column(column, overflow="fold")

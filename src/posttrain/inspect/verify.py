@@ -1,6 +1,6 @@
 """Verify a run: recompute its row order, and check its checkpoints against their digests.
 
-No weights are loaded and nothing is trained or written but caches.
+No weights are loaded, nothing is trained, and only caches are written.
 """
 
 import json
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was checked and what came out, in one line; `unknown` is what cannot be checked."""
+    """A check and its outcome, in one line; `unknown` if it cannot be checked."""
 
     outcome: Literal["holds", "fails", "unknown"]
     text: str
 
 
 def verify(run: KeptRun, report: "Report") -> list[Finding]:
-    """Check everything about a run that can be checked; `report` is told what takes time.
+    """Check everything about a run that can be checked; `report` receives one line about anything that takes time.
 
     Raises:
         ConfigError: the run is of a kind that this version does not know, or an extra is not installed.
@@ -37,7 +37,7 @@ def verify(run: KeptRun, report: "Report") -> list[Finding]:
     holder = holder_of(run.directory.lock)
     running = [] if holder is None else [Finding("unknown", f"it is being trained by {holder}: this is a moment of it")]
     require_extra("train", "toolkit-runs verify")
-    from posttrain.inspect.replay import replay_prompts, replay_rows  # all trainers
+    from posttrain.inspect.replay import replay_prompts, replay_rows  # imports all trainers
 
     replay = replay_prompts if run.kind == "rl" else replay_rows
     try:
@@ -63,8 +63,8 @@ def _identity_findings(run: KeptRun, replay: "Replay") -> Iterator[Finding]:
     if replay.identity is None:
         return
     saved = run.manifest["identity"]
-    # What is known only once weights are loaded is not compared, nor what the run's version did not write down yet,
-    # nor how many processes there are now.
+    # Not compared: what is known only once weights are loaded, what the run's version did not record yet, and the
+    # number of processes.
     compared = (saved.keys() & replay.identity.keys()) - {"processes"}
     changed = differences(*({key: each[key] for key in compared} for each in (saved, replay.identity)))
     told = f"they are not those of the manifest: {'; '.join(changed)}" if changed else "they are those of the manifest"
@@ -90,9 +90,9 @@ def _compared(run: KeptRun, expected: Sequence[Mapping[str, Any]], key: str) -> 
 
 
 def _checkpoint_findings(run: KeptRun, expected: Sequence[Mapping[str, Any]] | None) -> Iterator[Finding]:
-    """One finding for each checkpoint, and one for each of `latest` and `best` that names none.
+    """One finding for each checkpoint, and one for each of `latest` and `best` that points to no folder.
 
-    `expected` is what config and data give for each step, where that is known.
+    `expected`: what config and data yield for each step, if known.
     """
     folders = sorted(run.directory.path.glob("checkpoint-*"), key=lambda path: (len(path.name), path.name))
     if not folders:

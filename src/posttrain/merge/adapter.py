@@ -1,8 +1,8 @@
 """Read a LoRA adapter's folder, and find the weights that it changes.
 
-The base model is built on torch's meta device and wrapped by PEFT, exactly as loading the adapter would. What PEFT
-wrapped, with which rank and scale, what it ties and how its tensors are called in the file is then read off the result:
-no rule of PEFT's is repeated here, and it costs no memory.
+The base model is built on torch's meta device and wrapped by PEFT, exactly as when the adapter is loaded. What PEFT
+wrapped, with which rank and scale, what it ties, and its tensors' names in the file are then read off the result, so
+no PEFT rule is repeated here, and it costs no memory.
 """
 
 import warnings
@@ -25,21 +25,21 @@ from posttrain.models.tokens import extend_model
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 
-# Ways to start an adapter that also change the base weights below it, so that the saved base is not the one
-# that the adapter was trained on.
+# Adapter initialisations that also change the base weights, so that the saved base is not the one that the adapter was
+# trained on.
 _CHANGES_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """`tensors` by their names in the file."""
+    """An adapter's config, and its tensors by their names in the file."""
 
     config: LoraConfig
     tensors: dict[str, StoredTensor]
 
 
 def open_adapter(folder: Path) -> Adapter:
-    """The adapter in `folder`.
+    """Open the adapter in `folder`.
 
     Raises:
         ModelError: there is none, or it is of a kind that cannot be folded into weights.
@@ -63,7 +63,7 @@ def open_adapter(folder: Path) -> Adapter:
 
 
 BASE_WEIGHTS = ("base_layer.weight", "token_adapter.base_layer.weight")
-"""What PEFT's modules call the weight that they wrap and change."""
+"""The names in PEFT's modules of the weight that they wrap and change."""
 
 _PREFIX = "base_model.model."
 
@@ -80,9 +80,9 @@ class Site:
 class Outline:
     """The base model's parameters and what an adapter does to them, all by parameter name.
 
-    `base_copies` are base weights that came with the adapter: PEFT saves the embeddings too where a vocabulary
-    grew or an embedding is adapted. `ties` says that the base uses `embedding` as its `head` too, `stays_tied`
-    that it still does under the adapter.
+    `base_copies` has the names in the adapter's file of base weights saved with it: PEFT saves the embeddings too if
+    the vocabulary grew or an embedding is adapted. `ties` says whether the base also uses `embedding` as its `head`,
+    `stays_tied` whether it still does under the adapter.
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -130,7 +130,7 @@ def adapter_outline(
 def _wrap(model: Any, adapter: LoraConfig) -> Any:
     try:
         with warnings.catch_warnings(), torch.device("meta"):
-            # Advice on training and merging by PEFT, which does not apply to a model without weights.
+            # PEFT's advice on training and merging does not apply to a model without weights.
             warnings.simplefilter("ignore")
             return get_peft_model(model, adapter)
     except ValueError as error:
@@ -140,7 +140,7 @@ def _wrap(model: Any, adapter: LoraConfig) -> Any:
 def _sites(adapted: Any, parameters: set[str], stored: dict[str, tuple[int, ...]]) -> dict[str, Any]:
     """The keyword arguments `sites` and `base_copies`, from what PEFT would save for this model."""
     own = {key: tuple(value.shape) for key, value in adapted.state_dict().items()}
-    # Given names in place of tensors, this answers under which name in the file each parameter is saved.
+    # Given names in place of tensors, PEFT returns the parameter's name for each name in the file.
     names: Any = {key: key for key in own}
     required: dict[str, Any] = get_peft_model_state_dict(adapted, state_dict=names, save_embedding_layers=False)
     possible: dict[str, Any] = (
@@ -166,7 +166,7 @@ def _sites(adapted: Any, parameters: set[str], stored: dict[str, tuple[int, ...]
 
 
 def _wrapped_modules(model: torch.nn.Module) -> dict[str, Any]:
-    """The outermost modules that PEFT put in, by the names of those they wrap."""
+    """The outermost modules that PEFT inserted, by the names of the modules they wrap."""
     found: dict[str, Any] = {}
     for name, module in model.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer in found)

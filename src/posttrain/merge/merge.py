@@ -1,7 +1,7 @@
 """`toolkit-merge`: fold a LoRA adapter into its base model, one tensor at a time.
 
-At no time is a model in memory: the output is planned on the meta device (`adapter`, `plan`), and every tensor is then
-read, merged and written on its own (`shards`).
+The model is never in memory as a whole: the output is planned on the meta device (`adapter`, `plan`), and every tensor
+is then read, merged and written on its own (`shards`).
 """
 
 import ctypes
@@ -37,20 +37,20 @@ from posttrain.runs.checkpoints import complete_checkpoints, find_checkpoint
 from posttrain.runs.trained_run import TrainedRun, load_trained_run
 
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
-"""What weights can be stored as, and how safetensors calls it."""
+"""The dtypes in which weights can be stored, with their names in safetensors."""
 
 OnTensor = Callable[[int, int], None]
-"""Called after each tensor with how many are written and how many there are."""
+"""Called after each tensor with the number of tensors written and their total."""
 
-# What is downloaded of a base on a hub.
+# The files of a base model that are downloaded from the hub.
 _NEEDED = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py", "LICENSE*", "NOTICE*"]
 
 
 @dataclass(frozen=True)
 class MergeReport:
-    """What was written: `merged` of the `tensors` are not the base's own; `tied` is of embedding and head.
+    """What was written: `merged` of the `tensors` are not the base's own; `tied` refers to embedding and head.
 
-    `verification` says how it compares with the adapter; None where that was left out.
+    `verification` is the comparison with the adapter; None if it was skipped.
     """
 
     output: Path
@@ -80,17 +80,18 @@ def merge(  # noqa: PLR0913 - one parameter for each option of the command
 
     Args:
         checkpoint: a step, or `latest`; None takes what the run exported at its end.
-        output: `merged` in the run's folder unless given, and `merged-checkpoint-N` for a checkpoint.
+        output: by default `merged` in the run's folder, or `merged-checkpoint-N` for a checkpoint.
         dtype: float32, bfloat16 or float16; None keeps the base's.
-        model_index: which model is meant, where the config has several.
-        overrides: `--set` options, which may move the run.
-        dry_run: check, say what would be done, and return None.
+        model_index: the model to merge, if the config has several.
+        overrides: `--set` options, which may change where the run is.
+        dry_run: check, print what would be done, and return None.
 
     Raises:
-        ConfigError: there is no such run or checkpoint, or nothing to merge in it, or `output` is taken, also by
-            another process that writes it.
+        ConfigError: there is no such run, checkpoint or dtype, there is nothing to merge, or `output` is taken or being
+            written by another process.
         ModelError: the adapter does not fit the base.
-        RunError: the merged model does not compute what the adapter does; it is left there to be looked at.
+        RunError: `output` cannot be written; or the merged model does not compute what the adapter does, in which case
+            it is kept for inspection.
     """
     if dtype is not None and dtype not in DTYPES:
         raise ConfigError(f"--dtype {dtype}: choose one of {', '.join(DTYPES)}, or leave it out for the base's own")
@@ -156,14 +157,15 @@ def merge_adapter(
     overwrite: bool = False,
     progress: OnTensor = lambda written, of: None,
 ) -> MergeReport:
-    """Write the model that `base` is under `adapter` to the folder `output`.
+    """Merge `adapter` into `base`, and write the resulting model to the folder `output`.
 
     Args:
         dtype: float32, bfloat16 or float16 for all weights; None keeps each tensor's own.
 
     Raises:
-        ConfigError: `output` cannot be written to.
+        ConfigError: `output` may not be written to.
         ModelError: base and adapter do not fit together, or are of a kind that cannot be merged.
+        RunError: writing failed, e.g. because the disk is full.
     """
     folder = base_folder(base)
     check_output(output, overwrite=overwrite, inputs=(folder, adapter))
@@ -219,7 +221,7 @@ def base_folder(config: ModelConfig) -> Path:
     """The folder with the base model's safetensors; a GGUF file is converted, a Hugging Face id downloaded.
 
     Raises:
-        ModelError: the files cannot be had, or they are quantised.
+        ModelError: the files cannot be obtained, or they are quantised.
     """
     name = model_files(config)
     folder = Path(name) if Path(name).is_dir() else _downloaded(name, config.revision)
@@ -241,13 +243,13 @@ def _downloaded(name: str, revision: str | None) -> Path:
 
 
 def return_freed_memory() -> None:
-    """Have the C library return what it keeps of freed memory; nothing happens where it has no such call.
+    """Make the C library return freed memory to the system; does nothing if it has no such call.
 
-    glibc keeps freed blocks of up to 32 MiB for later, and tensors of many sizes leave it with few that fit again:
-    a merge of 2 GB was seen to hold on to 1.7 GB.
+    glibc keeps freed blocks of up to 32 MiB for reuse, but few of them fit again when tensors have many sizes: a merge
+    of 2 GB was seen to hold on to 1.7 GB.
     """
     if sys.platform != "linux":
         return
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none, and keeps nothing either
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none, and retains nothing either
     if trim is not None:
         trim(0)

@@ -1,7 +1,7 @@
-"""The folder of a merged model, written completely or not at all.
+"""Write the folder of a merged model, completely or not at all.
 
-Configs are the base's own JSON with the few keys changed that the merge changes, so that whatever else a model keeps in
-there survives.
+Configs are the base's own JSON, with only the keys changed that the merge affects, so that everything else a model
+keeps there survives.
 """
 
 import json
@@ -19,12 +19,12 @@ from posttrain.errors import ConfigError, RunError, ToolkitError
 
 
 def check_output(output: Path, *, overwrite: bool, inputs: tuple[Path, ...]) -> None:
-    """Refuse a folder that a merge may not write to; nothing is created or removed.
+    """Refuse an output folder that a merge may not write to; nothing is created or removed.
 
     Raises:
-        ConfigError: the folder is not empty and `overwrite` was not asked for, or it is or holds an input.
+        ConfigError: it is a link or a file, it is or holds an input, or it is not empty and `overwrite` is not set.
     """
-    if output.is_symlink():  # what it leads to would be replaced, which nobody has named
+    if output.is_symlink():  # its target would be replaced, which the user has not named
         raise ConfigError(f"--output: {output} is a link; give the folder itself")
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output: {output} is a file; give a folder")
@@ -40,16 +40,16 @@ def check_output(output: Path, *, overwrite: bool, inputs: tuple[Path, ...]) -> 
 
 @contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """A folder to write to, which takes the place of `output` at the end of the block, and never if it fails.
+    """A folder to write to, which replaces `output` at the end of the block, but not if the block fails.
 
-    No other process may write `output` meanwhile: what one left that was killed is removed.
+    No other process may write `output` meanwhile: the leftovers of a killed one are removed.
 
     Raises:
-        RunError: the disk is full.
+        RunError: the folder cannot be written, e.g. because the disk is full.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     aside, old = (output.with_name(f".{output.name}.{kind}.tmp") for kind in ("new", "old"))
-    if old.exists() and not output.exists():  # a kill came between the two renames
+    if old.exists() and not output.exists():  # the process was killed between the two renames
         atomic_rename_dir(old, output)
     for left in (aside, old):
         if left.exists():
@@ -78,33 +78,33 @@ def _replace(output: Path, aside: Path, old: Path) -> None:
     try:
         atomic_rename_dir(aside, output)
     except BaseException:
-        if not output.is_dir():  # an interrupt may come when it is there already
+        if not output.is_dir():  # an interrupt may come after the rename
             atomic_rename_dir(old, output)
         raise
     shutil.rmtree(old)
 
 
-# Code that the config refers to, and what a licence asks to be passed on.
+# Code that the config refers to, and files that a licence requires to be passed on.
 _CARRIED_OVER = ("*.py", "LICENSE*", "NOTICE*")
 
 
 def write_model_config(base: Path, output: Path, *, rows: int, dtype: str | None, tied: bool) -> None:
-    """`config.json` for a vocabulary of `rows` rows; `dtype` None leaves the dtype as it is."""
+    """Write `config.json` for a vocabulary of `rows` rows; `dtype` None leaves the dtype as it is."""
     config = _read(base / "config.json")
-    # A model with more than text keeps its language model's keys in a section of their own.
+    # A multimodal model keeps its language model's keys in a section of their own.
     text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
     text["vocab_size"] = rows
     for section in (config, text):
         if section is config or "tie_word_embeddings" in section:
             section["tie_word_embeddings"] = tied
         if dtype is not None:
-            section.pop("torch_dtype", None)  # what the key was called before transformers 5
+            section.pop("torch_dtype", None)  # the key's name before transformers 5
             section["dtype"] = dtype
     _write(output / "config.json", config)
 
 
 def write_generation_config(base: Path, output: Path, tokenizer: Any, chat: ChatConfig) -> None:
-    """`generation_config.json` that stops where the training ended a turn, and where the base stopped."""
+    """Write `generation_config.json`, whose stop tokens are those that ended a turn in training and the base's own."""
     path = base / "generation_config.json"
     config, model = _read(path) if path.is_file() else {}, _read(base / "config.json")
     base_ends = config.get("eos_token_id", model.get("eos_token_id"))
@@ -118,7 +118,7 @@ def write_generation_config(base: Path, output: Path, tokenizer: Any, chat: Chat
 
 
 def write_tokenizer(base: Path, output: Path, tokenizer: Any, chat: ChatConfig) -> None:
-    """The tokenizer with all added tokens; its chat template is the one that was trained."""
+    """Write the tokenizer, with all added tokens and the trained chat template; copy the base's code and licences."""
     use_trained_template(tokenizer, chat)
     tokenizer.save_pretrained(output)
     for pattern in _CARRIED_OVER:

@@ -1,4 +1,4 @@
-"""Which tensors the merged model has, in which files, and how each is computed."""
+"""Plan which tensors the merged model has, in which files, and how each is computed."""
 
 import math
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from posttrain.merge.shards import FLOATS, OutputTensor, StoredTensor
 from posttrain.models.tokens import extend_rows
 
 Plan = dict[str, list[OutputTensor]]
-"""The tensors of each output file, in the base's own division into files."""
+"""The tensors of each output file; the files are those of the base."""
 
 
 @dataclass(frozen=True)
 class Merger:
     """Makes the tensors of the merged model.
 
-    `stored` has the base's tensors by parameter name, as far as the model has such a parameter.
+    `stored` has the base's tensors by parameter name, or by their name in the files if the model has no such parameter.
     """
 
     outline: Outline
@@ -31,7 +31,7 @@ class Merger:
     new_ids: Sequence[int]
 
     def changes(self, parameter: str) -> bool:
-        """Whether the merged tensor is anything but the stored one."""
+        """Whether the merged tensor is not simply the stored one."""
         return (
             parameter in self.outline.sites
             or self._copy(parameter) is not None
@@ -40,7 +40,7 @@ class Merger:
         )
 
     def stored_as(self, parameter: str) -> StoredTensor:
-        """The base's tensor for `parameter`, which may be stored under the name that it is tied to."""
+        """The base's tensor for `parameter`, which may be stored under the name of the one it is tied to."""
         found = self.stored.get(parameter) or self.stored.get(self._tied_to(parameter) or "")
         if found is None:
             raise ModelError(f"the adapter changes {parameter}, which the base model's files do not hold")
@@ -59,7 +59,7 @@ class Merger:
             raise ModelError(f"{parameter}: {error}") from error
 
     def _base(self, parameter: str) -> torch.Tensor:
-        """The weight below the adapter, in float32: as the adapter brings it along, else as the base has it."""
+        """The weight under the adapter, in float32: the copy saved with the adapter, or else the base's."""
         copy = self._copy(parameter)
         if copy is not None:
             return copy.read_float32()
@@ -67,11 +67,11 @@ class Merger:
         if parameter in self._vocabulary_weights():
             return extend_rows(weight, self.new_ids)
         missing = self.outline.shapes[parameter][0] - weight.shape[0]
-        # Only the head's bias can be shorter: transformers starts the new tokens' biases at 0.
+        # Only the head's bias can be shorter: transformers initialises the new tokens' biases to 0.
         return torch.nn.functional.pad(weight, (0, missing)) if missing else weight
 
     def _copy(self, parameter: str) -> StoredTensor | None:
-        """The base weight that the adapter brings along for `parameter` or for what it is tied to."""
+        """The base weight saved with the adapter for `parameter` or the one it is tied to; None if there is none."""
         copies = self.outline.base_copies
         name = copies.get(parameter) or copies.get(self._tied_to(parameter) or "")
         return self.adapter.tensors[name] if name else None
@@ -93,11 +93,11 @@ def plan_tensors(
     new_ids: Sequence[int],
     dtype: str | None,
 ) -> Plan:
-    """Every tensor of the output, each in the file where the base has it.
+    """Every tensor of the output, each in the same file as in the base.
 
     Args:
         stored: the base's tensors, by their names in its files.
-        dtype: name in the format of what floating-point tensors are stored as; None keeps each as it is.
+        dtype: safetensors name of the dtype for floating-point tensors; None keeps each as it is.
 
     Raises:
         ModelError: a tensor of the adapter would not be used, or the base's files contradict its config.
@@ -137,13 +137,13 @@ def _rounded(name: str, values: torch.Tensor, dtype: torch.dtype) -> torch.Tenso
 
 
 def _parameter_name(name: str, outline: Outline) -> str:
-    """The model's name for a stored tensor: files of the bare model lack the prefix of the model with a head."""
+    """The parameter name of a stored tensor: files of the bare model lack the prefix that the model with a head has."""
     candidates = (name, f"{outline.prefix}.{name}", name.removeprefix(f"{outline.prefix}."))
     return next((candidate for candidate in candidates if candidate in outline.shapes), name)
 
 
 def _with_tied_pair(parameters: dict[str, str], merger: Merger) -> dict[str, str]:
-    """Stored names and their parameters, with one for the pair that the base ties, or both if they part ways."""
+    """Stored names and their parameters, with one entry for the pair that the base ties if it stays tied, else two."""
     outline = merger.outline
     pair = (outline.embedding, str(outline.head))
     present = [name for name, parameter in parameters.items() if parameter in pair]
@@ -162,14 +162,14 @@ def _with_tied_pair(parameters: dict[str, str], merger: Merger) -> dict[str, str
 
 
 def _require_same_in_adapter(merger: Merger) -> None:
-    """What the adapter keeps for the embedding and for the head that is tied to it must be the same thing."""
+    """Raise ModelError if the adapter holds different values for the embedding and the head tied to it."""
     embedding, head = (merger.outline.sites.get(str(name)) for name in (merger.outline.embedding, merger.outline.head))
     if embedding is None or head is None or not head.tensors:
         return
     ours, theirs = (
         [merger.adapter.tensors[name] for _, name in sorted(site.tensors.items())] for site in (embedding, head)
     )
-    # Saved in full there is one tensor each; a LoRA of the head has the embedding's A and B, swapped and turned.
+    # Saved in full, each has one tensor; a LoRA of the head has the embedding's A and B, swapped and transposed.
     swapped = len(theirs) == 2
     for one, other in zip(ours, reversed(theirs) if swapped else theirs, strict=True):
         values = other.read().T if swapped else other.read()
@@ -187,7 +187,7 @@ def _require_all_sites(outline: Outline, written: set[str]) -> None:
 
 
 def base_name(site: Site) -> str | None:
-    """What PEFT's module calls the base weight that it changes; None if it was saved in full and needs none."""
+    """The base weight's name in PEFT's module; None if the module was saved in full and needs no base weight."""
     names = dict(site.module.named_parameters())
     return next((name for name in BASE_WEIGHTS if name in names), None)
 
@@ -195,8 +195,8 @@ def base_name(site: Site) -> str | None:
 def merged_weight(site: Site, base: torch.Tensor | None, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
     """The weight that makes the bare module compute what it computes under the adapter.
 
-    The module comes out of the outline: PEFT's layer with its rank, scale and variant, but no values. It is given the
-    base weight and the adapter's tensors, merged by the method that `merge_and_unload` calls, and emptied.
+    The module comes from the outline: PEFT's layer with its rank, scale and variant, but no values. It is given the
+    base weight and the adapter's tensors, merged by the method that `merge_and_unload` calls, and emptied again.
 
     Args:
         base: the base weight in float32, overwritten; None where the module does not need it.
@@ -209,7 +209,7 @@ def merged_weight(site: Site, base: torch.Tensor | None, tensors: dict[str, torc
     name = base_name(site)
     if name is not None and base is not None:
         state[name] = base
-    # Not strict, because a module saved in full leaves the one that it replaces without values.
+    # Not strict, because a module saved in full leaves the module it replaces without values.
     unused = site.module.load_state_dict(state, strict=False, assign=True).unexpected_keys
     if unused:
         raise ModelError(f"PEFT's module has no place for {', '.join(unused)}")
@@ -226,7 +226,7 @@ def merged_weight(site: Site, base: torch.Tensor | None, tensors: dict[str, torc
 
 
 def is_finite(values: torch.Tensor) -> bool:
-    """Whether no value is NaN or infinite: either one ends up in the sum, which is far cheaper to look at."""
+    """Whether no value is NaN or infinite: either would make the sum non-finite, which is far cheaper to check."""
     return math.isfinite(values.sum(dtype=torch.float32).item())
 
 

@@ -1,8 +1,8 @@
 """Read and write a model's safetensors files one tensor at a time.
 
-A file is opened anew for every tensor, because the pages of a mapped file that were read stay in memory until
-it is closed. It is written by hand, because the library's writer wants all tensors of a file at once. The
-format is an 8-byte length, a JSON header with every tensor's dtype, shape and place, and then the bytes:
+An input file is reopened for every tensor, because the pages read from a mapped file stay in memory until it is closed.
+Output files are written by hand, because the library's writer wants all tensors of a file at once. The format is an
+8-byte length, a JSON header with every tensor's dtype, shape and offsets, and then the bytes:
 https://huggingface.co/docs/safetensors/index#format
 """
 
@@ -34,7 +34,7 @@ _DTYPES = FLOATS | {
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor is and what it looks like; `dtype` is its name in the format, such as BF16."""
+    """The location, dtype and shape of a tensor in a file; `dtype` is its name in safetensors, such as BF16."""
 
     path: Path
     name: str
@@ -53,9 +53,9 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class OutputTensor:
-    """A tensor to be written: what it will look like, and how to make it when its turn comes.
+    """A tensor to be written: its name, dtype and shape, and the function that makes it when its turn comes.
 
-    `merged` says that it is more than a copy of one of the base's.
+    `merged` says whether it is more than a copy of one of the base's.
     """
 
     name: str
@@ -70,7 +70,7 @@ class OutputTensor:
 
 
 def stored_tensors(path: Path) -> dict[str, StoredTensor]:
-    """What one safetensors file holds, from its header alone."""
+    """The tensors in one safetensors file, from its header alone."""
     try:
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # not a dict
@@ -83,7 +83,7 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
 
 
 def checkpoint_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Every tensor of the model in `folder`, file after file.
+    """Every tensor of the model in `folder`, file by file.
 
     Raises:
         ModelError: there are no safetensors files, one is missing or broken, or a dtype cannot be merged.
@@ -101,7 +101,7 @@ def checkpoint_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def write_shard(path: Path, tensors: Iterable[OutputTensor], on_written: Callable[[], None]) -> None:
-    """Write one safetensors file, making each tensor only when it is its turn."""
+    """Write one safetensors file, making each tensor only when its turn comes."""
     # Widest first, as the library does: every tensor then starts at a multiple of its element size.
     ordered = sorted(tensors, key=lambda tensor: -_DTYPES[tensor.dtype].itemsize)
     with path.open("xb") as file:
@@ -112,7 +112,7 @@ def write_shard(path: Path, tensors: Iterable[OutputTensor], on_written: Callabl
 
 
 def write_index(folder: Path, shards: Mapping[str, Sequence[OutputTensor]]) -> None:
-    """Say which file holds which tensor, unless there is only the one file that loaders look for."""
+    """Write the index of which file holds which tensor, unless there is only the one file that loaders look for."""
     if list(shards) == [SINGLE_FILE]:
         return
     index = {

@@ -1,4 +1,4 @@
-"""Compare the merged model with the base under its adapter, loading one at a time."""
+"""Compare the merged model with the base plus adapter, loading one model at a time."""
 
 import gc
 from dataclasses import dataclass
@@ -34,15 +34,15 @@ _PROBES = (
     ),
 )
 
-# Float arithmetic in another order moves logits by this share of the largest; rounding each weight to a shorter
-# format by about the format's epsilon, which adds up over the layers.
+# Float arithmetic in another order changes logits by this share of the largest; rounding each weight to a shorter
+# format changes them by about the format's epsilon, which adds up over the layers.
 _ARITHMETIC = 1e-4
 _EPSILONS = 5
 
 
 @dataclass(frozen=True)
 class Verification:
-    """How far the merged model is from the adapter: logits, and the share of tokens with the same first choice.
+    """How far the merged model is from base plus adapter: logits, and the share of tokens with the same top-1 choice.
 
     `tolerance` is the largest difference that rounding the weights explains.
     """
@@ -65,14 +65,14 @@ def verify_merge(
     """Run a few fixed conversations through both models in float32 and compare all logits.
 
     Args:
-        weights_dtype: what the merged weights are stored as.
+        weights_dtype: the dtype in which the merged weights are stored; of several, the coarsest.
 
     Raises:
         RunError: they tokenise differently, or their logits differ by more than rounding the weights explains.
     """
     computing = {"dtype": "float32", "quantization": "none", "backend": "hf"}
     rows, expected = _logits(base.model_copy(update=computing), adapter, chat)
-    # What the base needed to be told is in the merged model's own files, so that they are put to the test too.
+    # What the config had to say about the base is in the merged model's own files, so that they are tested too.
     alone = {**computing, "name": str(merged), "revision": None, "added_tokens": (), "adapter": None}
     merged_rows, actual = _logits(base.model_copy(update=alone), None, chat)
     if rows != merged_rows:
@@ -86,25 +86,25 @@ def verify_merge(
         tolerance=share * max(_largest(logits) for logits in expected),
         tokens=sum(len(row) for row in rows),
     )
-    if not difference <= result.tolerance:  # also where it is NaN
+    if not difference <= result.tolerance:  # also catches NaN
         raise RunError(f"the merged model in {merged} does not compute what the adapter does: {result}")
     return result
 
 
 def _logits(config: ModelConfig, adapter: Path | None, chat: ChatConfig) -> tuple[list[list[int]], list[torch.Tensor]]:
-    """The probes' token ids, and for each its logits, shape [tokens, vocabulary]; the model is freed."""
+    """The probes' token ids, and the logits of each, shape [tokens, vocabulary]; the model is freed."""
     loaded = HfBackend().load_for_inference(config, adapter, chatml=chat.template == "chatml")
     rows = _probe_ids(chat, loaded.tokenizer)
     logits = [_forward(loaded, row) for row in rows]
     del loaded
-    gc.collect()  # a model's modules refer to each other in circles
+    gc.collect()  # a model's modules form reference cycles
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return rows, logits
 
 
 def _probe_ids(chat: ChatConfig, tokenizer: Any) -> list[list[int]]:
-    """The probes by the template; as plain text where it refuses one, as many refuse a system message."""
+    """The probes' token ids by the chat template, or as plain text if it rejects one: many reject a system message."""
     encoder, plain = conversation_encoder(chat, tokenizer), HfTextEncoder(tokenizer)
     rows = []
     for probe in _PROBES:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model with its tokenizer, and what was done to them.
+    """A model with its tokenizer, and how they were loaded.
 
-    `compute_dtype` is what the forward pass runs in under autocast; trainable parameters are float32.
-    `new_token_ids` are the vocabulary entries that the tokenizer had to learn. `compiled` is whether its decoder layers
-    are trained through torch.compile.
+    `compute_dtype` is the dtype of the forward pass under autocast; trainable parameters are float32. `new_token_ids`
+    are the ids of the tokens that were added to the tokenizer. `compiled` says whether the decoder layers are trained
+    through torch.compile.
     """
 
     model: Any
@@ -32,7 +32,7 @@ class LoadedModel:
     compiled: bool = False
 
     def autocast(self) -> "AbstractContextManager[Any]":
-        """Within it the model computes in its compute dtype."""
+        """Context manager in which the model computes in its compute dtype."""
         import torch
 
         return torch.autocast(
@@ -41,22 +41,22 @@ class LoadedModel:
 
 
 class Backend(Protocol):
-    """Loads models. It is chosen before transformers is imported, because unsloth rewrites classes of transformers."""
+    """Loads models. Choose it before importing transformers, because unsloth rewrites classes of transformers."""
 
     name: str
 
     def load_tokenizer(self, config: "ModelConfig", *, chatml: bool) -> "PreTrainedTokenizerBase":
-        """Only the tokenizer, with every token added that training would add."""
+        """Load only the tokenizer, with every token that training would add."""
         ...
 
     def load_for_training(
         self, config: "ModelConfig", lora: "LoraConfig | None", *, settings: "TrainingSettings"
     ) -> LoadedModel:
-        """The base with a new adapter, with `config.adapter` to go on from, or all weights trainable."""
+        """The base with a new adapter, with `config.adapter` to continue from, or with all weights trainable."""
         ...
 
     def load_for_inference(self, config: "ModelConfig", adapter: Path | None, *, chatml: bool) -> LoadedModel:
-        """The base, with the adapter in `adapter` on top where one is given; nothing is trainable."""
+        """The base, with the adapter in `adapter` on top if given; nothing is trainable."""
         ...
 
 
@@ -64,9 +64,9 @@ class Backend(Protocol):
 class TrainingSettings:
     """The parts of a training config that change how a model is loaded.
 
-    `chatml` says whether the ChatML control tokens must be in the vocabulary; `max_length` is in tokens;
-    `liger_kernel` is for the hf backend, as unsloth has kernels of its own, and so is `compile`, of which None means
-    where it is worth it for training on `rows` in all, `rows_at_once` of them in the model at once.
+    `chatml` says whether the ChatML control tokens must be in the vocabulary; `max_length` is in tokens. `liger_kernel`
+    and `compile` are for the hf backend only, since unsloth has kernels of its own. `compile` None means to compile if
+    that is worth it for training on `rows` rows in total, `rows_at_once` of them in the model at a time.
     """
 
     chatml: bool
@@ -87,13 +87,13 @@ def training_device() -> "torch.device":
 
 
 def compute_dtype(wanted: str, device: "torch.device") -> "torch.dtype":
-    """`wanted` is a dtype's name or `auto`.
+    """The dtype to compute in; `wanted` is a dtype's name or `auto`.
 
-    That is bfloat16 where `device` computes it fast, float16 on CUDA devices before Ampere, which do not, and else
-    float32. A trainer scales the loss of float16, whose small gradients would be 0 otherwise.
+    `auto` is bfloat16 if `device` computes it fast, else float16 on CUDA devices (those before Ampere), else float32.
+    Trainers scale the float16 loss, because small gradients would become 0 otherwise.
 
     Raises:
-        ModelError: float16 on a CPU, whose kernels are slow and whose gradients underflow.
+        ModelError: float16 on a CPU, where its kernels are slow and gradients underflow.
     """
     import torch
 
@@ -111,6 +111,6 @@ def _fast_bfloat16(device: "torch.device") -> bool:
 
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    # AVX512-BF16 or AMX: measured 5 times the matrix-product rate of float32; without them it is emulated.
+    # AVX512-BF16 and AMX multiply matrices 5 times as fast as float32 (measured); without them, bfloat16 is emulated.
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "amx_tile", "bf16"))

@@ -10,11 +10,11 @@ from posttrain.errors import ModelError
 from posttrain.models.backend import LoadedModel
 
 TRAINED_ADAPTER = "default"
-"""PEFT's name of the adapter that is trained; others, such as a frozen copy of it, are no part of a checkpoint."""
+"""PEFT's name of the trained adapter; other adapters, such as a frozen copy, are not part of a checkpoint."""
 
 
 def save_trained_weights(loaded: LoadedModel, folder: Path) -> None:
-    """Write the adapter, or all weights where there is none, and the tokenizer, as PEFT and transformers do."""
+    """Write the adapter, or all weights if there is none, and the tokenizer, in PEFT's and transformers' formats."""
     if isinstance(loaded.model, PeftModel):
         loaded.model.save_pretrained(str(folder), selected_adapters=[TRAINED_ADAPTER])
     else:
@@ -23,13 +23,13 @@ def save_trained_weights(loaded: LoadedModel, folder: Path) -> None:
 
 
 def load_trained_weights(model: Any, folder: Path) -> None:
-    """Give `model` the weights that `save_trained_weights` wrote.
+    """Load the weights that `save_trained_weights` wrote into `model`.
 
     Raises:
-        ModelError: they are not those of this model, or not safetensors.
+        ModelError: the weights are not those of this model, or not safetensors.
     """
     is_adapter = isinstance(model, PeftModel)
-    # Where these are not there, the loaders would take a pickle.
+    # Without these files, the loaders would load a pickle.
     written = "adapter_model.safetensors" if is_adapter else "model*.safetensors"
     if not any(folder.glob(written)):
         raise ModelError(
@@ -37,11 +37,11 @@ def load_trained_weights(model: Any, folder: Path) -> None:
             "without it, or start another run"
         )
     if is_adapter:
-        # The adapter's own config says where the base is, which is here already.
+        # The base that the adapter's own config names is loaded already.
         found = model.load_adapter(str(folder), TRAINED_ADAPTER, is_trainable=True)
         missing = [name for name in found.missing_keys if f".{TRAINED_ADAPTER}" in name]
     else:
-        # By the model's own loader: files may name weights otherwise than the model does.
+        # Use the model's own loader: weight names in the files may differ from those in the model.
         saved = type(model).from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True)
         missing = model.load_state_dict(saved.state_dict(), strict=False).missing_keys
     if missing:

@@ -1,4 +1,4 @@
-"""A frozen copy of a model as it was when training started."""
+"""A model frozen as it was when training started."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -18,11 +18,11 @@ FROZEN_ADAPTER = "reference"
 
 @dataclass(frozen=True)
 class FrozenModel:
-    """A model that gives numbers without gradient and without dropout.
+    """A model to run without gradients and without dropout.
 
     Attributes:
-        model: what is called, within `asked`.
-        switched: within it `model` computes what is asked for, such as without its adapter.
+        model: the model to call, within `asked`.
+        switched: context manager in which `model` computes the frozen outputs, e.g. without its adapter.
     """
 
     model: Any
@@ -46,12 +46,13 @@ def start_of_training(model: Any, *, new_adapter: bool, asked_later: bool) -> Fr
     Call it before anything else is attached to the model.
 
     Args:
-        new_adapter: the model has an adapter that has learnt nothing yet, so that the base is what it computes.
-        asked_later: whether it must stay as it is while `model` is trained. That costs memory where there is no base
-            to go back to: a copy of the adapter, or of all weights.
+        new_adapter: whether the adapter is new and has learnt nothing yet, so that the model computes what its base
+            does.
+        asked_later: whether the frozen model is still needed while `model` is trained. Without a base to go back to,
+            that costs memory: a copy of the adapter, or of all weights.
 
     Raises:
-        ModelError: PEFT keeps no copy of a weight of the adapter.
+        ModelError: PEFT keeps no copy of one of the adapter's weights.
     """
     if isinstance(model, PeftModel) and new_adapter:
         return FrozenModel(model, switched=model.disable_adapter)
@@ -64,9 +65,9 @@ def start_of_training(model: Any, *, new_adapter: bool, asked_later: bool) -> Fr
 
 
 def without_dropout(model: Any) -> None:
-    """Turn dropout off for good, in the model and in its adapter: by it a model would differ from itself.
+    """Turn dropout off for good in the model and its adapter: with it, two passes of one model would differ.
 
-    Most of transformers' models apply that of attention in a function, by a number that is kept beside the layers.
+    Most transformers models apply attention dropout in a function, at a rate stored as an attribute of the module.
     """
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):

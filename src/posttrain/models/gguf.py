@@ -1,7 +1,7 @@
 """Convert a `.gguf` file into a model folder, once.
 
-transformers reads GGUF, but dequantises it anew at each start (15 s for 135 M weights) and cannot save the
-result as it is. The folder in the cache loads in a fraction of a second, by every backend and by vLLM.
+transformers reads GGUF, but dequantises it again at each start (15 s for 135 M weights) and cannot save the result as
+it is. The cached folder loads in a fraction of a second, in every backend and in vLLM.
 """
 
 import logging
@@ -17,7 +17,7 @@ from posttrain.models.location import require_all_weights
 
 logger = logging.getLogger(__name__)
 
-# Raised when the same file is to be converted otherwise, so that no older folder is taken.
+# Increase when the conversion changes, so that folders from older versions are not reused.
 _FORMAT = 2
 
 
@@ -33,7 +33,7 @@ def converted_folder(gguf_file: Path) -> Path:
             fsync_tree(aside)
             atomic_rename_dir(aside, folder)
         except OSError:
-            # Another process may have put the same folder there first: its files are as good as ours.
+            # Another process may have created the same folder first: its files are as good as ours.
             if not folder.is_dir():
                 raise
         finally:
@@ -45,7 +45,7 @@ def _convert(gguf_file: Path, target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    # What lies beside the file is not what the config names: no code of it runs, and nobody is asked.
+    # The config names the file, not what lies beside it: run no code from there, and do not prompt for permission.
     source: dict[str, Any] = {
         "pretrained_model_name_or_path": str(gguf_file.parent),
         "gguf_file": gguf_file.name,
@@ -55,16 +55,16 @@ def _convert(gguf_file: Path, target: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(**source)
         loader: Any = AutoModelForCausalLM.from_pretrained
         model, loading = loader(**source, dtype=torch.bfloat16, output_loading_info=True)
-    except Exception as error:  # a damaged file makes its readers raise anything
+    except Exception as error:  # on a damaged file, the readers may raise anything
         reason = first_line(error)
         raise ModelError(f"model.name: cannot read {gguf_file}: {reason}") from error
     require_all_weights(str(gguf_file), loading["missing_keys"])
-    # save_pretrained refuses a model that still says it is quantised; the weights no longer are.
+    # save_pretrained refuses a model still marked as quantised; the weights no longer are.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    # The tokenizer that transformers reads from the file calls the bos token eos; the file's own ids, which
-    # the model config carries, are right.
+    # The tokenizer that transformers reads from the file calls the bos token eos; the ids in the model config come from
+    # the file and are right.
     for role in ("bos", "eos", "pad"):
         token_id = getattr(model.config, f"{role}_token_id", None)
         if isinstance(token_id, int):
@@ -75,10 +75,10 @@ def _convert(gguf_file: Path, target: Path) -> None:
 
 
 def _correct_byte_level(tokenizer: Any) -> None:
-    """Write a byte-level tokenizer as one: transformers gives that of every Llama what only SentencePiece's have.
+    """Correct a byte-level tokenizer: transformers gives every Llama tokenizer settings that suit only SentencePiece.
 
-    Its ids stay. But a program that goes by `byte_fallback` would take its tokens for SentencePiece's pieces, and
-    cleaning up would take blanks out of what was said.
+    Token ids stay the same. But a program that checks `byte_fallback` would take the tokens for SentencePiece pieces,
+    and clean-up would remove spaces from the decoded text.
     """
     from tokenizers import decoders, pre_tokenizers
 

@@ -1,4 +1,4 @@
-"""The backend on transformers and PEFT."""
+"""Backend that loads models with transformers and PEFT."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,12 +40,12 @@ _LOADERS_ERRORS = (
     TypeError,
     ValueError,
 )
-# The toolkit's losses compute the head only where a token is trained, and have no use for Liger's fused ones.
+# The toolkit's losses compute the head only at trained tokens, so Liger's fused losses are not used.
 _KERNELS = {"cross_entropy": False, "fused_linear_cross_entropy": False}
 
 
 class HfBackend:
-    """`AutoModelForCausalLM`, with a PEFT adapter on top where one is asked for."""
+    """`AutoModelForCausalLM`, with a PEFT adapter on top if one is configured."""
 
     name = "hf"
 
@@ -60,7 +60,7 @@ class HfBackend:
     def load_for_training(
         self, config: "ModelConfig", lora: "LoraConfig | None", *, settings: TrainingSettings
     ) -> LoadedModel:
-        """The base with a trainable adapter, or, where `lora` is null, with all weights trainable in float32."""
+        """The base with a trainable adapter, new or `config.adapter`; with neither, all weights train in float32."""
         device = training_device()
         dtype = compute_dtype(config.dtype, device)
         adapted = lora is not None or config.adapter is not None
@@ -82,7 +82,7 @@ class HfBackend:
         return LoadedModel(model, tokenizer, device, dtype, new_ids, compiled)
 
     def load_for_inference(self, config: "ModelConfig", adapter: Path | None, *, chatml: bool) -> LoadedModel:
-        """The base in its compute dtype, with the adapter on top where one is given."""
+        """The base in its compute dtype, with the adapter on top if one is given."""
         device = training_device()
         dtype = compute_dtype(config.dtype, device)
         model, tokenizer, new_ids = self._base(config, dtype, chatml)
@@ -108,7 +108,7 @@ class HfBackend:
         return model, tokenizer, new_ids
 
     def tokenizer_with_new_ids(self, config: "ModelConfig", *, chatml: bool) -> tuple[Any, tuple[int, ...]]:
-        """The tokenizer, and the ids of what it had to learn."""
+        """The tokenizer, and the ids of the tokens that were added to it."""
         with one_line_errors(config):
             files = model_files(config)
             require_trust(config, files)
@@ -120,33 +120,33 @@ class HfBackend:
 
 
 def keep_trained_weights_in_float32(model: Any) -> None:
-    """Cast what is trainable: Adam's steps on a weight near 1 are smaller than bfloat16 can hold."""
+    """Cast trainable parameters to float32: Adam's steps on a weight near 1 are too small for bfloat16."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
 
 
 def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
-    """`model` with the adapter in the folder `adapter` on top; ModelError where it is none, or does not fit."""
+    """`model` with the adapter from the folder `adapter`; ModelError if that is not an adapter or does not fit."""
     if not (adapter / "adapter_config.json").is_file():
         raise ModelError(f"{adapter} has no adapter_config.json, so it is not a LoRA adapter")
     require_no_pickle(adapter, "the adapter")
     if not (adapter / "adapter_model.safetensors").is_file():
         raise ModelError(f"{adapter} has no adapter_model.safetensors, so there are no weights to load")
     try:
-        # PEFT raises an adapter on a 16-bit base to float32, which only training needs.
+        # PEFT casts an adapter on a 16-bit base to float32, which only training needs.
         config = with_fused_layers(PeftConfig.from_pretrained(str(adapter)))
         adapted = PeftModel.from_pretrained(
             model, adapter, config=config, is_trainable=trainable, autocast_adapter_dtype=trainable
         )
-        # from_pretrained passes over weights without a place and places without weights; loading again tells them.
+        # from_pretrained ignores missing and unexpected weights; loading again reports them.
         loading = adapted.load_adapter(
             str(adapter), "default", is_trainable=trainable, autocast_adapter_dtype=trainable
         )
     except (RuntimeError, ValueError, KeyError, SafetensorError) as error:
         reason = " ".join(line.strip() for line in str(error).splitlines()[:2])
         raise ModelError(f"the adapter in {adapter} does not fit this model: {reason}") from error
-    # A tied head is saved beside its embedding, so only for LoRA's own weights is a second place too many.
+    # A tied head is saved beside its embedding, so unexpected keys are errors only for LoRA's own weights.
     astray = [*loading.missing_keys, *(key for key in loading.unexpected_keys if ".lora_" in key)]
     if astray:
         raise ModelError(
@@ -170,12 +170,12 @@ def quantization_settings(config: "ModelConfig", dtype: torch.dtype) -> BitsAndB
 
 
 def use_liger_kernels(model: Any) -> None:
-    """Change `model`, of transformers and without an adapter yet, in place.
+    """Apply Liger's kernels in place to `model`, a transformers model that has no adapter yet.
 
-    RoPE is replaced for all models of the architecture in this process: that is how Liger does it.
+    Liger replaces RoPE for all models of the architecture in this process.
 
     Raises:
-        ModelError: Liger has no kernels for this architecture, of which it would say nothing itself.
+        ModelError: Liger has no kernels for this architecture; Liger itself would not report that.
     """
     from liger_kernel.transformers.monkey_patch import (  # pyright: ignore[reportMissingImports]
         MODEL_TYPE_TO_APPLY_LIGER_FN,
@@ -196,10 +196,10 @@ def model_files(config: "ModelConfig") -> str:
 
 
 def require_trust(config: "ModelConfig", files: str) -> None:
-    """Say that code which the model brings along is run; where that is not wanted, refuse a model that needs it.
+    """Announce that code shipped with the model will run, or, if that is not allowed, refuse a model that needs it.
 
     Raises:
-        ModelError: the model is of no kind that is known here, and its own code may not run.
+        ModelError: transformers does not know the model's architecture, and the model's own code may not run.
     """
     if config.trust_remote_code:
         _announce_trust(config.key, config.name)
@@ -221,20 +221,20 @@ def _announce_trust(key: str, name: str) -> None:
 
 
 def source_of(config: "ModelConfig") -> dict[str, Any]:
-    """What each `from_pretrained` is told besides the files."""
+    """Arguments of every `from_pretrained` call, besides the files."""
     return {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
 
 
 @contextmanager
 def one_line_errors(config: "ModelConfig") -> Iterator[None]:
-    """Turn the loaders' many errors into a ModelError of one line."""
+    """Turn the many errors of the loaders into a one-line ModelError."""
     try:
         yield
     except ModelError:
         raise
     except (*_LOADERS_ERRORS, SafetensorError, StrictDataclassError, UnpicklingError) as error:
         reason = first_line(error)
-        if "with `safetensors`" in reason:  # transformers advises to read the pickles then
+        if "with `safetensors`" in reason:  # transformers then advises loading the pickles
             raise ModelError(f"{config.key}.name: {config.name} has no weights as safetensors; {CONVERT}") from error
         if "trust_remote_code" in str(error):
             reason = f"it brings Python code along, which only {config.key}.trust_remote_code: true lets run"

@@ -1,4 +1,4 @@
-"""Choose and import the backend."""
+"""Choose and import the model backend."""
 
 import os
 from importlib.util import find_spec
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 def choose_backend(config: "ModelConfig") -> "Backend":
-    """The backend that `config.backend` names; `auto` is unsloth where an accelerator and unsloth are both there.
+    """The backend that `config.backend` names; `auto` is unsloth if it is installed and an accelerator is present.
 
-    Call this before anything imports transformers or PEFT: unsloth rewrites their classes when it is imported.
+    Call this before anything imports transformers or PEFT: importing unsloth rewrites their classes.
 
     Raises:
         ConfigError: the backend's packages are not installed.
     """
-    # Progress bars and advice of the libraries below would break up our own display.
+    # Progress bars and advice from the libraries would break up our own display.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    # Nobody is told of a run but those whom its config names.
+    # Only services that the config names may learn of a run.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    # Nor is a service on the hub asked to convert a model that has pickled weights alone.
+    # Nor is the hub's conversion service asked to convert a model that has only pickled weights.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if _wanted(config) == "unsloth":

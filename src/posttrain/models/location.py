@@ -1,6 +1,6 @@
 """Find a model's files without loading anything.
 
-A name is looked up as: a packaged model, a `.gguf` file, a local folder, and else a Hugging Face id.
+A name is a packaged model, a `.gguf` file, a local folder or a Hugging Face id, tried in this order.
 """
 
 import hashlib
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from posttrain.config.sections.model import ModelConfig
 
 
-# Weights as torch.save writes them; vLLM would take each of these.
+# Suffixes of weights written by torch.save; vLLM would load any of them.
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 _INDEX = "model.safetensors.index.json"
 
-# The weights, and what decides how they are computed with. Other formats are not read.
+# The weights, and the config that decides how they are used. Other formats are not read.
 _OF_BASE = ("*.safetensors", "config.json")
 _OF_ADAPTER = ("*.safetensors", "adapter_config.json")
 
 CONVERT = "convert them, by the command in docs/security.md, or take a model that has safetensors"
-"""What to do about pickled weights, as the end of a message."""
+"""What to do about pickled weights, for the end of a message."""
 
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """Weights that come inside a Python package, so that no hub is needed."""
+    """Weights that are shipped in a Python package, so that no hub is needed."""
 
     module: str
     file: str
@@ -59,7 +59,7 @@ class ModelLocation:
 
 
 def locate_model(name: str, key: str = "model") -> ModelLocation:
-    """Say where the files of `name` are; `key` is that of the config's section that names it.
+    """Locate the files of `name`; `key` is the config section that names it.
 
     Raises:
         ModelError: a packaged model is not installed, or a local path does not hold a model.
@@ -87,9 +87,9 @@ def locate_model(name: str, key: str = "model") -> ModelLocation:
 
 
 def require_no_pickle(folder: Path, place: str) -> None:
-    """Raise ModelError if the weights in `folder` are pickled alone: reading a pickle may run any code.
+    """Raise ModelError if all weights in `folder` are pickles: reading a pickle may run any code.
 
-    `place`: what named the folder, for the message.
+    `place` begins the message: it is what named the folder.
     """
     files = {file.suffix: file for file in sorted(folder.iterdir(), reverse=True)}
     pickled = [files[ending] for ending in _PICKLES if ending in files]
@@ -101,14 +101,14 @@ def require_no_pickle(folder: Path, place: str) -> None:
 
 
 def require_all_weights(name: str, missing: Iterable[str], key: str = "model") -> None:
-    """Raise ModelError if a loader found no weights for a part of the model, which it fills with random numbers."""
+    """Raise ModelError if a loader found no weights for part of a model; it fills that part with random numbers."""
     names = sorted(missing)
     if names:
         raise ModelError(f"{key}.name: {name} lacks {len(names)} of its weights, such as {names[0]}")
 
 
 def _packaged_file(name: str, packaged: PackagedModel, key: str) -> Path:
-    # find_spec, not import: the package's own code wants a llama.cpp build that we have no use for.
+    # find_spec, not import: the package's own code needs a llama.cpp build, which we do not use.
     spec = find_spec(packaged.module)
     folders = list(spec.submodule_search_locations or []) if spec else []
     files = [Path(folder) / packaged.file for folder in folders]
@@ -121,14 +121,14 @@ def _packaged_file(name: str, packaged: PackagedModel, key: str) -> Path:
 
 
 def weights_digest(config: "ModelConfig") -> str | None:
-    """Hash of the files of the base model's weights and of its adapter's, as 32 hex digits.
+    """Hash of the weight and config files of the base model and its adapter, as 32 hex digits.
 
-    What a name points to can change under it: a run of an earlier stage is merged again, a branch on a hub moves on.
-    Names and content count, and the folders do not: a model that was moved is the same. Of a `.gguf` file the file
+    What a name points to can change: the run of an earlier stage is merged again, or a branch on a hub moves. File
+    names and contents count; folders do not, so a model that was moved has the same hash. For a `.gguf` file, the file
     itself counts, not what it was converted to.
 
     Returns:
-        None as long as the weights of a Hugging Face id are not all in the hub's cache on this machine.
+        None until all weights of a Hugging Face id are in this machine's hub cache.
 
     Raises:
         ModelError: there is no such model, or a file cannot be read.
@@ -151,7 +151,7 @@ def _base_files(config: "ModelConfig") -> list[Path] | None:
 
 
 def _files(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
-    """Those in the folder itself, in the order of their names."""
+    """Files directly in `folder` that match one of `patterns`, sorted by name."""
     found = {file for pattern in patterns for file in folder.glob(pattern)}
     return (file for file in sorted(found) if file.is_file())
 
@@ -164,7 +164,7 @@ def _described(config: "ModelConfig", file: Path) -> tuple[str, str]:
 
 
 def _whole_snapshot(name: str, revision: str | None) -> Path | None:
-    """The folder in the hub's cache that has all weights of the model; None where there is none yet."""
+    """The folder in the hub cache that has all weights of the model; None if there is none yet."""
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(name, "config.json", revision=revision)
@@ -177,5 +177,5 @@ def _whole_snapshot(name: str, revision: str | None) -> Path | None:
     try:
         shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None  # the loader says what is wrong with it
+        return None  # the loader reports what is wrong with it
     return folder if all((folder / shard).is_file() for shard in shards) else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def add_adapter(
     model: "PreTrainedModel", lora: "LoraConfig", new_token_ids: Sequence[int], seed: int
 ) -> PeftModel | PeftMixedModel:
-    """Wrap `model` with a new adapter whose start depends on `seed` alone.
+    """Wrap `model` with a new adapter whose initial weights depend only on `seed`.
 
     Raises:
         ModelError: the architecture has no default targets, or a named module does not exist.
@@ -36,14 +36,14 @@ def add_adapter(
 
 
 def with_fused_layers(config: PeftConfig) -> PeftConfig:
-    """`config`, with the toolkit's own LoRA layer where it was measured to be faster: on a CPU."""
+    """`config`, with the toolkit's own LoRA layer on a CPU, where it was measured to be faster."""
     if isinstance(config, PeftLoraConfig) and training_device().type == "cpu":
         config._register_custom_module({nn.Linear: FusedLinear})
     return config
 
 
 def peft_config(model: "PreTrainedModel", lora: "LoraConfig", new_token_ids: Sequence[int]) -> PeftLoraConfig:
-    """PEFT's config, every field that matters set here; ModelError where a module that it names does not exist."""
+    """PEFT's config with every field that matters set; ModelError if it names a module that does not exist."""
     _require_modules(model, "modules_to_save", lora.modules_to_save)
     if not isinstance(lora.target_modules, str):
         _require_modules(model, "target_modules", lora.target_modules)
@@ -61,7 +61,7 @@ def peft_config(model: "PreTrainedModel", lora: "LoraConfig", new_token_ids: Seq
         use_dora=lora.dora,
         modules_to_save=list(lora.modules_to_save) or None,
         trainable_token_indices=_new_rows(model, new_token_ids, tied, in_full),
-        # Without it a tied embedding and head would be trained apart and come out as two different matrices.
+        # Otherwise a tied embedding and head would be trained separately and end up as two different matrices.
         ensure_weight_tying=tied and bool(in_full),
         bias="none",
     )
@@ -74,8 +74,8 @@ def _as_peft_targets(targets: "str | tuple[str, ...]") -> str | list[str]:
 def _new_rows(
     model: "PreTrainedModel", new_ids: Sequence[int], tied: bool, in_full: set[str]
 ) -> dict[str, list[int]] | None:
-    """The rows of new tokens are trained even where the rest of the vocabulary stays frozen."""
-    if tied:  # PEFT has the head follow the embedding
+    """Rows of new tokens by layer, to be trained even if the rest of the vocabulary stays frozen."""
+    if tied:  # PEFT makes the head follow the embedding
         layers = [] if in_full else _vocabulary_layers(model)[:1]
     else:
         layers = [name for name in _vocabulary_layers(model) if name not in in_full]
@@ -83,7 +83,7 @@ def _new_rows(
 
 
 def _vocabulary_layers(model: "PreTrainedModel") -> list[str]:
-    """Own names of the embedding and the head, in this order."""
+    """Last path components of the embedding and the head, in this order."""
     names = {id(module): _own_name(path) for path, module in model.named_modules()}
     return [names[id(layer)] for layer in (model.get_input_embeddings(), model.get_output_embeddings())]
 
@@ -93,7 +93,7 @@ def _own_name(path: str) -> str:
 
 
 def _require_modules(model: "PreTrainedModel", key: str, wanted: Sequence[str]) -> None:
-    """PEFT passes over a name that matches nothing as long as another one does."""
+    """Refuse a name that matches no module: PEFT ignores it as long as another one matches."""
     paths = [f".{path}" for path, _ in model.named_modules()]
     for name in wanted:
         if not any(path.endswith(f".{name}") for path in paths):
@@ -103,7 +103,7 @@ def _require_modules(model: "PreTrainedModel", key: str, wanted: Sequence[str]) 
 
 
 def _require_one_trainer_of_rows(model: "PreTrainedModel", targets: Sequence[str], new_ids: Sequence[int]) -> None:
-    """PEFT cannot put both an adapter and trainable rows on one layer."""
+    """Refuse an adapter on a layer with rows for new tokens: PEFT cannot train both on one layer."""
     twice = [name for name in targets if _own_name(name) in _vocabulary_layers(model)]
     if twice and new_ids:
         raise ModelError(

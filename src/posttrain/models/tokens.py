@@ -1,8 +1,8 @@
 """Add tokens to a tokenizer, and rows for them to the embeddings.
 
-Many models have more embedding rows than their tokenizer has entries (padding to a round number). Those rows
-are used first. A new entry's row starts as the mean of the rows that were there, in the embedding and in the
-output head, so that its logit is an average one.
+Many models have more embedding rows than their tokenizer has entries (padding to a round number). Those rows are used
+first. The row of a new entry starts as the mean of the earlier entries' rows, in the embedding and in the output head,
+so that its logit is average.
 """
 
 import re
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_tokens(tokenizer: "PreTrainedTokenizerBase", added: Sequence[str], *, chatml: bool) -> tuple[int, ...]:
-    """Add what is missing to the tokenizer; return the ids of the new entries, which are consecutive."""
+    """Add the missing tokens to the tokenizer; return the ids of the new entries, which are consecutive."""
     before = len(tokenizer)
     if chatml:
         known = tokenizer.get_vocab()
@@ -33,14 +33,14 @@ def add_tokens(tokenizer: "PreTrainedTokenizerBase", added: Sequence[str], *, ch
 
 
 def extend_rows(weight: torch.Tensor, new_ids: Sequence[int]) -> torch.Tensor:
-    """Rows of an embedding or head for a vocabulary that grew by `new_ids`.
+    """Extend the rows of an embedding or head to a vocabulary that grew by `new_ids`.
 
     Args:
         weight: shape [rows, hidden].
 
     Returns:
-        Shape [max(rows, new_ids[-1] + 1), hidden]: the same rows, with those of `new_ids` at the mean of the
-        rows before them. A function of its input alone, so that loading and merging agree.
+        Shape [max(rows, new_ids[-1] + 1), hidden]: the same rows, with those of `new_ids` set to the mean of the rows
+        before them. Depends on the arguments alone, so that loading and merging agree.
     """
     if not new_ids:
         return weight
@@ -70,10 +70,10 @@ _MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 def training_template(chat: ChatConfig, tokenizer: Any) -> str | None:
-    """The template where it has markers itself, or TRL's copy of it that has; None for ChatML, and without either.
+    """The tokenizer's template if it has generation markers, else TRL's copy of it that has them.
 
-    TRL knows the templates of some model families, and changed more than the markers in a few of them, so whoever uses
-    its copy looks whether it writes the same.
+    None for ChatML, and if there is neither. TRL knows the templates of some model families, and a few of its copies
+    differ in more than the markers, so callers check that its copy renders the same.
     """
     if chat.template != "tokenizer":
         return None
@@ -85,5 +85,5 @@ def training_template(chat: ChatConfig, tokenizer: Any) -> str | None:
 
     try:
         return get_training_chat_template(tokenizer)
-    except (TemplateError, *TEMPLATE_FAULTS):  # a family that it does not know, or a template that it cannot try out
+    except (TemplateError, *TEMPLATE_FAULTS):  # a family that TRL does not know, or a template that it cannot render
         return None

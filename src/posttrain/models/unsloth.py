@@ -1,8 +1,8 @@
-"""The backend on unsloth; the only file that imports it.
+"""Backend that loads models with unsloth; the only file that imports it.
 
-Where there is a CUDA device, importing unsloth rewrites classes of transformers, PEFT and TRL, so it has to come
-before them: the backend is chosen first, and its module is imported then. On a CPU it leaves models to transformers
-and PEFT; docs/unsloth.md tells what is left of it there.
+On a machine with a CUDA device, importing unsloth rewrites classes of transformers, PEFT and TRL, so it must come
+before them: the backend is chosen first, and only then is its module imported. On a CPU it leaves models to
+transformers and PEFT; docs/unsloth.md says what it still does there.
 """
 
 import os
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from posttrain.base.cache import cache_dir
 from posttrain.base.text import first_line
 
-# Read once, at import: without it unsloth writes its generated code into the current folder.
+# Read once, at import: without it unsloth writes its generated code into the current directory.
 os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(cache_dir() / "unsloth"))
-# On a CPU whose bfloat16 it takes for slow it would compute in float32, whatever the config asks for.
+# On a CPU whose bfloat16 it considers slow, unsloth would compute in float32, whatever the config says.
 os.environ.setdefault("UNSLOTH_CPU_BF16", "1")
 
-with redirect_stdout(sys.stderr):  # it greets, and what a command prints is its result
+with redirect_stdout(sys.stderr):  # unsloth prints a greeting, and stdout is for a command's result
     from unsloth import FastLanguageModel  # isort: skip  # pyright: ignore[reportMissingImports]
 
 import torch
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
     from posttrain.config.sections.model import LoraConfig, ModelConfig
 
-# Positions that are planned for where nobody said how long texts get; more than that is computed all the same.
+# Positions to plan for when the length of texts is unknown; longer texts are computed all the same.
 _POSITIONS = 2048
 
-# In an adapter's targets unsloth trains these in full, with nothing but a line on the screen.
+# If an adapter targets these, unsloth trains them in full, with no more than a printed line.
 _VOCABULARY = ("embed_tokens", "lm_head")
 
 
@@ -56,13 +56,13 @@ class UnslothBackend:
         self._hf = hf.HfBackend()
 
     def load_tokenizer(self, config: "ModelConfig", *, chatml: bool) -> "PreTrainedTokenizerBase":
-        """The same tokenizer as that of the hf backend, so that the same ids are trained."""
+        """The hf backend's tokenizer, so that both backends train the same ids."""
         return self._hf.load_tokenizer(config, chatml=chatml)
 
     def load_for_training(
         self, config: "ModelConfig", lora: "LoraConfig | None", *, settings: TrainingSettings
     ) -> LoadedModel:
-        """As the hf backend does, through unsloth's loaders."""
+        """Load like the hf backend, through unsloth's loaders."""
         device = training_device()
         dtype = compute_dtype(config.dtype, device)
         tokenizer, new_ids = self._hf.tokenizer_with_new_ids(config, chatml=settings.chatml)
@@ -84,7 +84,7 @@ class UnslothBackend:
         return LoadedModel(model.to(device), tokenizer, device, dtype, new_ids)
 
     def load_for_inference(self, config: "ModelConfig", adapter: Path | None, *, chatml: bool) -> LoadedModel:
-        """The hf backend's model; on a CUDA device, and where unsloth is asked for by name, its `for_inference`."""
+        """The hf backend's model, or unsloth's `for_inference` on a CUDA device if the config names unsloth."""
         if config.backend != "unsloth" or not torch.cuda.is_available():
             return self._hf.load_for_inference(config, adapter, chatml=chatml)
         device = training_device()
@@ -99,9 +99,9 @@ class UnslothBackend:
 
 
 def _base(config: "ModelConfig", **keywords: Any) -> Any:
-    """The base model by unsloth; ModelError where it cannot be loaded, in the words of the hf backend."""
+    """The base model, loaded by unsloth; ModelError, worded as in the hf backend, if it cannot be loaded."""
     if config.quantization != "none":
-        hf.quantization_settings(config, keywords["dtype"])  # refuses what unsloth would pass over on a CPU
+        hf.quantization_settings(config, keywords["dtype"])  # refuses what unsloth would ignore on a CPU
     if config.attention != "auto":
         keywords["attn_implementation"] = config.attention
     source = {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
@@ -119,9 +119,9 @@ def _base(config: "ModelConfig", **keywords: Any) -> Any:
 
 
 def _require_weights(config: "ModelConfig", files: str, source: dict[str, Any]) -> None:
-    """Refuse a model that lacks weights, which unsloth would make up. Nothing is read but their names."""
+    """Refuse a model that lacks weights, which unsloth would make up. Reads only the weights' names."""
     if hasattr(AutoConfig.from_pretrained(files, **source), "quantization_config"):
-        return  # their names say nothing before the quantiser has been at them
+        return  # the names mean nothing until the quantiser has processed them
     loader: Any = AutoModelForCausalLM.from_pretrained
     _, loading = loader(files, **source, device_map="meta", use_safetensors=True, output_loading_info=True)
     require_all_weights(config.name, loading["missing_keys"], config.key)
@@ -151,7 +151,7 @@ def _add_adapter(model: Any, lora: "LoraConfig", new_ids: tuple[int, ...], setti
                 use_gradient_checkpointing=_checkpointing(settings),
                 random_state=settings.seed,
                 ensure_weight_tying=wanted.ensure_weight_tying,
-                # Where it puts embeddings aside on a CUDA device; a folder in the current one unless given.
+                # Where unsloth offloads embeddings on a CUDA device; by default a folder in the current directory.
                 temporary_location=str(cache_dir() / "unsloth" / "buffers"),
             )
     except (ValueError, TypeError, NotImplementedError) as error:
@@ -160,9 +160,9 @@ def _add_adapter(model: Any, lora: "LoraConfig", new_ids: tuple[int, ...], setti
 
 
 def _targets(model: Any, wanted: "PeftLoraConfig") -> Any:
-    """The layers that get an adapter, so that unsloth reads them as PEFT would."""
+    """The layers that get an adapter, in a form that unsloth reads as PEFT would."""
     targets = wanted.target_modules
-    if targets is None:  # unsloth has a choice of its own
+    if targets is None:  # unsloth has a default of its own
         kind = model.config.model_type
         if kind not in TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING:
             raise ModelError(
@@ -181,12 +181,12 @@ def _targets(model: Any, wanted: "PeftLoraConfig") -> Any:
 
 
 def _with_kernels(model: Any, settings: TrainingSettings) -> Any:
-    """An adapter that PEFT loaded, with unsloth's kernels over it where it has any, as its own loader does it."""
-    patch = getattr(FastLanguageModel, "patch_peft_model", None)  # not there on a CPU
+    """Apply unsloth's kernels, if any, to an adapter that PEFT loaded, as unsloth's own loader does."""
+    patch = getattr(FastLanguageModel, "patch_peft_model", None)  # missing on a CPU
     return model if patch is None else _trainable(patch(model, use_gradient_checkpointing=_checkpointing(settings)))
 
 
 def _trainable(model: Any) -> Any:
-    """PEFT says anew what is trained: on a CUDA device unsloth freezes the rows of new tokens."""
+    """Let PEFT set again what is trainable: on a CUDA device unsloth freezes the rows of new tokens."""
     model.set_adapter("default")
     return model

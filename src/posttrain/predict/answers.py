@@ -1,8 +1,8 @@
-"""Answers as lines of output, appended as they come, so that a killed run loses none.
+"""Write answers as lines of output, appended as they come, so that a killed run loses none.
 
-`<output>.partial` starts with a line that says what is being answered, by what and how; each further line is one
-answer. A line that is torn or damaged counts for nothing: its answer is generated again. At the end the answers
-are put in order, and each output appears under its own name in one step.
+The first line of `<output>.partial` says what is being answered, by which weights and how; each further line is one
+answer. A torn or damaged line is ignored, and its answer is generated again. At the end the answers are sorted, and
+each output appears under its own name in one step.
 """
 
 import io
@@ -31,7 +31,7 @@ _KEYS = {"file", "row", "sample", "stop_reason", "messages"}
 
 
 def answer_line(row: Row, sample: int, completion: Completion, text: str) -> dict[str, Any]:
-    """One line of the output: the conversation with its new answer, ready to be trained on, and what is known of it."""
+    """One line of the output: the conversation with its new answer, ready for training, and facts about the answer."""
     line: dict[str, Any] = {
         "file": row.source.name,
         "line": row.line,
@@ -52,7 +52,7 @@ def answer_line(row: Row, sample: int, completion: Completion, text: str) -> dic
 
 
 def _plain_messages(conversation: Conversation) -> list[dict[str, Any]]:
-    """The messages as plain objects, with the mark on those answers that may not be trained."""
+    """The messages as plain objects, with `train: false` on those that must not be trained on."""
     plain = template_messages(conversation)
     for message, object_ in zip(conversation.messages, plain, strict=True):
         if not message.train:
@@ -64,8 +64,8 @@ class PartialOutput:
     """The answers so far. Reading them changes nothing on disk; `begin` does.
 
     Attributes:
-        job: what the answers on disk were made of; None where there are none.
-        counts: how many answers ended for which reason; `empty` counts those without text besides.
+        job: the job that the answers on disk belong to; None if there is no partial file.
+        counts: number of answers by stop reason; in addition, `empty` counts the answers without text.
     """
 
     def __init__(self, output: Path) -> None:
@@ -87,13 +87,13 @@ class PartialOutput:
     def require_free(
         self, job: Mapping[str, Any], outputs: Collection[Path], wanted: Collection[AnswerKey], *, overwrite: bool
     ) -> None:
-        """Refuse to replace what is there, unless `overwrite` allows it; nothing is written.
+        """Refuse to replace existing files, unless `overwrite` allows it; nothing is written.
 
         Raises:
-            ConfigError: an output is there, or the partial file holds answers of another job.
+            ConfigError: an output exists, or the partial file holds answers of another job.
         """
         same = self.job == job
-        # A run that was killed between two of its outputs has all answers, and put the first ones there itself.
+        # A run killed while writing its outputs has all answers, and wrote the existing outputs itself.
         was_finishing = same and all(key in self._places for key in wanted)
         taken = [path for path in outputs if path.exists()]
         if taken and not (overwrite or was_finishing):
@@ -108,7 +108,7 @@ class PartialOutput:
             )
 
     def begin(self, job: Mapping[str, Any]) -> None:
-        """Open the file for further answers, as a new one unless it belongs to the same job."""
+        """Open the file for further answers; start a new one unless it belongs to the same job."""
         if self.job != job:
             self.job = dict(job)
             self._places.clear()
@@ -119,10 +119,10 @@ class PartialOutput:
         if self._file.seek(0, io.SEEK_END):
             self._file.seek(-1, io.SEEK_END)
             if self._file.read(1) != b"\n":
-                self._file.write(b"\n")  # a kill in the middle of a line: what follows must not continue it
+                self._file.write(b"\n")  # a run was killed mid-line: the next answer must not continue it
 
     def add(self, answer: Mapping[str, Any]) -> None:
-        """Append an answer; it is on its way to the disk when this returns."""
+        """Append an answer and flush it."""
         assert self._file is not None
         line = json_line(answer)
         self._file.write(line)
@@ -130,7 +130,7 @@ class PartialOutput:
         self._note(answer, self._file.tell() - len(line), len(line))
 
     def finish(self, outputs: Mapping[str, Path]) -> None:
-        """Put the answers to each input file, in order, under its output's own name; the partial file goes."""
+        """Write the answers to each input file, in order, to its output; delete the partial file."""
         assert self._file is not None
         keys: dict[str, list[AnswerKey]] = {name: [] for name in outputs}
         for key in sorted(self._places):
@@ -148,9 +148,9 @@ class PartialOutput:
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Leave the file to a later run."""
+        """Close the file and leave it to a later run."""
         if self._file is not None:
-            with suppress(OSError):  # of a line that a full disk did not take, which was told when it was added
+            with suppress(OSError):  # for a line that a full disk refused; `add` has raised already
                 self._file.close()
 
     def _read(self) -> None:
@@ -175,15 +175,15 @@ class PartialOutput:
 
 
 def _remove_left_behind(path: Path) -> None:
-    """Remove what was to become `path` where runs were killed that wrote it; no other process may write it now."""
-    left = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.tmp")  # of longer names only a part is in them
+    """Remove temporary files of `path` left by killed runs; no other process may be writing it now."""
+    left = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.tmp")  # no match for names over 40 characters
     for each in path.parent.iterdir():
         if left.fullmatch(each.name):
             each.unlink()
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:
-    """The object in a whole line; None for what a kill or a disk left of one."""
+    """The JSON object in a complete line; None if the line is torn or damaged."""
     try:
         return parse_object(raw) if raw.endswith(b"\n") else None
     except DataError:

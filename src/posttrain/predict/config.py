@@ -39,8 +39,8 @@ def load_predict_config(path: Path, overrides: Sequence[str] = ()) -> PredictCon
     """Load a training config.
 
     Raises:
-        ConfigError: as `load_config`; or a `--set` is about something else than generation; or the file has a
-            section that is not known here but for a slip would be: no trainer may have checked it yet.
+        ConfigError: as `load_config`; or a `--set` names a section that is not read here; or the file has an unknown
+            section whose name resembles a known one, since no trainer may have checked the file yet.
     """
     known = list(PredictConfig.model_fields)
     for override in overrides:
@@ -54,6 +54,6 @@ def load_predict_config(path: Path, overrides: Sequence[str] = ()) -> PredictCon
 
 
 def section_of(override: str) -> str | None:
-    """The section that `--set` is about; None where it is not written as key=value."""
+    """The section that a `--set` names; None if it is not written as key=value."""
     head = read_dotted(override)
     return head[0][0] if head else None

@@ -20,12 +20,12 @@ def predict(job: PredictJob) -> list[Path]:
     """Answer everything and return the files written, in order.
 
     Raises:
-        ConfigError: an output or a partial file is in the way, or another process answers into it.
+        ConfigError: an output or a partial file is in the way, or another process is writing to the same output.
         DataError: rows cannot be answered.
         ModelError: the model cannot be loaded.
         RunError: the disk is full.
     """
-    match_files(job.input, job.output)  # an output that cannot be is refused before anything is made there
+    match_files(job.input, job.output)  # refuse an impossible output before creating anything there
     with own_output(job.output):
         work = prepare(job)
         print_plan(job, work)
@@ -52,7 +52,7 @@ def _engine(job: PredictJob, work: Work) -> AbstractContextManager[Engine]:
 
 
 def _answer(work: Work, engine: Engine, sampling: Sampling) -> None:
-    """Generate what is not there yet; each answer is on disk before the next one is taken."""
+    """Generate the missing answers; each is written before the next one is taken."""
     keys = work.keys()
     done = {key for key, on_disk in keys.items() if on_disk in work.partial}
     tokens, started = 0, time.monotonic()

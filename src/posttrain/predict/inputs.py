@@ -16,11 +16,11 @@ from posttrain.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class Row:
-    """One prompt, and the answer to it that the data hold.
+    """One prompt, and its reference answer if the data hold one.
 
     Attributes:
-        index: its place among the usable rows of its file, from 0; several rows may stand on one line.
-        reference: the answer as a model would write it; None where the data hold none.
+        index: its position among the usable rows of its file, from 0; one line may hold several rows.
+        reference: the answer as a model would write it; None if the data hold none.
     """
 
     source: Path
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Inputs:
-    """All rows of all files in order, a line for each row that was left out, and the files' digests by name."""
+    """All rows of all files in order, one line for each row left out, and the files' digests by name."""
 
     rows: list[Row]
     faults: list[str]
@@ -45,12 +45,12 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Room:
-    """What there is room for, in tokens.
+    """Length limits, in tokens.
 
     Attributes:
-        max_length: the longest conversation of the training, and so the longest prompt.
-        max_new_tokens: the longest answer.
-        positions: the most that the model can hold, prompt and answer together; None where it names no limit.
+        max_length: of a training conversation, and so of a prompt.
+        max_new_tokens: of an answer.
+        positions: of the model's context, prompt and answer together; None if the model names no limit.
     """
 
     max_length: int
@@ -60,7 +60,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The rows that can be asked, the ids of each, and a line for each of the others."""
+    """The rows that can be answered, the token ids of each, and one line for each row that cannot."""
 
     rows: list[Row]
     ids: list[list[int]]
@@ -68,14 +68,14 @@ class Prompts:
 
 
 def match_files(input_: Path, output: Path) -> dict[Path, Path]:
-    """Each input file and the output that it gets: a file for a file, a folder for a folder.
+    """Map each input file to its output: a file for a file, a folder for a folder.
 
     Raises:
         ConfigError: there is nothing to read, or `output` cannot be written to.
     """
     try:
         return _matched(input_, output)
-    except OSError as error:  # such as a name that is too long for a file
+    except OSError as error:  # e.g. a file name that is too long
         raise ConfigError(f"{as_shown(Path(error.filename or input_))}: {error.strerror or error}") from None
 
 
@@ -108,7 +108,7 @@ def passed_over(input_: Path) -> list[str]:
 
 
 def read_inputs(files: Sequence[Path], columns: ColumnsConfig, on_bad_record: OnBadRecord) -> Inputs:
-    """Read and check every file; DataError tells what is wrong in all of them."""
+    """Read and check every file; DataError lists the faults of all of them."""
     rows: list[Row] = []
     faults: list[str] = []
     digests: dict[str, str] = {}
@@ -129,7 +129,7 @@ def read_inputs(files: Sequence[Path], columns: ColumnsConfig, on_bad_record: On
 
 
 def _asked(conversation: Conversation) -> tuple[Conversation, str | None]:
-    """The conversation up to the answer that is asked for, and the answer that the data hold."""
+    """The conversation up to the answer to generate, and the reference answer if the data hold one."""
     *before, last = conversation.messages
     if last.role != "assistant":
         return conversation, None
@@ -140,10 +140,10 @@ def _asked(conversation: Conversation) -> tuple[Conversation, str | None]:
 def encode_prompts(
     rows: Sequence[Row], encoder: ConversationEncoder, room: Room, on_bad_record: OnBadRecord
 ) -> Prompts:
-    """Encode what is asked in each row.
+    """Encode the prompt of each row.
 
     Raises:
-        DataError: there are rows that cannot be asked and `on_bad_record` is error, or there are no others.
+        DataError: a row cannot be answered and `on_bad_record` is error, or no row can be answered.
     """
     prompts = Prompts([], [], [])
     encoded = iter(_encode([row for row in rows if row.prompt.messages], encoder))
@@ -161,13 +161,13 @@ def encode_prompts(
 
 
 def first_faults(faults: Sequence[str]) -> list[str]:
-    """As many as a person wants to see, and how many more there are."""
+    """The first faults, as many as are shown, and how many more there are."""
     more = len(faults) - SHOWN_FAULTS
     return [*faults[:SHOWN_FAULTS], *([f"... and {more} more"] if more > 0 else [])]
 
 
 def _encode(rows: Sequence[Row], encoder: ConversationEncoder) -> Sequence[list[int] | str]:
-    """Ids of each prompt, or why it has none. All at once is fast; one by one tells which row is at fault."""
+    """Token ids of each prompt, or why it has none; all at once, or one by one to find the row at fault."""
     try:
         return encoder.prompts([row.prompt for row in rows])
     except DataError as error:

@@ -19,7 +19,7 @@ from posttrain.predict.weights import ChosenWeights
 
 @dataclass(frozen=True)
 class PredictJob:
-    """What to answer, with what, and where the answers go; `input` and `output` are both files or both folders."""
+    """What to answer, with which weights, and where to write; `input` and `output` are both files or both folders."""
 
     weights: ChosenWeights
     generation: GenerationConfig
@@ -31,15 +31,15 @@ class PredictJob:
 
 @dataclass(frozen=True)
 class Work:
-    """A job whose input was read and found right.
+    """A job whose input has been read and checked.
 
     Attributes:
         rows: in the order of the input.
         requests: one for each row.
-        faults: a line for each row that is left out.
+        faults: one line for each row left out.
         outputs: by the name of the input file.
-        partial: the answers that are there already.
-        identity: what answers must have been made of to belong to this job.
+        partial: the answers that exist already.
+        identity: identifies the job; existing answers belong to it only if theirs is equal.
     """
 
     rows: list[Row]
@@ -51,7 +51,7 @@ class Work:
     identity: dict[str, Any]
 
     def keys(self) -> dict[tuple[int, int], AnswerKey]:
-        """How each answer that is wanted is known on disk, by the place of its request and its sample."""
+        """The key on disk of each wanted answer, by (index of its request, sample)."""
         return {
             (place, sample): (row.source.name, row.index, sample)
             for place, (row, request) in enumerate(zip(self.rows, self.requests, strict=True))
@@ -60,7 +60,7 @@ class Work:
 
 
 def prepare(job: PredictJob) -> Work:
-    """Read, check and tokenise the input, and look at what answers are there already; nothing is written.
+    """Read, check and tokenise the input, and look for existing answers; nothing is written.
 
     Raises:
         ConfigError: an output or a partial file is in the way.
@@ -88,7 +88,7 @@ def prepare(job: PredictJob) -> Work:
 
 
 def _requests(rows: Sequence[Row], prompts: Sequence[Sequence[int]], *, n: int, seed: int) -> list[GenerationRequest]:
-    """One request for each row, with seeds that depend on the row's place and not on what its prompt is."""
+    """One request for each row; its seeds depend on the row's position, not on its prompt."""
     files = {source: number for number, source in enumerate(dict.fromkeys(row.source for row in rows))}
     return [
         GenerationRequest(
@@ -124,7 +124,7 @@ def show_plan(job: PredictJob) -> None:
 
 
 def print_plan(job: PredictJob, work: Work) -> None:
-    """Rows that are left out, and then what is asked of which weights, and how."""
+    """Print the rows left out, and then rows, answers, weights, sampling options and output."""
     if others := passed_over(job.input):
         console.print(f"passed over, for only .jsonl files of a folder are read: {', '.join(others)}")
     for fault in first_faults(work.faults):
@@ -143,7 +143,7 @@ def print_plan(job: PredictJob, work: Work) -> None:
 
 
 def _sampling(job: PredictJob) -> str:
-    """Only what is not as usual; a greedy answer has no seed."""
+    """The options that differ from their defaults; greedy decoding has no seed."""
     generation = job.generation
     start, names = "greedy", ["repetition_penalty", "stop", "logprobs"]
     if generation.temperature > 0:

@@ -1,4 +1,4 @@
-"""Choose the weights that answer: the base, a trained adapter, a checkpoint, or a merged model."""
+"""Choose the weights to answer with: the base, a trained adapter, a checkpoint, or a merged model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _WEIGHT_FILES = (".safetensors", ".bin", ".gguf")
 
 @dataclass(frozen=True)
 class ChosenWeights:
-    """The model to load, the adapter on top of it if there is one, and how it is talked to."""
+    """The model to load, the adapter on top of it if there is one, and the chat config."""
 
     model: ModelConfig
     adapter: Path | None
@@ -30,7 +30,7 @@ class ChosenWeights:
         return self.model.name if self.adapter is None else f"{self.model.name} with the adapter in {self.adapter}"
 
     def fingerprint(self) -> dict[str, Any]:
-        """Size and time of each local weight file: cheap, and another one after the next training or merge."""
+        """Size and modification time of each local weight file: cheap, and changed by every training or merge."""
         location = locate_model(self.model.name)
         places = [] if location.kind == "hub" else [Path(location.path)]
         places += [] if self.adapter is None else [self.adapter]
@@ -50,11 +50,11 @@ def choose_weights(
 ) -> ChosenWeights:
     """Find the weights that `config_path` and the options name; nothing is loaded.
 
-    For a trained model, `model` and `chat` are those it was trained with, from the copy of the config in the
-    run's folder, because the file may have been edited since; `overrides` are put on top.
+    For a trained model, `model` and `chat` come from the copy of the config in the run's folder, because the file may
+    have been edited since; `overrides` are applied on top.
 
     Raises:
-        ConfigError: the run, its merged model or the checkpoint is not there.
+        ConfigError: the run, its merged model or the checkpoint does not exist.
         ModelError: a folder does not hold a model.
     """
     if weights == "base":
@@ -94,6 +94,6 @@ def _whole(config: PredictConfig, folder: Path) -> ChosenWeights:
 
 
 def _is_newer(merged: Path, folder: Path) -> bool:
-    """Whether the merged model was made after the adapter in `folder`, which a resumed run may have replaced."""
+    """Whether the merged model is newer than the adapter in `folder`, which a resumed run may have replaced."""
     adapter = folder / "adapter_config.json"
     return merged.is_file() and not (adapter.is_file() and adapter.stat().st_mtime > merged.stat().st_mtime)

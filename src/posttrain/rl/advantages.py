@@ -1,7 +1,7 @@
-"""Advantages from the rewards of groups of completions.
+"""Compute advantages from the rewards of groups of completions.
 
-A pure function from rewards to advantages. Rewards come as [groups, G], one row for the completions of each prompt, NaN
-where a completion has no reward: it is no part of a mean or a deviation, and its advantage is 0.
+Rewards have shape [groups, G], one row per prompt, with NaN for a completion without a reward: it is left out of means
+and deviations, and its advantage is 0.
 """
 
 from typing import assert_never
@@ -15,20 +15,20 @@ _NO_DIVISION_BY_ZERO = 1e-4
 
 
 def advantages(rewards: torch.Tensor, baseline: Baseline, scale: Scale) -> torch.Tensor:
-    """A = (r − baseline) / (standard deviation + 1e-4), or r − baseline where nothing is scaled; shape [groups, G].
+    """A = (r − baseline) / (standard deviation + 1e-4), or r − baseline if `scale` is none; shape [groups, G].
 
-    Baselines, with n the completions of the prompt that have a reward:
+    Baselines, with n the number of the prompt's completions that have a reward:
 
     - group: the mean of the prompt's rewards (GRPO, arXiv:2402.03300, eq. 4);
     - leave_one_out: the mean of the prompt's other rewards, Σ_{j≠i} rⱼ / (n − 1) (RLOO, arXiv:2402.14740, eq. 8);
     - batch: the mean of all rewards (REINFORCE++, arXiv:2501.03262, eq. 11);
     - none: 0.
 
-    Standard deviations are those of samples (n − 1): of the prompt's rewards, or of all rewards. Of a prompt with a
-    single reward nothing is known, and its advantage is 0, but where the baseline does not ask for the group.
+    Standard deviations are sample deviations (n − 1), of the prompt's rewards (group) or of all rewards (batch). A
+    prompt with a single reward gets advantage 0 if the baseline or the scale is computed from the prompt's own rewards.
 
     Args:
-        rewards: shape [groups, G], NaN where there is none.
+        rewards: shape [groups, G], NaN for a missing reward.
     """
     found = rewards - _baseline(rewards, baseline)
     if scale == "group":
@@ -54,7 +54,7 @@ def _baseline(rewards: torch.Tensor, baseline: Baseline) -> torch.Tensor:
 
 
 def _deviation(rewards: torch.Tensor, dim: int) -> torch.Tensor:
-    """The standard deviation of samples along `dim`; NaN where there are fewer than two."""
+    """The sample standard deviation along `dim`; NaN for fewer than two rewards."""
     count = (~rewards.isnan()).sum(dim=dim)
     squares = (rewards - rewards.nanmean(dim=dim, keepdim=True)).square().nansum(dim=dim)
     return (squares / (count - 1).clamp(min=0)).sqrt()

@@ -14,7 +14,7 @@ from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import VariableName
 from posttrain.rl.presets import Algorithm, ObjectiveConfig, resolve_objective
 
-# What changes a model's own probabilities, with the values that do not.
+# Sampling options that change the model's probabilities, with the values at which they do not.
 _FILTERS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 

@@ -1,8 +1,8 @@
 """Micro-batches of a generation: advantages, batch plan, and log-probabilities.
 
-Which completions of a step each rank trains is a pure function of their lengths, so all ranks plan the same. In 16 bits
-the shape of a batch decides the last digits, so what is compared (new against old policy, policy against reference,
-model against engine) is computed from the same rows, padded alike.
+Which rank trains which completions is a pure function of data that all ranks have, so all make the same plan. In 16-bit
+precision the last digits depend on the shape of a batch, so log-probabilities that are compared (new and old policy,
+policy and reference) are computed from the same rows with the same padding.
 """
 
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ from posttrain.rl.schedule import RolloutSchedule
 
 @dataclass(frozen=True)
 class CompletionBatch:
-    """Completions with their prompts, as a model is given them.
+    """Completions with their prompts, as model input.
 
     Attributes:
         input_ids: prompt and completion of each row, padded on the right, shape [rows, longest − 1].
-        labels: the completion's tokens at the places that predict them, -100 elsewhere, of the same shape.
+        labels: the completion's tokens at the positions that predict them, -100 elsewhere, same shape.
         present: where a completion has a token, bool [rows, tokens].
-        temperatures: that each row was sampled at, shape [rows]; None where all are 1.
+        temperatures: sampling temperature of each row, shape [rows]; None if all are 1.
     """
 
     input_ids: torch.Tensor
@@ -41,7 +41,7 @@ class CompletionBatch:
 
     @classmethod
     def of(cls, rollouts: Sequence[Rollout], pad_id: int, device: torch.device) -> "CompletionBatch":
-        """The rows of some rollouts. One without tokens, whose prompt is too long, stands there as a single token."""
+        """Build a row per rollout; a rollout without tokens, whose prompt is too long, becomes a single token."""
         completions = [torch.from_numpy(each.ids) if each.tokens else torch.tensor([pad_id]) for each in rollouts]
         prompts = [torch.tensor(each.prompt.ids if each.tokens else each.prompt.ids[-1:]) for each in rollouts]
         pairs = list(zip(prompts, completions, strict=True))
@@ -64,15 +64,15 @@ class CompletionBatch:
 
 @dataclass
 class MicroBatch:
-    """Completions that go through the model together; those of advantage 0 are left out where they have no loss.
+    """Completions that go through the model together, without those that have no loss.
 
     Attributes:
         advantages: shape [rows, 1].
         mask: the tokens that count, bool [rows, tokens].
-        weights: of each token's loss in that of the step, shape [rows, tokens].
-        sampling_logprobs: log μ, shape [rows, tokens]; None where the engine was not asked.
-        old_logprobs, reference_logprobs: of the same shape; None until they are computed, or where none are wanted.
-        threshold: of entropy, below which tokens are not trained.
+        weights: weight of each token's loss in the step's loss, shape [rows, tokens].
+        sampling_logprobs: log μ, shape [rows, tokens]; None if the engine was not asked for them.
+        old_logprobs, reference_logprobs: same shape; None until computed, or if not needed.
+        threshold: entropy below which tokens are not trained; None trains all.
     """
 
     completions: CompletionBatch
@@ -87,13 +87,13 @@ class MicroBatch:
 
 @dataclass
 class Generation:
-    """The rollouts of a generation, on every rank.
+    """All rollouts of a generation; every rank has them all.
 
     Attributes:
-        rewards: NaN where there is none, shape [groups, G].
-        advantages: of the same shape.
-        trained: of which rollouts something is learnt by their advantage.
-        parts: this rank's micro-batches of each of the optimizer steps that go once through it.
+        rewards: shape [groups, G], NaN for a missing reward.
+        advantages: same shape.
+        trained: for each rollout, whether its advantage is not 0 and any of its tokens counts.
+        parts: this rank's micro-batches for each optimizer step of one pass over the generation.
     """
 
     number: int
@@ -105,7 +105,7 @@ class Generation:
 
     @classmethod
     def of(cls, number: int, rollouts: Sequence[Rollout], objective: PolicyObjective, generations: int) -> "Generation":
-        """The rollouts with their advantages; `generations` are those of each prompt."""
+        """Build a generation with its advantages; `generations` is the number of completions per prompt."""
         rewards = [float("nan") if each.reward is None else each.reward for each in rollouts]
         lengths = torch.tensor([each.tokens for each in rollouts]).view(-1, generations)
         table = torch.tensor(rewards, dtype=torch.float64).view(-1, generations)
@@ -114,13 +114,12 @@ class Generation:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """An optimizer step, cut up.
+    """How an optimizer step is split into micro-batches.
 
     Attributes:
-        micro_batches: of each rank, the completions of each of its micro-batches, by their numbers in the step; all
-            have as many. What has nothing to be trained comes last.
-        passes: how many of each rank's micro-batches have to be computed, on the rank that has to compute the most; at
-            least 1.
+        micro_batches: for each rank, its micro-batches as tuples of completion numbers within the step; all ranks have
+            equally many. Micro-batches with nothing to train come last.
+        passes: number of micro-batches to compute on the rank that has the most to compute; at least 1.
     """
 
     micro_batches: tuple[tuple[tuple[int, ...], ...], ...]
@@ -130,13 +129,13 @@ class BatchPlan:
 def plan_batch(
     tokens: Sequence[int], trained: Sequence[bool], group: int, micro_batch_size: int, ranks: int
 ) -> BatchPlan:
-    """The plan of a step.
+    """Plan a step.
 
     Args:
-        tokens: of each completion with its prompt, those of one prompt next to each other.
-        trained: whether there is anything to be learnt from it.
+        tokens: length of each completion with its prompt; completions of one prompt are adjacent.
+        trained: whether each completion has anything to train.
         group: completions of each prompt.
-        micro_batch_size: completions that go through the model at once; it divides those of a rank.
+        micro_batch_size: completions that go through the model at once; divides the number of completions per rank.
     """
     per_rank = len(tokens) // ranks
     size = next(size for size in range(group, 0, -1) if group % size == 0 and per_rank % size == 0)
@@ -147,7 +146,7 @@ def plan_batch(
     def weight(rows: Sequence[int]) -> int:
         return sum(tokens[row] for row in rows)
 
-    # The longest first: what does not fit into memory fails at once, and the last ones even the shares out.
+    # Longest first: a batch too large for memory fails at once, and the short ones balance the ranks at the end.
     units = [range(start, start + size) for start in range(0, len(tokens), size)]
     shares: list[list[range]] = [[] for _ in range(ranks)]
     for unit in sorted(units, key=lambda unit: (not is_trained(unit), -weight(unit), unit[0])):
@@ -167,7 +166,7 @@ class Cutter:
 
     Attributes:
         longest: `rollout.max_new_tokens`.
-        pad_id: a token that stands where there is none.
+        pad_id: token id used as padding.
     """
 
     objective: PolicyObjective
@@ -215,7 +214,7 @@ class Cutter:
         totals: StepTotals,
         micro_batch_tokens: int,
     ) -> MicroBatch:
-        # One is computed where none has a loss, so that there is something to go backward through.
+        # If none has a loss, one is computed all the same, so that the backward pass has a graph.
         rows = [row for row in planned if has_loss[row]] or [planned[0]]
         chosen = [rollouts[row] for row in rows]
         completions = CompletionBatch.of(chosen, self.pad_id, self.device)
@@ -248,29 +247,29 @@ def _padded(rows: Sequence[np.ndarray], shape: tuple[int, ...], dtype: type) -> 
 
 
 class CompletionScorer:
-    """Computes log p of each completion token, and the entropy at its place, by one model."""
+    """Computes one model's log p of each completion token, and the entropy at its position."""
 
     def __init__(self, model: Any, rows_at_once: int) -> None:
-        """`model`: the bare one; its attention becomes one that can share prompts, where that is possible.
+        """`model`: the unwrapped model; its attention is replaced by one that can share prompts, if possible.
 
-        `rows_at_once`: how many rows a pass has as a rule.
+        `rows_at_once`: the usual number of rows per pass.
         """
         self._prompts = SharedPrompts(LabelledHead(model), model)
         self._is_compiled = is_compiled(model)
         self._rows = rows_at_once
 
     def __call__(self, model: Any, batch: CompletionBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities with gradient, and entropies without, in nats; shape [rows, tokens], 0 where none is.
+        """Log-probabilities with gradient, and entropies without, in nats; shape [rows, tokens], 0 for padding.
 
         Args:
-            model: the one that this was made for, or what wraps it.
+            model: the model given to the constructor, or a wrapper of it.
         """
         ids, labels = batch.input_ids, batch.labels
         temperatures = batch.temperatures
         if temperatures is not None:
             temperatures = temperatures.repeat_interleave(batch.present.sum(dim=1))
         if self._is_compiled and len(ids) == 1 < self._rows:
-            # One row would be another program: a row without labels makes it two.
+            # A single row would compile to another program; a second row, without labels, avoids that.
             ids, labels = ids.expand(2, -1), torch.cat([labels, torch.full_like(labels, IGNORED_LABEL)])
         logprobs, entropies = self._prompts.scores(model, ids, labels, temperatures=temperatures, entropies=True)
         assert entropies is not None

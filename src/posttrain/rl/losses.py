@@ -1,9 +1,9 @@
 """Policy losses as pure functions of per-token log-probabilities.
 
-In the formulas π is the model that is trained, π_old the same at the weights that its generation was begun with, π_ref
-the model that training started with, μ the engine that sampled, A the advantage of a completion o, and |o| the number
-of its tokens. All log-probabilities are in nats, at the sampling temperature. Tensors are of shape
-[completions, tokens] unless something else is said; where `mask` is false they may hold anything that is finite.
+In the formulas π is the model being trained, π_old the same model with the weights it had when the generation began,
+π_ref the model that training started with, μ the engine that sampled, A the advantage of a completion o, and |o| its
+number of tokens. All log-probabilities are in nats, at the sampling temperature. Tensors have shape
+[completions, tokens] unless stated otherwise; where `mask` is false they may hold any finite value.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from posttrain.rl.presets import Aggregation, Estimator, Level
 
 @dataclass(frozen=True)
 class LossInputs:
-    """What a loss is computed from.
+    """Inputs of a loss.
 
     Attributes:
         logprobs: log π of each token, with gradient.
-        old_logprobs: log π_old; `logprobs` itself without its gradient where no weight has changed since.
+        old_logprobs: log π_old; `logprobs` detached if the weights have not changed since.
         advantages: A, shape [completions, 1].
         mask: bool; the tokens that the model sampled and that count.
-        reference_logprobs: log π_ref; None where nothing is held near it.
-        sampling_logprobs: log μ; None where the engine did not tell.
+        reference_logprobs: log π_ref; None without a KL term.
+        sampling_logprobs: log μ; None if the engine did not return it.
     """
 
     logprobs: torch.Tensor
@@ -38,7 +38,7 @@ class LossInputs:
 
 @dataclass(frozen=True)
 class Clipping:
-    """The range of the ratio, 1 − epsilon to 1 + epsilon_high, and the largest one where a completion is bad."""
+    """Range of the ratio, 1 − epsilon to 1 + epsilon_high, and its upper bound `delta` for negative advantages."""
 
     epsilon: float
     epsilon_high: float
@@ -49,8 +49,8 @@ def importance_ratios(inputs: LossInputs, level: Level) -> torch.Tensor:
     """The ratio of new to old policy.
 
     - token: π / π_old of each token (PPO, arXiv:1707.06347, eq. 6);
-    - sequence: (Π π / π_old)^(1/|o|), of shape [completions, 1] (GSPO, arXiv:2507.18071, eq. 7);
-    - sequence_sum: Π π / π_old, of shape [completions, 1] (RLOO as a ratio: its gradient at 1 is that of log π(o)).
+    - sequence: (Π π / π_old)^(1/|o|), shape [completions, 1] (GSPO, arXiv:2507.18071, eq. 7);
+    - sequence_sum: Π π / π_old, shape [completions, 1] (RLOO as a ratio: its gradient at 1 is that of log π(o)).
     """
     log_ratios = (inputs.logprobs - inputs.old_logprobs) * inputs.mask
     if level == "token":
@@ -64,7 +64,7 @@ def importance_ratios(inputs: LossInputs, level: Level) -> torch.Tensor:
 def clipped_loss(inputs: LossInputs, ratios: torch.Tensor, clipping: Clipping) -> torch.Tensor:
     """−min(min(ρ, δ)·A, clip(ρ, 1 − ε, 1 + ε_high)·A).
 
-    PPO, arXiv:1707.06347, eq. 7; ε_high as in DAPO, arXiv:2503.14476, eq. 8; δ, which bounds ρ also where A < 0, as in
+    PPO, arXiv:1707.06347, eq. 7; ε_high as in DAPO, arXiv:2503.14476, eq. 8; δ, which also bounds ρ for A < 0, as in
     INTELLECT-2, arXiv:2505.07291, section 3.4.
 
     Args:
@@ -77,15 +77,15 @@ def clipped_loss(inputs: LossInputs, ratios: torch.Tensor, clipping: Clipping) -
 
 
 def cispo_loss(inputs: LossInputs, ratios: torch.Tensor, clipping: Clipping) -> torch.Tensor:
-    """−sg(min(ρ, ε_high))·A·log π, sg without gradient: no token is left out, however unlikely it was before.
+    """−sg(min(ρ, ε_high))·A·log π, where sg stops the gradient: no token is dropped, however unlikely it was before.
 
-    CISPO, arXiv:2506.13585, eq. 4 and 5, of which the lower bound is not used, as in the paper.
+    CISPO, arXiv:2506.13585, eq. 4 and 5; like the paper, without the lower bound.
     """
     return -ratios.clamp(max=clipping.epsilon_high).detach() * inputs.advantages * inputs.logprobs
 
 
 def clipped_tokens(inputs: LossInputs, ratios: torch.Tensor, clipping: Clipping) -> torch.Tensor:
-    """Where the ratio is outside its range and the clipped loss has no gradient, bool of the shape of `ratios`."""
+    """Where the ratio is out of range and the clipped loss has no gradient; bool, shape of `ratios`."""
     low = (ratios < 1 - clipping.epsilon) & (inputs.advantages < 0)
     return low | ((ratios > 1 + clipping.epsilon_high) & (inputs.advantages > 0))
 
@@ -95,9 +95,9 @@ def kl_divergence(inputs: LossInputs, estimator: Estimator, ratios: torch.Tensor
 
     - k2: ½ d², biased, with the right gradient on the policy's own samples (J. Schulman, "Approximating KL divergence",
       2020);
-    - k3: eᵈ − d − 1, unbiased and never negative (the same; GRPO, arXiv:2402.03300, eq. 4);
-    - k3_corrected: k3 times the ratio, whose gradient on the policy's own samples is that of the divergence: of each
-      token's with ratios of tokens, of the completion's with their product (DeepSeek-V3.2, arXiv:2512.02556, eq. 7).
+    - k3: eᵈ − d − 1, unbiased and never negative (same source; GRPO, arXiv:2402.03300, eq. 4);
+    - k3_corrected: k3 times the ratio; on the policy's own samples its gradient is that of the divergence, per token
+      with token ratios, per completion with their product (DeepSeek-V3.2, arXiv:2512.02556, eq. 7).
     """
     assert inputs.reference_logprobs is not None
     difference = (inputs.reference_logprobs - inputs.logprobs) * inputs.mask
@@ -108,13 +108,13 @@ def kl_divergence(inputs: LossInputs, estimator: Estimator, ratios: torch.Tensor
 
 
 def correction_factors(inputs: LossInputs, correction: Correction, limit: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Factors of the policy loss that make up for an engine whose probabilities are not quite the model's.
+    """Factors of the policy loss that correct for an engine whose probabilities differ slightly from the model's.
 
-    ρ = π_old / μ, of each token or as a product over a completion: cut at the limit (truncate; F. Yao et al., "Your
+    ρ = π_old / μ, per token or as a product over the completion: cut at the limit (truncate; F. Yao et al., "Your
     efficient RL framework secretly brings you off-policy RL training", 2025), or 0 beyond it (mask).
 
     Returns:
-        The factors, of shape [completions, tokens] or [completions, 1], and which ratios are beyond the limit.
+        The factors, shape [completions, tokens] or [completions, 1], and which ratios are beyond the limit.
     """
     assert inputs.sampling_logprobs is not None
     log_ratios = sampling_difference(inputs)
@@ -128,29 +128,29 @@ def correction_factors(inputs: LossInputs, correction: Correction, limit: float)
 
 
 def sampling_difference(inputs: LossInputs) -> torch.Tensor:
-    """log π_old − log μ of each token that counts; 0 elsewhere, and where the engine gave no number."""
+    """log π_old − log μ of each token that counts; 0 elsewhere, and where the engine returned NaN."""
     assert inputs.sampling_logprobs is not None
     return torch.nan_to_num((inputs.old_logprobs.detach() - inputs.sampling_logprobs) * inputs.mask)
 
 
 def entropy_threshold(entropies: torch.Tensor, trained_share: float) -> float:
-    """The entropy that `trained_share` of the tokens of a step have at least (arXiv:2506.01939, eq. 6).
+    """The entropy that a share `trained_share` of a step's tokens reach or exceed (arXiv:2506.01939, eq. 6).
 
     Args:
         entropies: of all tokens that count, on all ranks, shape [tokens].
     """
-    # Not torch.quantile, which takes no more than 2²⁴ numbers.
+    # Not torch.quantile, which is limited to 2²⁴ numbers.
     return float(np.quantile(entropies.double().cpu().numpy(), 1 - trained_share)) if len(entropies) else 0.0
 
 
 @dataclass(frozen=True)
 class StepTotals:
-    """What the losses of an optimizer step are divided by, over all its micro-batches and ranks.
+    """Divisors for the losses of an optimizer step, over all its micro-batches and ranks.
 
     Attributes:
-        completions: all of them, also those of which no token counts.
-        tokens: that count.
-        micro_batches: of the plan, over all ranks.
+        completions: number of completions, including those in which no token counts.
+        tokens: number of tokens that count.
+        micro_batches: number of micro-batches in the plan, over all ranks.
         longest: `rollout.max_new_tokens`.
     """
 
@@ -163,7 +163,7 @@ class StepTotals:
 def token_weights(
     mask: torch.Tensor, aggregation: Aggregation, step: StepTotals, micro_batch_tokens: int
 ) -> torch.Tensor:
-    """The weight of each token's loss, so that Σ weight·loss over the micro-batches of a step is the loss of the step.
+    """The weight of each token's loss, so that Σ weight·loss over a step's micro-batches is the step's loss.
 
     - completion_mean: 1 / (completions · |o|) (GRPO, arXiv:2402.03300, eq. 3);
     - completion_sum: 1 / completions;
@@ -173,7 +173,7 @@ def token_weights(
 
     Args:
         mask: the tokens that count, shape [completions, tokens].
-        micro_batch_tokens: that count in the whole micro-batch, of which `mask` may be a part.
+        micro_batch_tokens: tokens that count in the whole micro-batch; `mask` may be a part of it.
     """
     weights = mask.float()
     if aggregation == "completion_mean":

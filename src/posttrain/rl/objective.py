@@ -30,18 +30,18 @@ from posttrain.train.parallel import summed
 
 
 class Means:
-    """Means over all tokens (completions) of an optimizer step, on all ranks."""
+    """Means over the tokens or completions of an optimizer step, on all ranks."""
 
     def __init__(self) -> None:
         self._sums: dict[str, torch.Tensor] = {}
 
     def add(self, name: str, values: torch.Tensor, mask: torch.Tensor) -> None:
-        """Count the values where `mask` is true; both of one shape."""
+        """Accumulate `values` where `mask` is true; both have the same shape."""
         found = torch.stack([(values.detach().double() * mask).sum(), mask.sum().double()])
         self._sums[name] = self._sums.get(name, torch.zeros_like(found)) + found
 
     def over_all_ranks(self, accelerator: Accelerator) -> dict[str, float]:
-        """The means by name, without those of which nothing was counted; every rank counts under the same names."""
+        """The means by name, except those that counted nothing; every rank must have added the same names."""
         names = sorted(self._sums)
         if not names:
             return {}
@@ -50,16 +50,16 @@ class Means:
 
 
 class PolicyObjective:
-    """What is optimised.
+    """The objective that training optimises.
 
     Attributes:
-        parts: what it is made of, as the preset and the config say.
-        needs_all: whether completions of advantage 0 have a loss, too: by a divergence, by a share of all tokens, or
-            by a loss of the user's.
+        parts: its settings, from the preset and the config.
+        needs_all: whether completions of advantage 0 are computed too: for the KL divergence, for the entropy quantile
+            over all tokens, or for a user-defined loss.
     """
 
     def __init__(self, objective: Objective, correction: Correction, limit: float) -> None:
-        """`correction` and `limit`: of an engine's probabilities, as `correction_factors` takes them."""
+        """`correction` and `limit`: for the engine's probabilities, as in `correction_factors`."""
         self.parts = objective
         self._correction: Correction = correction
         self._limit = limit
@@ -70,13 +70,13 @@ class PolicyObjective:
         self.needs_all = bool(objective.beta) or objective.top_entropy_quantile < 1 or self._own_loss is not None
 
     def advantages(self, rewards: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Advantages of the shape of `rewards`, [groups, G], which is NaN where a completion has none.
+        """Advantages, in the shape of `rewards`: [groups, G], NaN for a completion without a reward.
 
         Args:
-            lengths: the completions' tokens, of the same shape.
+            lengths: tokens of each completion, in the same shape.
 
         Raises:
-            RunError: the user's own function failed.
+            RunError: the user's function failed.
         """
         if self._own_advantage is not None:
             return self._own_advantage(rewards, lengths, shape=rewards.shape)
@@ -85,12 +85,12 @@ class PolicyObjective:
     def token_losses(
         self, inputs: LossInputs, entropies: torch.Tensor, threshold: float | None, means: Means
     ) -> torch.Tensor:
-        """The loss of each token, shape [completions, tokens]; where `inputs.mask` is false it means nothing.
+        """The loss of each token, shape [completions, tokens]; meaningless where `inputs.mask` is false.
 
         Args:
             entropies: of the model at each token, in nats.
             threshold: only tokens of at least this entropy are trained; None trains all.
-            means: gets what is measured.
+            means: receives the measured values.
         """
         parts, mask = self.parts, inputs.mask
         ratios = importance_ratios(inputs, parts.importance_sampling_level)
@@ -115,7 +115,7 @@ class PolicyObjective:
         return formula(inputs, ratios, self._clipping)
 
     def _clipped(self, inputs: LossInputs, ratios: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which ratios are clipped, and which are counted."""
+        """Masks of the ratios that are clipped, and of those that count."""
         if self.parts.policy_loss == "cispo":
             clipped = (ratios > self._clipping.epsilon_high) & (inputs.advantages > 0)
         else:
@@ -132,13 +132,13 @@ class PolicyObjective:
 
 
 class UserTensors:
-    """A function of the user's that makes a tensor."""
+    """A user-defined function that returns a tensor."""
 
     def __init__(self, function: UserFunction) -> None:
         """Import the function.
 
         Raises:
-            ConfigError: the file is not there, cannot be imported, or has no such function.
+            ConfigError: the file does not exist, cannot be imported, or has no such function.
         """
         self._place, self._options = function.path, dict(function.options)
         file, name = split_place(function.path)
@@ -149,10 +149,10 @@ class UserTensors:
         self._function: Callable[..., Any] = found
 
     def __call__(self, *inputs: Any, shape: Sequence[int]) -> torch.Tensor:
-        """What the function makes of the inputs and its options.
+        """Call the function on the inputs and its options.
 
         Raises:
-            RunError: it raised an error, or gave something else than finite numbers of this shape.
+            RunError: it raised an error, or returned anything other than finite numbers of this shape.
         """
         try:
             made = self._function(*inputs, self._options)
@@ -168,7 +168,7 @@ class UserTensors:
         return made
 
     def _where(self, error: BaseException | None = None) -> str:
-        """The file, and the line of it that raised the error or begins the function."""
+        """The file, and its line that raised the error or begins the function."""
         frames = traceback.extract_tb(error.__traceback__) if error is not None else []
         lines = [frame.lineno for frame in frames if Path(frame.filename) == self._file]
         code = getattr(self._function, "__code__", None)
@@ -177,10 +177,12 @@ class UserTensors:
 
 
 def check_user_functions(objective: Objective) -> None:
-    """Call each once on an example of two prompts with three completions each.
+    """Call each user function once on an example.
+
+    An advantage function gets two prompts with three completions each, a loss three completions.
 
     Raises:
-        ConfigError: one is not there, or does not give what it should.
+        ConfigError: a function does not exist, or does not return what it should.
     """
     try:
         if objective.advantage is not None:
@@ -194,10 +196,10 @@ def check_user_functions(objective: Objective) -> None:
 
 
 def digests(objective: Objective) -> dict[str, str]:
-    """Hashes of the files of the user's functions, by the field that names them: part of what a run is.
+    """Hashes of the user functions' files, by the config field that names them; part of a run's identity.
 
     Raises:
-        ToolkitError: a file is not there.
+        ConfigError: a file cannot be read.
     """
     functions = {"objective.advantage": objective.advantage, "objective.policy_loss": objective.policy_loss}
     found = {}

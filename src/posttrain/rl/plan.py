@@ -32,8 +32,8 @@ _SYNC = {
 def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> None:
     """Check the config against model, step and dataserver, and print what would be trained; nothing is written.
 
-    A dataserver that the config would start is started, asked and ended. One that is named by its address and does
-    not answer is told in a line.
+    A dataserver that the config would start is started, queried and stopped. If one given by its URL does not answer,
+    the plan says so in one line.
 
     Raises:
         ConfigError, DataError, ModelError, ServerError: as the run itself would.
@@ -56,7 +56,7 @@ def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: b
     if find_spec("transformers") is not None:
         show_estimate(config, lambda: _estimated(config))
     console.print(f"run directory   {run.path}")
-    # The last of the checks: a plan is worth reading also where its run has ended.
+    # Checked last: the plan is worth reading even if the run has ended.
     check_run_directory(run, resume=resume, overwrite=overwrite)
     console.print("nothing was trained (--dry-run)")
 
@@ -95,11 +95,11 @@ def _show_dataserver(config: RLConfig, schedule: RolloutSchedule, run: RunDirect
     if missing is not None:
         console.print(f"the dataserver's curriculum was not checked: {missing}")
         return
-    # These want packages that the base install lacks.
+    # These need packages that the base install lacks.
     from posttrain.rl.client.connection import visiting
     from posttrain.rl.client.transport import OutageError
 
-    # One that runs already is asked once, and not waited for.
+    # A server that the config does not start is asked once, without waiting for it.
     patience = 0.0 if section.url is not None else None
     try:
         with visiting(section, retry_seconds=patience) as connection:
@@ -117,7 +117,7 @@ def _show_dataserver(config: RLConfig, schedule: RolloutSchedule, run: RunDirect
 
 
 def _missing_for(section: DataserverSection) -> str | None:
-    """What is not installed that asking the dataserver takes; the plan may be made on another machine than the run."""
+    """Which packages for querying the dataserver are missing; the plan may be made on another machine than the run."""
     try:
         if section.config is not None:
             require_extra("server", "a dataserver that is started beside the trainer")
@@ -153,7 +153,7 @@ def _rows_of(dataset: DatasetMeta) -> str:
 
 
 def _show_prompts(config: RLConfig, schedule: RolloutSchedule, samples: "SampleSource") -> None:
-    """Render the first prompts as the run would, and tell how long they are."""
+    """Render the first prompts as the run would, and print how long they are."""
     from posttrain.inference.load import load_text
     from posttrain.rl.rollout.rollout import PromptSource
 
@@ -171,7 +171,7 @@ def _show_prompts(config: RLConfig, schedule: RolloutSchedule, samples: "SampleS
 
 
 def _check_length(config: RLConfig, positions: int | None) -> None:
-    """Say so where prompts and completions can be longer than the model holds; not every engine would even start."""
+    """Warn if prompts and completions can exceed the model's context; ConfigError if the engine would not start."""
     rollout, evaluation = config.rollout, config.evaluation
     new_tokens = max(rollout.max_new_tokens, evaluation.max_new_tokens if evaluation is not None else 0)
     longest = rollout.max_prompt_tokens + new_tokens
@@ -187,8 +187,7 @@ def _check_length(config: RLConfig, positions: int | None) -> None:
 
 
 def _estimated(config: RLConfig) -> "Estimate":
-    """The memory of learning from prompts and completions that are as long as they may be; no time, as nobody knows
-    how long they will be."""
+    """Memory for training on prompts and completions of maximum length; no time, since their lengths are unknown."""
     from posttrain.train.estimate import Batch, Work, estimate
     from posttrain.train.model_shape import TrainedModel
 
@@ -268,7 +267,7 @@ def stage_table(meta: Meta, max_steps: int) -> Table:
 
 
 def _worded(value: object) -> str:
-    """A value as a config has it."""
+    """A value as written in a config."""
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else str(value)
 

@@ -1,4 +1,4 @@
-"""Algorithms by name: the parts of each, its paper, and what a config may replace."""
+"""Algorithms by name: settings, paper, and what a config may override."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -87,7 +87,7 @@ class ObjectiveConfig(StrictModel):
 
 @dataclass(frozen=True)
 class Objective:
-    """Everything that decides what is optimised, under the names of `ObjectiveConfig`."""
+    """All settings of an objective, named as in `ObjectiveConfig`."""
 
     baseline: Baseline = "group"
     scale_rewards: Scale = "group"
@@ -109,8 +109,8 @@ class Preset:
     """One algorithm.
 
     Attributes:
-        paper: where it is described.
-        note: what differs from the paper, and what it wants of the rest of the config; empty where nothing does.
+        paper: the paper that describes it.
+        note: how it differs from the paper, and what it needs elsewhere in the config; empty if neither applies.
     """
 
     paper: str
@@ -152,9 +152,9 @@ PRESETS: dict[Algorithm, Preset] = {
 
 
 def resolve_objective(algorithm: Algorithm, overrides: ObjectiveConfig) -> Objective:
-    """The preset, with the fields that the config sets in their place."""
+    """The algorithm's preset, with the config's overrides."""
     given = {name: value for name in ObjectiveConfig.model_fields if (value := getattr(overrides, name)) is not None}
     objective = PRESETS[algorithm].objective
     if "epsilon" in given and "epsilon_high" not in given and objective.epsilon_high == objective.epsilon:
-        given["epsilon_high"] = given["epsilon"]  # a preset that clips alike on both sides goes on to
+        given["epsilon_high"] = given["epsilon"]  # a symmetric preset stays symmetric
     return replace(objective, **given)

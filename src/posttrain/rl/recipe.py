@@ -1,4 +1,4 @@
-"""The recipe of reinforcement learning: rollouts and policy loss for the training loop."""
+"""The reinforcement-learning recipe: rollouts and policy loss for the training loop."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,11 +25,11 @@ from posttrain.train.recipe import Measure, StepResult
 
 
 class RLRecipe:
-    """Trains on what the model said, by what it earned.
+    """Trains the model on its own completions, according to their rewards.
 
     Attributes:
-        loaded: the model that is trained.
-        generation: the one that it is trained on.
+        loaded: the model being trained.
+        generation: the generation it is trained on; None before the first.
     """
 
     measure: Measure = "reward"
@@ -44,7 +44,7 @@ class RLRecipe:
         evaluator: Evaluator | None,
         transcript: Transcript,
     ) -> None:
-        without_dropout(loaded.model)  # by it neither the old policy nor the engine's is the new one's
+        without_dropout(loaded.model)  # dropout would make the new policy differ from the old one and the engine
         rollout, training = config.rollout, config.training
         objective = resolve_objective(config.algorithm, config.objective)
         tokenizer: Any = loaded.tokenizer
@@ -71,10 +71,10 @@ class RLRecipe:
         self._means = Means()
 
     def batch(self, step: int) -> list[MicroBatch]:
-        """This rank's micro-batches of a step; where the step begins a generation, that is made first.
+        """This rank's micro-batches of a step; if the step begins a generation, collects it first.
 
         Raises:
-            UnavailableError: the dataserver cannot be asked.
+            UnavailableError: the dataserver gives no prompts, or no rewards and training may not go on without them.
         """
         self._means = Means()
         self._collector.timer.seconds.clear()
@@ -87,7 +87,7 @@ class RLRecipe:
         return micro_batches
 
     def loss(self, model: Any, micro_batch: MicroBatch) -> torch.Tensor:
-        """This micro-batch's part of the step's loss."""
+        """This micro-batch's share of the step's loss."""
         logprobs, entropies = self._scorer(model, micro_batch.completions)
         if micro_batch.old_logprobs is None:
             micro_batch.old_logprobs = logprobs.detach()
@@ -103,7 +103,7 @@ class RLRecipe:
         return (losses * micro_batch.weights).sum()
 
     def count(self, result: StepResult, counters: RunCounters) -> tuple[dict[str, Any], str]:
-        """The step with its rewards, and what was measured of its tokens over all ranks."""
+        """Count the step; return its line of metrics.jsonl, with means over all ranks, and the facts to show."""
         assert self.generation is not None
         step, made = result.step - 1, self._schedule.starts_generation(result.step - 1)
         seconds = self._collector.timer.seconds
@@ -134,7 +134,7 @@ class RLRecipe:
         return found, f"held-out reward {found['reward']:.3f}"
 
     def trained_in(self, step: int, broken: Sequence[int]) -> str:
-        """The prompts of the generation that a step trained."""
+        """The prompts of the generation that the step trained, and where their completions are kept."""
         assert self.generation is not None
         names = [each.prompt.sample_id for each in self.generation.rollouts[:: self._schedule.generations]]
         iteration = self._schedule.iteration_of(self.generation.number)
@@ -142,23 +142,23 @@ class RLRecipe:
         return f"its prompts: {first_of(names)}; {where}"
 
     def may_stop_after(self, step: int) -> bool:
-        """Where a generation ends."""
+        """Whether a generation has ended after `step` steps."""
         return self._schedule.starts_generation(step)
 
     def _begin(self, number: int) -> None:
-        """Make a generation, and compute what its losses need of the model as it is now."""
+        """Collect a generation, and compute the log-probabilities that its losses need from the current weights."""
         rollouts = self._collector.collect(number)
         self.generation = Generation.of(number, rollouts, self._objective, self._schedule.generations)
         self._cutter.cut(self.generation)
         for part, micro_batches in enumerate(self.generation.parts):
             for each in micro_batches:
-                if part > 0:  # the first part is trained before any weight changes: its own pass gives the old policy
+                if part > 0:  # part 0 is trained before any weight changes: its training pass gives the old policy
                     each.old_logprobs = self._scored(each)[0]
                 if self._reference is not None:
                     each.reference_logprobs = self._by_reference(each)
 
     def _scored(self, micro_batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and entropies without gradient, by the pass that the loss makes."""
+        """Log-probabilities and entropies without gradient, from the same forward pass as in the loss."""
         with self.loaded.autocast():
             logprobs, entropies = self._scorer(self.loaded.model, micro_batch.completions)
         return logprobs.detach(), entropies
@@ -169,7 +169,7 @@ class RLRecipe:
             return self._reference_scorer(model, micro_batch.completions)[0]
 
     def _set_entropy_threshold(self, micro_batches: Sequence[MicroBatch]) -> None:
-        """The least entropy that is trained: the quantile over all tokens of the step, on all ranks."""
+        """Set the lowest entropy that is trained: a quantile over all tokens of the step, on all ranks."""
         found = torch.cat([self._scored(each)[1][each.mask] for each in micro_batches]).float()
         most = int(gathered(self._accelerator, torch.tensor([len(found)], device=found.device)).max())
         padded = found.new_full((most,), torch.nan)

@@ -24,11 +24,11 @@ from posttrain.rl.schedule import stage_name
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.finish import finish_run
 
-# How often completions are shown: so many times in a run.
+# Completions are shown this many times in a run.
 _SHOWINGS = 10
 _SHOWN_AT_ONCE = 4
 _SHOWN_CHARACTERS = 160
-_FEW = 30  # prompts, below which chance decides much of a difference
+_FEW = 30  # with fewer prompts, a difference is largely chance
 _PICTURES = {
     "reward": ("mean reward", {"training": "reward", "held out": "eval_reward"}),
     "length": ("completion length (tokens)", {"mean": "completion_tokens", "held out": "eval_tokens"}),
@@ -39,7 +39,7 @@ _PICTURES = {
 
 
 def generation_metrics(generation: Generation) -> dict[str, float | None]:
-    """What metrics.jsonl says of a generation; null where no completion has a reward."""
+    """A generation's numbers for metrics.jsonl; None for those that too few rewards leave undefined."""
     rewards, rollouts = generation.rewards, generation.rollouts
     there = rewards[~rewards.isnan()]
     made = [each for each in rollouts if each.tokens]
@@ -55,9 +55,9 @@ def generation_metrics(generation: Generation) -> dict[str, float | None]:
 
 
 def zero_variance_share(rewards: torch.Tensor) -> float:
-    """The share of prompts whose completions have all earned the same, of those of which two or more have a reward.
+    """Share of prompts whose rewards are all equal, among the prompts with two or more rewards.
 
-    `rewards` are NaN where there is none, shape [groups, G].
+    `rewards`: shape [groups, G], NaN for a missing reward.
     """
     highest = rewards.nan_to_num(nan=-math.inf).amax(dim=1)
     lowest = rewards.nan_to_num(nan=math.inf).amin(dim=1)
@@ -68,7 +68,7 @@ def zero_variance_share(rewards: torch.Tensor) -> float:
 
 
 def step_facts(row: Mapping[str, Any]) -> str:
-    """The few numbers of a step that a person watches."""
+    """A step's main numbers in one line."""
     parts = [f"loss {row['loss']:.4f}"]
     if row.get("reward") is not None:
         parts.append(f"reward {row['reward']:.3f}±{row['reward_std'] or 0:.3f}")
@@ -80,18 +80,18 @@ def step_facts(row: Mapping[str, Any]) -> str:
 
 
 class Transcript:
-    """The completions that a run keeps and shows, step by step."""
+    """Saves and shows some of a run's completions."""
 
     def __init__(self, file: Path, meta: Meta, max_steps: int) -> None:
         self._file, self._meta = file, meta
         self._every = max(1, max_steps // _SHOWINGS)
 
     def stage_of(self, iteration: int) -> str:
-        """The stage of the dataserver's curriculum that an iteration is in."""
+        """The dataserver's curriculum stage for an iteration."""
         return stage_name(self._meta, iteration)
 
     def add(self, step: int, rollouts: Sequence[Rollout]) -> None:
-        """Keep the completions of the first prompt of a step, counted from 1, and now and then show some of them."""
+        """Save the completions of the first prompt of a step (counted from 1), and now and then show some of them."""
         if not is_main_process() or not rollouts:
             return
         asked = rollouts[0].prompt
@@ -112,7 +112,7 @@ def _shown(graded: Rollout) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    """The start of a text, safe to print: what a model writes may hold control characters."""
+    """The start of a text, safe to print: model output may contain control characters."""
     line = "".join(letter if letter.isprintable() else "␣" for letter in text.replace("\n", " ⏎ "))
     return line if len(line) <= _SHOWN_CHARACTERS else line[: _SHOWN_CHARACTERS - 1] + "…"
 
@@ -135,7 +135,7 @@ def finish(run: RunDirectory, config: RLConfig, max_steps: int) -> dict[str, Any
 
 
 def reward_results(run: RunDirectory, rows: list[dict[str, Any]], counters: Mapping[str, Any]) -> dict[str, Any]:
-    """How much was generated, the last reward, and as `held_out` what changed from first to last evaluation."""
+    """Number of completions, last reward, and under `held_out` the change from the first to the last evaluation."""
     return {
         "completions": counters["rows"],
         "reward": next((row["reward"] for row in reversed(rows) if row.get("reward") is not None), None),
@@ -156,7 +156,7 @@ class Difference:
 
 
 def reward_changes(run: RunDirectory, rows: list[dict[str, Any]]) -> dict[str, Difference]:
-    """The reward and each grader's score at the first and the last evaluation; empty where there are not two."""
+    """Change of reward and of each grader's score from first to last evaluation; empty with fewer than two."""
     evaluated = [row for row in rows if "eval_reward" in row]
     folder = run.path / EVALUATIONS
     files = [file for row in evaluated if (file := evaluation_file(folder, row["step"])).is_file()]
@@ -168,7 +168,7 @@ def reward_changes(run: RunDirectory, rows: list[dict[str, Any]]) -> dict[str, D
 
 
 def change_table(changes: dict[str, dict[str, float]]) -> Table:
-    """Before, after, and how sure the difference is."""
+    """Table of the values before and after, with the confidence interval of each difference."""
     prompts = next(iter(changes.values()))["prompts"]
     title = f"{prompts} held-out prompts, first evaluation against last"
     table = new_table(title, "", "before", "after", "difference, 95 % interval")
@@ -182,9 +182,9 @@ def change_table(changes: dict[str, dict[str, float]]) -> Table:
 
 
 def paired_difference(before: Path, after: Path, key: str = "reward") -> Difference | None:
-    """How much the mean reward (or the score of the grader `key`) rose; None where no prompt was judged in both.
+    """Rise of the mean reward (or of grader `key`'s mean score); None if no prompt was graded in both evaluations.
 
-    The difference of each prompt's own means is what varies, so that hard and easy prompts do not blur it.
+    The interval is computed from per-prompt differences, so that hard and easy prompts in one set do not widen it.
     """
     one, other = _by_prompt(before, key), _by_prompt(after, key)
     common = [name for name in one if name in other]

@@ -12,25 +12,25 @@ from posttrain.rl.config import EvaluationConfig, RLConfig
 
 @dataclass(frozen=True)
 class RolloutSchedule:
-    """The generations of a run, counted from 0 as its optimizer steps are.
+    """The generations of a run, counted from 0 like its optimizer steps.
 
-    A generation completes the prompts of one iteration of the dataserver, which is the optimizer step that trains it
-    first, and serves `iteration_stride` steps. Steps of 8 completions with 4 of each prompt:
+    A generation completes the prompts of one dataserver iteration and serves `iteration_stride` optimizer steps; the
+    iteration has the number of the first of these steps. Example: steps of 8 completions, 4 per prompt:
 
-        steps_per_generation  passes   prompts_per_iteration  stride   generation 1 is made at step, and serves
+        steps_per_generation  passes   prompts_per_iteration  stride   generation 1 is made at step: it serves
         1                     1        2                      1        1:  step 1
         2                     1        4                      2        2:  steps 2 and 3, half of it each
         1                     2        2                      2        2:  steps 2 and 3, all of it twice
         2                     2        4                      4        4:  steps 4 and 5, and again 6 and 7
 
     Attributes:
-        rows_per_step: completions of an optimizer step, over all ranks.
-        generations: completions of each prompt, G.
-        steps_per_generation: optimizer steps that go once through a generation.
-        passes: how often it is gone through.
+        rows_per_step: completions per optimizer step, over all ranks.
+        generations: completions per prompt, G.
+        steps_per_generation: optimizer steps in one pass over a generation.
+        passes: number of passes over each generation.
 
     Raises:
-        ConfigError: a step would not be made of whole groups.
+        ConfigError: a step would not consist of whole groups.
     """
 
     rows_per_step: int
@@ -50,7 +50,7 @@ class RolloutSchedule:
 
     @classmethod
     def of(cls, config: RLConfig) -> "RolloutSchedule":
-        """That of a config; ConfigError where its numbers do not fit each other or the processes that there are."""
+        """The schedule of a config; ConfigError if its numbers do not fit each other or the number of processes."""
         training, rollout = config.training, config.rollout
         schedule = cls(training.rows_per_step, rollout.generations, rollout.steps_per_generation, rollout.iterations)
         accumulation_steps(training)
@@ -61,12 +61,12 @@ class RolloutSchedule:
 
     @property
     def prompts_per_step(self) -> int:
-        """Groups that an optimizer step trains."""
+        """Groups per optimizer step."""
         return self.rows_per_step // self.generations
 
     @property
     def prompts_per_iteration(self) -> int:
-        """Different prompts of a generation: what the dataserver calls so."""
+        """Distinct prompts per generation; the dataserver uses the same name."""
         return self.prompts_per_step * self.steps_per_generation
 
     @property
@@ -79,7 +79,7 @@ class RolloutSchedule:
         return step // self.iteration_stride
 
     def iteration_of(self, generation: int) -> int:
-        """The optimizer step that a generation is made at, which is the iteration whose prompts it asks."""
+        """The optimizer step at which a generation is made; also the iteration whose prompts it completes."""
         return generation * self.iteration_stride
 
     def part_of(self, step: int) -> int:
@@ -91,11 +91,11 @@ class RolloutSchedule:
         return -(-step // self.iteration_stride)
 
     def starts_generation(self, step: int) -> bool:
-        """Whether a generation is made at a step. Only there can a run be resumed."""
+        """Whether a generation is made at a step; a run can be resumed only there."""
         return step % self.iteration_stride == 0
 
     def require_aligned(self, every: int, key: str) -> None:
-        """Raise ConfigError unless a generation begins at all multiples of `every`, the value of config key `key`."""
+        """Raise ConfigError unless a generation begins at every multiple of `every`, the value of config key `key`."""
         if not self.starts_generation(every):
             raise ConfigError(
                 f"{key}: {every} falls into the middle of a generation, which serves {self.iteration_stride} optimizer "
@@ -103,7 +103,7 @@ class RolloutSchedule:
             )
 
     def require_resumable(self, step: int) -> None:
-        """Raise ConfigError unless a checkpoint of `step` finished steps can be gone on from."""
+        """Raise ConfigError unless a run can be resumed from a checkpoint taken after `step` steps."""
         if not self.starts_generation(step):
             below = step - step % self.iteration_stride
             raise ConfigError(
@@ -113,7 +113,7 @@ class RolloutSchedule:
             )
 
     def require_same_shape(self, prompts_per_iteration: int, iteration_stride: int) -> None:
-        """Raise ConfigError unless these numbers of the dataserver's `/meta` are those of this schedule."""
+        """Raise ConfigError unless these numbers from the dataserver's `/meta` equal this schedule's."""
         if (prompts_per_iteration, iteration_stride) == (self.prompts_per_iteration, self.iteration_stride):
             return
         raise ConfigError(
@@ -129,7 +129,7 @@ class RolloutSchedule:
 
 
 def require_within_curriculum(max_steps: int, total_iterations: int, *, beyond_last_stage: bool = False) -> None:
-    """Raise ConfigError where training goes on after the dataserver's `total_iterations`, unless that is wanted."""
+    """Raise ConfigError if `max_steps` exceeds the dataserver's `total_iterations`, unless `beyond_last_stage`."""
     if max_steps > total_iterations and not beyond_last_stage:
         raise ConfigError(
             f"training.max_steps: {max_steps} is beyond the dataserver's last stage, which ends at {total_iterations}; "
@@ -138,7 +138,7 @@ def require_within_curriculum(max_steps: int, total_iterations: int, *, beyond_l
 
 
 def require_fit(config: RLConfig, schedule: RolloutSchedule, meta: Meta) -> int:
-    """Hold the config against the dataserver's; returns the optimizer step at which training ends.
+    """Check the config against the dataserver's; return the optimizer step at which training ends.
 
     Raises:
         ConfigError: they do not fit; the message says which numbers would.
@@ -154,7 +154,7 @@ def require_fit(config: RLConfig, schedule: RolloutSchedule, meta: Meta) -> int:
 
 
 def held_out_count(meta: Meta, evaluation: EvaluationConfig) -> int:
-    """How many held-out prompts an evaluation asks; ConfigError where the dataserver has none, or too few."""
+    """Number of held-out prompts in an evaluation; ConfigError if the dataserver has none or too few."""
     there = sum(dataset.validation_rows for dataset in meta.datasets)
     if not there:
         raise ConfigError(
@@ -168,12 +168,12 @@ def held_out_count(meta: Meta, evaluation: EvaluationConfig) -> int:
 
 
 def stage_name(meta: Meta, iteration: int) -> str:
-    """The stage of an iteration; past the last one, the last."""
+    """The stage of an iteration; the last stage for iterations beyond it."""
     return next((stage.name for stage in meta.stages if iteration < stage.until_iteration), meta.stages[-1].name)
 
 
 def _require_optimizer_steps(config: RLConfig, meta: Meta) -> None:
-    """Raise ConfigError where the dataserver's numbers fit if `steps_per_generation` is taken for micro-batches."""
+    """Raise ConfigError if the dataserver's numbers fit only with `steps_per_generation` counted in micro-batches."""
     training, rollout = config.training, config.rollout
     micro_batches = accumulation_steps(training)
     steps, rest = divmod(rollout.steps_per_generation, micro_batches)
@@ -197,7 +197,7 @@ def _require_warmup_fits(training: TrainingConfig, max_steps: int) -> None:
 
 
 def prompt_hash_after(order_hash: str, sample_ids: Iterable[str]) -> str:
-    """The hash after a step that generated for these samples, in slot order, where it was `order_hash` before."""
+    """Extend `order_hash` by the samples of a step's generation, given in slot order."""
     hasher = blake2b(bytes.fromhex(order_hash), digest_size=8)
     for sample_id in sample_ids:
         hasher.update(sample_id.encode() + b"\n")

@@ -42,7 +42,7 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
         RunError: the run failed after it had started.
         RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
     """
-    schedule = RolloutSchedule.of(config)  # refuses a step that does not divide, before anything is started
+    schedule = RolloutSchedule.of(config)  # rejects steps that do not divide evenly, before anything is started
     if (extra := config.rollout.traits.extra) is not None:
         require_extra(extra, f"rollout.engine: {config.rollout.engine}")
     require_unsharded("toolkit-rl-train")
@@ -52,9 +52,9 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
 
 
 def _train_connected(config: RLConfig, schedule: RolloutSchedule, run: RunDirectory, *, resume: bool) -> dict[str, Any]:
-    """Train in a folder that is the run's own."""
+    """Train in a run directory that this process holds."""
     if resume and config.training.max_steps:
-        # As far as that is known without a server, so that none is started for nothing.
+        # Checked as far as possible without a server, so that none is started in vain.
         done = finished_run(run, config.training.max_steps, config_identity(config))
         if done is not None:
             return done
@@ -79,7 +79,7 @@ def _train(
     *,
     resume: bool,
 ) -> dict[str, Any] | None:
-    """Train to the end; where nothing is left to train, return what the run has come to."""
+    """Train to the end; if nothing was left to train, return the run's result."""
     session = open_session(config, schedule, run, connection, max_steps)
     if done := session.finished(resume=resume):
         return done
@@ -94,7 +94,7 @@ def _train(
 def open_session(
     config: RLConfig, schedule: RolloutSchedule, run: RunDirectory, connection: Connection, max_steps: int
 ) -> Session:
-    """The run that a config describes, with the dataserver that it is connected to."""
+    """The training session for a config and its connected dataserver."""
     backend = choose_backend(config.model)
     tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
     return Session(
@@ -122,7 +122,7 @@ def open_recipe(
     loaded: LoadedModel,
     accelerator: "Accelerator",
 ) -> "Iterator[RLRecipe]":
-    """The recipe of a run with the engine that completes its prompts, which ends with the block."""
+    """The recipe of a run; its rollout engine is closed at the end of the block."""
     from posttrain.inference.engine import Sampling
     from posttrain.inference.load import end_ids
     from posttrain.rl.recipe import RLRecipe
@@ -157,9 +157,9 @@ def open_recipe(
 
 
 def config_identity(config: RLConfig) -> dict[str, Any]:
-    """The part of `run_identity` that is known without a model and a server."""
+    """The part of `run_identity` that is known without a model or a server."""
     described = config.model_dump(mode="json")
-    # How much room there is changes no number; and what vLLM gives differs in its last digits anyway.
+    # Memory settings change no number, and vLLM's numbers differ in the last digits anyway.
     for key in ("gpu_memory_utilization", "sleep", "compile"):
         del described["rollout"][key]
     return {
@@ -171,7 +171,7 @@ def config_identity(config: RLConfig) -> dict[str, Any]:
 
 
 def run_identity(config: RLConfig, meta: Meta, tokenizer: Any) -> dict[str, Any]:
-    """Everything that must be the same for a resumed run to be the same run, bit for bit."""
+    """Everything that must not change for a resumed run to be the same run, bit for bit."""
     return {
         **config_identity(config),
         **known_weights(config.model),
@@ -183,17 +183,17 @@ def run_identity(config: RLConfig, meta: Meta, tokenizer: Any) -> dict[str, Any]
 def find_resume_point(
     run: RunDirectory, identity: dict[str, Any], schedule: RolloutSchedule, *, resume: bool
 ) -> ResumePoint:
-    """The newest sound checkpoint, after checking that this config would have led there and can go on from it.
+    """The newest sound checkpoint, after checking that this config would have led to it and can continue from it.
 
     Raises:
-        ConfigError: as `resume_point`; model, dataserver or sampling changed; or the checkpoint lies where a generation
-            is half used.
+        ConfigError: as `resume_point`; model, dataserver or sampling changed; or the checkpoint lies in the middle of a
+            generation.
     """
     return resume_point(run, identity, lambda counters: schedule.require_resumable(counters.step), resume=resume)
 
 
 def _prepare(run: RunDirectory, connection: Connection, point: ResumePoint) -> None:
-    """Make what RL keeps in the run directory as it was at `point`."""
+    """Restore RL's files in the run directory to their state at `point`, and write the dataserver's record."""
     from posttrain.rl.rollout.evaluation import EVALUATIONS, discard_evaluations
 
     if point.checkpoint is not None:

@@ -7,20 +7,20 @@ from posttrain.rl.config import RLConfig
 from posttrain.rl.presets import resolve_objective
 from posttrain.train.watchdogs import OverflowingGradient, Row, Watchdog, ZeroGradient
 
-# Equal rewards happen by chance in a step of few prompts, five steps in a row do not: where half of the steps have
-# nothing to tell apart, which is bad enough, once in 32 times.
+# In a step of few prompts all rewards can be equal by chance, but hardly in five steps in a row: if half of the steps
+# are so, which is bad enough, that happens once in 32 times.
 _EQUAL_IN_A_ROW = 5
-# All completions of a step are cut by chance only where a step has few; not three times running.
+# All completions of a step are cut by chance only if it has few of them, and not three times in a row.
 _CUT_IN_A_ROW = 3
 
-# The entropy falls in every run that learns, to a half or a third in our examples. At a tenth little is left to
-# choose from: arXiv:2505.22617 finds that there rewards stop rising.
+# The entropy falls in every run that learns, to a half or a third in our examples. At a tenth there is little left to
+# choose from: arXiv:2505.22617 finds that rewards then stop rising.
 _ENTROPY_LEFT = 0.1
 _ENTROPY_WINDOW = 10
 
-# On the policy the loss is 0 on average whatever the model; how far it is from 0 is its noise, which goes down to
-# rounding where all completions are of one length. Ten times the largest of the steps before, and beyond 1, comes of a
-# ratio of new to old policy that has run away: advantages are about 1 at most, and the ratio of a good step is near it.
+# On-policy the loss is 0 on average for any model; its distance from 0 is noise, which shrinks to rounding error if all
+# completions have the same length. A loss above ten times the largest of the steps before, and above 1, comes from a
+# ratio of new to old policy that has run away: advantages are about 1 at most, and in a good step the ratio is near 1.
 _LOSS_TIMES = 10.0
 _LOSS_LEAST = 1.0
 _LOSS_WINDOW = 20
@@ -30,7 +30,7 @@ NEVER_ENDS = "a model that never ends its turn has to learn that by SFT first"
 
 
 def rl_watchdogs(config: RLConfig) -> list[Watchdog]:
-    """Those of a run of reinforcement learning."""
+    """The watchdogs of a reinforcement-learning run."""
     return [
         NoAdvantage(),
         ZeroGradient(
@@ -49,12 +49,12 @@ def rl_watchdogs(config: RLConfig) -> list[Watchdog]:
 
 
 class NoAdvantage:
-    """No completion of the step is better or worse than the others of its prompt."""
+    """Warns if no completion of the step is better or worse than the others of its prompt."""
 
     name = "nothing_to_learn"
 
     def look(self, row: Row) -> str | None:
-        """`trained_share`, `zero_variance_share`, `reward` and `truncated_share` are looked at."""
+        """Check `trained_share`, `zero_variance_share`, `reward` and `truncated_share`."""
         if _had_advantage(row):
             return None
         if "reward" in row and row["reward"] is None:
@@ -75,7 +75,7 @@ class NoAdvantage:
 
 
 class EqualRewards:
-    """In step after step, no prompt has completions of different rewards."""
+    """Warns if no prompt has completions with different rewards, several steps in a row."""
 
     name = "equal_rewards"
 
@@ -83,7 +83,7 @@ class EqualRewards:
         self._in_a_row = 0
 
     def look(self, row: Row) -> str | None:
-        """`zero_variance_share` and `reward` are looked at; a step that generates nothing has none."""
+        """Check `zero_variance_share` and `reward`; a step that generates nothing has neither."""
         if (share := row.get("zero_variance_share")) is None:
             return None
         self._in_a_row = self._in_a_row + 1 if share == 1 else 0
@@ -94,7 +94,7 @@ class EqualRewards:
 
 
 class AllTruncated:
-    """In step after step, every completion is cut at the length limit."""
+    """Warns if every completion is cut at the length limit, several steps in a row."""
 
     name = "all_truncated"
 
@@ -104,7 +104,7 @@ class AllTruncated:
         self._in_a_row = 0
 
     def look(self, row: Row) -> str | None:
-        """`truncated_share` is looked at; a step that generates nothing has none."""
+        """Check `truncated_share`; a step that generates nothing has none."""
         if (share := row.get("truncated_share")) is None:
             return None
         self._in_a_row = self._in_a_row + 1 if share == 1 else 0
@@ -117,18 +117,18 @@ class AllTruncated:
 
 
 class EntropyCollapse:
-    """The model has come to write one and the same."""
+    """Warns if the entropy has fallen so far that completions hardly differ."""
 
     name = "entropy_collapse"
 
     def __init__(self, *, masks_truncated: bool) -> None:
-        """`masks_truncated`: completions that were cut are left out of the loss, and of the entropy with it."""
+        """`masks_truncated`: whether completions that were cut are left out of the loss, and so of the entropy."""
         self._masks_truncated = masks_truncated
         self._first: list[float] = []
         self._recent: deque[float] = deque(maxlen=_ENTROPY_WINDOW)
 
     def look(self, row: Row) -> str | None:
-        """`entropy` is looked at, but for steps in which it may be that of no completion at all."""
+        """Check `entropy`, except in steps in which it may come from no completion at all."""
         entropy = row.get("entropy")
         if entropy is None or (self._masks_truncated and row.get("truncated_share") and not _had_advantage(row)):
             return None
@@ -147,7 +147,7 @@ class EntropyCollapse:
 
 
 class PolicyLossSpike:
-    """The loss is many times what it has been."""
+    """Warns if the loss is many times larger than before."""
 
     name = "loss_spike"
 
@@ -155,7 +155,7 @@ class PolicyLossSpike:
         self._recent: deque[float] = deque(maxlen=_LOSS_WINDOW)
 
     def look(self, row: Row) -> str | None:
-        """`loss` is looked at, in steps that teach something: in others it is 0."""
+        """Check `loss` in steps that have an advantage; in others it is 0."""
         if not _had_advantage(row):
             return None
         largest = max(self._recent) if len(self._recent) >= _LOSS_FEWEST else None
@@ -169,7 +169,7 @@ class PolicyLossSpike:
 
 
 def why_equal(reward: float | None) -> str:
-    """What it means that rewards are all equal, and what to do; `reward`: which they are, or their mean."""
+    """What equal rewards mean, and what to do; `reward` is their value or mean, if there is one."""
     if reward == 0:
         return "all are 0: the task is too hard or a format is never met, so begin with easier prompts, or with SFT"
     if reward == 1:
@@ -181,5 +181,5 @@ def why_equal(reward: float | None) -> str:
 
 
 def _had_advantage(row: Row) -> bool:
-    """Whether some completion of a step had an advantage that is not 0 (but for rounding, where rewards are equal)."""
+    """Whether any completion of the step had an advantage other than 0, ignoring rounding errors of equal rewards."""
     return row.get("trained_share") != 0 and row.get("zero_variance_share") != 1

@@ -1,4 +1,4 @@
-"""Write and find checkpoints, each complete or absent, with digests.
+"""Write and find checkpoints with digests, each of them either complete or absent.
 
 The trainer writes into a private folder. A finished checkpoint gets a file that lists its files with their sizes and
 digests, is flushed to disk, and is renamed to `checkpoint-N`; only then do `latest` and `best` point to it, and only
@@ -20,14 +20,14 @@ from posttrain.runs.directory import RunDirectory
 
 STATE_FILE = "toolkit_state.json"
 FORMAT = 2
-"""Of what is in a checkpoint; those of other formats are not gone on with."""
+"""Version of the checkpoint format; checkpoints of other formats cannot be resumed."""
 Recorded = Mapping[str, Mapping[str, Any]]
-"""Size and digest of each file of a folder, by its path in it."""
+"""Size and digest of each file of a folder, by path relative to the folder."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint: its step, its folder, the toolkit's own state, and the format that all is written in."""
+    """A complete checkpoint: its step, its folder, the toolkit's own state, and its format."""
 
     step: int
     path: Path
@@ -37,7 +37,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Damaged:
-    """A checkpoint that is not what was written, and why."""
+    """A checkpoint that is not as it was written, and the reason."""
 
     path: Path
     reason: str
@@ -46,7 +46,7 @@ class Damaged:
 def publish(run: RunDirectory, step: int, state: dict[str, Any]) -> Checkpoint:
     """Move the trainer's `checkpoint-<step>` to its final place and point `latest` to it.
 
-    One of that step that is there already stays: it is of the same run, and so the same.
+    A complete checkpoint of that step that already exists is kept: it is from the same run, so it is identical.
     """
     private = run.trainer_private / f"checkpoint-{step}"
     final = run.path / private.name
@@ -55,7 +55,7 @@ def publish(run: RunDirectory, step: int, state: dict[str, Any]) -> Checkpoint:
         return there
     atomic_write_text(private / STATE_FILE, json.dumps({"format": FORMAT, **state, "files": record_files(private)}))
     fsync_tree(private)
-    for log in run.path.glob("*.jsonl"):  # a checkpoint that outlives a power cut has the lines of its steps
+    for log in run.path.glob("*.jsonl"):  # so a checkpoint that survives a power cut has the lines of its steps
         fsync_file(log)
     if final.exists():
         _remove(run, final)
@@ -65,7 +65,7 @@ def publish(run: RunDirectory, step: int, state: dict[str, Any]) -> Checkpoint:
 
 
 def complete_checkpoints(run: RunDirectory) -> list[Checkpoint]:
-    """Every checkpoint whose files are all there in full, oldest first; their contents are not read."""
+    """Every checkpoint whose files all exist with their full size, oldest first; their contents are not read."""
     found = [_read(path) for path in _folders(run)]
     return sorted((each for each in found if isinstance(each, Checkpoint)), key=lambda checkpoint: checkpoint.step)
 
@@ -77,9 +77,9 @@ def latest_checkpoint(run: RunDirectory) -> Checkpoint | None:
 
 
 def newest_sound_checkpoint(run: RunDirectory) -> tuple[Checkpoint | None, tuple[Damaged, ...]]:
-    """The newest checkpoint of which every byte is what was written, and the damaged ones, the newest first.
+    """The newest checkpoint whose every byte is as written, and the damaged checkpoints, newest first.
 
-    Of those that are older than the sound one only the sizes are looked at.
+    For checkpoints older than the sound one, only file sizes are checked.
     """
     sound: Checkpoint | None = None
     damaged = []
@@ -93,15 +93,15 @@ def newest_sound_checkpoint(run: RunDirectory) -> tuple[Checkpoint | None, tuple
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """What was kept beside the weights of a complete checkpoint."""
+    """The contents of the state file of a complete checkpoint."""
     return json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
 
 
 def find_checkpoint(run: RunDirectory, wanted: str) -> Checkpoint:
-    """The complete checkpoint that a user named by its step, or by `latest`.
+    """The complete checkpoint that a user named by its step, or as `latest`.
 
     Raises:
-        ConfigError: there is none of that step, and the message lists those that are there; or a byte of it changed.
+        ConfigError: there is none of that step (the message lists the existing ones), or a byte of it changed.
     """
     complete = complete_checkpoints(run)
     if not complete:
@@ -117,8 +117,7 @@ def find_checkpoint(run: RunDirectory, wanted: str) -> Checkpoint:
 
 
 def best_checkpoint(run: RunDirectory, *, contents: bool = False) -> Path | None:
-    """The checkpoint with the lowest validation loss so far, if one was marked and is complete, or where `contents` are
-    read too, as it was written."""
+    """The checkpoint with the best evaluation so far, if marked and complete; `contents` also checks every byte."""
     pointer = run.path / "best"
     path = run.path / pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else None
     return path if path and isinstance(_read(path, contents=contents), Checkpoint) else None
@@ -138,10 +137,13 @@ def rotate(run: RunDirectory, keep: int) -> None:
 
 
 def discard_unfinished(run: RunDirectory, after_step: int) -> None:
-    """Remove what a killed run left half-written, and set damaged checkpoints aside as `damaged-checkpoint-N`."""
+    """Remove what a killed run left half-written, and make `latest` and `best` point to complete checkpoints.
+
+    Damaged checkpoints, and all those after `after_step`, are renamed to `damaged-checkpoint-N`.
+    """
     shutil.rmtree(run.trainer_private, ignore_errors=True)
     for unfinished in run.path.glob(".*.tmp"):
-        if not unfinished.is_dir():  # such as a merge's, which may be under way
+        if not unfinished.is_dir():  # a folder may belong to a merge in progress
             unfinished.unlink()
     for path in list(_folders(run)):
         if isinstance(_read(path), Damaged) or _step_of(path) > after_step:
@@ -152,7 +154,7 @@ def discard_unfinished(run: RunDirectory, after_step: int) -> None:
     complete = complete_checkpoints(run)
     if complete:
         atomic_write_text(run.path / "latest", complete[-1].path.name)
-    # A kill may have come between a checkpoint and its mark; of those that were the best, the last one still is.
+    # A kill may have come between saving a checkpoint and marking it; the last one saved as the best still is the best.
     best = [each for each in complete if each.state.get("is_best")]
     if best:
         mark_best(run, best[-1])
@@ -189,9 +191,9 @@ def _read(path: Path, *, contents: bool = False) -> Checkpoint | Damaged:
 
 
 def record_files(folder: Path) -> Recorded:
-    """Size in bytes and digest (BLAKE2b) of each file under `folder`, by its path in it."""
+    """Size in bytes and digest (BLAKE2b) of each file under `folder`, by path relative to it."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
-    with ThreadPoolExecutor() as threads:  # hashing leaves the interpreter's lock
+    with ThreadPoolExecutor() as threads:  # hashing releases the GIL
         digests = list(threads.map(content_digest, files))
     return {
         str(file.relative_to(folder)): {"bytes": file.stat().st_size, "blake2b": digest}
@@ -200,10 +202,10 @@ def record_files(folder: Path) -> Recorded:
 
 
 def file_faults(folder: Path, recorded: Recorded, *, contents: bool) -> Iterator[str]:
-    """What is wrong with the files of `folder`, each in a few words; nothing where all are as they were recorded.
+    """What is wrong with the files of `folder`, a few words per file; nothing if all are as recorded.
 
     Args:
-        contents: read them too, and not only compare their sizes.
+        contents: compare their digests too, not only their sizes.
     """
     with ThreadPoolExecutor() as threads:
         found = threads.map(lambda each: _fault(folder / each[0], each[1], contents=contents), recorded.items())

@@ -1,4 +1,4 @@
-"""The directory of a run, its lock, and its names of files.
+"""The directory of a run, its lock and its file names.
 
 <output_dir>/<name>/
     config.yaml       the resolved config
@@ -8,7 +8,8 @@
     checkpoint-N/     complete checkpoints; `latest` and `best` name one each
     plots/            loss and learning rate
     adapter_*         the trained adapter (or model) and its tokenizer, at the end
-    .lock             there and locked while a process trains
+    result.json       steps, tokens, losses and speed, at the end
+    .lock             exists and is locked while a process trains
 """
 
 import json
@@ -61,7 +62,7 @@ class RunDirectory:
 
     @property
     def lock(self) -> Path:
-        """What the process that trains keeps locked."""
+        """The file that the training process keeps locked."""
         return self.path / ".lock"
 
     def write_json(self, path: Path, value: object) -> None:
@@ -73,7 +74,7 @@ class RunDirectory:
 def own_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> Iterator[None]:
     """Keep all other processes from training in this folder, and refuse one that this run may not write to.
 
-    Of several processes that share the run, the main one does so. What is in the folder stays as it is.
+    If several processes share the run, only the main one does this. The contents of the folder stay as they are.
 
     Raises:
         ConfigError: as `check_run_directory`, or the folder is not writable.
@@ -89,7 +90,7 @@ def own_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> It
             raise _in_use(run, error.holder) from None
         except OSError as error:
             raise ConfigError(f"{run.path} is not writable: {error.strerror}; choose another run.output_dir") from None
-        # Once more: another run may have come and gone since.
+        # Check again: another run may have come and gone since.
         _require_room(run, resume=resume, overwrite=overwrite)
         yield
 
@@ -97,12 +98,12 @@ def own_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> It
 def check_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that this run may not write to; nothing is created or removed.
 
-    A folder that has nothing but the trainer's own and unfinished files is empty: that is what is left where a run was
-    stopped before it began.
+    A folder with nothing but a lock, the trainer's private folder and unfinished files counts as empty: a run that is
+    stopped before it begins leaves just these.
 
     Raises:
-        ConfigError: the folder holds a run and neither `resume` nor `overwrite` was asked for, or a process trains
-            in it.
+        ConfigError: both `resume` and `overwrite` are given; the folder holds a run and neither is; it is a file or
+            holds something other than a run; or a process trains in it, or writes to it when `overwrite` is given.
     """
     if resume and overwrite:
         raise ConfigError("--resume and --overwrite contradict each other; give one of them")
@@ -139,19 +140,19 @@ def _require_room(run: RunDirectory, *, resume: bool, overwrite: bool) -> None:
 
 
 def _is_left_behind(run: RunDirectory, path: Path) -> bool:
-    """Whether this is what a run leaves that was killed before it began."""
+    """Whether `path` is something that a run killed before it began leaves behind."""
     return path in (run.trainer_private, run.lock) or (path.name.startswith(".") and path.suffix == ".tmp")
 
 
 def clear_run_directory(run: RunDirectory) -> None:
-    """Make an empty folder for a new run, in place of the old run's if there is one; a lock in it stays.
+    """Empty the folder for a new run, creating it if needed; a lock in it stays.
 
     Raises:
-        ConfigError: something in it is being written by now, such as a merged model.
+        ConfigError: something in it, such as a merged model, is being written now.
     """
     _require_unwritten(run)
     run.path.mkdir(parents=True, exist_ok=True)
-    # The manifest goes last: as long as it is there, what a kill leaves is known to be a run's.
+    # Remove the manifest last: while it exists, what a kill leaves is recognised as a run.
     for each in sorted(run.path.iterdir(), key=lambda each: each == run.manifest):
         if each.is_dir() and not each.is_symlink():
             shutil.rmtree(each)

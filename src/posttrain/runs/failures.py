@@ -1,4 +1,4 @@
-"""Run context that holds the lock, and explains a full disk or a lost process in one message."""
+"""Run context that holds the lock and explains a full disk or a lost process in one message."""
 
 import shutil
 import signal
@@ -12,7 +12,7 @@ from posttrain.errors import RunError, ToolkitError
 from posttrain.runs.checkpoints import latest_checkpoint
 from posttrain.runs.directory import RunDirectory, own_run_directory
 
-# What Gloo, NCCL and torch's own store say when the other end is gone or silent, in torch 2.13.
+# Parts of the errors of Gloo, NCCL and torch's own store in torch 2.13 when the peer is gone or silent.
 _LOST_RANK = (
     "closed by peer",
     "reset by peer",
@@ -26,7 +26,7 @@ _LOST_RANK = (
 
 @contextmanager
 def run_context(run: RunDirectory, *, resume: bool, overwrite: bool) -> Iterator[None]:
-    """Own the folder of a run for as long as the block lasts.
+    """Own the folder of a run for the duration of the block.
 
     Raises:
         ConfigError: as `own_run_directory`.
@@ -38,20 +38,20 @@ def run_context(run: RunDirectory, *, resume: bool, overwrite: bool) -> Iterator
 
 @contextmanager
 def ranks_explained(run: RunDirectory) -> Iterator[None]:
-    """Turn the error of a process that has lost another one of its run into one message.
+    """Turn the error of a process that has lost another process of its run into one message.
 
-    From then on SIGTERM is ignored: torchrun sends it a tenth of a second later, to a process that ends anyway, and it
-    would keep that from closing what it has opened and from saying why.
+    SIGTERM is ignored from then on: torchrun sends it a tenth of a second later, although this process is ending
+    anyway, and it would keep the process from closing what it has opened and from reporting the reason.
 
     Raises:
-        RunError: another process of the run ended, or does not answer any more.
+        RunError: another process of the run ended or no longer responds.
     """
     try:
         yield
     except Exception as error:
         if process_count() == 1 or not lost_a_rank(error):
             raise
-        if threading.current_thread() is threading.main_thread():  # Python lets no other one have a say
+        if threading.current_thread() is threading.main_thread():  # only this thread may set signal handlers
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         latest = latest_checkpoint(run)
         again = f"--resume, with {process_count()} processes again,"
@@ -66,8 +66,8 @@ def ranks_explained(run: RunDirectory) -> Iterator[None]:
 
 
 def lost_a_rank(error: BaseException) -> bool:
-    """Whether another process could not be reached, be it that another error was made of it."""
-    if isinstance(error, ToolkitError):  # in words for a person, who may be told of another connection
+    """Whether `error`, or an error that caused it, says that another process could not be reached."""
+    if isinstance(error, ToolkitError):  # its text is for users and may be about another connection
         return False
     if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _LOST_RANK):
         return True

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from posttrain.runs.plots import Picture
 
 Rows = list[dict[str, Any]]
-# What only a resume needs, and PEFT's page on the adapter; everything else in a checkpoint is the model.
+# Files that only a resume needs, and PEFT's README of the adapter; everything else in a checkpoint is the model.
 _LEFT_OUT = ("optimizer", "toolkit_state", "README")
-_MEASURES = ("eval_loss", "eval_reward")  # by which a checkpoint is the best
+_MEASURES = ("eval_loss", "eval_reward")  # metrics that decide which checkpoint is the best
 
 
 def loss_results(rows: Rows, counters: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,11 +44,11 @@ def finish_run(
     pictures: "Mapping[str, Picture] | None" = None,
     results: Callable[[Rows, Mapping[str, Any]], dict[str, Any]] = loss_results,
 ) -> dict[str, Any]:
-    """Export the last or the best checkpoint, draw the plots and write `result.json`, which is returned.
+    """Export the last or the best checkpoint, draw the plots, and write and return `result.json`.
 
     Args:
-        pictures: what is drawn; loss and learning rate unless given.
-        results: what this kind of run has come to, from the lines of metrics.jsonl and the last counters.
+        pictures: the pictures to draw; by default loss and learning rate.
+        results: computes the results of this kind of run from the lines of metrics.jsonl and the last counters.
 
     Raises:
         RunError: the run left no checkpoint.
@@ -80,7 +80,7 @@ def finish_run(
 def finished_result(run: RunDirectory, max_steps: int) -> dict[str, Any] | None:
     """What `finish_run` wrote, if the run ended and this config asks for no more steps.
 
-    A file that is damaged tells nothing: the run is finished once more, from its last checkpoint.
+    A damaged file counts as absent: the run is finished again from its last checkpoint.
     """
     try:
         result = json.loads(run.result.read_text(encoding="utf-8"))
@@ -90,10 +90,10 @@ def finished_result(run: RunDirectory, max_steps: int) -> dict[str, Any] | None:
 
 
 def finished_run(run: RunDirectory, max_steps: int, identity: dict[str, Any]) -> dict[str, Any] | None:
-    """As `finished_result`, for `--resume`; where nothing is left to do, that is said.
+    """`finished_result` for `--resume`; prints a note if nothing is left to do.
 
     Raises:
-        ConfigError: what has ended is another run than that of `identity`.
+        ConfigError: the finished run does not have this `identity`.
     """
     result = finished_result(run, max_steps)
     if result is not None:
@@ -103,7 +103,7 @@ def finished_run(run: RunDirectory, max_steps: int, identity: dict[str, Any]) ->
 
 
 def summary(result: dict[str, Any]) -> str:
-    """The end of a run in two lines."""
+    """Summary of a finished run in two lines."""
     losses = f"loss {result['loss']:.4f}"
     if result["validation_loss"] is not None:
         losses += f", validation loss {result['validation_loss']:.4f}"
@@ -117,7 +117,7 @@ def summary(result: dict[str, Any]) -> str:
 def _exported_checkpoint(
     run: RunDirectory, export: Literal["last", "best"], last: Checkpoint, *, is_measured: bool
 ) -> Path:
-    """The checkpoint to export; it is said where that is not the best one although it was wanted and measured."""
+    """The checkpoint to export; prints a note if the best one was wanted and measured but cannot be used."""
     best = best_checkpoint(run, contents=True) if export == "best" else None
     if export == "best" and best is None and is_measured:
         console.print(f"the best checkpoint is lost or damaged, so the last one is exported: {last.path.name}")
@@ -129,20 +129,20 @@ def export_checkpoint(run: RunDirectory, checkpoint: Path) -> None:
     for file in sorted(checkpoint.iterdir()):
         if file.is_file() and not file.name.startswith(_LEFT_OUT):
             place = run.path / file.name
-            if place.is_symlink():  # what it leads to is no part of the run
+            if place.is_symlink():  # its target is not part of the run
                 place.unlink()
             with file.open("rb") as source, atomic_writer(place) as target:
                 shutil.copyfileobj(source, target, 2**20)
 
 
 def peak_memory_bytes() -> int:
-    """The most memory that this process had: its highest resident size.
+    """Peak resident memory of this process.
 
-    Linux hands the peak that `getrusage` tells down to a process from the one that started it, so that a run started
-    from a notebook would have the notebook's; the one in /proc begins anew with a program.
+    On Linux, a process inherits the peak that `getrusage` reports from its parent, so a run started from a notebook
+    would report the notebook's; the peak in /proc is reset when a program starts.
     """
     status = Path("/proc/self/status")
     if status.is_file() and (found := re.search(r"^VmHWM:\s+(\d+) kB$", status.read_text(), re.MULTILINE)):
         return int(found[1]) * 1024
     told = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return told if sys.platform == "darwin" else told * 1024  # macOS tells bytes, all others KiB
+    return told if sys.platform == "darwin" else told * 1024  # bytes on macOS, KiB elsewhere

@@ -1,4 +1,4 @@
-"""The manifest of a run: what it was made of, what may not change on resume, and how two manifests differ."""
+"""The manifest of a run: what it was made of, what must not change on resume, and how two manifests differ."""
 
 import hashlib
 import json
@@ -44,7 +44,7 @@ _PACKAGES = (
     "liger-kernel",
     "flash-attn",
 )
-# What a run stands in, which may change without another run coming of it, but perhaps other last digits.
+# The environment of a run: it may change without making it another run, but results may differ in the last digits.
 _SURROUNDINGS = ("packages", "commit", "source", "python", "system", "processor", "cpus", "threads", "accelerators")
 _PACKAGE = Path(posttrain.__path__[0])
 
@@ -54,8 +54,9 @@ def write_description(
 ) -> None:
     """Write config.yaml, manifest.json and ledger.json.
 
-    A manifest that is there keeps its start, and gets a line of each resume, with what had changed around the run by
-    then: versions, code, hardware. That is said too, since other versions may round otherwise.
+    An existing manifest keeps its start time and gets an entry for each resume, with what had changed in the
+    environment by then: versions, code, hardware. The changes are also printed, since other versions may round
+    differently.
     """
     manifest = describe_run(identity, command)
     if run.manifest.is_file():
@@ -65,7 +66,7 @@ def write_description(
             console.print(f"  changed since the run was last started: {change}")
         resumed = [*earlier.get("resumed", []), {"time": manifest["started"], "changed": changed}]
         manifest = {**manifest, "started": earlier["started"], "resumed": resumed}
-    # First: as long as it is not there, what a kill leaves is not known to be a run's.
+    # Written first: without a manifest, what a kill leaves is not recognised as a run.
     run.write_json(run.manifest, manifest)
     atomic_write_text(run.config, to_yaml(config))
     run.write_json(run.ledger, [ledger.as_dict() for ledger in ledgers])
@@ -75,7 +76,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest that a run wrote at its start.
 
     Raises:
-        ConfigError: it is not what `describe_run` gives.
+        ConfigError: it is damaged.
     """
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -90,7 +91,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def require_same_run(saved: dict[str, Any], identity: dict[str, Any]) -> None:
     """Raise ConfigError, naming each difference, unless the manifest `saved` has the same identity.
 
-    What `identity` does not have yet, such as the digest of weights that are not loaded, is not compared.
+    Keys that `identity` does not have yet, such as the digest of weights that are not loaded, are not compared.
     """
     known = {key: value for key, value in saved["identity"].items() if key in identity}
     changed = differences(known, identity)
@@ -103,9 +104,9 @@ def require_same_run(saved: dict[str, Any], identity: dict[str, Any]) -> None:
 
 
 def describe_run(identity: dict[str, Any], command: str) -> dict[str, Any]:
-    """The manifest: versions, hardware, and the identity, which is all that must not change on a resume.
+    """The manifest: versions, hardware, and the identity, the only part that must not change on resume.
 
-    Nothing from the environment goes in, since it may hold secrets.
+    Environment variables are left out, since they may hold secrets.
     """
     return {
         "command": command,
@@ -123,7 +124,7 @@ def describe_run(identity: dict[str, Any], command: str) -> dict[str, Any]:
 
 
 def _torch_hardware() -> dict[str, Any]:
-    """What torch computes with, where it is loaded: the sums of other devices or of more threads round otherwise."""
+    """Threads and accelerators of torch, if it is loaded: sums round differently on other devices or more threads."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
@@ -143,7 +144,7 @@ def _version(package: str) -> str | None:
 
 @cache
 def source_digest(package: Path = _PACKAGE) -> str:
-    """BLAKE2b over the names and contents of all files of the package but what is compiled, as 32 hex digits."""
+    """BLAKE2b over the names and contents of all files of the package except compiled ones, as 32 hex digits."""
     digest = hashlib.blake2b(digest_size=16)
     for file in sorted(package.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts:
@@ -153,9 +154,10 @@ def source_digest(package: Path = _PACKAGE) -> str:
 
 
 def commit(root: Path = _PACKAGE.parent.parent) -> str | None:
-    """The commit that is checked out in `root`; None where this is no checkout.
+    """The commit that is checked out in `root`; None if `root` is not a checkout.
 
-    `root` is where this package lies in `src`, so that the repository of whoever installed it is not taken for it.
+    By default `root` is the folder whose `src` holds this package. Only its own `.git` is read, so that the repository
+    of someone who installed the package is not mistaken for it.
     """
     command = ["git", f"--git-dir={root / '.git'}", "rev-parse", "--verify", "--quiet", "HEAD"]
     try:
@@ -165,7 +167,7 @@ def commit(root: Path = _PACKAGE.parent.parent) -> str | None:
 
 
 def flatten(value: Any, key: str = "") -> dict[str, Any]:
-    """All single values in nested mappings and lists, by keys such as `stages[0].mix.a`; null is the same as absent."""
+    """All leaf values of nested mappings and lists, by keys such as `stages[0].mix.a`; null counts as absent."""
     if isinstance(value, Mapping):
         parts = [flatten(item, f"{key}.{name}" if key else str(name)) for name, item in value.items()]
     elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
@@ -176,7 +178,7 @@ def flatten(value: Any, key: str = "") -> dict[str, Any]:
 
 
 def changed_values(old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Key, old and new value of each single value that differs, in the order of the keys; None where there is none."""
+    """Key, old value and new value of each leaf that differs, sorted by key; None stands for an absent value."""
     before, after = flatten(old), flatten(new)
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) != after.get(key):

@@ -8,7 +8,7 @@ from typing import Any
 from posttrain.base.console import console
 from posttrain.base.files import atomic_write_bytes, atomic_write_text
 
-# What differs between two runs of the same command: everything else in metrics.jsonl repeats exactly.
+# Keys whose values differ between two runs of the same command; everything else in metrics.jsonl repeats exactly.
 TIMING_KEYS = frozenset({"seconds", "tokens_per_second", "peak_memory_gib"})
 
 
@@ -19,14 +19,14 @@ def append_metrics(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Every line that is whole: not a last one that a kill cut short, nor one that is damaged."""
+    """Every whole line; damaged lines and a last line cut short by a kill are left out."""
     return _read(path)[0]
 
 
 def keep_until(path: Path, step: int) -> None:
-    """Drop the lines of steps after `step`, which a resumed run writes anew.
+    """Drop the lines of steps after `step`, which a resumed run writes again.
 
-    Where lines are damaged, the file as it was is kept as `damaged-<name>`, and that is said.
+    If lines are damaged, keep a copy of the file as `damaged-<name>` and print a note.
     """
     rows, damaged = _read(path)
     if damaged:
@@ -38,7 +38,7 @@ def keep_until(path: Path, step: int) -> None:
 
 
 def tell_missing_steps(path: Path, step: int) -> None:
-    """Say which optimizer steps up to `step` have no line."""
+    """Print which optimizer steps up to `step` have no line."""
     found = {row["step"] for row in read_metrics(path) if "order_hash" in row}
     missing = [each for each in range(1, step + 1) if each not in found]
     if missing:
@@ -46,11 +46,11 @@ def tell_missing_steps(path: Path, step: int) -> None:
 
 
 def _read(path: Path) -> tuple[list[dict[str, Any]], list[int]]:
-    """The lines that are whole, and the numbers of those that are damaged."""
+    """The whole lines, and the numbers of the damaged ones."""
     if not path.is_file():
         return [], []
     rows, damaged = [], []
-    # Bytes: a kill may cut a letter in two, and what else counts as a line's end in text may stand in a name.
+    # Bytes: a kill may cut a character in two, and names may contain other characters that end a line in text mode.
     *lines, last = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         row = _parsed(line)

@@ -1,4 +1,4 @@
-"""Plots of a finished run."""
+"""Draw the plots of a finished run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ class Picture:
     """One picture of a run.
 
     Attributes:
-        label: of the vertical axis.
-        curves: what each curve is called, and its key in metrics.jsonl.
+        label: label of the vertical axis.
+        curves: the name of each curve, and its key in metrics.jsonl.
     """
 
     label: str
@@ -36,10 +36,10 @@ PICTURES = {
 
 
 def plot_run(rows: Rows, folder: Path, pictures: Mapping[str, Picture] = PICTURES) -> list[Path]:
-    """Draw each picture of which there is something to be seen, over the optimizer steps; stages are shaded.
+    """Draw each picture that has data over the optimizer steps, with the stages shaded.
 
     Returns:
-        The files written, which have the pictures' names; empty where no step was done.
+        The files written, named after the pictures; empty if no step was done.
     """
     steps = [row for row in rows if "loss" in row]
     if not steps:
@@ -54,12 +54,12 @@ def plot_run(rows: Rows, folder: Path, pictures: Mapping[str, Picture] = PICTURE
 
 
 def _points(rows: Rows, key: str) -> list[tuple[int, float]]:
-    """Steps and values, where there are any."""
+    """(step, value) of the rows that have a value for `key`."""
     return [(row["step"], row[key]) for row in rows if row.get(key) is not None]
 
 
 def _draw(steps: Rows, curves: Mapping[str, list[tuple[int, float]]], label: str, path: Path) -> Path:
-    """The first curve is drawn as a line, the others with a mark at each value."""
+    """Draw the first curve as a line, the others with a marker at each value."""
     figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
     _shade_stages(axes, steps)
     for number, (name, points) in enumerate(curves.items()):
@@ -83,6 +83,6 @@ def _shade_stages(axes: Axes, steps: Rows) -> None:
         members = [row["step"] for row in steps if row["stage"] == name]
         start, end = min(members) - 1, max(members)
         axes.axvspan(start, end, color=f"C{index + 2}", alpha=0.12, linewidth=0)
-        # A name is text: two dollar signs in it are no formula.
+        # A name is plain text: two dollar signs in it do not make a formula.
         placed = {"transform": axes.get_xaxis_transform(), "ha": "center", "fontsize": 9, "parse_math": False}
         axes.text((start + end) / 2, 1.01, name, **placed)

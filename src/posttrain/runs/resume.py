@@ -1,4 +1,4 @@
-"""Find the checkpoint to resume from, its counters, and whether the run is the same."""
+"""Find the checkpoint to resume from and its counters, and check that the run is the same."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,13 +14,13 @@ from posttrain.runs.checkpoints import FORMAT, Checkpoint, Damaged, discard_unfi
 from posttrain.runs.directory import RunDirectory, clear_run_directory
 from posttrain.runs.manifest import read_manifest, require_same_run
 
-# What tells that something was learnt: the name of a checkpoint that is gone, and what a run leaves besides them.
+# Files that show that something was learnt: pointers to checkpoints, which may be gone, and other outputs of a run.
 _LEARNT = ("latest", "best", "result.json", "*.safetensors", "merged*", "damaged-checkpoint-*")
 
 
 @dataclass
 class RunCounters:
-    """Totals after `step` optimizer steps, which survive a resume exactly; `seconds` is time spent in steps."""
+    """Totals after `step` optimizer steps, restored exactly on resume; `seconds` is the time spent in steps."""
 
     step: int = 0
     rows: int = 0
@@ -35,7 +35,7 @@ class RunCounters:
         self.count(len(plan.draws), plan.tokens, plan.trained_tokens, seconds, order_hash)
 
     def count(self, rows: int, tokens: int, trained_tokens: int, seconds: float, order_hash: str) -> None:
-        """Count one finished step, after which all rows so far have this hash."""
+        """Count one finished step; `order_hash` covers all rows up to and including it."""
         self.step += 1
         self.rows += rows
         self.tokens += tokens
@@ -44,18 +44,18 @@ class RunCounters:
         self.order_hash = order_hash
 
     def as_dict(self) -> dict[str, object]:
-        """For a checkpoint; `RunCounters(**...)` restores it."""
+        """The counters for a checkpoint; `RunCounters(**...)` restores them."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The checkpoint to go on from, or None for a start from the beginning; `counters` are those at that point.
+    """The checkpoint to resume from, or None to start from the beginning, and the counters at that point.
 
     Attributes:
-        begins_anew: whether a run is begun again that had no checkpoint yet.
-        compiled: whether the run was trained through torch.compile so far, None at a start.
-        passed_over: checkpoints that are damaged.
+        begins_anew: whether a run that had no checkpoint yet is started again.
+        compiled: whether the run has used torch.compile so far; None at a start.
+        passed_over: damaged checkpoints.
     """
 
     checkpoint: Path | None
@@ -68,10 +68,10 @@ class ResumePoint:
 def find_resume_point(
     run: RunDirectory, identity: dict[str, Any], curriculum: Curriculum, *, resume: bool
 ) -> ResumePoint:
-    """The newest sound checkpoint of `run`, after checking that this config would have led there.
+    """The newest sound checkpoint of `run`, after checking that this config would have led to it.
 
     Raises:
-        ConfigError: as `resume_point`; or the stages before the checkpoint changed.
+        ConfigError: as `resume_point`, or the stages before the checkpoint changed.
     """
 
     def require_same_rows(counters: RunCounters) -> None:
@@ -92,14 +92,14 @@ def find_resume_point(
 def resume_point(
     run: RunDirectory, identity: dict[str, Any], require_same_way: Callable[[RunCounters], None], *, resume: bool
 ) -> ResumePoint:
-    """The newest sound checkpoint of `run`; the beginning where there is none yet, or no resume is asked for.
+    """The newest sound checkpoint of `run`, or the beginning if there is none yet or `resume` is false.
 
     Args:
-        require_same_way: raises ConfigError where this config would not have led to a checkpoint of these counters.
+        require_same_way: raises ConfigError if this config would not have led to a checkpoint with these counters.
 
     Raises:
-        ConfigError: data, seed, template or the shape of a step changed; all checkpoints are damaged; or as
-            `require_same_way`.
+        ConfigError: data, seed, template or the shape of a step changed; the checkpoint has another format; all
+            checkpoints are damaged, or gone while other outputs remain; or as `require_same_way`.
     """
     if not resume or not run.manifest.is_file():
         return ResumePoint(None, RunCounters())
@@ -126,7 +126,7 @@ def _require_known_format(checkpoint: Checkpoint) -> None:
 
 
 def _require_nothing_learnt(run: RunDirectory, damaged: Sequence[Damaged]) -> None:
-    """To begin again removes what is there, and that may be all that is left of what was learnt."""
+    """Raise ConfigError if starting again would remove the last traces of what was learnt."""
     if damaged:
         told = "\n  ".join(f"{each.path.name}: {each.reason}" for each in damaged)
         raise ConfigError(
@@ -142,7 +142,7 @@ def _require_nothing_learnt(run: RunDirectory, damaged: Sequence[Damaged]) -> No
 
 
 def prepare_run_directory(run: RunDirectory, point: ResumePoint) -> None:
-    """Make the folder as it was at `point`: empty for a start, without what came after it for a resume."""
+    """Restore the folder to its state at `point`: empty it for a start, remove what came later for a resume."""
     if point.checkpoint is None:
         clear_run_directory(run)
         return

@@ -17,7 +17,7 @@ from posttrain.runs.directory import RunDirectory
 class _Part(BaseModel):
     """A section of which only some keys are of interest; all others are passed over."""
 
-    # Validating defaults gives their paths the folder of the file that is loaded, as in `StrictModel`.
+    # Validating defaults resolves their paths against the folder of the loaded file, as in `StrictModel`.
     model_config = ConfigDict(frozen=True, extra="ignore", validate_default=True, revalidate_instances="always")
 
 
@@ -43,7 +43,7 @@ class _Content(_Part):
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """The run's folder, and the sections of its resolved config that whoever uses the model needs."""
+    """A run's folder, and the sections of its resolved config that users of the model need."""
 
     directory: RunDirectory
     model: ModelConfig
@@ -56,10 +56,10 @@ def load_trained_run(
 ) -> TrainedRun:
     """The run of a training config, or the run whose own `config.yaml` is given.
 
-    `model_index` says which model is meant where the config has several.
+    `model_index` selects the model if the config has several.
 
-    The config file only says where the run is. What the run was made of is read from the copy in its folder: the
-    file may have been edited since.
+    The config file only says where the run is. What the run was made of is read from the copy in its folder, since the
+    file may have been edited.
 
     Raises:
         ConfigError: a config cannot be read, or nothing was trained with it yet.

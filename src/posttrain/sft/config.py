@@ -62,14 +62,14 @@ class SFTConfig(StrictModel):
         return _as_curriculum_stages(self.stages)
 
     def data_sources(self) -> dict[str, DatasetConfig]:
-        """Everything that data are read from, by its key in the config."""
+        """All data sources, by their keys in the config."""
         sources = {f"datasets.{name}": dataset for name, dataset in self.datasets.items()}
         if self.validation is not None and self.validation.dataset is not None:
             sources["validation.dataset"] = self.validation.dataset
         return sources
 
-    # The checks below look at more than one section. Each belongs to the last of them, whose line the message names;
-    # a section that is missing from `info.data` is wrong by itself, which is told.
+    # Each check below spans several sections and is attached to the last of them, whose line the message names. A
+    # section missing from `info.data` is itself invalid, which is reported on its own.
 
     @field_validator("lora")
     @classmethod

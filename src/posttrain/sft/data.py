@@ -16,7 +16,7 @@ from posttrain.sft.config import SFTConfig
 
 @dataclass(frozen=True)
 class SFTData:
-    """What is trained, what is held out, in which order, and the ledgers of both."""
+    """Training data, validation data, curriculum and all ledgers."""
 
     datasets: dict[str, TokenizedDataset]
     validation: TokenizedDataset | None

@@ -46,13 +46,13 @@ def show_plan(config: SFTConfig, name: str, *, resume: bool = False, overwrite: 
     console.print("\n".join(step_lines(config.training, config.max_steps, "rows")))
     if data is not None:
         show_estimate(config, lambda: estimated(config, data))
-    # The last of the checks: a plan is worth reading also where its run has ended.
+    # Checked last: the plan of a finished run is worth reading too.
     check_run_directory(run, resume=resume, overwrite=overwrite)
     console.print("nothing was trained (--dry-run)")
 
 
 def _counted_curriculum(config: SFTConfig) -> Curriculum:
-    """The curriculum where the base install cannot tokenise: too long rows are not known, so none is left out."""
+    """The curriculum if the base install cannot tokenise: rows that are too long are unknown and so not left out."""
     console.print("without the [train] extra rows are checked and counted but not tokenised, so there is no ledger")
     validation = config.validation
     fraction = validation.fraction if validation is not None else None
@@ -80,7 +80,7 @@ def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTD
 
 
 def estimated(config: SFTConfig, data: "SFTData") -> "Estimate":
-    """What the steps of a run cost here; ModelError where the model's shape is not known."""
+    """Estimate the cost of the run's steps on this machine; ModelError if the model's shape is unknown."""
     from posttrain.data.step_plan import StepPlanner
     from posttrain.train.estimate import Batch, Work, estimate
     from posttrain.train.model_shape import TrainedModel

@@ -27,7 +27,7 @@ class SFTRecipe:
     """Trains on conversations.
 
     The loss of an optimizer step is Σ weight·(−log p) / Σ weight over the trained tokens of all its micro-batches on
-    all ranks: how the rows are cut into micro-batches does not change the gradient.
+    all ranks, so the split of the rows into micro-batches does not change the gradient.
     """
 
     measure: Measure = "loss"
@@ -40,7 +40,7 @@ class SFTRecipe:
         accelerator: Accelerator,
         end_ids: Collection[int],
     ) -> None:
-        """`end_ids`: tokens that end an answer; their loss is told too."""
+        """`end_ids`: tokens that end an answer; their loss is also reported separately."""
         self.max_steps = config.max_steps
         self._width = config.training.micro_batch_size
         sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
@@ -68,7 +68,7 @@ class SFTRecipe:
         return (losses * micro_batch["token_weights"]).sum() / self._loss_weight
 
     def count(self, result: StepResult, counters: RunCounters) -> tuple[dict[str, Any], str]:
-        """The step with the mean loss of its end tokens over all ranks, if there are any."""
+        """The step's metrics, with the mean loss of its end tokens over all ranks if there are any."""
         row = self._steps.count(result, counters)
         total, ends = summed(self._accelerator, torch.stack(self._ends).sum(dim=0)).tolist()
         if ends:
@@ -76,7 +76,7 @@ class SFTRecipe:
         return row, f"loss {row['loss']:.4f}  {step_facts(row)}"
 
     def evaluate(self, model: Any, step: int) -> tuple[dict[str, float], str]:
-        """Loss per trained token over all validation rows, exact whatever the batches and ranks."""
+        """Loss per trained token over all validation rows, exact for any batch size and number of ranks."""
         assert self._data.validation is not None
         loss = self.mean_loss(self._data.validation)
         return {"loss": loss}, f"validation loss {loss:.4f}"
@@ -99,7 +99,7 @@ class SFTRecipe:
         return total / weight
 
     def trained_in(self, step: int, broken: Sequence[int]) -> str:
-        """The rows that gave a step a loss or gradient that is not finite."""
+        """The rows behind a non-finite loss or gradient of a step."""
         return self._steps.trained_in(step, broken)
 
     def may_stop_after(self, step: int) -> bool:
@@ -112,7 +112,7 @@ class SFTRecipe:
         return self._tensors(rows, [datasets[draw.dataset].weights[draw.row] for draw in draws])
 
     def _tensors(self, rows: Sequence[tuple[np.ndarray, np.ndarray]], weights: Sequence[float]) -> Batch:
-        """input_ids and labels [rows, seq], and token_weights [labelled]: the weight of its row for each label."""
+        """input_ids and labels [rows, seq], and token_weights [labelled]: for each label the weight of its row."""
         input_ids, labels = pad_rows(rows)
         counts = (labels != IGNORED_LABEL).sum(dim=1)
         token_weights = torch.tensor(weights, dtype=torch.float32).repeat_interleave(counts)

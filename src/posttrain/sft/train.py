@@ -27,24 +27,24 @@ _NOTHING_LEFT = (
     "earlier (stages.until_step), mix in other data, or see whether all answers are the same"
 )
 
-# Answers end in many ways, so that the end is no certainty; but below a probability of 0.1 nine of ten go on.
+# An answer can end in many ways, so its end is never certain; but below a probability of 0.1 nine in ten do not stop.
 _END_LOSS = math.log(10)
 _END_WINDOW = 20
-# A model that has to learn its end token, as a base model has, takes some tens of steps.
+# A model that must first learn its end token, e.g. a base model, takes some tens of steps.
 _END_FEWEST = 50
-# So many steps without a single trained end token are no chance.
+# This many steps without a single trained end token are not chance.
 _STEPS_WITHOUT_END = 10
 
 
 def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
-    """Fine-tune as `config` says, in the run directory `<output_dir>/<name>`; returns its `result.json`.
+    """Fine-tune as `config` says, in the run directory `<output_dir>/<name>`, and return its `result.json`.
 
     Raises:
         ConfigError, DataError, ModelError: the input is wrong; nothing was trained or overwritten.
         RunError: the run failed after it had started.
         RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
     """
-    accumulation_steps(config.training)  # refuses a step that does not divide, before anything is read
+    accumulation_steps(config.training)  # rejects an indivisible step before anything is read
     require_unsharded("toolkit-sft")
     run = RunDirectory(config.run.output_dir / name)
     with run_context(run, resume=resume, overwrite=overwrite):
@@ -57,7 +57,7 @@ def _train(config: SFTConfig, run: RunDirectory, *, resume: bool) -> dict[str, A
         return done
     point = find_resume_point(run, session.identity, data.curriculum, resume=resume)
     with session.model(point, resume=resume) as loaded:
-        from posttrain.sft.recipe import SFTRecipe  # heavy, as the libraries that the backend has set up by now
+        from posttrain.sft.recipe import SFTRecipe  # slow import, once the backend has set up its libraries
 
         accelerator = connect()
         end_ids = conversation_encoder(config.chat, loaded.tokenizer).end_ids
@@ -70,7 +70,7 @@ def _train(config: SFTConfig, run: RunDirectory, *, resume: bool) -> dict[str, A
 
 
 def open_session(config: SFTConfig, run: RunDirectory) -> tuple[Session, SFTData]:
-    """Everything that comes before the model: backend, tokenizer and data, which are told of."""
+    """Prepare all that precedes the model (backend, tokenizer and data), and print the ledger."""
     backend = choose_backend(config.model)
     require_kernels(config.training, backend.name)
     tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
@@ -93,19 +93,19 @@ def open_session(config: SFTConfig, run: RunDirectory) -> tuple[Session, SFTData
 
 
 def run_identity(config: SFTConfig, data: SFTData, tokenizer: Any) -> dict[str, Any]:
-    """Everything that must be the same for a resumed run to be the same run, bit for bit."""
+    """Everything that must be unchanged for a resumed run to be the same run, bit for bit."""
     digests = {name: dataset.digest for name, dataset in data.datasets.items()}
     held_out = data.validation.digest if data.validation is not None else None
     return identity_of(config, ("model", "lora", "chat", "validation"), tokenizer, digests, held_out)
 
 
 def sft_watchdogs() -> list[Watchdog]:
-    """Those of a run of supervised fine-tuning."""
+    """The watchdogs of a supervised fine-tuning run."""
     return [*training_watchdogs(_NOTHING_LEFT), EndTokenUnlearnt()]
 
 
 class EndTokenUnlearnt:
-    """The token that ends an answer is not trained, or stays unlikely: the model would not stop."""
+    """Warns if the token that ends an answer is not trained or stays unlikely: the model would not stop."""
 
     name = "end_token_unlearnt"
 
@@ -114,7 +114,7 @@ class EndTokenUnlearnt:
         self._losses: deque[float] = deque(maxlen=_END_WINDOW)
 
     def look(self, row: Row) -> str | None:
-        """`end_token_loss` is looked at, which is missing where no end token was trained."""
+        """Check `end_token_loss`, which is missing if the step trained no end token."""
         self._steps += 1
         loss = row.get("end_token_loss")
         if loss is None:

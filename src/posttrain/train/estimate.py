@@ -1,10 +1,10 @@
 """Estimate time and memory of a run's optimizer steps on this machine, for `--dry-run`.
 
-Memory: weights, gradients and the optimizer's states, and what autograd keeps of the largest micro-batch. Its constants
-are fitted to the peaks that benchmarks/cost.py found on Linux, with glibc's malloc; that of compiled layers comes from
-`compiled_layers`. Time: on a CPU the time of a layer is not that of its matrix products, which are the smaller part of
-it. So it is measured as a whole, as the difference of two models of the run's own shape that differ by some layers, and
-scaled with the arithmetic of each pass.
+Memory is the weights, gradients and optimizer states, and what autograd keeps of the largest micro-batch. Its constants
+are fitted to the peaks that benchmarks/cost.py measured on Linux with glibc's malloc. Time is measured: on a CPU,
+matrix products are the smaller part of a layer's time. So two models of the run's own shape that differ by some layers
+are timed, and the difference is scaled with the arithmetic of each pass. The time of compiled layers is a constant from
+`compiled_layers`.
 """
 
 import time
@@ -23,23 +23,23 @@ from posttrain.train.memory import GIB, available_bytes
 from posttrain.train.model_shape import ModelShape, TrainedModel, read_shape
 
 _FLOOR = 0.52 * GIB
-"""What a process has besides tensors: torch, transformers and PEFT."""
+"""Memory of a process besides tensors: torch, transformers and PEFT."""
 _COMPILER = 0.1 * GIB
-"""The same of torch's compiler."""
+"""Memory that torch's compiler adds."""
 _HELD = 1.32
-"""Memory over what autograd keeps in it, of layers as they are written: malloc cannot give back what lies between."""
+"""Ratio of memory held to what autograd keeps, for uncompiled layers: malloc cannot give back the gaps in between."""
 _COMPILED = 0.68
-"""Time of a layer through torch.compile over that of the same layer as it is written."""
+"""Time of a layer with torch.compile, divided by that of the same layer without."""
 
 _DEPTH = 3
-"""Layers of the larger model that is measured; the smaller one has 1."""
+"""Layers of the larger measured model; the smaller one has 1."""
 _TOKENS = 512
-"""Most tokens of a pass that is timed, but for one row that is longer; more take as long for each token."""
+"""Most tokens of a timed pass, unless one row is longer; beyond that, time per token stays the same."""
 _LONGEST = 1024
 _ENTRIES = 8192
 _LABELLED = 128
 _ROUNDS = range(2, 7)
-"""Of passes: at least the first, and at most the last, as long as they take less than `_SECONDS`."""
+"""Rounds of passes: at least the first number, and at most the last while they take less than `_SECONDS`."""
 _SECONDS = 1.0
 
 
@@ -48,8 +48,8 @@ class Batch:
     """Rows that go through the model together.
 
     Attributes:
-        width: tokens of each row, with its padding.
-        trained: tokens of all rows that the head computes.
+        width: tokens of each row, including padding.
+        trained: tokens for which the head is computed, over all rows.
         has_gradient: whether there is a backward pass.
     """
 
@@ -60,12 +60,12 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """All of them, with padding."""
+        """Tokens of all rows, including padding."""
         return self.rows * self.width
 
     @property
     def sizes(self) -> np.ndarray:
-        """Tokens, pairs of tokens of one row, and tokens that the head computes: what the bytes kept grow with."""
+        """What kept bytes grow with: tokens, token pairs within a row, and tokens for which the head is computed."""
         return np.array([self.tokens, self.tokens * self.width, self.trained])
 
 
@@ -73,7 +73,7 @@ MicroBatch = Sequence[Batch]
 """Passes whose gradient is computed together."""
 Step = Sequence[MicroBatch]
 
-# From these the bytes kept of any pass are known.
+# The bytes that any pass keeps follow from those of these passes.
 _SMALL = (Batch(1, 32, 1), Batch(2, 32, 1), Batch(1, 64, 1), Batch(1, 32, 17))
 
 
@@ -82,11 +82,11 @@ class Work:
     """What a run computes.
 
     Attributes:
-        steps: some of its optimizer steps, evenly spaced, as one process makes them.
-        count: how many there are in all.
-        scored: passes that are made before the first one, or a sample of them.
-        times: how many times as many there are.
-        has_copy: whether a frozen copy of what is trained is the reference.
+        steps: a sample of its optimizer steps, evenly spaced, as one process runs them.
+        count: optimizer steps in total.
+        scored: passes before the first step, or a sample of them.
+        times: number of all such passes, divided by that in the sample.
+        has_copy: whether a frozen copy of the trained weights is the reference.
     """
 
     steps: Sequence[Step]
@@ -101,10 +101,10 @@ class Estimate:
     """What a run costs.
 
     Attributes:
-        seconds: of each optimizer step that was looked at; none where they are not known.
-        before: seconds before the first one.
-        count: steps in all.
-        bytes, available: the peak of memory, and what there is.
+        seconds: time of each sampled optimizer step; empty if unknown.
+        before: seconds before the first step.
+        count: steps in total.
+        bytes, available: peak memory, and the memory that is available.
         longest: tokens of the longest row.
     """
 
@@ -119,11 +119,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class KeptBytes:
-    """What a pass keeps for its backward pass, without gradient checkpointing.
+    """What a forward pass keeps for its backward pass, without gradient checkpointing.
 
     Attributes:
-        layer, around: bytes of one layer, and of all else, shape [4]: in any case, and for each of `Batch.sizes`.
-        residual: bytes of each number that goes from layer to layer.
+        layer, around: bytes of one layer, and of everything else, shape [4]: a constant term, and a coefficient for
+            each of `Batch.sizes`.
+        residual: bytes of each number that is passed from layer to layer.
     """
 
     layer: np.ndarray
@@ -133,14 +134,14 @@ class KeptBytes:
 
 @dataclass(frozen=True)
 class Seconds:
-    """What was timed.
+    """Measured times.
 
     Attributes:
-        rows, width: of the passes.
-        layer: of one layer in such a pass, forwards and backwards.
-        around: of such a pass without its layers.
-        head: for each token that the head computes, forwards and backwards.
-        update: of the optimizer, for each trained weight.
+        rows, width: size of the timed passes.
+        layer: one layer in such a pass, forward and backward.
+        around: such a pass without its layers.
+        head: the head, forward and backward, per token for which it is computed.
+        update: the optimizer, per trained weight.
     """
 
     rows: int
@@ -152,12 +153,12 @@ class Seconds:
 
 
 def estimate(trained: TrainedModel, work: Work, *, timed: bool = True) -> Estimate:
-    """Build the shape, measure this machine for a second or two where it is `timed`, and compute.
+    """Build the model's shape, measure this machine for a second or two if `timed`, and compute the estimate.
 
-    Seconds are known on a CPU only, where the constants come from.
+    Seconds are estimated only on a CPU, where the constants come from.
 
     Raises:
-        ModelError: the model is of a kind that is not known here.
+        ModelError: this kind of model is not supported here.
     """
     device, shape = training_device().type, read_shape(trained)
     probe = Probe(trained, shape, device)
@@ -182,11 +183,11 @@ def estimate(trained: TrainedModel, work: Work, *, timed: bool = True) -> Estima
 
 
 def flops(shape: ModelShape, batch: Batch) -> int:
-    """Of all layers in a pass.
+    """Operations of all layers in a pass.
 
-    A product with a weight is 2 forwards, 2 for the gradient of what is multiplied, and 2 for the weight's own where
-    it is trained; checkpointing makes the forward pass twice. Causal attention multiplies half of all pairs of tokens,
-    with the keys and with the values: 2 for each pair and each of the heads' numbers forwards, and 4 backwards.
+    Each weight costs 2 per token forward, 2 for the gradient of the input, and 2 for its own gradient if it is trained;
+    checkpointing runs the forward pass twice. Causal attention multiplies half of all token pairs, with the keys and
+    with the values: on average, each pair costs 2 forward and 4 backward per element of the heads.
     """
     weights, pairs = shape.in_layers, batch.tokens * batch.width * shape.attention
     forward = 2 * batch.tokens * (weights.frozen + weights.trained) + 2 * pairs
@@ -197,9 +198,9 @@ def flops(shape: ModelShape, batch: Batch) -> int:
 
 
 def step_seconds(shape: ModelShape, seconds: Seconds, step: Step) -> float:
-    """Of an optimizer step."""
+    """Seconds of an optimizer step."""
     rate = flops(shape, Batch(seconds.rows, seconds.width, 0)) / (shape.layers * seconds.layer)
-    # The head's share of a pass without gradient is that of its arithmetic.
+    # Without gradient, the head's time is scaled with its arithmetic.
     forward, both = shape.head.frozen + shape.head.trained, 2 * shape.head.frozen + 3 * shape.head.trained
     total = shape.everything.trained * seconds.update
     for batch in (batch for micro_batch in step for batch in micro_batch):
@@ -210,15 +211,15 @@ def step_seconds(shape: ModelShape, seconds: Seconds, step: Step) -> float:
 
 
 def _typical(passes: Sequence[Batch]) -> tuple[int, int]:
-    """Rows and width of the pass that a token is in on average."""
+    """Rows and width of a typical pass; the width is the mean over tokens."""
     tokens = sum(batch.tokens for batch in passes)
     width = round(sum(batch.width * batch.tokens for batch in passes) / tokens)
     return max(1, round(tokens / len(passes) / width)), width
 
 
 def peak_bytes(shape: ModelShape, kept: KeptBytes, step: Step) -> float:
-    """The most that training has of tensors, in the largest micro-batch of a step."""
-    # Gradients come as activations go, unless they are there from the micro-batch before.
+    """Peak bytes of tensors in training, reached in the largest micro-batch of a step."""
+    # Gradients replace activations, unless they exist already from the previous micro-batch.
     forward = max(_kept_by(shape, kept, micro_batch) for micro_batch in step)
     gradients = 4 * shape.everything.trained
     most = forward + gradients if len(step) > 1 else max(forward, gradients)
@@ -226,10 +227,10 @@ def peak_bytes(shape: ModelShape, kept: KeptBytes, step: Step) -> float:
 
 
 def _kept_by(shape: ModelShape, kept: KeptBytes, micro_batch: MicroBatch) -> float:
-    """Bytes at the end of the forward passes of a micro-batch."""
+    """Bytes that are kept at the end of a micro-batch's forward passes."""
     batches = [batch for batch in micro_batch if batch.has_gradient]
     of_layer = [float(kept.layer[1:] @ batch.sizes) for batch in batches]
-    # One layer more, for the gradients that there are at a time.
+    # One more layer, for the gradients that exist at a time.
     activations = shape.layers * sum(of_layer) + max(of_layer)
     if shape.checkpointing:
         inputs = shape.hidden * kept.residual * sum(batch.tokens for batch in batches)
@@ -243,17 +244,17 @@ def _kept_by(shape: ModelShape, kept: KeptBytes, micro_batch: MicroBatch) -> flo
 
 
 class Probe:
-    """Two models of a few layers, of the shape that is trained, on which a pass is measured."""
+    """Two models of the trained shape, with few layers, on which passes are measured."""
 
     def __init__(self, trained: TrainedModel, shape: ModelShape, device: str) -> None:
-        # A vocabulary that is trained costs the more the larger it is, and more than some layers.
+        # The cost of a trained vocabulary grows with its size, and exceeds that of some layers.
         is_scaled = shape.head.trained > 0 and not trained.new_ids
         entries = min(shape.vocabulary, _ENTRIES) if is_scaled else shape.vocabulary
         self._scale = shape.vocabulary / entries
         self._small, self._large = (_Shallow(trained, device, layers, entries) for layers in (1, _DEPTH))
 
     def kept_bytes(self) -> KeptBytes:
-        """Count, by passes of some dozen tokens."""
+        """Measure the kept bytes with passes of a few dozen tokens."""
         sizes = [[1, *batch.sizes] for batch in _SMALL]
         small, large = (
             np.linalg.solve(sizes, [model.kept(batch) for batch in _SMALL]) for model in (self._small, self._large)
@@ -263,7 +264,7 @@ class Probe:
         return KeptBytes(layer, around, self._small.model.get_input_embeddings().weight.element_size())
 
     def seconds(self, rows: int, width: int, *, checkpointing: bool) -> Seconds:
-        """Take the time of passes of up to `rows` × `width` tokens, for about a second."""
+        """Time passes of up to `rows` × `width` tokens for about a second."""
         small, large = self._small, self._large
         if checkpointing:
             for each in (small, large):
@@ -277,7 +278,7 @@ class Probe:
             lambda: small.loss(Batch(rows, width, labelled)).backward(),
             large.update,
         )
-        # On a machine that has much else to do, one layer may take longer than three.
+        # On a busy machine, one layer may take longer than three.
         layer = (more - one) / (_DEPTH - 1) if more > one else more / _DEPTH
         return Seconds(
             rows=rows,
@@ -300,7 +301,7 @@ class _Shallow:
         self._optimizer = torch.optim.AdamW(self.weights, lr=0.0, fused=True)
 
     def loss(self, batch: Batch) -> torch.Tensor:
-        """Of a pass whose last tokens are trained, shape []."""
+        """Loss of a pass that trains its last tokens, shape []."""
         device = self.model.device
         ids = torch.arange(batch.tokens, device=device).view(batch.rows, batch.width) % self.model.config.vocab_size
         labels = torch.full_like(ids, IGNORED_LABEL)
@@ -315,13 +316,13 @@ class _Shallow:
         self._optimizer.zero_grad()
 
     def kept(self, batch: Batch) -> int:
-        """Bytes of all that autograd keeps of a pass, besides the weights."""
+        """Bytes that autograd keeps of a pass, besides the weights."""
         weights = {parameter.untyped_storage().data_ptr() for parameter in self.model.parameters()}
         found: dict[int, torch.UntypedStorage] = {}
 
         def keep(tensor: torch.Tensor) -> torch.Tensor:
             storage = tensor.untyped_storage()
-            found[storage.data_ptr()] = storage  # held, so that no other gets its address
+            found[storage.data_ptr()] = storage  # kept alive, so that its address is not reused
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -330,7 +331,7 @@ class _Shallow:
 
 
 def _shortest(*timed: Callable[[], None]) -> list[float]:
-    """Seconds of each; what disturbs a pass makes it longer, so the shortest of some rounds is the truest."""
+    """Seconds of each call: the shortest of several rounds, because disturbances only add time."""
 
     def seconds(call: Callable[[], None]) -> float:
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What must be equal for a resumed run to be the same run."""
+"""The identity of a run: what must be equal for a resumed run to be the same run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -25,12 +25,13 @@ class RunConfig(Protocol):
 def run_identity(
     config: RunConfig, sections: Sequence[str], tokenizer: Any, digests: Mapping[str, str], held_out: str | None
 ) -> dict[str, Any]:
-    """Everything on which each bit of a run depends: these sections of its config, the part of its training section
-    that may not change, how many processes there are, the weights it starts from, the tokenizer, and the content of the
-    data sets.
+    """Everything that determines a run bit for bit.
 
-    `digests` are those of the data sets, `held_out` is that of the held-out rows, which counts where they are a data
-    set of their own. The stages are not in it: whether they changed before the checkpoint is read off the order hash.
+    That is the given sections of its config, the fixed part of its training section, the number of processes, the
+    weights it starts from, the tokenizer, and the content of the data sets.
+
+    `digests` are those of the data sets; `held_out` is that of the held-out rows, which counts only if they are a data
+    set of their own. The stages are not included: the order hash shows whether they changed before the checkpoint.
     """
     described = config.model_dump(mode="json")
     has_own_rows = described["validation"] is not None and described["validation"]["dataset"] is not None
@@ -51,10 +52,10 @@ def fixed_training(training: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def known_weights(config: ModelConfig) -> dict[str, str]:
-    """The part of an identity that says which weights a run starts from; empty until those of a hub's model are here.
+    """The part of an identity for the initial weights; empty until a hub model's weights are on this machine.
 
     Raises:
-        ModelError: there is no such model, or a file of it cannot be read.
+        ModelError: there is no such model, or one of its files cannot be read.
     """
     digest = weights_digest(config)
     return {} if digest is None else {"weights": digest}
@@ -63,10 +64,10 @@ def known_weights(config: ModelConfig) -> dict[str, str]:
 def require_same_weights(
     run: RunDirectory, identity: dict[str, Any], weights: Mapping[str, str], *, resume: bool
 ) -> None:
-    """Add the digests of `weights`, which are known only once they are loaded, to the identity of a run.
+    """Add `weights`, digests that are known only after loading, to the identity of a run.
 
     Raises:
-        ConfigError: they are not those with which the run began that `resume` goes on with.
+        ConfigError: they differ from those that the resumed run started with.
     """
     identity.update(weights)
     if resume and run.manifest.is_file():
@@ -74,10 +75,10 @@ def require_same_weights(
 
 
 def require_loaded_weights(run: RunDirectory, identity: dict[str, Any], model: ModelConfig, *, resume: bool) -> None:
-    """Call it once the model is loaded: the weights of a hub's model may have come to this machine only by that.
+    """Check the weights after loading the model, which may be what brings a hub model's weights to this machine.
 
     Raises:
-        ConfigError: they are not those with which the run began that `resume` goes on with.
+        ConfigError: they differ from those that the resumed run started with.
     """
     if "weights" not in identity:
         require_same_weights(run, identity, known_weights(model), resume=resume)

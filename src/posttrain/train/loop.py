@@ -1,4 +1,4 @@
-"""The training loop: a recipe's batches through the model, an optimizer step, and what follows from it."""
+"""The training loop: run a recipe's batches, update the weights, then log, evaluate and save."""
 
 import math
 import time
@@ -36,21 +36,21 @@ class Loop:
     evaluations: Evaluations | None
 
     def train(self) -> None:
-        """Train to the last step; Ctrl-C or SIGTERM end it earlier, with a checkpoint.
+        """Train to the last step; Ctrl-C or SIGTERM stops earlier, with a checkpoint.
 
         Raises:
-            RunInterrupted: it was ended early.
-            RunError: loss or gradient are not finite, or what the recipe needs is not to be had.
+            RunInterrupted: training was stopped early.
+            RunError: the loss or gradient is not finite, or the recipe cannot get its batch or evaluation.
         """
         state, recipe = self.state, self.recipe
         first = state.counters.step
         if is_main_process():
-            rotate(self.run, self.settings.keep_checkpoints)  # a kill may have come before it
+            rotate(self.run, self.settings.keep_checkpoints)  # an earlier process may have been killed before it did
         with stop_on_signals() as stop, self.log.showing(first):
             try:
                 if self._evaluates_before(first) and self._evaluate(first):
                     self._save(is_best=True)
-                if self._has_converged():  # and was killed before its end was written down
+                if self._has_converged():  # and was killed before it recorded the end
                     return
                 for step in range(first, recipe.max_steps):
                     self._record(self._step(step))
@@ -60,7 +60,7 @@ class Loop:
                 self._save_and_give_up(first, error)
 
     def _step(self, step: int) -> StepResult:
-        """Optimizer step `step`, counted from 0."""
+        """Run optimizer step `step`, counted from 0."""
         state, accelerator = self.state, self.state.accelerator
         began = time.perf_counter()
         seed_step(self.training.seed, step)
@@ -73,7 +73,7 @@ class Loop:
             with exchange, during(Phase.STEP, f"in optimizer step {step + 1}"):
                 with state.loaded.autocast():
                     loss = self.recipe.loss(state.model, micro_batch)
-                # The exchange takes the mean over the ranks, and the parts of the loss are to be added up.
+                # The exchange averages over the ranks, but their parts of the loss must be summed.
                 accelerator.backward(state.scaler.scale(loss * accelerator.num_processes))
             losses.append(loss.detach().float())
         total = torch.stack(losses)
@@ -91,7 +91,7 @@ class Loop:
             self.log.write(row, facts)
 
     def _after_step(self, step: int, stop: StopRequest) -> bool:
-        """Evaluate and save where it is time after `step` steps; returns whether training ends here."""
+        """Evaluate and save if due after `step` steps; return whether training ends here."""
         is_last, is_best = step == self.recipe.max_steps, False
         if self.evaluations is not None and (step % self.evaluations.every == 0 or is_last):
             is_best = self._evaluate(step)
@@ -107,12 +107,12 @@ class Loop:
         return ends
 
     def _has_converged(self) -> bool:
-        """Whether so many evaluations in a row were no better that training ends."""
+        """Whether `patience` evaluations in a row brought no improvement, so that training ends."""
         patience = self.evaluations.patience if self.evaluations is not None else None
         return patience is not None and self.state.progress.since_best >= patience
 
     def _evaluates_before(self, step: int) -> bool:
-        """Whether an evaluation comes before the first step: at the start, or one that an earlier end kept from it."""
+        """Whether to evaluate before the first step: at the start, or if the run ended before a due evaluation."""
         if self.evaluations is None:
             return False
         if step == 0:
@@ -121,7 +121,7 @@ class Loop:
         return is_due and not any_rank(self.log.has_evaluation(step))
 
     def _evaluate(self, step: int) -> bool:
-        """Evaluate after `step` steps; returns whether it is the best so far, which that before training never is."""
+        """Evaluate after `step` steps; return whether it is the best so far; before training it never is."""
         assert self.evaluations is not None
         with during(Phase.SCORE, f"in the evaluation after optimizer step {step}"):
             values, facts = self.recipe.evaluate(self.state.model, step)
@@ -164,12 +164,12 @@ def require_finite(
     """Stop before a broken step is saved: what is on disk stays the last good state.
 
     Args:
-        scaled: the loss is scaled for float16. Its gradients may overflow while the scale is found; such a step is
-            passed over and the scale lowered.
-        told: more lines of the message. All ranks call it, since all have the same numbers.
+        scaled: whether the loss is scaled for float16. Its gradients may then overflow until the scale is found; such a
+            step is skipped and the scale lowered.
+        told: gives further lines of the message. All ranks call it, since all have the same numbers.
 
     Raises:
-        RunError: the loss or the norm of the gradient is not finite.
+        RunError: the loss or the gradient norm is not finite.
     """
     for name, value in [("loss", loss), *([] if scaled else [("grad_norm", grad_norm)])]:
         if not math.isfinite(value):
@@ -186,7 +186,7 @@ def require_finite(
 
 
 def last_checkpoint(run: RunDirectory) -> str:
-    """From where training can go on, as a line of a message."""
+    """The checkpoint from which training can continue, as a line of a message."""
     latest = latest_checkpoint(run)
     if latest is None:
         return "no checkpoint had been written"

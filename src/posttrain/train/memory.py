@@ -1,6 +1,6 @@
-"""Explain out-of-memory errors: where it happened, what was in use, and which settings would help.
+"""Explain out-of-memory errors: where they happened, what was in use, and which settings would help.
 
-What would help is read off the config: pure arithmetic on its values, without torch.
+The suggestions come from the config alone: arithmetic on its values, without torch.
 """
 
 import re
@@ -21,8 +21,8 @@ from posttrain.runs.resume import RunCounters
 
 GIB = 2**30
 _ROUND_TO = 64
-"""Tokens: lengths that are proposed are multiples of it, where they are long enough."""
-# Keys that a run may change and still be resumed as the same run.
+"""Suggested lengths in tokens are multiples of this, if they are long enough."""
+# Keys that may change in a run that is resumed as the same run.
 _CHANGEABLE = frozenset({"rollout.gpu_memory_utilization", "rollout.sleep"})
 _SIGNS = ("out of memory", "allocate memory", "not enough memory", "bad_alloc", "CUBLAS_STATUS_ALLOC_FAILED")
 _ASKED = re.compile(r"tried to allocate ([\d.]+) (bytes|[KMGT]iB)", re.IGNORECASE)
@@ -33,7 +33,7 @@ _CGROUPS = (
 )
 
 _MARK = "posttrain_phase"
-"""The attribute of an error that says in which phase it was raised."""
+"""Attribute of an error that records the phase in which it was raised."""
 
 
 class Phase(StrEnum):
@@ -55,10 +55,10 @@ class Phase(StrEnum):
 
 @contextmanager
 def during(phase: Phase, words: str) -> Iterator[None]:
-    """Mark an error that leaves the block with what was going on: the innermost such block counts.
+    """Mark an error that leaves the block with its phase; the innermost block counts.
 
     Args:
-        words: how a message says it, as in "out of memory in optimizer step 3".
+        words: how a message names the phase, as in "out of memory in optimizer step 3".
     """
     try:
         yield
@@ -69,7 +69,7 @@ def during(phase: Phase, words: str) -> Iterator[None]:
 
 
 def whereabouts(error: BaseException) -> tuple[Phase, str]:
-    """What was going on when an error was raised, and how to say so, by the mark of the first of its causes."""
+    """The phase in which an error was raised, and its words, from the deepest marked error in the chain of causes."""
     found = Phase.LOAD, "before the first optimizer step"
     cause: BaseException | None = error
     while cause is not None:
@@ -79,14 +79,14 @@ def whereabouts(error: BaseException) -> tuple[Phase, str]:
 
 
 class ForwardSizes:
-    """The size of what went through a model last: `rows`, and `tokens` of the longest with its padding."""
+    """Size of a model's latest input: `rows`, and `tokens` of the longest row, including padding."""
 
     def __init__(self) -> None:
         self.rows = 0
         self.tokens = 0
 
     def watch(self, model: Any) -> None:
-        """Look at the ids that the embedding of `model` gets, from now on."""
+        """Record the shape of the ids that the embedding of `model` receives from now on."""
         model.get_input_embeddings().register_forward_pre_hook(self._remember)
 
     def _remember(self, embedding: Any, arguments: tuple[Any, ...]) -> None:
@@ -99,14 +99,14 @@ def memory_explained(config: dict[str, Any], run: RunDirectory, counters: RunCou
     """Turn a failed allocation into one message.
 
     Args:
-        config: that of the run, as JSON; it is looked at for what could be changed.
-        counters: those that go on with the run.
+        config: the run's config as JSON, in which to look for settings to change.
+        counters: the counters that the run updates.
 
     Yields:
-        What should watch the model once there is one.
+        The sizes; call their `watch` once there is a model.
 
     Raises:
-        RunError: memory ran out, of the device or of the machine.
+        RunError: the device or the machine ran out of memory.
     """
     sizes = ForwardSizes()
     try:
@@ -118,10 +118,10 @@ def memory_explained(config: dict[str, Any], run: RunDirectory, counters: RunCou
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, be it that another error was made of it."""
+    """Whether an allocation failed, even if another error was raised from it."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    # Ours are in words for a person, who may be told of another machine's memory.
+    # Our own errors are text for people, which may mention another machine's memory.
     is_ours = isinstance(error, ToolkitError)
     if isinstance(error, RuntimeError) and not is_ours and any(sign in str(error) for sign in _SIGNS):
         return True
@@ -130,11 +130,11 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known of the failure.
+    """What is known about the failure.
 
     Attributes:
         config: the resolved config as plain values, by section; sections that a command does not have are missing.
-        longest: tokens of the longest row that was in the model, where that is known.
+        longest: tokens of the longest row in the model, if known.
     """
 
     config: Mapping[str, Any]
@@ -143,7 +143,7 @@ class Situation:
     longest: int | None = None
 
     def value(self, key: str) -> Any:
-        """Of `section.key`; None where there is no such section."""
+        """The value of `section.key`; None if there is no such section."""
         found: Any = self.config
         for name in key.split("."):
             found = found.get(name) if isinstance(found, Mapping) else None
@@ -156,18 +156,18 @@ class Situation:
 
     @property
     def engine(self) -> EngineTraits | None:
-        """What generates the completions that are trained on; None where none are."""
+        """The engine that generates the completions to train on; None if there are none."""
         return ENGINES.get(self.value("rollout.engine"))
 
     @property
     def engine_beside(self) -> EngineTraits | None:
-        """The same where it shares a CUDA device with the training model."""
+        """That engine, if it shares a CUDA device with the training model."""
         return self.engine if self.on_cuda and self.engine is not None and self.engine.has_weights else None
 
 
 @dataclass(frozen=True)
 class Change:
-    """One key, what it is, what it could be, and what that costs."""
+    """A change of one key: its value before and after, and what the change costs."""
 
     key: str
     before: str
@@ -179,7 +179,7 @@ class Change:
 
 
 def cheapest_changes(situation: Situation, limit: int = 3) -> list[Change]:
-    """The `limit` cheapest changes that would help, the cheapest first; fewer where there are no more."""
+    """The `limit` cheapest changes that would help, cheapest first; fewer if there are not as many."""
     return list(islice(_changes(situation), limit))
 
 
@@ -191,12 +191,12 @@ def _changes(situation: Situation) -> Iterator[Change]:
 
 def _same_training(situation: Situation) -> Iterator[Change]:
     phase, value, engine = situation.phase, situation.value, situation.engine
-    # Below a new adapter the base itself is the reference, which takes no memory of its own.
+    # Under a new adapter, the base itself is the reference, which needs no memory of its own.
     is_copy = situation.trains_all or value("model.adapter") is not None
     if value("reference.type") == "live" and is_copy:
         yield Change("reference.type", "live", "cached", "computed once before training, so no frozen copy stays")
     if phase in (Phase.STEP, Phase.SCORE) and (rows := value("training.micro_batch_size")) > 1:
-        # A divisor, so that the optimizer step is made of whole micro-batches as before, on any number of devices.
+        # A divisor, so that an optimizer step still consists of whole micro-batches, on any number of devices.
         fewer = max(divisor for divisor in range(1, rows) if rows % divisor == 0)
         cost = "the same training in smaller pieces: rows_per_step stays"
         yield Change("training.micro_batch_size", str(rows), str(fewer), cost)
@@ -239,7 +239,7 @@ def _other_training(situation: Situation) -> Iterator[Change]:
     if phase in (Phase.STEP, Phase.SCORE, Phase.GENERATE) and new_tokens is not None and new_tokens > 1:
         cost = "longer completions are cut"
         yield Change("rollout.max_new_tokens", str(new_tokens), str(_half(new_tokens)), cost)
-    # Where completions are generated, they have limits of their own.
+    # Generated completions have limits of their own.
     if phase in (Phase.STEP, Phase.SCORE) and value("rollout") is None:
         tokens = value("chat.max_length")
         shorter = max(8, _half(min(tokens, situation.longest or tokens)))
@@ -265,7 +265,7 @@ def _half(tokens: int) -> int:
 def _message(
     error: Exception, config: dict[str, Any], run: RunDirectory, counters: RunCounters, sizes: ForwardSizes
 ) -> str:
-    import torch  # whoever runs out of memory has it
+    import torch  # already imported where memory runs out
 
     of_the_machine = isinstance(error, MemoryError) or "DefaultCPUAllocator" in f"{error} {error.__cause__}"
     on_cuda = torch.cuda.is_available() and not of_the_machine
@@ -314,7 +314,7 @@ def _machine_memory() -> str:
 
 
 def available_bytes(device: str) -> float:
-    """Memory that this process may have in all: of the device, or of the machine, its container and its limit."""
+    """Bytes that this process may use in total: of the device, or of the machine, its container and its limit."""
     if device == "cuda":
         import torch
 

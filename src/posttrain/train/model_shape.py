@@ -1,7 +1,7 @@
-"""The trained model's shape from its config alone, without weights.
+"""The trained model's shape, built from its config alone, without loading weights.
 
-On torch's meta device, where tensors have a shape and no memory, it tells how many weights a token is multiplied by,
-and which of them are trained. With a few layers on a real device it is something to take the time of.
+On torch's meta device, where tensors have a shape but no memory, it shows how many weights a token is multiplied by,
+and which of them are trained. With a few layers on a real device, it can be timed.
 """
 
 import copy
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _MAPS = (nn.Linear, Conv1D)
 _STATES = {"adamw": 8, "adamw_8bit": 2, "sgd": 0}
-"""The optimizer's bytes for each trained weight."""
+"""Bytes of optimizer states per trained weight."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Numbers of weights."""
+    """Numbers of frozen and trained weights."""
 
     frozen: int
     trained: int
@@ -44,13 +44,13 @@ class ModelShape:
     """Sizes of a model, and how it is trained.
 
     Attributes:
-        in_layers: of the matrices of all layers, which every token is multiplied by.
-        head: of the output head's matrices.
-        attention: Σ over the layers of heads × size of a head.
-        everything: all weights, each once.
-        weight_bytes: of all weights as training keeps them.
-        state_bytes: of the optimizer's states.
-        checkpointing, compiled: whether activations are computed twice, and layers by torch.compile.
+        in_layers: weights of the matrices of all layers, by which every token is multiplied.
+        head: weights of the output head's matrices.
+        attention: heads × head size, summed over the layers.
+        everything: all weights, each counted once.
+        weight_bytes: bytes of all weights as they are kept in training.
+        state_bytes: bytes of the optimizer states.
+        checkpointing, compiled: whether activations are recomputed, and whether layers are compiled with torch.compile.
     """
 
     layers: int
@@ -68,12 +68,12 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What a config trains, and in what it computes.
+    """The model that a config trains, and the dtype it computes in.
 
     Attributes:
         architecture: transformers' config of the model.
-        new_ids: the vocabulary's entries that are added.
-        rows: all that are trained on.
+        new_ids: ids of the tokens that are added to the vocabulary.
+        rows: rows trained on in total.
     """
 
     model: "ModelConfig"
@@ -85,10 +85,10 @@ class TrainedModel:
 
     @classmethod
     def of(cls, config: Any, steps: int) -> "TrainedModel":
-        """As a run of so many steps would load it; `config` is that of any trainer.
+        """The model as a run of `steps` steps would load it; `config` is that of any trainer.
 
         Raises:
-            ModelError: it is loaded in a way that is not known here.
+            ModelError: it is loaded in a way that is not supported here.
         """
         backend = choose_backend(config.model)
         if not isinstance(backend, HfBackend):
@@ -107,12 +107,14 @@ class TrainedModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What training computes in."""
+        """The dtype that training computes in."""
         return compute_dtype(self.model.dtype, training_device())
 
     def build(self, device: str, layers: int | None = None, entries: int | None = None) -> Any:
-        """The model with its adapter and made-up weights, in the dtypes in which it is trained; with another number of
-        layers or of entries in its vocabulary where they are given."""
+        """Build the model with its adapter and made-up weights, in the dtypes of training.
+
+        `layers` and `entries` replace its number of layers and the size of its vocabulary.
+        """
         config = copy.deepcopy(self.architecture)
         config.vocab_size = entries or config.vocab_size
         if layers is not None:
@@ -131,7 +133,7 @@ class TrainedModel:
                 )
             base.tie_weights()
             for parameter in base.parameters():
-                parameter.data.fill_(0.02)  # what is in fresh memory may be slow to compute with
+                parameter.data.fill_(0.02)  # uninitialised values may be slow to compute with
             model = self._adapted(base)
         keep_trained_weights_in_float32(model)
         model.config.use_cache = False
@@ -149,8 +151,7 @@ def read_shape(trained: TrainedModel) -> ModelShape:
     """Count the weights of a model.
 
     Raises:
-        ModelError: it is of a kind in which not every token is multiplied by every weight, or whose matrices are
-            not linear layers.
+        ModelError: not every token is multiplied by every weight, or the model's matrices are not linear layers.
     """
     model = trained.build("meta")
     for name, parameter in model.named_parameters():
@@ -178,7 +179,7 @@ def read_shape(trained: TrainedModel) -> ModelShape:
 
 
 def _is_used(name: str) -> bool:
-    return "original_module" not in name.split(".")  # PEFT keeps it beside the copy that it trains
+    return "original_module" not in name.split(".")  # PEFT keeps it beside the copy that is trained
 
 
 def _count(weights: Any) -> Weights:

@@ -1,4 +1,4 @@
-"""Optimizer, update (unscale, clip, step), and learning rate of a step."""
+"""The optimizer, its update (unscale, clip, step) and the learning rate of each step."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from posttrain.config.sections.training import TrainingConfig
 def make_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
     """The optimizer that the config names, over the trainable parameters; its learning rate is set at each step.
 
-    Weight decay is for matrices: biases and the weights of norms have one dimension, and are left out of it.
+    Weight decay applies to matrices only: biases and norm weights have one dimension and are exempt.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
@@ -42,11 +42,11 @@ def _eight_bit_adam(model: nn.Module, groups: list[dict[str, Any]], **settings: 
 def update(
     optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, learning_rate: float, max_grad_norm: float
 ) -> float:
-    """Change the weights by the gradients that there are, and clear these; returns the gradient's norm before clipping.
+    """Update the weights with the accumulated gradients, and clear these; return the gradient norm before clipping.
 
     Args:
-        scaler: of the loss in float16, where a gradient that overflowed is passed over; disabled in other dtypes.
-        max_grad_norm: gradients of a larger norm are scaled down to it; 0 scales none.
+        scaler: scales the loss in float16, where a step whose gradient overflowed is skipped; disabled in other dtypes.
+        max_grad_norm: gradients with a larger norm are scaled down to it; 0 disables clipping.
     """
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
@@ -65,7 +65,7 @@ def learning_rate(training: TrainingConfig, max_steps: int, step: int) -> float:
     """The learning rate of optimizer step `step`, counted from 0, in a run of `max_steps`.
 
     It rises linearly from 0 over the warm-up. Then with p = (step − warm-up) / (max_steps − warm-up) it is the peak
-    times 1 (constant), 1 − p (linear), or r + (1 − r)·(1 + cos πp)/2 (cosine, with r the ratio that it ends at):
+    times 1 (constant), 1 − p (linear), or r + (1 − r)·(1 + cos πp)/2 (cosine, where r is the ratio it ends at).
     `get_scheduler` of transformers gives the same.
     """
     warmup = training.warmup_steps
@@ -84,10 +84,10 @@ def learning_rate(training: TrainingConfig, max_steps: int, step: int) -> float:
 def schedule_change(
     old: TrainingConfig, old_max_steps: int, new: TrainingConfig, new_max_steps: int, step: int
 ) -> str | None:
-    """One sentence on what a resumed run's new schedule does at `step`.
+    """One sentence on what a resumed run's new schedule changes at `step`.
 
-    None where the steps before it had the learning rates that the new schedule gives them too, so that the run
-    is the same as one that had the new schedule from the start.
+    None if the new schedule gives the steps before it the same learning rates that they had, so that the run equals one
+    that had the new schedule from the start.
     """
     if all(
         learning_rate(old, old_max_steps, earlier) == learning_rate(new, new_max_steps, earlier)

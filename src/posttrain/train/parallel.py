@@ -1,4 +1,4 @@
-"""Connect the processes that train together, and reduce values over them."""
+"""Connect the processes that train together, and reduce values across them."""
 
 import os
 from pathlib import Path
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _YES = {"1", "true", "yes", "on", "y", "t"}
 _LAUNCHED_WITH = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
 _PROJECT = "posttrain"
-"""What services that keep several runs call the project; a run has its own name in it."""
+"""The project's name in services that keep several runs; each run has its own name in it."""
 
 
 def require_unsharded(command: str) -> None:
-    """Raise ConfigError where `accelerate launch` was told to shard the model or the optimizer over the ranks."""
+    """Raise ConfigError if `accelerate launch` was told to shard the model or the optimizer across ranks."""
     for variable, kind in _LAUNCHED_WITH.items():
         if os.environ.get(variable, "").lower() in _YES:
             raise ConfigError(
@@ -33,9 +33,9 @@ def require_unsharded(command: str) -> None:
 
 
 def connect() -> Accelerator:
-    """This process's Accelerator, which places models on its device and connects it with the other processes.
+    """This process's Accelerator, which places models on its device and connects it to the other processes.
 
-    Precision, accumulation and clipping are the loop's own: the Accelerator is told of none of them.
+    The loop handles precision, accumulation and clipping itself, so the Accelerator is not given them.
     """
     return Accelerator(
         cpu=not torch.cuda.is_available(),
@@ -46,7 +46,7 @@ def connect() -> Accelerator:
 
 
 def trackers(names: "tuple[Tracker, ...]", run: Path) -> list[GeneralTracker]:
-    """What sends metrics to the services that a config names; TensorBoard's files go into the run directory `run`."""
+    """Started trackers for the services that a config names; TensorBoard's files go into the run directory `run`."""
     made: dict[str, Any] = {
         "tensorboard": lambda: TensorBoardTracker("tensorboard", logging_dir=run),
         "wandb": lambda: WandBTracker(_PROJECT, name=run.name),
@@ -59,7 +59,7 @@ def trackers(names: "tuple[Tracker, ...]", run: Path) -> list[GeneralTracker]:
 
 
 def any_rank(is_so: bool) -> bool:
-    """Whether it is so on any rank; all ranks must ask, and all get the same answer."""
+    """Whether `is_so` is true on any rank; all ranks must call it, and all get the same answer."""
     if not is_distributed():
         return is_so
     flag = torch.tensor([float(is_so)], device="cuda" if torch.cuda.is_available() else "cpu")
@@ -68,19 +68,19 @@ def any_rank(is_so: bool) -> bool:
 
 
 def is_distributed() -> bool:
-    """Whether this process is connected with others."""
+    """Whether this process is connected to others."""
     return distributed.is_available() and distributed.is_initialized()
 
 
 def summed(accelerator: Accelerator, values: torch.Tensor) -> torch.Tensor:
-    """The sum of all ranks' values, on every rank; of the shape of `values`."""
+    """The sum of all ranks' values, on every rank, in the shape of `values`."""
     everywhere = accelerator.reduce(values, reduction="sum")
     assert isinstance(everywhere, torch.Tensor)
     return everywhere
 
 
 def gathered(accelerator: Accelerator, values: torch.Tensor) -> torch.Tensor:
-    """The values of all ranks, one rank after another; every rank has as many."""
+    """The values of all ranks, in rank order; every rank must have the same number."""
     everywhere = accelerator.gather(values)
     assert isinstance(everywhere, torch.Tensor)
     return everywhere

@@ -1,4 +1,4 @@
-"""What `--dry-run` prints for every trainer whose rows a curriculum draws."""
+"""Parts of the `--dry-run` plan for trainers whose rows a curriculum draws."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ def stage_table(curriculum: Curriculum, max_steps: int) -> Table:
 
 
 def find_model(model: ModelConfig) -> ModelLocation:
-    """Where the model is, after checking that there is an adapter where one is named.
+    """Locate the model, and check that its adapter exists if one is named.
 
     Raises:
         ModelError: there is no such model, or no adapter in the folder.
@@ -71,7 +71,7 @@ def trained_weights(model: ModelConfig, lora: LoraConfig | None) -> str:
 
 
 def step_lines(training: TrainingConfig, max_steps: int, unit: str) -> Iterator[str]:
-    """The shape of a step in `unit`s, such as rows, and the schedule."""
+    """Lines on the size of a step in `unit`s, such as rows, and on the schedule."""
     at_once = training.micro_batch_size * process_count()
     yield (
         f"optimizer step  {training.rows_per_step} {unit}: {training.micro_batch_size} at once × "
@@ -84,7 +84,7 @@ def step_lines(training: TrainingConfig, max_steps: int, unit: str) -> Iterator[
 
 
 def show_estimate(config: BaseModel, compute: Callable[[], "Estimate"]) -> None:
-    """Print what the steps of a run cost here, or why that is not known; and what to change where memory is short."""
+    """Print what a run's steps cost here, or why that is unknown, and what to change if there is too little memory."""
     try:
         found = compute()
     except Exception as error:  # noqa: BLE001  # whatever a model's own code raises, the plan is worth reading
@@ -99,7 +99,7 @@ def show_estimate(config: BaseModel, compute: Callable[[], "Estimate"]) -> None:
 
 
 def estimate_line(found: "Estimate") -> str:
-    """What a plan says of it."""
+    """The plan's line for an estimate."""
     need, free = f"{found.bytes / GIB:.1f} GiB of memory", f"of {found.available / GIB:.1f} that are free"
     if not found.seconds:
         return f"estimate        at most {need} to learn, {free}{'; seconds are known on a CPU only' * found.on_cuda}"
@@ -112,7 +112,7 @@ def estimate_line(found: "Estimate") -> str:
 
 
 def _spoken(seconds: float) -> str:
-    """Two digits, in a unit that people use."""
+    """A duration with about two digits, in a readable unit."""
     if seconds < 99.5:
         return f"{seconds:.{0 if seconds >= 9.95 else 1 if seconds >= 0.95 else 2}f} s"
     minutes = round(seconds / 60)
@@ -124,7 +124,7 @@ def _spoken(seconds: float) -> str:
 def show_resume_point(
     run: RunDirectory, identity: dict[str, Any], curriculum: Curriculum, max_steps: int, *, resume: bool
 ) -> None:
-    """Say what a resumed run would do; ConfigError where it would not be the same run."""
+    """Print what a resumed run would do; ConfigError if it would not be the same run."""
     from posttrain.runs.finish import finished_result
     from posttrain.runs.resume import find_resume_point
 
@@ -136,18 +136,18 @@ def show_resume_point(
 
 
 def rows_left_to_train(rows: int, fraction: float | None) -> int:
-    """Rows of a data set, less the share that is about to be held out."""
+    """Rows of a data set that remain after the share to be held out."""
     return rows if fraction is None else rows - max(1, round(fraction * rows))
 
 
 def sampled_steps(count: int) -> list[int]:
-    """Numbers of at most 100 optimizer steps of `count`, evenly spaced, with the first and the last."""
+    """Indices of at most 100 of `count` optimizer steps, evenly spaced, including the first and the last."""
     sampled = min(count, _SAMPLED_STEPS)
     return sorted({round(number * (count - 1) / max(1, sampled - 1)) for number in range(sampled)})
 
 
 def micro_batches_of(planner: "StepPlanner", step: int) -> Iterator[list[Draw]]:
-    """The rows of each micro-batch that one process makes of a step; every process makes as many."""
+    """The rows of each micro-batch of a step that one process trains; every process trains the same number."""
     plan, width = planner.plan(step), planner.micro_batch_size
     for first in range(0, len(plan.order), width * process_count()):
         yield [plan.draws[slot] for slot in plan.order[first : first + width]]

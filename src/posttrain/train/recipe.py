@@ -1,6 +1,6 @@
 """The protocol between the training loop and a recipe.
 
-`PlannedSteps` and `pad_rows` are for those whose rows a curriculum draws: SFT and DPO.
+`PlannedSteps` and `pad_rows` are for recipes whose rows a curriculum draws: SFT and DPO.
 """
 
 import math
@@ -22,15 +22,15 @@ from posttrain.errors import ToolkitError
 from posttrain.runs.resume import RunCounters
 
 Measure = Literal["loss", "reward"]
-"""By which evaluations are compared: the lowest loss, or the highest reward, is the best."""
+"""What evaluations are compared by: the lowest loss, or the highest reward, is the best."""
 
 
 class UnavailableError(ToolkitError):
-    """A recipe cannot have its batch or evaluation, as where a server is away; nothing of the step was done."""
+    """A recipe cannot get its batch or evaluation, e.g. because the server is down; no part of the step has run."""
 
 
 class Evaluations(Protocol):
-    """When to evaluate, and when to stop because nothing gets better."""
+    """When to evaluate, and when to stop because there is no improvement."""
 
     @property
     def every(self) -> int: ...
@@ -47,13 +47,13 @@ class Evaluations(Protocol):
 
 @dataclass(frozen=True)
 class StepResult:
-    """What came of an optimizer step.
+    """Result of an optimizer step.
 
     Attributes:
-        step: its number, counted from 1.
-        loss: over all micro-batches and ranks.
-        grad_norm: before clipping.
-        seconds: from its batch to the changed weights.
+        step: number of the step, counted from 1.
+        loss: sum over all micro-batches and ranks.
+        grad_norm: gradient norm before clipping.
+        seconds: time from getting the batch to the updated weights.
     """
 
     step: int
@@ -63,7 +63,7 @@ class StepResult:
     seconds: float
 
     def numbers(self) -> dict[str, float | None]:
-        """What metrics.jsonl says of every step; null for a gradient that overflowed in float16."""
+        """The fields that every step has in metrics.jsonl; a norm that overflowed in float16 is null."""
         norm = self.grad_norm if math.isfinite(self.grad_norm) else None
         return {"loss": self.loss, "grad_norm": norm, "learning_rate": self.learning_rate}
 
@@ -75,22 +75,23 @@ class Recipe(Protocol):
     measure: Measure
 
     def batch(self, step: int) -> Sequence[Any]:
-        """This rank's micro-batches of optimizer step `step`, counted from 0; every rank has as many."""
+        """This rank's micro-batches of optimizer step `step`, counted from 0; every rank has the same number."""
         ...
 
     def loss(self, model: Any, micro_batch: Any) -> torch.Tensor:
-        """The micro-batch's part of the step's loss, shape []: those of all micro-batches and ranks add up to it."""
+        """The micro-batch's part of the step's loss, shape []; the parts of all micro-batches and ranks add up to
+        it."""
         ...
 
     def count(self, result: StepResult, counters: RunCounters) -> tuple[dict[str, Any], str]:
-        """Count the step, and tell of it: its line of metrics.jsonl, and the facts that a person watches.
+        """Count the step, and return its line of metrics.jsonl and the facts to show.
 
         All ranks call it together.
         """
         ...
 
     def evaluate(self, model: Any, step: int) -> tuple[dict[str, float], str]:
-        """Measure held-out rows after `step` steps: the numbers by name, `measure` among them, and the facts to show.
+        """Evaluate held-out rows after `step` steps; return the values by name, with `measure`, and the facts to show.
 
         All ranks call it together.
         """
@@ -99,12 +100,12 @@ class Recipe(Protocol):
     def trained_in(self, step: int, broken: Sequence[int]) -> str:
         """What was trained in optimizer step `step`, counted from 0, whose loss or gradient is not finite.
 
-        `broken` are the micro-batches that have such a loss, numbered over all ranks: i·ranks + rank.
+        `broken` are the micro-batches whose loss is not finite, numbered over all ranks: i·ranks + rank.
         """
         ...
 
     def may_stop_after(self, step: int) -> bool:
-        """Whether a run can be resumed after so many steps."""
+        """Whether a run can be resumed after `step` steps."""
         ...
 
 
@@ -113,8 +114,8 @@ class PlannedSteps:
     """The optimizer steps of a run.
 
     Attributes:
-        plan: of a step, counted from 0.
-        place: the file and line of a row that was drawn.
+        plan: gives the plan of a step, counted from 0.
+        place: gives the file and line of a row that was drawn.
     """
 
     plan: Callable[[int], StepPlan]
@@ -122,11 +123,11 @@ class PlannedSteps:
     micro_batch_size: int
 
     def micro_batches(self, step: int) -> list[list[Draw]]:
-        """The rows of each micro-batch that this rank trains in a step; every rank has as many."""
+        """The rows of each micro-batch that this rank trains in a step; every rank has the same number."""
         return self._all_micro_batches(step)[process_rank() :: process_count()]
 
     def count(self, result: StepResult, counters: RunCounters) -> dict[str, Any]:
-        """Count a step, and give what its line of metrics.jsonl says of it."""
+        """Count a step, and return its line of metrics.jsonl."""
         plan = self.plan(result.step - 1)
         counters.advance(plan, result.seconds)
         return {
@@ -145,7 +146,7 @@ class PlannedSteps:
     def trained_in(self, step: int, broken: Sequence[int]) -> str:
         """Which rows gave a step, counted from 0, a loss or gradient that is not finite.
 
-        `broken` are the micro-batches with such a loss, numbered over all ranks.
+        `broken` are the micro-batches whose loss is not finite, numbered over all ranks.
         """
         micro_batches = self._all_micro_batches(step)
         if 0 < len(broken) < len(micro_batches):
@@ -164,15 +165,17 @@ class PlannedSteps:
 
 
 def step_facts(row: Mapping[str, Any]) -> str:
-    """What a person watches of a step, from its line of metrics.jsonl."""
+    """The facts to show for a step, from its line of metrics.jsonl."""
     return f"{row['tokens_per_second']:,.0f} tok/s  padding {row['padding_share']:.0%}"
 
 
 def place_of(sources: Mapping[str, DatasetConfig], datasets: Mapping[str, TokenizedDataset]) -> Callable[[Draw], str]:
-    """The place of a row that was drawn: `file:line`, or data set and line where several files make one data set.
+    """A function that names the place of a drawn row.
+
+    The place is `file:line`, or data set and line if several files make up one data set.
 
     Args:
-        sources: of the data sets, by their keys in the config.
+        sources: configs of the data sets, by their keys in the config.
     """
 
     def place(draw: Draw) -> str:

@@ -1,4 +1,4 @@
-"""What SFT, DPO and RL share around the loop, from config to result."""
+"""The parts of a training run around the loop, from config to result, shared by SFT, DPO and RL."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -57,13 +57,13 @@ class TrainerConfig(Protocol):
 
 @dataclass(frozen=True)
 class Session:
-    """One run of a training command, once its data are there.
+    """One run of a training command, once its data are ready.
 
     Attributes:
         identity: what must be the same for a resumed run to be the same run.
         longest: tokens of the longest row.
-        steps_of: the optimizer step at which the training of another config of this command ends, on the same data.
-        prepare: makes what else is kept in the run directory as it was at a point.
+        steps_of: number of optimizer steps that another config of this command would train, on the same data.
+        prepare: restores what else is kept in the run directory to its state at a resume point.
     """
 
     command: str
@@ -80,16 +80,16 @@ class Session:
     prepare: Callable[[ResumePoint], None] = lambda point: None
 
     def finished(self, *, resume: bool) -> dict[str, Any] | None:
-        """What the run came to, where `resume` finds nothing left to do."""
+        """The results of the run if `resume` finds nothing left to do, else None."""
         return finished_run(self.run, self.max_steps, self.identity) if resume else None
 
     @contextmanager
     def model(self, point: ResumePoint, *, resume: bool) -> Iterator[LoadedModel]:
-        """The model, to be trained within the block, which ends with one message where memory runs out.
+        """The model, to be trained within the block; running out of memory there becomes one message.
 
         Raises:
-            RunError: memory ran out, of the device or of the machine.
-            ConfigError: its weights are not those that the resumed run began with.
+            RunError: the device or the machine ran out of memory.
+            ConfigError: the weights differ from those that the resumed run started with.
         """
         config: TrainerConfig = self.config
         training = config.training
@@ -106,7 +106,7 @@ class Session:
             )
             with during(Phase.LOAD, "while the model was loaded"):
                 loaded = self.backend.load_for_training(config.model, config.lora, settings=settings)
-            use_trained_template(loaded.tokenizer, config.chat)  # every checkpoint has it beside its weights
+            use_trained_template(loaded.tokenizer, config.chat)  # every checkpoint saves it beside its weights
             sizes.watch(loaded.model)
             require_loaded_weights(self.run, self.identity, config.model, resume=resume)
             self.identity["compiled"] = loaded.compiled
@@ -116,8 +116,9 @@ class Session:
         """Train from `point` to the end.
 
         Raises:
-            RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
-            RunError: loss or gradient were not finite, another process of the run ended, or a server stayed away.
+            RunInterrupted: Ctrl-C or SIGTERM stopped training, after a checkpoint.
+            RunError: the loss or gradient was not finite, another process of the run ended, or a server stayed
+                unreachable.
         """
         from posttrain.train.loop import Loop
         from posttrain.train.parallel import trackers
@@ -125,7 +126,7 @@ class Session:
         from posttrain.train.step_log import StepLog
 
         config: TrainerConfig = self.config
-        # Here, and not only around the whole run: torchrun does not wait until an engine or a server is closed.
+        # Here too, not only around the whole run: torchrun does not wait for an engine or a server to close.
         with ranks_explained(self.run):
             if is_main_process():
                 self._describe(loaded, point)
@@ -136,7 +137,7 @@ class Session:
             Loop(recipe, state, self.run, log, config.training, config.run, self.evaluations).train()
 
     def _describe(self, loaded: LoadedModel, point: ResumePoint) -> None:
-        """Say what is trained and from where it goes on, and make the run directory what it must be there."""
+        """Print what is trained and from where, and bring the run directory to the state at `point`."""
         _announce_start(self.run, point, loaded.model)
         if point.checkpoint is not None:
             self._announce_changes(load_config(self.run.config, type(self.config)), point.counters.step)
@@ -145,7 +146,7 @@ class Session:
         self.prepare(point)
 
     def _announce_changes(self, before: Any, step: int) -> None:
-        """Say what about a run that is resumed after `step` is not as in its config of before."""
+        """Print how the config differs from the old one of the run, which is resumed after `step`."""
         now = self.config
         for change in differences(before.model_dump(mode="json"), now.model_dump(mode="json")):
             console.print(f"  changed since the run started: {change}")
@@ -155,7 +156,7 @@ class Session:
 
 
 def _announce_start(run: RunDirectory, point: ResumePoint, model: Any) -> None:
-    """Say what is trained, and where it begins or goes on."""
+    """Print what is trained, and where the run starts or continues."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     trained, total = sum(size for size, is_trained in sizes if is_trained), sum(size for size, _ in sizes)
     console.print(f"trained parameters: {trained:,} of {total:,} ({trained / total:.1%})")
@@ -169,7 +170,9 @@ def _announce_start(run: RunDirectory, point: ResumePoint, model: Any) -> None:
 
 
 def require_kernels(training: TrainingConfig, backend: str) -> None:
-    """Refuse what this machine or backend has no kernels for, before a model is loaded; `backend` is hf or unsloth.
+    """Refuse settings that this machine or backend has no kernels for, before loading a model.
+
+    `backend` is hf or unsloth.
 
     Raises:
         ConfigError: 8-bit AdamW or Liger without a CUDA device, Liger or `compile` with unsloth, or Liger is not

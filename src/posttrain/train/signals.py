@@ -22,22 +22,23 @@ class StopRequest:
 
     @property
     def exit_code(self) -> int:
-        """What a shell gives for a command that this signal ended."""
+        """The exit code that a shell gives for a command ended by this signal."""
         return 128 + (self._signal or signal.SIGTERM)
 
     def on_any_rank(self) -> bool:
-        """Whether a process of the run was asked; all ranks must call it, and all get the same answer."""
+        """Whether any process of the run was asked; all ranks must call it, and all get the same answer."""
         return any_rank(self._signal is not None)
 
     def ask(self, number: int, frame: FrameType | None) -> None:
-        """The handler of the signals: the first one asks, and Ctrl-C after that does not wait.
+        """Signal handler: the first signal requests a stop, and Ctrl-C after that stops at once.
 
         SIGTERM may come twice for one request: from a cluster to each process of a job, and from torchrun.
         """
         if self._signal is None:
             self._signal = number
             if is_main_process():
-                # Not by the console: the signal may have come while it was writing. Nobody may be there to read it.
+                # Not through the console, which the signal may have interrupted while writing. stderr may have no
+                # reader.
                 with suppress(OSError):
                     os.write(2, _STOPPING)
         elif number == signal.SIGINT:
@@ -46,7 +47,7 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Within the block, Ctrl-C and SIGTERM ask for a stop; their handlers of before are back after it."""
+    """Within the block, Ctrl-C and SIGTERM request a stop; afterwards the previous handlers are restored."""
     request = StopRequest()
     before = {number: signal.signal(number, request.ask) for number in _free_signals()}
     try:
@@ -57,7 +58,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
 
 def _free_signals() -> list[signal.Signals]:
-    """Those that are not ignored, as Ctrl-C is by a shell's background jobs, or handled by other than Python code."""
-    if threading.current_thread() is not threading.main_thread():  # Python lets no other one have handlers
+    """Signals that are neither ignored, as Ctrl-C is in a shell's background jobs, nor handled outside Python."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         return []
     return [number for number in _SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]

@@ -29,18 +29,18 @@ _OPTIMIZER = "optimizer.pt"
 
 @dataclass
 class Progress:
-    """How the evaluations of a run went so far.
+    """Best evaluation of a run so far.
 
     Attributes:
-        best: the best value that was measured; None as long as there is none.
-        since_best: evaluations since the last one that was better by enough.
+        best: the best value measured; None if there is none yet.
+        since_best: evaluations since the last one that improved by enough.
     """
 
     best: float | None = None
     since_best: int = 0
 
     def measured(self, value: float, measure: Measure, min_improvement: float) -> bool:
-        """Take note of an evaluation; returns whether it is the best one so far. One that is not finite never is."""
+        """Record an evaluation; return whether it is the best so far, which a non-finite one never is."""
         gain = math.inf
         if self.best is not None:
             gain = self.best - value if measure == "loss" else value - self.best
@@ -56,8 +56,8 @@ class TrainState:
     """A run between two optimizer steps.
 
     Attributes:
-        model: as it is called in training: `loaded.model`, or what connects it with the other ranks.
-        scaler: scales the loss of float16; disabled in other dtypes.
+        model: the model to call in training: `loaded.model`, or its wrapper that connects it with the other ranks.
+        scaler: scales the loss in float16; disabled in other dtypes.
     """
 
     accelerator: Accelerator
@@ -72,10 +72,10 @@ class TrainState:
     def build(
         cls, accelerator: Accelerator, loaded: LoadedModel, training: TrainingConfig, point: ResumePoint
     ) -> "TrainState":
-        """The state at `point`: that of its checkpoint, or the beginning.
+        """The state at `point`: that of its checkpoint, or the initial one.
 
         Raises:
-            ModelError: the checkpoint holds more than tensors and numbers.
+            ModelError: the checkpoint's weights do not fit the model, or it holds more than tensors and numbers.
         """
         if point.checkpoint is not None:
             load_trained_weights(loaded.model, point.checkpoint)
@@ -90,7 +90,7 @@ class TrainState:
         """Write a checkpoint; all ranks call it together, and the main process writes.
 
         Args:
-            keep: how many of the newest checkpoints stay; the best one stays besides.
+            keep: how many of the newest checkpoints to keep; the best one is kept besides.
         """
         self.accelerator.wait_for_everyone()
         if is_main_process():
@@ -118,7 +118,7 @@ class TrainState:
     def _restore(self, checkpoint: Path) -> None:
         try:
             optimizer = torch.load(checkpoint / _OPTIMIZER, map_location="cpu", weights_only=True)
-        except UnpicklingError as error:  # torch reads tensors and numbers alone
+        except UnpicklingError as error:  # torch reads only tensors and numbers
             raise ModelError(
                 f"{checkpoint} is not as this toolkit writes checkpoints: a file in it holds more than tensors and "
                 "numbers, and was not read; resume from an older one without it, or start another run"
@@ -130,10 +130,10 @@ class TrainState:
 
 
 def seed_step(seed: int, step: int) -> None:
-    """Seed all random numbers of this rank for an optimizer step.
+    """Seed all random generators of this rank for an optimizer step.
 
-    They are a function of the run's seed, the step and the rank, so that a checkpoint has none to keep, and a step that
-    is made once more after a failure draws the same.
+    The seed depends on the run's seed, the step and the rank, so that checkpoints store no generator states, and a step
+    repeated after a failure draws the same numbers.
     """
     digest = blake2b(f"{seed}:{step}:{process_rank()}".encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "big")

@@ -27,9 +27,9 @@ class StepLog:
 
     @contextmanager
     def showing(self, done: int) -> Iterator[None]:
-        """Show how far training is within the block, which begins with `done` steps done.
+        """Show progress within the block, which begins after `done` steps.
 
-        The watchdogs see those steps as they did when they were made.
+        The watchdogs see those steps again, as when they were run.
         """
         if done and is_main_process():
             for row in read_metrics(self.run.metrics):
@@ -46,7 +46,7 @@ class StepLog:
                 tracker.finish()
 
     def write(self, row: dict[str, Any], facts: str) -> None:
-        """A step: its numbers, with the names of the watchdogs that warn as `warnings`, and `facts` for people."""
+        """Log a step: its numbers, with the names of the watchdogs that warn as `warnings`; show `facts`."""
         names, lines = self._watch.look(row)
         append_metrics(self.run.metrics, {**row, "warnings": names} if names else row)
         self._track("train", row["step"], row)
@@ -55,7 +55,7 @@ class StepLog:
             self._progress.say(line)
 
     def write_evaluation(self, step: int, values: Mapping[str, Any], facts: str) -> None:
-        """An evaluation after `step` steps; what is not finite is written as null, and told."""
+        """Log an evaluation after `step` steps; values that are not finite are written as null and reported."""
         lost = [name for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)]
         append_metrics(self.run.metrics, {"step": step, **values, **dict.fromkeys(lost)})
         self._track("eval", step, {name.removeprefix("eval_"): value for name, value in values.items()})
@@ -67,14 +67,14 @@ class StepLog:
             )
 
     def has_evaluation(self, step: int) -> bool:
-        """Whether an evaluation after `step` steps was written; on other ranks than the first, as it is on that one."""
+        """Whether metrics.jsonl, as this rank sees it, has an evaluation after `step` steps."""
         return any(
             row["step"] == step and any(key.startswith("eval_") for key in row)
             for row in read_metrics(self.run.metrics)
         )
 
     def say(self, text: str) -> None:
-        """Show lines that are not written down."""
+        """Show text without writing it to metrics.jsonl."""
         self._progress.say(text)
 
     def _track(self, kind: str, step: int, values: Mapping[str, Any]) -> None:

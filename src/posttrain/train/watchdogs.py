@@ -1,7 +1,7 @@
-"""Watchdogs that stop a broken run or warn about an odd one.
+"""Watchdogs that warn about a broken or odd run.
 
-What they know of earlier steps they know from those lines alone. So a resumed run shows them the lines that are there,
-and they go on as those of the run that was left alone.
+They know earlier steps only from the lines of metrics.jsonl. A resumed run shows them the existing lines, so they
+continue as in a run that was not interrupted.
 """
 
 from collections import Counter, deque
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 Row = Mapping[str, Any]
 """A line of metrics.jsonl; a number that was not finite is None."""
 
-# Optimizer steps from one sentence of a watchdog to its next: 50 lines of each kind at most in 10,000 steps.
+# Optimizer steps between two warnings of one watchdog: at most 50 lines of each kind in 10,000 steps.
 SAY_AGAIN = 200
 
 
@@ -21,18 +21,18 @@ class Watchdog(Protocol):
 
     @property
     def name(self) -> str:
-        """What metrics.jsonl calls it."""
+        """Its name in metrics.jsonl."""
         ...
 
     def look(self, row: Row) -> str | None:
-        """What is wrong at this step and what to do, in one sentence; None where nothing is."""
+        """What is wrong at this step and what to do, in one sentence; None if nothing is wrong."""
         ...
 
 
 class Watch:
-    """The watchdogs of a run: which of them warn at a step, and which of that is said.
+    """The watchdogs of a run: which of them warn at a step, and which warnings are printed.
 
-    Each is said when it first warns, and again where `SAY_AGAIN` steps have passed since it was last said.
+    A warning is printed the first time, and again if `SAY_AGAIN` steps have passed since it was last printed.
     """
 
     def __init__(self, watchdogs: Sequence[Watchdog]) -> None:
@@ -41,7 +41,7 @@ class Watch:
         self._said: dict[str, int] = {}
 
     def look(self, row: Row) -> tuple[list[str], list[str]]:
-        """The names of those that warn, and the lines to be said."""
+        """The names of the watchdogs that warn, and the lines to print."""
         names, lines = [], []
         for watchdog in self._watchdogs:
             sentence = watchdog.look(row)
@@ -56,7 +56,7 @@ class Watch:
         return names, lines
 
     def summary(self) -> str | None:
-        """How often each has warned, in one line; None where none has."""
+        """How often each watchdog has warned, in one line; None if none has."""
         if not self._counts:
             return None
         told = ", ".join(f"{name} in {count}" for name, count in self._counts.most_common())
@@ -69,35 +69,35 @@ class Watch:
         return True
 
 
-# A loss that is shown as 0.0000: each trained token has a probability of 0.99995, or each pair a margin of 10 nats.
+# A loss that is shown as 0.0000: each trained token has probability 0.99995, or each pair a margin of 10 nats.
 _NO_LOSS = 5e-5
 
-# A spike is above the median of the steps before it by so many of their median deviations: 10 are 6.7 standard
-# deviations of normal noise. Of 20,000 steps without a spike it calls none where the loss varies by 10 % from step to
-# step, and 8 where by 30 %; with 6 deviations over 20 steps it would be 55 and 250.
+# A spike exceeds the median of the previous steps by this many of their median deviations: 10 are 6.7 standard
+# deviations of normal noise. In 20,000 steps without a spike it reports none if the loss varies by 10 % from step to
+# step, and 8 if by 30 %; 6 deviations over 20 steps would report 55 and 250.
 _SPIKE_DEVIATIONS = 10.0
-# By less than half of what the loss began with, it is no spike, however calm the steps before it were: a loss that has
-# come near to 0 varies by many times its median.
+# A rise by less than this share of the stage's initial loss is no spike, however calm the previous steps were: a loss
+# near 0 varies by many times its median.
 _SPIKE_SHARE = 0.5
 _SPIKE_WINDOW = 50
 _SPIKE_FEWEST = 10
 
-# The scale of the loss begins at 65536 = 2**16 and is halved at each overflow. After 20 in a row it is far below 1,
-# so it is found no more: the gradient is too large by itself.
+# The loss scale starts at 65536 = 2**16 and is halved at each overflow. After 20 in a row it is far below 1, so no
+# scale will be found: the gradient itself is too large.
 _OVERFLOWS_IN_A_ROW = 20
 
 
 class NothingToLearn:
-    """The loss of a step is 0 to four places, and it cannot be less."""
+    """The loss of a step is 0 to four places, and cannot be lower."""
 
     name = "nothing_to_learn"
 
     def __init__(self, reason: str) -> None:
-        """`reason`: what that says of the step's rows, and what to do."""
+        """`reason` says what that means for the step's rows, and what to do."""
         self._reason = reason
 
     def look(self, row: Row) -> str | None:
-        """`loss` is looked at."""
+        """Look at `loss`."""
         return f"the loss is 0: {self._reason}" if has_no_loss(row) else None
 
 
@@ -111,14 +111,14 @@ class ZeroGradient:
         self._advice = advice
 
     def look(self, row: Row) -> str | None:
-        """`grad_norm` is looked at."""
+        """Look at `grad_norm`."""
         if row.get("grad_norm") != 0 or not self._had_something(row):
             return None
         return f"the gradient is 0 with a loss of {row['loss']:.4g}, so no weight changes: {self._advice}"
 
 
 class LossSpike:
-    """The loss is far above that of the steps before it in the same stage: another stage has other data."""
+    """The loss is far above that of the previous steps in the same stage; another stage has other data."""
 
     name = "loss_spike"
 
@@ -128,7 +128,7 @@ class LossSpike:
         self._first: list[float] = []
 
     def look(self, row: Row) -> str | None:
-        """`loss` and `stage` are looked at."""
+        """Look at `loss` and `stage`."""
         if row["stage"] != self._stage:
             self._stage = row["stage"]
             self._recent.clear()
@@ -147,7 +147,7 @@ class LossSpike:
         )
 
     def _usual_below(self, loss: float) -> float | None:
-        """The median of the steps before, if the loss is a spike above it."""
+        """The median loss of the previous steps, if `loss` is a spike above it."""
         if len(self._recent) < _SPIKE_FEWEST:
             return None
         middle = median(self._recent)
@@ -157,7 +157,7 @@ class LossSpike:
 
 
 class OverflowingGradient:
-    """In step after step, the gradient overflows in float16: each of them is passed over, and nothing is trained."""
+    """The gradient overflows float16 step after step: each of these steps is skipped, and nothing is trained."""
 
     name = "overflowing_gradient"
 
@@ -165,7 +165,7 @@ class OverflowingGradient:
         self._in_a_row = 0
 
     def look(self, row: Row) -> str | None:
-        """`grad_norm` is looked at."""
+        """Look at `grad_norm`."""
         self._in_a_row = self._in_a_row + 1 if _is_passed_over(row) else 0
         if self._in_a_row < _OVERFLOWS_IN_A_ROW:
             return None
@@ -177,7 +177,7 @@ class OverflowingGradient:
 
 
 def _is_passed_over(row: Row) -> bool:
-    """Whether the gradient overflowed in float16; otherwise one that is not finite stops the run."""
+    """Whether the gradient overflowed in float16; in other dtypes, a non-finite gradient stops the run."""
     return "grad_norm" in row and row["grad_norm"] is None
 
 
@@ -187,7 +187,7 @@ def has_no_loss(row: Row) -> bool:
 
 
 def training_watchdogs(nothing_to_learn: str) -> list[Watchdog]:
-    """Those of a run whose loss is not less than 0; `nothing_to_learn` says what a loss of 0 means and what to do."""
+    """Watchdogs of a run whose loss is at least 0; `nothing_to_learn` says what a loss of 0 means and what to do."""
     return [
         NothingToLearn(nothing_to_learn),
         ZeroGradient(

@@ -1,4 +1,4 @@
-"""Config sections of data sets, their columns, the validation split, and the curriculum's stages."""
+"""Config sections for data sets, their columns, the validation split, and the curriculum's stages."""
 
 from collections.abc import Collection, Iterable
 from typing import Annotated, Generic, Literal, Self, TypeVar
@@ -121,7 +121,7 @@ class StageConfig(StrictModel):
 
 
 def require_something_drawn(mix: dict[str, float]) -> dict[str, float]:
-    """A stage's weights as they are; ValueError where nothing could be drawn by them."""
+    """Return a stage's weights; ValueError if all of them are 0."""
     if not any(mix.values()):
         raise ValueError("all weights are 0, so there is nothing to draw; raise one of them")
     return mix
@@ -131,7 +131,7 @@ OnBadRecord = Literal["error", "skip"]
 
 
 def require_all_used(datasets: Iterable[str], used: Collection[str]) -> None:
-    """Raise ValueError where no stage mixes one of the data sets; `used` are those that some stage does."""
+    """Raise ValueError if a data set is in no stage's mix; `used` are those that are in one."""
     unused = [name for name in datasets if name not in used]
     if unused:
         raise ValueError(f"no stage uses {', '.join(unused)}; add it to a stage's mix or remove it from datasets")

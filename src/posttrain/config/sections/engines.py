@@ -1,4 +1,4 @@
-"""The engines that generate: their names in a config, and what each of them can do."""
+"""Generation engines: their names in a config, and what each can do."""
 
 import math
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class EngineTraits:
         takes_adapter: whether it can be updated with the adapter alone (`rollout.sync`).
         compiles: whether it can compile its copy of the model (`rollout.compile`).
         sleeps: whether it can give up its share while the model learns (`rollout.sleep`).
-        extra: the extra of this package that installs it, which is also the name of its package and module; None where
-            `train` is enough.
+        extra: the extra of this package that installs it, also the name of its package and module; None if `train` is
+            enough.
         correction: what `rollout.importance_correction: auto` means: `none` only if its sampling probabilities equal
             the training model's bit for bit.
         samples_quantised: whether it can sample from a quantised base without dequantising it.
@@ -42,7 +42,7 @@ class EngineTraits:
     refuses_long: bool = False
 
     def require_temperature(self, temperature: float) -> None:
-        """Raise ValueError if `temperature` is higher than it accepts."""
+        """Raise ValueError if `temperature` is higher than the engine accepts."""
         if temperature > self.highest_temperature:
             raise ValueError(
                 f"temperature: {temperature:g} is more than {self.title} takes; at most {self.highest_temperature:g}"

@@ -1,4 +1,4 @@
-"""Config of the model: which one to load, its LoRA adapter, and several models that are trained one after another."""
+"""Config of the model: which one to load, its LoRA adapter, and several models trained one after another."""
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -47,11 +47,11 @@ class ModelConfig(StrictModel):
 
     @property
     def key(self) -> str:
-        """Where the section stands in its config, by which a message names it."""
+        """The section's key in its config, for messages."""
         return self._key
 
     def standing_at(self, key: str) -> Self:
-        """The same section at another place."""
+        """A copy of the section under another key."""
         copy = self.model_copy()
         copy._key = key
         return copy
@@ -96,7 +96,7 @@ class LoraConfig(StrictModel):
 
 
 def require_lora_fits(lora: LoraConfig | None, model: ModelConfig | None) -> LoraConfig | None:
-    """The section as it is; ValueError where the model section contradicts it (None if that is wrong itself)."""
+    """Return the section; ValueError if the model section (None if itself invalid) contradicts it."""
     if model is not None and model.adapter is not None and lora != LoraConfig():
         raise ValueError("model.adapter brings its own shape; leave the lora section out")
     if model is not None and model.quantization != "none" and lora is None:
@@ -124,11 +124,11 @@ class OneOrSeveralModels(StrictModel):
         try:
             first = ModelConfig.model_validate(models[0], context=info.context)
         except ValidationError:
-            first = ModelConfig(name="model")  # what is wrong with it is told of `models`
+            first = ModelConfig(name="model")  # its errors are reported under `models`
         return {**data, "model": first}
 
     def of_model(self, index: int | None) -> Self:
-        """The config of one of several models, or of the one that there is.
+        """The config for one of several models, or this config if it has only one.
 
         Raises:
             ConfigError: the index is missing, or there is no such model.
@@ -150,10 +150,10 @@ def require_model_index(models: Sequence[ModelConfig], index: int | None) -> Non
 
 
 def run_of_model(name: str, models: Sequence[ModelConfig], index: int | None) -> str:
-    """The name of a model's run: `name` itself, and where there are several models a folder in it.
+    """The name of a model's run: `name`, or a folder in it if there are several models.
 
     Raises:
-        ConfigError: as `require_model_index` and `require_run_name`.
+        ConfigError: as in `require_model_index` and `require_run_name`.
     """
     require_model_index(models, index)
     require_run_name(name)
@@ -161,7 +161,7 @@ def run_of_model(name: str, models: Sequence[ModelConfig], index: int | None) ->
 
 
 def model_labels(models: Sequence[ModelConfig]) -> list[str]:
-    """The last part of each model's id or path, with its index where that is not enough to tell them apart."""
+    """The last part of each model's id or path, with the index added where labels would be equal."""
     labels = [PurePath(model.name).name.removesuffix(".gguf").strip(".") or "model" for model in models]
     while len(set(labels)) < len(labels):
         labels = [f"{label}-{index}" if labels.count(label) > 1 else label for index, label in enumerate(labels)]

@@ -11,7 +11,7 @@ from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import one_line
 from posttrain.errors import ConfigError
 
-# A file system takes 255 at most, and temporary neighbours have longer names.
+# File systems allow 255 bytes, and temporary siblings have longer names.
 _LONGEST_NAME = 200
 
 Tracker = Literal["tensorboard", "wandb", "trackio"]
@@ -45,7 +45,7 @@ class RunConfig(StrictModel):
 
 
 def require_run_name(name: str) -> str:
-    """The name as it is; ConfigError unless it can be that of one folder."""
+    """Return the name; ConfigError unless it is valid as the name of one folder."""
     if not name.strip() or name in (".", "..") or "\0" in name or Path(name).name != name:
         raise ConfigError(f"a run's name is that of one folder, without a slash, so not {shown(name)}")
     try:
@@ -58,8 +58,7 @@ def require_run_name(name: str) -> str:
 
 
 def require_best_is_measured(run: RunConfig, info: ValidationInfo, section: str) -> RunConfig:
-    """The run section as it is; ValueError where it exports the best weights and `section`, by which they would be
-    told, is not there."""
+    """Return the run section; ValueError if it exports the best weights but `section`, which ranks them, is absent."""
     if run.export == "best" and section in info.data and info.data[section] is None:
         article = "an" if section[0] in "aeiou" else "a"
         raise ValueError(f"export: best needs {article} {section} section to tell which is best")

@@ -8,7 +8,7 @@ from posttrain.base.processes import process_count
 from posttrain.config.strict import StrictModel
 from posttrain.errors import ConfigError
 
-# The rows of a step are listed one by one, also to tell what it will cost.
+# The rows of a step are listed one by one, also to estimate the step's cost.
 _MOST_ROWS = 2**20
 
 
@@ -83,7 +83,7 @@ class TrainingConfig(StrictModel):
 
 
 def require_steps_fit(training: TrainingConfig, end: int) -> int:
-    """The step at which training ends, where the last stage ends at `end`.
+    """The step at which training ends, if the last stage ends at `end`.
 
     Raises:
         ConfigError: `max_steps` is beyond the last stage, or the warm-up is as long as the training.
@@ -102,10 +102,10 @@ def require_steps_fit(training: TrainingConfig, end: int) -> int:
 
 
 def accumulation_steps(training: TrainingConfig) -> int:
-    """Micro-batches of one process in one optimizer step.
+    """Micro-batches per process and optimizer step.
 
     Raises:
-        ConfigError: the step does not divide into equal micro-batches over the processes.
+        ConfigError: `rows_per_step` is not a multiple of `micro_batch_size` times the number of processes.
     """
     at_once = training.micro_batch_size * process_count()
     if training.rows_per_step % at_once:

@@ -1,7 +1,6 @@
 """Which row of which data set fills slot s of optimizer step k, as a pure function of (stages, sizes, seed).
 
-Nothing is iterated or remembered, so that a resumed run, another number of ranks and another micro-batch size
-all see the rows of one and the same curriculum.
+No state is kept, so a resumed run, another number of ranks and another micro-batch size all see the same rows.
 """
 
 from bisect import bisect_right
@@ -17,7 +16,7 @@ from posttrain.errors import ConfigError
 
 @dataclass(frozen=True)
 class Stage:
-    """A weighted mix of data sets, from the step in which the stage before it ends up to `until_step`."""
+    """A weighted mix of data sets, from the end of the previous stage up to `until_step`."""
 
     name: str
     until_step: int
@@ -27,7 +26,7 @@ class Stage:
 
 
 class Draw(NamedTuple):
-    """One row of training data; `epoch` counts how often its data set had been used up before, from 0."""
+    """One row of training data; `epoch` is how often its data set was used up before."""
 
     dataset: str
     row: int
@@ -37,7 +36,7 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class _Placed:
-    """A stage with its place in the run: its first step, and per data set the rows that were drawn before."""
+    """A stage with its place in the run: its first step, and the rows drawn from each data set before it."""
 
     stage: Stage
     start: int
@@ -49,17 +48,18 @@ class _Placed:
 
 
 class Curriculum:
-    """Draws `rows_per_step` rows per optimizer step, over all ranks, from the stages in their order.
+    """Draw `rows_per_step` rows per optimizer step, over all ranks, from the stages in order.
 
-    In every prefix of a stage each data set is within one row of its share (see `Period`). It is used up
-    before it repeats, in a new order each epoch, and a later stage goes on where an earlier one left off.
+    In every prefix of a stage each data set is within one row of its share (see `Period`). A data set is used up before
+    it repeats, in a new order each epoch, and a later stage continues where an earlier one left off.
     """
 
     def __init__(self, stages: Sequence[Stage], sizes: Mapping[str, int], rows_per_step: int, seed: int) -> None:
-        """`sizes`: how many rows each data set has to draw from.
+        """`sizes`: how many rows each data set has.
 
         Raises:
-            ConfigError: the stages do not follow each other, or one asks for rows that are not there.
+            ConfigError: `rows_per_step` is below 1, the stages do not follow each other, or the weights of one are
+                invalid or name a data set that is unknown or empty.
         """
         if rows_per_step < 1:
             raise ConfigError(f"a curriculum needs 1 row per optimizer step or more, not {rows_per_step}")
@@ -73,7 +73,7 @@ class Curriculum:
         self._placed = _place(stages, rows_per_step)
 
     def draw(self, step: int, slot: int) -> Draw:
-        """Return what fills `slot` of `step`, both counted from 0; IndexError where there is no such slot."""
+        """Return the row in `slot` of `step`, both counted from 0; IndexError if there is no such slot."""
         if not 0 <= slot < self.rows_per_step:
             raise IndexError(f"slot {slot} is not in range({self.rows_per_step})")
         placed = self._placed_at(step)
@@ -92,7 +92,7 @@ class Curriculum:
         return self._placed[stage_index].rows_drawn(self.rows_per_step)
 
     def drawn_rows(self, steps: int) -> dict[str, Sequence[int]]:
-        """Return the rows of each data set that the first `steps` steps draw, each once and in no certain order."""
+        """Return the rows of each data set that the first `steps` steps draw, each once and in no particular order."""
         counts = Counter[str]()
         for placed in self._placed:
             if placed.start < steps:

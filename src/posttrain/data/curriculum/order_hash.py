@@ -23,10 +23,10 @@ class OrderHash:
 
     @classmethod
     def from_state(cls, state: str) -> "OrderHash":
-        """Go on from what `state()` gave, as when a run resumes.
+        """Continue from a value returned by `state()`, e.g. when a run resumes.
 
         Raises:
-            DataError: that is not a state, as when the file that held it is damaged.
+            DataError: `state` is not such a value, e.g. because the file that held it is damaged.
         """
         if not re.fullmatch(r"[0-9a-f]{16}", state):
             raise DataError(f"{state!r} is not the state of an order hash: 16 hex digits")
@@ -42,7 +42,7 @@ class OrderHash:
         """Add the draws of one optimizer step, in slot order over all ranks, and return the new hash."""
         hasher = blake2b(bytes.fromhex(self._value), digest_size=8)
         for draw in draws:
-            # A line of JSON each: no name of a data set or stage can be taken for the end of its field.
+            # One line of JSON each, so that no data set or stage name can be mistaken for the end of its field.
             line = json.dumps([draw.dataset, draw.row, draw.epoch, draw.stage]) + "\n"
             hasher.update(line.encode())
         self._value = hasher.hexdigest()
@@ -50,7 +50,7 @@ class OrderHash:
 
 
 def order_hash_after(curriculum: Curriculum, steps: int) -> str:
-    """Recompute the hash of a run that has done its first `steps` optimizer steps."""
+    """Recompute the hash of a run after its first `steps` optimizer steps."""
     if not 0 <= steps <= curriculum.total_steps:
         raise IndexError(f"the curriculum has {curriculum.total_steps} steps, not {steps}")
     order_hash = OrderHash()

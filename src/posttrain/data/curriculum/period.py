@@ -1,4 +1,4 @@
-"""The order in which a stage takes its data sets, as one period that repeats."""
+"""The order in which a stage draws from its data sets, as one repeating period."""
 
 import math
 from array import array
@@ -9,17 +9,17 @@ from heapq import heapify, heappop, heappush
 from posttrain.errors import ConfigError
 
 MAX_PERIOD = 2**16
-"""Slots in the longest period. It bounds the tables' memory, and the smallest share that can be kept."""
+"""Slots in the longest period. It bounds the tables' memory and the smallest share that can be represented."""
 
 
 def integer_shares(weights: Mapping[str, float]) -> dict[str, int]:
     """Return n_d with n_d / Σn = w_d / Σw, by name, with Σn ≤ 2**16 and without the data sets of weight zero.
 
-    Exact where a common denominator allows (0.7 and 0.3 give 7 and 3). Else Σn = 2**16 by the method of
-    largest remainders, which moves each share by less than 2**-16.
+    Exact if a common denominator allows it (0.7 and 0.3 give 7 and 3). Otherwise Σn = 2**16 by the method of largest
+    remainders, which changes each share by less than 2**-16.
 
     Raises:
-        ConfigError: a weight is negative or not finite, none is positive, or one is too small to be kept.
+        ConfigError: a weight is negative or not finite, none is positive, or one is too small to be represented.
     """
     exact = {name: _exact_weight(name, weights[name]) for name in sorted(weights)}
     total = sum(exact.values())
@@ -35,7 +35,7 @@ def integer_shares(weights: Mapping[str, float]) -> dict[str, int]:
 def _exact_weight(name: str, weight: float) -> Fraction:
     if not math.isfinite(weight) or weight < 0:
         raise ConfigError(f"data set {name!r}: its weight is {weight}; it must be a finite number, 0 or more")
-    # By way of its decimals: 0.1 stands for one tenth, not for the binary fraction nearest to it.
+    # From its decimals: 0.1 means one tenth, not the nearest binary fraction.
     return Fraction(str(weight))
 
 
@@ -43,7 +43,7 @@ def _largest_remainders(shares: Mapping[str, Fraction]) -> dict[str, int]:
     quotas = {name: share * MAX_PERIOD for name, share in shares.items()}
     counts = {name: math.floor(quota) for name, quota in quotas.items()}
     missing = MAX_PERIOD - sum(counts.values())
-    # The sort is stable and the names come sorted, so that equal remainders go by name.
+    # The sort is stable and the names are sorted already, so ties go by name.
     for name in sorted(counts, key=lambda name: counts[name] - quotas[name])[:missing]:
         counts[name] += 1
     for name, count in counts.items():
@@ -56,16 +56,16 @@ def _largest_remainders(shares: Mapping[str, Fraction]) -> dict[str, int]:
 
 
 class Period:
-    """M = Σ n_d slots, of which each data set d gets n_d, spread as evenly as whole rows can be.
+    """M = Σ n_d slots; each data set d gets n_d of them, spread as evenly as whole rows allow.
 
-    With D > 1 data sets, κ = 2D − 2, and c_d the slots that d has had before slot t = 1..M, let
-    σ_d = n_d·t/M − c_d be what d is owed. Slot t goes to the d with σ_d ≥ 1/κ that must be served soonest:
-    the smallest (1 − 1/κ − σ_d)·M/n_d, ties by name. Then in every prefix t, also over many periods,
+    For D > 1 data sets let κ = 2D − 2, let c_d be the number of slots that d got before slot t = 1..M, and let
+    σ_d = n_d·t/M − c_d be what d is owed. Slot t goes to the d with σ_d ≥ 1/κ that must be served soonest: the one
+    with the smallest (1 − 1/κ − σ_d)·M/n_d, ties by name. Then every prefix t, also over many periods, satisfies
 
         |count_d(t) − n_d·t/M| ≤ 1 − 1/(2D − 2),
 
-    the best bound there is. To take the largest σ_d instead looks simpler, and drifts by more than a slot
-    once there are many data sets.
+    which is the best possible bound. Taking the largest σ_d instead looks simpler but drifts by more than a slot with
+    many data sets.
 
     Source: R. Tijdeman, "The chairman assignment problem", Discrete Mathematics 32 (1980), 323-330.
     """
@@ -81,7 +81,7 @@ class Period:
         return len(self.seq)
 
     def at(self, index: int) -> tuple[str, int]:
-        """Return the data set of slot `index` ≥ 0, and how many earlier slots it had, over all periods."""
+        """Return the data set of slot `index` ≥ 0 and how many earlier slots it got, over all periods."""
         rounds, slot = divmod(index, len(self.seq))
         dataset = self.seq[slot]
         return self.names[dataset], rounds * self.shares[dataset] + self.rank[slot]
@@ -96,13 +96,13 @@ class Period:
         }
 
 
-# Quoted: arrays take a type argument from Python 3.12 on.
+# Quoted: `array` takes a type argument only from Python 3.12 on.
 def _assign(shares: Sequence[int]) -> "tuple[array[int], array[int]]":
-    """Return (seq, rank). In integers throughout, and O(M log D).
+    """Return (seq, rank), computed in integers in O(M log D).
 
-    When d may be served and when it must be are fixed until it is served again. So each data set waits until
-    t ≥ M·(1 + κ·c_d) / (κ·n_d), which is σ_d ≥ 1/κ, and then stands in a queue sorted by
-    (1 − 1/κ − σ_d)·M/n_d = M·(κ·(c_d + 1) − 1) / (κ·n_d) − t, of which M/κ and t are common to all.
+    The earliest slot for d and its deadline change only when d is served. So each data set waits until
+    t ≥ M·(1 + κ·c_d) / (κ·n_d), i.e. σ_d ≥ 1/κ, and then joins a queue sorted by
+    (1 − 1/κ − σ_d)·M/n_d = M·(κ·(c_d + 1) − 1) / (κ·n_d) − t, where the factor M/κ and the term t are common to all.
     """
     total = sum(shares)
     if len(shares) == 1:
@@ -117,7 +117,7 @@ def _assign(shares: Sequence[int]) -> "tuple[array[int], array[int]]":
         while waiting and waiting[0][0] <= slot:
             dataset = heappop(waiting)[1]
             heappush(queue, (_urgency(kappa, counts[dataset], shares[dataset]), dataset))
-        # Never empty: the σ_d add up to 1, so that the largest is at least 1/D, and 1/D ≥ 1/κ.
+        # Never empty: the σ_d add up to 1, so the largest is at least 1/D, and 1/D ≥ 1/κ.
         dataset = heappop(queue)[1]
         seq.append(dataset)
         rank.append(counts[dataset])
@@ -134,7 +134,7 @@ def _first_slot(total: int, kappa: int, count: int, share: int) -> int:
 def _urgency(kappa: int, count: int, share: int) -> int:
     """(κ·(c + 1) − 1) / n, as an integer that sorts in the same way.
 
-    Two such fractions that differ do so by at least 1 / (n·n') ≥ 2**-32, hence by 1 or more once they are
-    multiplied by 2**32; rounding down then keeps their order.
+    Two different fractions of this form differ by at least 1 / (n·n') ≥ 2**-32, hence by 1 or more after multiplication
+    by 2**32; rounding down then keeps their order.
     """
     return ((kappa * (count + 1) - 1) << 32) // share

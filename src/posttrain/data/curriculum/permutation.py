@@ -13,7 +13,7 @@ _WORD = 2**64 - 1
 
 @lru_cache(maxsize=1024)
 def round_keys(seed: int, dataset: str, epoch: int) -> tuple[int, ...]:
-    """Return the six 64-bit keys which pick the permutation of one data set in one epoch."""
+    """Return the six 64-bit keys that select the permutation of one data set in one epoch."""
     # JSON, since plain joining would give ("a1", 2) and ("a", 12) the same keys.
     text = json.dumps([seed, dataset, epoch])
     digest = blake2b(text.encode(), digest_size=8 * _ROUNDS).digest()
@@ -21,10 +21,10 @@ def round_keys(seed: int, dataset: str, epoch: int) -> tuple[int, ...]:
 
 
 def permute(position: int, size: int, keys: tuple[int, ...]) -> int:
-    """Return where the permutation of range(size) that `keys` pick sends `position`.
+    """Return the image of `position` under the permutation of range(size) that `keys` select.
 
-    A balanced Feistel network permutes range(4**b), the next power of four; walking on along a cycle until it
-    is back below `size` leaves a permutation of range(size) (on average in 4**b / size < 4 turns).
+    A balanced Feistel network permutes range(4**b), the next power of four; applying it again until the result is below
+    `size` (cycle walking) gives a permutation of range(size), on average in 4**b / size < 4 passes.
 
     Source: J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002.
 
@@ -45,7 +45,7 @@ def permute(position: int, size: int, keys: tuple[int, ...]) -> int:
 
 
 def mix64(word: int) -> int:
-    """Scramble a 64-bit word so that each bit of it flips about half of the result.
+    """Scramble a 64-bit word so that each input bit flips about half of the output bits.
 
     Source: the finaliser of SplitMix64, G. Steele, D. Lea and C. Flood, "Fast splittable pseudorandom number
     generators", OOPSLA 2014, with the constants of S. Vigna's splitmix64.c.

@@ -17,29 +17,28 @@ from posttrain.dataserver.runtime import Loaded
 
 Numbers = npt.NDArray[np.float64]
 
-# Rows whose bounds differ only by the order in which the database added their rewards are equal.
+# Bounds are rounded, so that the order in which the database sums the rewards makes no difference.
 _DECIMALS = 9
 
 
 def upper_bounds(means: Numbers, counts: Numbers, total: int, exploration: float) -> Numbers:
-    """v + exploration·√(ln N / n) with v = 4p(1 − p), for rows with the mean reward p and n of all N grades.
+    """v + exploration·√(ln N / n) with v = 4p(1 − p).
 
-    v is 1 where half of the completions succeed, and the rewards of a group differ most; it is 0 where all or none
-    do, and GRPO learns nothing.
+    p is the mean reward of a row, n the number of its grades, and N that of all grades. v is 1 if half of the
+    completions succeed, where the rewards of a group differ most, and 0 if all or none do, where GRPO learns nothing.
 
-    Source: UCB1 in P. Auer, N. Cesa-Bianchi and P. Fischer, "Finite-time Analysis of the Multiarmed Bandit
-    Problem", Machine Learning 47 (2002), 235-256, where the mean reward of an arm stands for v and exploration
-    is √2.
+    Source: UCB1 in P. Auer, N. Cesa-Bianchi and P. Fischer, "Finite-time Analysis of the Multiarmed Bandit Problem",
+    Machine Learning 47 (2002), 235-256, with the mean reward of an arm in place of v and √2 in place of exploration.
     """
     solved = np.clip(means, 0.0, 1.0)
     return 4 * solved * (1 - solved) + exploration * np.sqrt(np.log(total) / counts)
 
 
 def best_rows(candidates: Statistics, total: int, exploration: float, limit: int, salt: bytes) -> list[RowKey]:
-    """At most `limit` rows with the highest bounds, the highest first; a hash with the salt decides between equals.
+    """At most `limit` rows with the highest bounds, highest first; a hash with the salt breaks ties.
 
     Args:
-        total: how many grades there are, also of rows that are no candidates.
+        total: number of grades, including those of rows that are not candidates.
         salt: at most 64 bytes.
     """
     if not candidates or limit < 1:
@@ -49,7 +48,7 @@ def best_rows(candidates: Statistics, total: int, exploration: float, limit: int
     counts = np.array([row.count for row in candidates.values()], dtype=np.float64)
     bounds = np.round(upper_bounds(means, counts, total, exploration), _DECIMALS)
     cut = max(0, len(keys) - limit)
-    # Only rows that are as good as the last one wanted are looked at one by one.
+    # Only rows at least as good as the last one wanted are ranked one by one.
     chosen = np.flatnonzero(bounds >= np.partition(bounds, cut)[cut])
     ranks = ((-bounds[place], _tie(keys[place], salt), keys[place]) for place in chosen.tolist())
     return [key for _, _, key in nsmallest(limit, ranks)]
@@ -61,19 +60,19 @@ def _tie(key: RowKey, salt: bytes) -> bytes:
 
 _DRAWS = 64
 
-# The last bits of a mean depend on the order in which the database adds.
+# The last bits of a mean depend on the order in which the database sums.
 _ROUNDING = 1e-9
 
 RowPlace = tuple[str, int]
-"""A data set and the number of a row in it."""
+"""(data set, number of a row in it)."""
 
 Reason = Literal["curriculum", "pool", "easy", "replay"]
-"""Why a row is asked: the curriculum chose it; it stands for one that the pools kept out; it is easy; it was asked
+"""Why a row is asked: the curriculum chose it; it replaces a row rejected by its pool; it is easy; it was asked
 before."""
 
 
 class PlannedRow(NamedTuple):
-    """What fills a slot: row `number` of a data set."""
+    """The row that fills a slot: row `number` of a data set."""
 
     dataset: str
     number: int
@@ -81,14 +80,14 @@ class PlannedRow(NamedTuple):
 
 
 def chance(*decides: int | str) -> float:
-    """A hash in place of a random generator: a number in [0, 1), uniform over the arguments' values, with 53 bits."""
-    # JSON, since plain joining would take (1, 23) and (12, 3) for the same.
+    """A hash used as a random number in [0, 1), uniform over the arguments' values, with 53 bits."""
+    # JSON, since plain joining would not tell (1, 23) from (12, 3).
     digest = blake2b(json.dumps(decides).encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 11) / 2**53
 
 
 def pool_weight(pools: PoolsConfig, row: RowStatistics | None) -> float:
-    """The chance with which a row is kept when it is drawn; None is a row without grades."""
+    """The probability of keeping a row when it is drawn; `row` is None for a row without grades."""
     if row is None or row.count < pools.min_grades:
         return 1.0
     if row.mean >= pools.solved_at - _ROUNDING:
@@ -109,17 +108,18 @@ class Planner:
         self._replay_share = Schedule(adaptive.replay.share if adaptive.replay else {0: 0})
 
     def last_graded(self, iteration: int) -> int:
-        """The last iteration whose grades count for `iteration`; below 0 where there is none."""
+        """The last iteration whose grades count for `iteration`; below 0 if there is none."""
         return iteration - self._adaptive.lag * self._stride
 
     def looks_back(self, iteration: int) -> bool:
-        """Whether earlier grades decide anything at `iteration`."""
+        """Whether earlier grades affect the plan of `iteration`."""
         chooses_by_grades = self._adaptive.pools is not None or self._replay_share.at(iteration) > 0
         return chooses_by_grades and self.last_graded(iteration) >= 0
 
     def plan(self, iteration: int, statistics: Statistics) -> list[PlannedRow]:
-        """The rows of all slots, in slot order; `statistics` are of iterations up to `last_graded`, and may be
-        empty unless the iteration `looks_back`.
+        """The rows of all slots, in slot order.
+
+        `statistics` are of iterations up to `last_graded`, and may be empty unless the iteration `looks_back`.
 
         Raises:
             ConfigError: nothing is drawn at that iteration.
@@ -154,7 +154,7 @@ class Planner:
     def _replayed_rows(
         self, iteration: int, left: int, taken: Container[RowPlace], statistics: Statistics
     ) -> Iterator[RowPlace]:
-        """The rows that are asked again; `left` slots are not easy."""
+        """The rows to ask again; `left` is the number of slots that are not easy."""
         replay, pools = self._adaptive.replay, self._adaptive.pools
         shares = self._replay_share.at(iteration), self._easy_share.at(iteration)
         wanted = replay_slots(*shares, left, chance(self._seed, "replay", iteration))
@@ -167,7 +167,7 @@ class Planner:
         }
         total = sum(row.count for row in statistics.values())
         salt = str(chance(self._seed, "tie", iteration)).encode()
-        # As many as all slots may ask already.
+        # Enough even if all rows in `taken`, at most two per slot, are among the best.
         best = best_rows(candidates, total, replay.exploration, wanted + 2 * self._slots, salt)
         places = ((dataset, self._loaded.datasets[dataset].find(key)) for dataset, key in best)
         free = ((dataset, index) for dataset, index in places if index is not None and (dataset, index) not in taken)
@@ -176,8 +176,7 @@ class Planner:
     def _pooled_row(
         self, iteration: int, slot: int, chosen: RowPlace, taken: Container[RowPlace], statistics: Statistics
     ) -> PlannedRow:
-        """The row that the curriculum chose for a slot, unless its pool keeps it out: then one of its data set, if
-        possible none that is taken."""
+        """The curriculum's row for a slot, or one of the same data set, free if possible, if its pool rejects it."""
         pools, dataset = self._adaptive.pools, chosen[0]
         if pools is None:
             return PlannedRow(*chosen, "curriculum")
@@ -199,7 +198,7 @@ class Planner:
         return PlannedRow(dataset, drawn if second_best is None else second_best, "pool")
 
     def outline(self) -> Iterator[str]:
-        """What a dry run says: a line on when rows are chosen, and one for each way in which they are."""
+        """The lines of a dry run: one on which grades count, and one for each way of choosing rows."""
         adaptive = self._adaptive
         yield f"adaptive: iteration i is decided by the grades of iterations up to i − {adaptive.lag * self._stride}"
         if pools := adaptive.pools:

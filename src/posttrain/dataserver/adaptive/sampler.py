@@ -1,4 +1,4 @@
-"""Serve plans: each is made when its iteration is first asked, and kept in the journal."""
+"""Serve sampling plans: each is made at the first request for its iteration and kept in the journal."""
 
 import asyncio
 
@@ -18,10 +18,10 @@ _ROWS = TypeAdapter(list[PlannedRow])
 
 
 class AdaptiveSampler:
-    """Answers which rows an iteration of a run asks; all replicas on one journal answer the same.
+    """Decides which rows an iteration of a run asks; all replicas on one journal give the same answer.
 
-    Of replicas that plan an iteration at the same time, with grades coming in between, the first to store its
-    plan decides. What is graded later changes no plan that is stored.
+    If replicas plan an iteration at the same time, with grades arriving in between, the first plan stored wins. Later
+    grades never change a stored plan.
     """
 
     def __init__(self, loaded: Loaded, adaptive: AdaptiveConfig, store: PlanStore) -> None:
@@ -37,8 +37,8 @@ class AdaptiveSampler:
         """The rows in slots offset … offset + batch_size − 1 of a training iteration.
 
         Raises:
-            ConfigError: there are no such slots, or nothing is drawn at that iteration.
-            ServerError: the journal cannot be asked.
+            ConfigError: the slots do not exist, or nothing is drawn at that iteration.
+            ServerError: the journal cannot be queried, or its plan is damaged.
         """
         self._sampler.require_slots(iteration, offset, batch_size, "train")
         plan = self._plans.get((run_id, iteration))
@@ -47,13 +47,13 @@ class AdaptiveSampler:
         return plan[offset : offset + batch_size]
 
     async def _plan(self, run_id: str, iteration: int) -> list[Slot]:
-        """Fetch or make a plan, once for all requests that wait for it."""
+        """Fetch or make a plan, once for all requests waiting for it."""
         key = run_id, iteration
         if key not in self._under_way:
             making = asyncio.create_task(asyncio.to_thread(self._stored_plan, run_id, iteration))
             self._under_way[key] = making
             making.add_done_callback(lambda done: self._finished(key, done))
-        # A client that goes away takes nothing from the others.
+        # A client that disconnects must not cancel the plan for the others.
         return await asyncio.shield(self._under_way[key])
 
     def _finished(self, key: tuple[str, int], done: asyncio.Task[list[Slot]]) -> None:
@@ -75,7 +75,7 @@ class AdaptiveSampler:
 
 
 def _slots(plan: Plan, count: int) -> list[Slot]:
-    """The rows of a plan that the journal kept; ServerError if it is no plan for so many slots."""
+    """The rows of a plan from the journal; ServerError if it is not a plan for `count` slots."""
     try:
         rows = _ROWS.validate_python(plan.get("rows"), strict=False)
     except ValidationError:

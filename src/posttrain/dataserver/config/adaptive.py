@@ -1,6 +1,6 @@
 """Config section `adaptive`: sampling by earlier grades, and shares of the slots that change over the run.
 
-A share is an exact fraction: how many slots were filled before any iteration is then a formula, and not a counter.
+Shares are exact fractions, so the number of slots filled before an iteration is a formula and not a counter.
 """
 
 from bisect import bisect_right
@@ -16,11 +16,11 @@ from posttrain.config.strict import StrictModel
 
 
 class Schedule:
-    """Linear between the points, constant before the first and after the last."""
+    """A share by iteration: linear between the points, constant before the first and after the last."""
 
     def __init__(self, points: Mapping[int, float]) -> None:
         """`points`: shares in [0, 1] by iteration, at least one."""
-        # By way of the text, so that 0.1 is a tenth.
+        # Via text, so that 0.1 is exactly a tenth.
         self._points = [(iteration, Fraction(str(share))) for iteration, share in sorted(points.items())]
 
     def at(self, iteration: int) -> Fraction:
@@ -32,7 +32,7 @@ class Schedule:
         return low + (high - low) * Fraction(iteration - start, end - start)
 
     def total(self, draws: int, stride: int) -> Fraction:
-        """Σ at(stride·j) over j = 0 … draws − 1: from each point to the next it is an arithmetic series."""
+        """Σ at(stride·j) over j = 0 … draws − 1, as arithmetic series between consecutive points."""
         total, start = Fraction(0), 0
         for bound in (*(-(-iteration // stride) for iteration, _ in self._points), draws):
             end = min(bound, draws)
@@ -43,10 +43,10 @@ class Schedule:
 
 
 def easy_numbers(share: Schedule, draw: int, stride: int, slots: int) -> range:
-    """Which rows of the easy data set, counted over the whole run, draw number `draw` takes.
+    """The rows of the easy data set that draw number `draw` takes, numbered over the whole run.
 
-    Up to and including draw d the run has taken ⌊slots·Σ share⌋ of them, so that each draw takes
-    ⌊slots·share + u⌋ with u in [0, 1), and every beginning of the run is within one row of its share.
+    Up to and including draw d the run takes ⌊slots·Σ share⌋ rows, so that each draw takes ⌊slots·share + u⌋ with u in
+    [0, 1), and the total so far is always within one row of its share.
     """
     return range(floor(slots * share.total(draw, stride)), floor(slots * share.total(draw + 1, stride)))
 
@@ -54,8 +54,8 @@ def easy_numbers(share: Schedule, draw: int, stride: int, slots: int) -> range:
 def replay_slots(replay: Fraction, easy: Fraction, left: int, chance: float) -> int:
     """⌊replay/(1 − easy)·left + chance⌋: how many of the `left` slots that are not easy are replayed.
 
-    `left` is (1 − easy)·slots on average, so with a chance that is uniform in [0, 1) this is replay·slots on
-    average; and it is never more than `left`.
+    `left` is (1 − easy)·slots on average, so for a chance uniform in [0, 1) the result is replay·slots on average; it
+    never exceeds `left`.
     """
     return floor(replay / (1 - easy) * left + Fraction(chance)) if left else 0
 

@@ -78,15 +78,15 @@ class DataserverConfig(StrictModel):
 
     @property
     def total_iterations(self) -> int:
-        """Where the last stage ends."""
+        """The iteration at which the last stage ends."""
         return self.stages[-1].until_step
 
     def curriculum_stages(self) -> list[Stage]:
         """The stages as the curriculum takes them: in draws of `prompts_per_iteration` rows, not in iterations."""
         return strided_stages(self.stages, self.iteration_stride)
 
-    # What looks at more than one section is checked where the later of them is read, and told at the key in question;
-    # a section that is missing from `info.data` is wrong by itself, which is told.
+    # A check that spans several sections runs at the last of them and reports the key at fault. A section missing from
+    # `info.data` is itself invalid, which is reported on its own.
 
     @field_validator("graders")
     @classmethod
@@ -153,7 +153,7 @@ class DataserverConfig(StrictModel):
 
 
 def _grader_check(info: ValidationInfo) -> GraderCheck | None:
-    """None where the section `graders` is wrong by itself."""
+    """The check of grader names; None if the section `graders` is itself invalid."""
     graders = info.data.get("graders")
     return None if graders is None else GraderCheck(graders, info.data.get("allow_code_execution", True))
 
@@ -167,7 +167,7 @@ def _curriculum_faults(stages: tuple[RLStageConfig, ...], datasets: Mapping[str,
 
 
 def strided_stages(stages: tuple[RLStageConfig, ...], stride: int) -> list[Stage]:
-    """The stages in units of `stride` iterations: a stage starts with the first iteration that the stride divides.
+    """The stages in units of `stride` iterations: a stage starts at its first iteration that the stride divides.
 
     Raises:
         ValueError: a stage has no such iteration.

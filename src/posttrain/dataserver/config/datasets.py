@@ -93,7 +93,7 @@ class GradedDataset(StrictModel):
 
     @property
     def gold_is_missing(self) -> bool:
-        """Whether the rows have no right answers to compare with."""
+        """Whether the rows have no gold answers."""
         return False
 
 
@@ -121,7 +121,7 @@ class FileDataset(GradedDataset):
 
     @property
     def gold_is_missing(self) -> bool:
-        """Whether the rows have no right answers to compare with."""
+        """Whether the rows have no gold answers."""
         return self.gold is None
 
     @field_validator("path")

@@ -1,4 +1,4 @@
-"""Resolve grader names of data sets and stages, and check that the two fit."""
+"""Resolve the grader names of data sets and stages, and check that graders and data fit."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from posttrain.dataserver.graders.catalogue import built_in_graders
 
 
 class Fault(NamedTuple):
-    """What is wrong with one key, named by its path from the section that is checked."""
+    """What is wrong with one key, given by its path within the section being checked."""
 
     path: KeyPath
     value: object
@@ -33,10 +33,10 @@ def refuse(faults: Iterable[Fault]) -> None:
 
 
 def find_grader(name: str, graders: Mapping[str, Grader]) -> Grader:
-    """The grader of that name in the config, or else the built-in one of that type with its defaults.
+    """The grader `name` of the config, or else the built-in one of that type with its defaults.
 
     Raises:
-        ValueError: there is none, or it does nothing without parameters.
+        ValueError: there is none, or the built-in one needs parameters.
     """
     if name in graders:
         return graders[name]
@@ -56,7 +56,7 @@ def find_grader(name: str, graders: Mapping[str, Grader]) -> Grader:
 
 
 def section_faults(graders: Mapping[str, Grader]) -> Iterator[Fault]:
-    """Names in the section `graders` that stand for something else already."""
+    """Names in the section `graders` that belong to a built-in grader of another type."""
     for name, grader in graders.items():
         built_in = built_in_graders().get(name)
         if built_in is not None and not isinstance(grader, built_in):
@@ -65,7 +65,7 @@ def section_faults(graders: Mapping[str, Grader]) -> Iterator[Fault]:
 
 @dataclass(frozen=True)
 class GraderCheck:
-    """Tells whether data sets and stages name graders that are there, and that find in the data what they need."""
+    """Checks that data sets and stages name graders that exist and find what they need in the data."""
 
     graders: Mapping[str, Grader]
     """The section `graders`."""
@@ -73,7 +73,7 @@ class GraderCheck:
     code_may_run: bool
 
     def dataset_faults(self, datasets: Mapping[str, GradedDataset]) -> Iterator[Fault]:
-        """What is wrong with the graders of the data sets."""
+        """Faults in the graders of the data sets."""
         for name, dataset in datasets.items():
             yield from self._faults((name,), dataset, dataset)
 
@@ -84,7 +84,7 @@ class GraderCheck:
         mix: Mapping[str, float],
         datasets: Mapping[str, GradedDataset],
     ) -> Iterator[Fault]:
-        """What is wrong with the section `grading` of a stage."""
+        """Faults in the section `grading` of a stage."""
         for name, override in grading.items():
             path: KeyPath = (index, "grading", name)
             if name not in datasets:

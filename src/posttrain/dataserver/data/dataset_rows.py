@@ -1,7 +1,7 @@
-"""Rows of a data set, found by number and by key; those of a file are kept in the cache.
+"""Rows of a data set, accessed by number or by key; the rows of a file are cached on disk.
 
-A file is read and checked once, under a hash of its content: the next start neither parses nor checks it, a row
-is read when it is wanted, and memory stays small.
+A file is parsed and checked once, and cached under a hash of its content: the next start does neither, rows are read on
+demand, and memory use stays small.
 """
 
 import json
@@ -30,7 +30,7 @@ class Row:
     index: int
     """Its number among the usable rows, from 0."""
     key: str
-    """Its place in the data: the line of a file, the index of a made item."""
+    """Its place in the data: the line in a file, or the index of a generated item."""
     digest: str
     """Hash of its content, 8 hex digits."""
     record: Mapping[str, Any]
@@ -43,10 +43,10 @@ class Rows(Protocol):
     """Hash of all rows."""
 
     faults: list[str]
-    """One line `place: reason` for each record that was left out."""
+    """One line `place: reason` for each record left out."""
 
     too_long: int
-    """How many rows were left out because of the length of their prompts."""
+    """Number of rows left out because their prompts are too long."""
 
     def __len__(self) -> int: ...
 
@@ -59,40 +59,40 @@ class Rows(Protocol):
         ...
 
     def find(self, key: str) -> int | None:
-        """The number of the row with that key, if there is one."""
+        """The number of the row with that key; None if there is none."""
         ...
 
     def place(self, index: int) -> str:
-        """Where row `index` stands, as a message names it."""
+        """The place of row `index`, as messages show it."""
         ...
 
     def contents(self) -> npt.NDArray[np.uint64]:
-        """One hash per row; rows that ask the same have the same."""
+        """One hash per row; rows with the same prompt have the same hash."""
         ...
 
 
 def row_digest(line: bytes) -> str:
-    """8 hex digits that change with the content of a row."""
+    """Hash of the content of a row, 8 hex digits."""
     return blake2b(line, digest_size=4).hexdigest()
 
 
 def row_number(key: str) -> int | None:
-    """The number that a row's key spells; None where it is no such key."""
+    """The number that a row's key spells; None if it is not a valid number."""
     is_number = key.isascii() and key.isdigit() and len(key) <= 18 and key == str(int(key))
     return int(key) if is_number else None
 
 
 def json_digest(value: Any) -> str:
-    """32 hex digits of a JSON value."""
+    """Hash of a JSON value, 32 hex digits."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=True)
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class FileRows:
-    """The rows of one file, in the cache folder where `RowWriter` put them."""
+    """The rows of one file, in the cache folder written by `RowWriter`."""
 
     def __init__(self, folder: Path, place: Callable[[int], str]) -> None:
-        """`place`: names a row's place in the file it came from, by line."""
+        """`place`: gives a row's place in the source file, by its line."""
         described = json.loads((folder / "rows.json").read_bytes())
         self.digest: str = described["digest"]
         self.too_long: int = described["too_long"]
@@ -109,15 +109,15 @@ class FileRows:
         return len(self._lines)
 
     def read(self, index: int) -> Row:
-        """Row number `index`; the newest ones read are remembered."""
+        """Row number `index`; the most recently used rows are cached."""
         return self._cached(index)
 
     def key(self, index: int) -> str:
-        """The line on which row number `index` stands."""
+        """The line of row number `index`."""
         return str(self._lines[index])
 
     def find(self, key: str) -> int | None:
-        """The row that stands on line `key`."""
+        """The number of the row on line `key`; None if there is none."""
         line = row_number(key)
         if line is None:
             return None
@@ -138,7 +138,7 @@ class FileRows:
 
 
 def kept_rows(folder: Path, place: Callable[[int], str]) -> FileRows | None:
-    """The rows in a folder of the cache; None where there are none, or where they are damaged."""
+    """The rows in a cache folder; None if there are none, or if they are damaged."""
     try:
         return FileRows(folder, place)
     except (OSError, ValueError, EOFError, LookupError, TypeError):
@@ -167,8 +167,8 @@ class RowWriter:
         self._too_long = 0
 
     def add(self, line: int, record: Mapping[str, Any], content: int, length: int) -> None:
-        """Add the row that stands on `line`, whose prompt has the hash `content` and `length` characters."""
-        # A table may hold dates and the like in columns that nobody reads.
+        """Add the row on `line`, whose prompt has the hash `content` and `length` characters."""
+        # default=str: a table may hold dates and the like in unused columns.
         text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), default=str) + "\n"
         self._rows.append(_Added(line, text.encode("utf-8", "surrogatepass"), content, length))
 
@@ -177,7 +177,7 @@ class RowWriter:
 
     @property
     def lengths(self) -> list[int]:
-        """Characters of each row's prompt."""
+        """Length of each row's prompt, in characters."""
         return [row.length for row in self._rows]
 
     def leave_out_longer(self, limit: float) -> None:
@@ -187,28 +187,28 @@ class RowWriter:
         self._rows = kept
 
     def write(self, folder: Path, faults: Sequence[RowFault]) -> None:
-        """Fill the folder, which is there and empty."""
+        """Fill `folder`, which exists and is empty."""
         body = b"".join(row.text for row in self._rows)
         (folder / "rows.jsonl").write_bytes(body)
         np.save(folder / "offsets.npy", np.cumsum([0, *(len(row.text) for row in self._rows)], dtype=np.int64))
         lines = np.array([row.line for row in self._rows], dtype="<i8")
         np.save(folder / "lines.npy", lines)
         np.save(folder / "contents.npy", np.array([row.content for row in self._rows], dtype=np.uint64))
-        # With the lines, since a sample id names its row by them.
+        # Includes the line numbers, since sample ids refer to rows by them.
         digest = blake2b(body + lines.tobytes(), digest_size=16).hexdigest()
         described = {"digest": digest, "faults": faults, "too_long": self._too_long}
         (folder / "rows.json").write_text(json.dumps(described))
 
 
 class ProceduralRows:
-    """The items of one data set of reasoning-gym as rows.
+    """The items of one reasoning-gym data set as rows.
 
-    Its library gives item i the seed `seed + i`, so that neighbouring seeds would have nearly all items in common.
-    Here the seed is hashed first.
+    The library gives item i the seed `seed + i`, so neighbouring seeds would share nearly all items. Here the seed is
+    hashed first.
     """
 
     def __init__(self, name: str, seed: int, config: Mapping[str, Any], size: int = 100_000) -> None:
-        """`config`: parameters of the data set; `size`: how many items there are.
+        """`config`: parameters of the data set; `size`: number of items.
 
         Raises:
             ConfigError: as `make_dataset`.
@@ -226,9 +226,9 @@ class ProceduralRows:
         return self._size
 
     def read(self, index: int) -> Row:
-        """Item number `index`: question, answer (None where there are many), and what the scorer wants; JSON-able.
+        """Item number `index`: question, answer (None if there are many), and what the scorer needs; JSON-serialisable.
 
-        The newest ones made are remembered.
+        The most recently used items are cached.
         """
         return self._cached(index)
 
@@ -237,16 +237,16 @@ class ProceduralRows:
         return str(index)
 
     def find(self, key: str) -> int | None:
-        """The item whose number `key` is."""
+        """The item number that `key` spells; None if there is no such item."""
         number = row_number(key)
         return number if number is not None and number < self._size else None
 
     def place(self, index: int) -> str:
-        """The task and the number."""
+        """The task and the item's number."""
         return f"{self._source['dataset']} item {index}"
 
     def contents(self) -> npt.NDArray[np.uint64]:
-        """The items' numbers: no two are taken for the same, since telling would mean making all of them."""
+        """The items' numbers: all items count as different, since comparing them would mean making them all."""
         return np.arange(self._size, dtype=np.uint64)
 
     def _make(self, index: int) -> Row:

@@ -30,9 +30,9 @@ from posttrain.errors import ConfigError, DataError
 
 Report = Callable[[str], None]
 
-# Raised when the layout of the cached files or the rules for a usable row change.
+# Incremented when the layout of the cached files or the rules for a usable row change.
 _CACHE_VERSION = 3
-# What decides, beside the file's content, which rows there are.
+# The options that, besides the file's content, determine its rows.
 _READ_BY = {"columns", "gold", "max_prompt_chars", "max_prompt_percentile"}
 
 
@@ -40,7 +40,7 @@ def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
     """The rows of every data set.
 
     Raises:
-        DataError: one message with what is wrong in all of them.
+        DataError: one message with the faults of all of them.
     """
     loaded: dict[str, Rows] = {}
     problems: list[str] = []
@@ -60,10 +60,10 @@ def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
 
 
 def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, report: Report) -> FileRows:
-    """The rows of a file, from the cache where the same content was read before.
+    """The rows of a file, from the cache if the same content was read before.
 
     Raises:
-        DataError: the file is not there or not inside the root, records are bad and `on_bad_record` is error, or no
+        DataError: the file does not exist or is outside the root, records are bad and `on_bad_record` is error, or no
             record is usable.
     """
     path = confined_file(root, dataset.path)
@@ -96,9 +96,9 @@ def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, repo
 
 
 def _checked_prompt(record: Mapping[str, Any], dataset: FileDataset) -> Conversation:
-    """What a row asks; DataError where it cannot be asked, or its answer not be compared.
+    """The prompt of a row; DataError if it has none, or if its gold answer cannot be compared.
 
-    The data set's own system message is no part of it: another one leaves the same rows held out.
+    The data set's own system message is left out, so that changing it does not change which rows are held out.
     """
     conversation = parse_prompt(record, prompt_columns(dataset.columns), None)
     try:
@@ -111,7 +111,7 @@ def _checked_prompt(record: Mapping[str, Any], dataset: FileDataset) -> Conversa
 def _limit_prompts(writer: RowWriter, dataset: FileDataset) -> None:
     limits = [float(dataset.max_prompt_chars)] if dataset.max_prompt_chars else []
     if dataset.max_prompt_percentile:
-        # The least of the file's own lengths that so many per cent of its prompts do not exceed.
+        # The smallest prompt length in the file that this percentage of its prompts do not exceed.
         limits.append(float(np.percentile(writer.lengths, dataset.max_prompt_percentile, method="inverted_cdf")))
     if limits:
         shortest = min(writer.lengths)
@@ -134,7 +134,7 @@ def confined_file(root: Path, relative: str) -> Path:
     """The file at `relative` under the data root.
 
     Raises:
-        DataError: there is no such file, or it lies outside the root, be it by a symbolic link.
+        DataError: there is no such file, or it lies outside the root, possibly through a symbolic link.
     """
     path = root / relative
     real, real_root = os.path.realpath(path), os.path.realpath(root)

@@ -1,6 +1,6 @@
-"""Samples (prompts as messages), and the rows and gold answers that their ids stand for.
+"""Make samples (prompts as messages), and look up the rows and gold answers of sample ids.
 
-A sample id says which row of which data set, and what it held when it was sampled.
+A sample id identifies a data set, a row of it, and the row's content when it was sampled.
 """
 
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ from posttrain.dataserver.graders.text.extraction import extract
 from posttrain.dataserver.schemas import Sample, WireMessage
 from posttrain.errors import DataError
 
-# How rows that a program makes name their parts.
+# Column names of generated rows.
 _GENERATED_COLUMNS = PromptColumnsConfig(prompt="question")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a completion answers."""
+    """The row that a completion answers."""
 
     dataset: str
     row: Row
@@ -38,17 +38,17 @@ class Target:
 
 
 class Samples:
-    """All samples that the data sets hold."""
+    """All samples of the data sets."""
 
     def __init__(self, config: DataserverConfig, datasets: Mapping[str, Rows], sides: Mapping[str, Sides]) -> None:
         self._config = config
         self._datasets = datasets
         self._held_out = {name: np.sort(side.validation) for name, side in sides.items()}
-        # The completions of a group, and of the ranks of a trainer, name the same few rows.
+        # The completions of a group, and of a trainer's ranks, refer to the same few rows.
         self._targets = lru_cache(maxsize=4096)(self._target)
 
     def sample(self, slot: Slot) -> Sample:
-        """What is sent for a slot; never the gold answer."""
+        """The sample to send for a slot; it never holds the gold answer."""
         row = self._datasets[slot.dataset].read(slot.index)
         conversation = self._conversation(slot.dataset, row)
         return Sample(
@@ -65,15 +65,15 @@ class Samples:
         return f"{dataset}:{row.key}:{row.digest}"
 
     def target(self, sample_id: str) -> Target:
-        """The row that a sample id names.
+        """The row with that sample id.
 
         Raises:
-            DataError: there is none, or the row is not any more what it was when it was sampled.
+            DataError: there is none, or the row has changed since it was sampled.
         """
         return self._targets(sample_id)
 
     def gold(self, dataset: str, row: Row) -> Any:
-        """The row's right answer; None where the data set has none."""
+        """The row's gold answer; None if the data set has none."""
         config = self._config.datasets[dataset]
         return gold_answer(row.record, config.gold) if isinstance(config, FileDataset) else row.record["answer"]
 
@@ -101,15 +101,15 @@ class Samples:
 
 
 def prompt_columns(columns: PromptColumnsConfig) -> Columns:
-    """The columns as the record reader takes them."""
+    """The columns in the form that the record reader takes."""
     return Columns(**columns.model_dump(), completion=None, weight=None)
 
 
 def parse_prompt(record: Mapping[str, Any], columns: Columns, system: str | None) -> Conversation:
-    """The conversation up to the turn that is wanted, with a system message if one is to be had.
+    """The conversation up to the turn to generate, with a system message if the row or `system` gives one.
 
     Raises:
-        DataError: the row has no prompt, or nothing in it waits for an answer.
+        DataError: the row has no prompt, or its prompt has no turn to answer.
     """
     conversation, _ = parse_record(record, columns, require_answer=False)
     messages = list(conversation.messages)
@@ -123,10 +123,10 @@ def parse_prompt(record: Mapping[str, Any], columns: Columns, system: str | None
 
 
 def gold_answer(record: Mapping[str, Any], gold: GoldConfig | None) -> Any:
-    """The right answer of a row; None without a `gold` section.
+    """The gold answer of a row; None without a `gold` section.
 
     Raises:
-        DataError: the column is not there or null, or the text holds nothing where `gold.extract` looks.
+        DataError: the column is missing or null, or `gold.extract` finds nothing in the text.
     """
     if gold is None:
         return None
@@ -145,7 +145,7 @@ def gold_answer(record: Mapping[str, Any], gold: GoldConfig | None) -> Any:
 
 
 def wire_messages(conversation: Conversation) -> list[WireMessage]:
-    """The messages as they are sent."""
+    """The messages in the form in which they are sent."""
     return [
         WireMessage(
             role=message.role,
@@ -159,7 +159,7 @@ def wire_messages(conversation: Conversation) -> list[WireMessage]:
 
 
 def last_user_text(conversation: Conversation) -> str:
-    """What the user asked last."""
+    """The text of the last user message; empty if there is none."""
     return next((message.content for message in reversed(conversation.messages) if message.role == "user"), "")
 
 

@@ -1,4 +1,4 @@
-"""Which rows an iteration asks, as a pure function of (config, data, iteration, offset, slot)."""
+"""Choose the rows that an iteration asks, as a pure function of (config, data, iteration, offset, slot)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from posttrain.dataserver.data.dataset_rows import Indices, Rows
 from posttrain.dataserver.schemas import Split
 from posttrain.errors import ConfigError, DataError
 
-# Iterations past the last stage go on with its mix, up to here.
+# Iterations past the last stage keep its mix, up to this one.
 _LAST_ITERATION = 2**40
 
 
 @dataclass(frozen=True)
 class Sides:
-    """The rows of a data set that training draws from, in rising order, and those held out, as they are asked."""
+    """The training rows of a data set, in ascending order, and its held-out rows, in the order they are asked in."""
 
     train: Indices | range
     validation: Indices
@@ -27,7 +27,7 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One row that an iteration asks; `index` numbers the rows of the data set."""
+    """One row that an iteration asks; `index` is its number in the data set."""
 
     slot: int
     dataset: str
@@ -35,7 +35,7 @@ class Slot:
 
 
 def split_rows(config: DataserverConfig, datasets: Mapping[str, Rows]) -> dict[str, Sides]:
-    """The two sides of every data set.
+    """The training and held-out rows of each data set.
 
     Raises:
         DataError: nothing can be held out; one message for all data sets.
@@ -50,7 +50,7 @@ def split_rows(config: DataserverConfig, datasets: Mapping[str, Rows]) -> dict[s
         try:
             contents = rows.contents()
             train, held_out = held_out_rows(contents, fraction, config.seed, name)
-            # Where some are asked and not all, these are no stretch of the file, which may be in some order.
+            # In hash order, so that a part of them is not a contiguous stretch of the file, which may be sorted.
             sides[name] = Sides(train, held_out[by_rank(contents[held_out], config.seed)])
         except DataError:
             problems.append(
@@ -63,8 +63,8 @@ def split_rows(config: DataserverConfig, datasets: Mapping[str, Rows]) -> dict[s
 
 
 def _in_proportion(rows: Mapping[str, Indices]) -> list[tuple[str, int]]:
-    """The rows of each data set in their order, mixed so that any first few are of each in proportion to its size."""
-    # Row i of n stands at (i + 1/2) / n of the way; where two meet, the data set goes first that is named first.
+    """All rows, in order within each data set, mixed so that any prefix is in proportion to the data sets' sizes."""
+    # Row i of n is placed at (i + 1/2) / n; ties go to the data set named first.
     placed = [
         ((2 * i + 1) / (2 * len(each)), number, name, index)
         for number, (name, each) in enumerate(rows.items())
@@ -76,8 +76,8 @@ def _in_proportion(rows: Mapping[str, Indices]) -> list[tuple[str, int]]:
 class Sampler:
     """Draws from the curriculum.
 
-    An iteration has `prompts_per_iteration` slots. Only iterations that `iteration_stride` divides are drawn, so
-    that a trainer which uses its rollouts in several optimizer steps skips no draw; see docs/dataserver.md.
+    An iteration has `prompts_per_iteration` slots. Only multiples of `iteration_stride` are drawn, so that a trainer
+    that uses its rollouts in several optimizer steps skips no draw; see docs/dataserver.md.
     """
 
     def __init__(self, config: DataserverConfig, sides: Mapping[str, Sides]) -> None:
@@ -92,15 +92,15 @@ class Sampler:
 
     @property
     def validation_size(self) -> int:
-        """How many rows are held out, in all data sets."""
+        """Number of rows held out, over all data sets."""
         return len(self._validation)
 
     def draws_per_dataset(self, stage_index: int) -> dict[str, int]:
-        """How many prompts of each data set a stage asks."""
+        """Number of prompts that a stage asks from each data set."""
         return self._planned.draws_per_dataset(stage_index)
 
     def stage_index(self, iteration: int) -> int:
-        """Which stage an iteration belongs to; past the last one, the last."""
+        """The stage of an iteration; past the last stage, the last."""
         stages = self._config.stages
         return next((i for i, stage in enumerate(stages) if iteration < stage.until_step), len(stages) - 1)
 
@@ -108,7 +108,7 @@ class Sampler:
         """The rows in slots offset … offset + batch_size − 1.
 
         Raises:
-            ConfigError: there are no such slots, or nothing is drawn at that iteration.
+            ConfigError: the slots do not exist, or nothing is drawn at that iteration.
         """
         self.require_slots(iteration, offset, batch_size, split)
         if split == "validation":
@@ -116,7 +116,7 @@ class Sampler:
         return [self._draw(iteration, slot) for slot in range(offset, offset + batch_size)]
 
     def require_slots(self, iteration: int, offset: int, batch_size: int, split: Split) -> None:
-        """Raise ConfigError unless these slots are there, as `slots` does."""
+        """Raise ConfigError unless these slots exist, as `slots` does."""
         size = self.validation_size if split == "validation" else self._config.prompts_per_iteration
         if offset + batch_size > size:
             where = "the validation split has" if split == "validation" else "an iteration has (prompts_per_iteration)"

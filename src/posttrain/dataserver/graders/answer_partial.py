@@ -1,4 +1,4 @@
-"""answer_partial: the gold text, or something near it."""
+"""Grader `answer_partial`: give full credit for the gold text and part of it for a near miss."""
 
 from typing import ClassVar, Literal
 
@@ -65,12 +65,12 @@ class AnswerPartial(TextGrader):
         return self
 
     def check_row(self, item: GradeInput) -> None:
-        """Raise DataError unless the gold is a text that is not empty, or a number."""
+        """Raise DataError unless the gold is a non-empty text or a number."""
         if not _text_of(item.gold).strip():
             raise DataError("the gold text is empty")
 
     def score_text(self, text: str, item: GradeInput) -> Score | float:
-        """A step of the scale."""
+        """1, `after_trimming`, `within_10_percent`, `within_20_percent` or 0."""
         gold = _text_of(item.gold)
         given = extract_untrimmed(text, self.extract)
         if given is None:

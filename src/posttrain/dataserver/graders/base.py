@@ -1,8 +1,8 @@
 """Base class of graders: a config section that scores a completion.
 
-The parameters of a grader are the fields of its class, so that its code, its section in a config file and its
-page in the catalogue cannot drift apart. Graders run in worker processes that are killed at a deadline; they
-may take their time, raise, or loop, and only the completion in question goes without a score.
+A grader's parameters are the fields of its class, so that its code, its section in a config file and its entry in
+the catalogue cannot drift apart. Graders (except `RemoteGrader`) run in worker processes that are killed at a
+deadline: if a grader is slow, raises or loops for ever, only the completion at hand gets no score.
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningT
 
 
 class Score(NamedTuple):
-    """A score in [0, 1], and a few words on why, for the person who looks at the completion later."""
+    """A score in [0, 1] and a short reason for it, for whoever reviews the completion later."""
 
     value: float
     detail: str = ""
 
 
 def checked_score(value: object) -> Score:
-    """What a grader answered, as a score; ValueError unless it is a number in [0, 1] (true and NaN are none)."""
+    """Convert what a grader returned to a score; ValueError unless it is a number in [0, 1], and not a bool or NaN."""
     score = value if isinstance(value, Score) else Score(value)  # type: ignore[arg-type]
     number = score.value
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0.0 <= number <= 1.0:
@@ -31,16 +31,16 @@ def checked_score(value: object) -> Score:
 
 
 class Abstain(Exception):  # not an error: the grader has nothing to say
-    """Raised by a grader that cannot judge a completion. No reward is given then, which is not a reward of 0."""
+    """Raised by a grader that cannot judge a completion, which then gets no reward rather than a reward of 0."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A line of a grader's table: what it is given, and what it answers. Each is a test and a piece of the docs."""
+    """A row of a grader's example table: the input and the expected score. It is both a test and documentation."""
 
     completion: str
     score: float | None
-    """None: it abstains."""
+    """None: the grader abstains."""
     gold: Any = None
     params: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the grader that differ from the defaults."""
@@ -50,7 +50,7 @@ class Example:
     truncated: bool | None = None
     prompt: str = ""
     note: str = ""
-    """What the line shows."""
+    """What the example shows."""
 
 
 class Grader(StrictModel):
@@ -82,37 +82,37 @@ class Grader(StrictModel):
 
     @property
     def type_name(self) -> str:
-        """The name that `type` has in a config."""
+        """The value of `type` in a config."""
         return self.model_dump(include={"type"})["type"]
 
     def load(self) -> None:
-        """Load users' code and whatever else takes time, once per process.
+        """Load the user's code and anything else that takes time, once per process.
 
         Raises:
             ConfigError: it cannot be loaded.
         """
 
     def notice(self) -> str:
-        """What a person should know before anything is graded; nothing unless it is out of the ordinary.
+        """A message to the user before anything is graded; empty unless there is something unusual to say.
 
         Raises:
-            ConfigError: what the grader needs is not on this machine.
+            ConfigError: something that the grader needs is missing on this machine.
         """
         return ""
 
     def identity(self) -> str:
-        """What decides the scores besides the parameters: versions of libraries, the hash of a user's code."""
+        """What determines the scores besides the parameters: library versions, the hash of the user's code."""
         return " ".join(f"{package}=={version(package)}" for package in self.libraries)
 
     def check_row(self, item: GradeInput) -> None:
-        """Check what the grader wants of a row, once at the start; `item` has a record and a gold, and no completion.
+        """Check a row once, at the start; `item` has a record and a gold but no completion.
 
         Raises:
-            DataError: the row cannot be graded, whatever the completion: a gold answer that is no number, say.
+            DataError: the row cannot be graded whatever the completion, e.g. because its gold answer is not a number.
         """
 
     def seconds_at_most(self, item: GradeInput) -> float:
-        """How long one completion of a row may take by the grader's own limits; `item` as in `check_row`."""
+        """How many seconds one completion of a row may take under the grader's own limits; `item` as in `check_row`."""
         return 0.0
 
     def score(self, item: GradeInput) -> Score | float:
@@ -134,7 +134,7 @@ class TextGrader(Grader):
     """What is looked at: the answer (what follows the reasoning), the reasoning, or the whole completion."""
 
     def score(self, item: GradeInput) -> Score | float:
-        """Score the part of the completion that is looked at."""
+        """Score `part` of the completion."""
         text = getattr(item, self.part)
         if text is None:
             return Score(0.0, "the reasoning is not closed, so there is no answer" if item.tags else f"no {self.part}")

@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 @dataclass
 class _Breaker:
-    """Leaves a service alone after several failures in a row."""
+    """Circuit breaker: stop calling a service after several failures in a row."""
 
     failures: int = 0
     resting_until: float = 0.0
-    """On the monotonic clock: no call before it."""
+    """Time on the monotonic clock before which there is no call."""
 
     def admit(self, grader: RemoteGrader) -> None:
         if self.failures < grader.breaker_failures:
@@ -36,7 +36,7 @@ class _Breaker:
         now = time.monotonic()
         if now < self.resting_until:
             raise CallFailedError(f"{grader.place} is not called for now, after {self.failures} failed calls in a row")
-        # This call is the only one until it has come back, or until the time is over again.
+        # This call is the only one until it returns, or until `breaker_seconds` have passed again.
         self.resting_until = now + grader.breaker_seconds
 
     def record(self, grader: RemoteGrader, succeeded: bool) -> None:
@@ -53,10 +53,11 @@ class Caller:
     breaker: _Breaker = field(default_factory=_Breaker)
 
     async def post(self, client: httpx.AsyncClient, body: str, read: Callable[[object], T]) -> T:
-        """Send JSON text, and return what `read` makes of the JSON value that comes back.
+        """Send JSON text and return what `read` makes of the JSON value in the reply.
 
         Raises:
-            CallFailedError: there is none, `read` raises this error, or the service is left alone for now.
+            CallFailedError: the token is missing or invalid, no JSON value comes back, `read` raises this error, or the
+                breaker is open.
         """
         try:
             token = self.grader.token()
@@ -73,7 +74,7 @@ class Caller:
             return reply
 
     def clean(self, text: str) -> str:
-        """What a service says, fit to be shown: valid, short, and without the token, should it send that back."""
+        """A service's text made fit to show: valid Unicode, at most 500 characters, and without the token."""
         return self.grader.hide_token(text)[:500].encode("utf-8", "replace").decode()
 
     async def _repeated(self, client: httpx.AsyncClient, body: str, token: str | None) -> object:
@@ -124,7 +125,7 @@ _callers: "WeakKeyDictionary[httpx.AsyncClient, dict[str, Caller]]" = WeakKeyDic
 
 
 def caller(grader: RemoteGrader, client: httpx.AsyncClient) -> Caller:
-    """The one caller for this grader and client: what it knows of the service lasts as long as the client."""
+    """The one caller for this grader and client; its state lasts as long as the client."""
     known = _callers.setdefault(client, {})
     key = grader.model_dump_json()
     if key not in known:

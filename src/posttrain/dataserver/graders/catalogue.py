@@ -66,6 +66,6 @@ AnyGrader = Annotated[
 
 
 def built_in_graders() -> dict[str, type[Grader]]:
-    """Each name that `type` may have, and its class."""
+    """Each allowed value of `type` and its class."""
     members = get_args(get_args(AnyGrader)[0])
     return {name: member for member in members for name in get_args(member.model_fields["type"].annotation)}

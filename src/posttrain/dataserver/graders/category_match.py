@@ -1,4 +1,4 @@
-"""category_match: the answer is the right one of a few labels."""
+"""Grader `category_match`: check that the answer is the right one of a few labels."""
 
 import re
 from typing import Annotated, Any, ClassVar, Literal

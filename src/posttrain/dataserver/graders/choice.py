@@ -1,4 +1,4 @@
-"""choice: the answer names the right one of several choices."""
+"""Grader `choice`: check that the answer names the right one of several choices."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from posttrain.dataserver.graders.base import Example, Score, TextGrader
 from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import DataError
 
-_DENIED = "\u00ac"  # stands for a letter that is denied, so that what is around it does not close up
+_DENIED = "\u00ac"  # replaces a denied letter, so that the text before and after it is not joined
 _BE = r"(?:is|are|(?:must|should|would|has[ \t]to)[ \t]be)"
 
 
@@ -109,9 +109,9 @@ class Choice(TextGrader):
 
 
 class _Places(NamedTuple):
-    """A letter that stands alone, where it is denied, and the places where one is written as an answer.
+    """Patterns for a standalone label, for a denied one, and for the places where a label is given as the answer.
 
-    A group of each of these places holds the letters.
+    In each of the last four, a group captures the text that contains the labels.
     """
 
     label: re.Pattern[str]
@@ -125,10 +125,10 @@ class _Places(NamedTuple):
 @lru_cache(maxsize=64)
 def _places(labels: tuple[str, ...], ignore_case: bool) -> _Places:
     either = "|".join(sorted(map(re.escape, labels), key=len, reverse=True))
-    # Not part of a word (CAB), of one with an apostrophe or a hyphen (A's, A-level), or of a number (3.5).
+    # Not part of a word (CAB), a word with an apostrophe or hyphen (A's, A-level) or a number (3.5).
     label = rf"(?<!\w)(?<!\w[-.,'’])(?:{either})(?!\w|[-.,'’]\w)"
     boxed = r"\\boxed\s{0,5}\{((?:[^{}\n]|\{[^{}\n]*\}){0,60})\}"
-    # What may stand between two letters that are both the answer; one before an ordinary word begins a sentence.
+    # What may come between two letters that are both answers; a letter before an ordinary word begins a sentence.
     joint = r"[ \t,;/|&+.()*\[\]]{0,5}(?:(?:or|and)[ \t(*\[]{1,5})?"
     another = rf"{joint}{label}(?![ \t]+(?!or\b|and\b)[a-z])"
     some = rf"({label}(?:{another})*)"
@@ -146,7 +146,7 @@ def _places(labels: tuple[str, ...], ignore_case: bool) -> _Places:
 
 
 def _said(label: str, some: str, is_: str) -> Iterator[str]:
-    """Letters that are said to be right, or chosen."""
+    """Patterns for letters that are said to be right or chosen."""
     right = r"(?:correct|right|best)"
     noun = r"(?:option|choice|letter|answer|one)"
     yield rf"\b(?i:(?:{right}|final|my)[ \t]{{1,5}}{noun}){is_}{some}"
@@ -159,14 +159,14 @@ def _said(label: str, some: str, is_: str) -> Iterator[str]:
 
 
 def _several(label: str) -> str:
-    """One or a few, as in `A, C and D`."""
+    """Pattern for one to ten letters, as in `A, C and D`."""
     return (
         rf"{label}(?:(?:,[ \t]{{0,5}}(?:(?:and|or)[ \t]{{1,5}})?|[ \t]{{1,5}}(?:and|or|&)[ \t]{{1,5}}){label}){{0,9}}"
     )
 
 
 def _denied(label: str) -> str:
-    """A letter with the words around it that take it back."""
+    """Pattern for a letter together with the words that deny it."""
     noun = r"(?:(?:the|option|choice|letter|answer)[ \t]{1,5}){0,2}"
     no = r"(?:not|cannot|never|neither|nor|\w{1,6}n['’]t)[ \t]{1,5}(?:be[ \t]{1,5})?"
     before = rf"\b(?i:{no}{noun})[(*\[_`\"']{{0,4}}"
@@ -176,7 +176,7 @@ def _denied(label: str) -> str:
 
 
 def _written(text: str, places: _Places) -> set[str]:
-    """The letters in the first kind of place that holds any."""
+    """The letters in the first kind of place that contains any."""
     for place in (places.boxed, places.after_answer, places.said, places.marked):
         found = (next(group for group in match.groups() if group is not None) for match in place.finditer(text))
         letters = {letter for piece in found for letter in places.label.findall(piece)}

@@ -1,4 +1,4 @@
-"""code_stdio: the answer's program prints what the tests of the row want."""
+"""Grader `code_stdio`: check that the answer's program prints the expected output for the row's tests."""
 
 import re
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -17,7 +17,7 @@ _DOUBLE = {"tests": [{"input": "3", "output": "6"}, {"input": "-1", "output": "-
 
 
 class StdioTest(NamedTuple):
-    """What a program reads, and what it must print."""
+    """The input of a program and the output that it must print."""
 
     given: str
     wanted: str
@@ -81,11 +81,11 @@ class CodeStdio(TextGrader):
     )
 
     def load(self) -> None:
-        """Try the sandbox; ConfigError where it does not work."""
+        """Try the sandbox; ConfigError if it does not work."""
         require_sandbox(self.sandbox)
 
     def notice(self) -> str:
-        """In what the programs run; ConfigError where that does not work."""
+        """Name the sandbox that the programs run in; ConfigError if it does not work."""
         require_sandbox(self.sandbox)
         if self.sandbox == "bubblewrap":
             return "programs that a model wrote run in bubblewrap"
@@ -95,17 +95,17 @@ class CodeStdio(TextGrader):
         )
 
     def check_row(self, item: GradeInput) -> None:
-        """Raise DataError unless the row has tests, at least one of which wants some output."""
+        """Raise DataError unless the row has tests and at least one of them expects some output."""
         if not any(test.wanted.strip() for test in self._tests(item)):
             raise DataError(f"no test in the column {self.column!r} wants any output")
 
     def seconds_at_most(self, item: GradeInput) -> float:
-        """The time of all tests."""
+        """The time limit of all tests together."""
         tests = item.record.get(self.column)
         return self.seconds * len(tests) if isinstance(tests, list) else 0.0
 
     def score_text(self, text: str, item: GradeInput) -> Score | float:
-        """The share of tests that pass, or 1 where all do and else 0."""
+        """The share of tests that pass (with `fraction`), or 1 if all pass and else 0."""
         program = last_program(text)
         if program is None:
             return Score(0.0, "no fenced block with a program")
@@ -120,10 +120,10 @@ class CodeStdio(TextGrader):
         return Score(passed / len(tests), fault)
 
     def _fault(self, program: str, test: StdioTest) -> str | None:
-        """Why a test does not pass; the words never tell what was wanted."""
+        """Why a test fails, without revealing the expected output; None if it passes."""
         limits = Limits(self.seconds, self.memory_mb, self.output_kb * 1024)
         run = run_program(program, test.given, limits, self.sandbox)
-        # Both are errors of this completion, which say nothing about the program.
+        # Both are errors in grading this completion and say nothing about the program.
         if run.status == "starved":
             raise TimeoutError(run.detail)
         if run.status == "killed":
@@ -146,7 +146,7 @@ class CodeStdio(TextGrader):
 
 
 def last_program(text: str) -> str | None:
-    """The program of the last fenced block, of those marked as Python where any is; None without a closed block."""
+    """The last closed fenced block, or the last one marked as Python if there is any; None without a closed block."""
     blocks: list[tuple[str, str]] = []
     mark: str | None = None
     lines: list[str] = []
@@ -157,7 +157,7 @@ def last_program(text: str) -> str | None:
         elif mark is None:
             mark, lines = fence[1].strip().lower(), []
         elif fence[1].strip():
-            lines.append(line)  # inside a block only a bare fence closes it
+            lines.append(line)  # only a bare fence closes a block
         else:
             blocks.append((mark, "\n".join(lines)))
             mark = None

@@ -1,4 +1,4 @@
-"""completion_length_cap: the completion is no longer than it may be."""
+"""Grader `completion_length_cap`: check that the completion is no longer than a limit."""
 
 from typing import ClassVar, Literal
 

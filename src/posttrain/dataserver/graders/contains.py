@@ -1,4 +1,4 @@
-"""contains: the answer holds some texts, and none of some others."""
+"""Grader `contains`: check that the answer contains the wanted texts and none of the forbidden ones."""
 
 import re
 from typing import Annotated, ClassVar, Literal
@@ -75,11 +75,11 @@ class Contains(TextGrader):
         return self
 
     def check_row(self, item: GradeInput) -> None:
-        """Raise DataError if the gold is wanted and is no text or list of texts, or holds fewer than `at_least`."""
+        """Without `texts`, raise DataError unless the gold is a text or list of texts, at least `at_least` of them."""
         self._enough(self._wanted(item))
 
     def score_text(self, text: str, item: GradeInput) -> Score | float:
-        """The share of what is enough, or 1 or 0."""
+        """The share of the required number of texts (with `fraction`), or 1 or 0."""
         text = self._folded(text)
         if not text.strip():
             return Score(0.0, "empty")

@@ -1,4 +1,4 @@
-"""http: a grader that listens at a URL."""
+"""Grader `http`: take the scores from the user's own HTTP service."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ class HttpGrader(RemoteGrader):
     """Completions in one call at most."""
 
     async def score_all(self, items: Sequence[GradeInput], client: "httpx.AsyncClient") -> list[Outcome]:
-        """Score completions in several calls at once; what is wrong with one call or result stays with its items."""
+        """Score completions in concurrent calls; a failed call or an invalid result affects only its own items."""
         service = self.caller(client)
         batches = [items[start : start + self.batch_size] for start in range(0, len(items), self.batch_size)]
         return list(chain.from_iterable(await asyncio.gather(*(_score(batch, service, client) for batch in batches))))
@@ -58,7 +58,7 @@ async def _score(batch: Sequence[GradeInput], service: "Caller", client: "httpx.
 
 
 def _written(item_id: str, item: GradeInput) -> str | None:
-    """The item as JSON text; None where its record holds what JSON cannot."""
+    """The item as JSON text; None if its record contains something that JSON cannot represent."""
     try:
         return json.dumps(
             {
@@ -105,7 +105,7 @@ def _outcome(result: Mapping[str, Any], service: "Caller") -> Outcome:
             return Failure(status, detail or f"the service's status is {status}")
         case (("ok" | None), score):
             try:
-                # What is no number is shown; it is cut then, after which no token could be found in it.
+                # The error shows a truncated non-number: hide the token first, while it is still whole.
                 checkable = score if isinstance(score, int | float) else hide(str(score))
                 return checked_score(Score(checkable, detail))  # type: ignore[arg-type]
             except ValueError as error:

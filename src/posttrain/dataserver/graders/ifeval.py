@@ -1,8 +1,8 @@
-"""ifeval: the answer follows the verifiable instructions of its row.
+"""Grader `ifeval`: check that the answer follows the verifiable instructions of its row.
 
 Each instruction of IFEval (https://arxiv.org/abs/2311.07911) is a function of the response and the arguments that a
 row gives under the same names. Where the paper's program uses a tokenizer or a language model of its own, the rule
-here is simpler, and said in the docstring.
+here is simpler and stated in the docstring.
 """
 
 import json
@@ -41,18 +41,18 @@ def _is_known(language: str) -> str:
 
 
 def existence(text: str, keywords: Annotated[list[Text], Field(min_length=1)]) -> bool:
-    """Every keyword occurs, also inside of words."""
+    """Every keyword occurs, on its own or inside a word."""
     text = plain(text).lower()
     return all(plain(keyword).lower() in text for keyword in keywords)
 
 
 def frequency(text: str, keyword: Text, frequency: Count, relation: Relation) -> bool:
-    """The keyword occurs so often, also inside of words."""
+    """The keyword occurs `relation` `frequency` times, on its own or inside words."""
     return _compare(plain(text).lower().count(plain(keyword).lower()), frequency, relation)
 
 
 def forbidden_words(text: str, forbidden_words: Annotated[list[Text], Field(min_length=1)]) -> bool:
-    """None of the words occurs."""
+    """None of the words occurs as a whole word."""
     words = "|".join(re.escape(plain(word)) for word in forbidden_words)
     return re.search(rf"(?<!\w)(?:{words})(?!\w)", plain(text), re.IGNORECASE) is None
 
@@ -60,35 +60,38 @@ def forbidden_words(text: str, forbidden_words: Annotated[list[Text], Field(min_
 def letter_frequency(
     text: str, letter: Annotated[str, Field(min_length=1, max_length=1)], let_frequency: Count, let_relation: Relation
 ) -> bool:
-    """The letter occurs so often, large or small."""
+    """The letter occurs `let_relation` `let_frequency` times, in either case."""
     return _compare(text.lower().count(letter.lower()), let_frequency, let_relation)
 
 
 def response_language(text: str, language: Annotated[str, AfterValidator(_is_known)]) -> bool:
-    """The response is in that language, as py3langid tells it."""
+    """The response is in that language, according to py3langid."""
     return guess_language(text).language == language
 
 
 def number_sentences(text: str, num_sentences: Count, relation: Relation) -> bool:
-    """So many sentences: a sentence ends with `.`, `!` or `?` before white space; abbreviations count as ends."""
+    """The number of sentences is `relation` `num_sentences`.
+
+    A sentence ends with `.`, `!` or `?` before white space, or with their Chinese forms; abbreviations count as ends.
+    """
     sentences = [part for part in _SENTENCE_END.split(text) if _WORD.search(part)]
     return _compare(len(sentences), num_sentences, relation)
 
 
 def number_paragraphs(text: str, num_paragraphs: Count) -> bool:
-    """Exactly so many paragraphs with lines of `***` between them, none of them empty."""
+    """Exactly `num_paragraphs` paragraphs with `***` between them, none of them empty."""
     paragraphs = [part.strip() for part in re.split(r"\s?\*\*\*\s?", text)]
     inner = paragraphs[bool(not paragraphs[0]) : len(paragraphs) - bool(not paragraphs[-1])]
     return len(inner) == num_paragraphs and all(inner)
 
 
 def number_words(text: str, num_words: Count, relation: Relation) -> bool:
-    """So many words: runs of letters, digits and underscores."""
+    """The number of words, i.e. runs of letters, digits and underscores, is `relation` `num_words`."""
     return _compare(len(_WORD.findall(text)), num_words, relation)
 
 
 def nth_paragraph_first_word(text: str, num_paragraphs: Count, nth_paragraph: Count, first_word: Text) -> bool:
-    """So many paragraphs with blank lines between them, and one of them begins with that word."""
+    """Exactly `num_paragraphs` paragraphs with blank lines between them, and the given one begins with that word."""
     paragraphs = [part for part in re.split(r"\n\s*\n", text) if part.strip()]
     if len(paragraphs) != num_paragraphs or not 1 <= nth_paragraph <= num_paragraphs:
         return False
@@ -97,7 +100,7 @@ def nth_paragraph_first_word(text: str, num_paragraphs: Count, nth_paragraph: Co
 
 
 def number_placeholders(text: str, num_placeholders: Count) -> bool:
-    """At least so many placeholders in square brackets."""
+    """At least `num_placeholders` placeholders in square brackets."""
     return len(_PLACEHOLDER.findall(text)) >= num_placeholders
 
 
@@ -107,22 +110,22 @@ def postscript(text: str, postscript_marker: Text) -> bool:
 
 
 def number_bullet_lists(text: str, num_bullets: Count) -> bool:
-    """Exactly so many bullet points that begin with `*` or `-`."""
+    """Exactly `num_bullets` bullet points that begin with `*` or `-`."""
     return len(_BULLET.findall(text)) == num_bullets
 
 
 def constrained_response(text: str) -> bool:
-    """Exactly one of: My answer is yes. My answer is no. My answer is maybe."""
+    """Exactly one of these, once: My answer is yes. My answer is no. My answer is maybe."""
     return sum(text.count(option) for option in _OPTIONS) == 1
 
 
 def number_highlighted_sections(text: str, num_highlights: Count) -> bool:
-    """At least so many parts between single or double asterisks."""
+    """At least `num_highlights` parts between single or double asterisks."""
     return sum(bool(_WORD.search(part)) for part in _HIGHLIGHT.findall(text)) >= num_highlights
 
 
 def multiple_sections(text: str, section_spliter: Text, num_sections: Count) -> bool:
-    """At least so many sections that begin with the splitter and a number, such as `Section 1`."""
+    """At least `num_sections` sections that begin with the splitter and a number, such as `Section 1`."""
     return len(re.findall(rf"{re.escape(section_spliter)}\s?\d+", text)) >= num_sections
 
 
@@ -135,7 +138,7 @@ def json_format(text: str) -> bool:
 
 
 def title(text: str) -> bool:
-    """There is a title in double angular brackets: `<<title>>`."""
+    """There is a title in double angle brackets: `<<title>>`."""
     return any(map(str.strip, _TITLE.findall(text)))
 
 
@@ -146,7 +149,7 @@ def two_responses(text: str) -> bool:
 
 
 def repeat_prompt(text: str, prompt_to_repeat: Text) -> bool:
-    """The prompt is repeated word for word first, and more follows."""
+    """The response begins with the prompt, word for word except for case, and more follows."""
     said, prompt = text.strip().lower(), prompt_to_repeat.strip().lower()
     return said.startswith(prompt) and len(said) > len(prompt)
 
@@ -157,28 +160,28 @@ def end_checker(text: str, end_phrase: Text) -> bool:
 
 
 def quotation(text: str) -> bool:
-    """All of the response stands in double quotation marks."""
+    """The whole response is in double quotation marks."""
     text = text.strip()
     return len(text) > 2 and text[0] == text[-1] == '"'
 
 
 def capital_word_frequency(text: str, capital_frequency: Count, capital_relation: Relation) -> bool:
-    """So many words in capital letters, `I` and `A` among them."""
+    """The number of words in capital letters, `I` and `A` included, is `capital_relation` `capital_frequency`."""
     return _compare(sum(map(str.isupper, _WORD.findall(text))), capital_frequency, capital_relation)
 
 
 def english_capital(text: str) -> bool:
-    """English, without small letters."""
+    """English without lower-case letters."""
     return text.isupper() and _is_english(text)
 
 
 def english_lowercase(text: str) -> bool:
-    """English, without capital letters."""
+    """English without upper-case letters."""
     return text.islower() and _is_english(text)
 
 
 def no_comma(text: str) -> bool:
-    """No comma, of normal or full width."""
+    """No comma of normal or full width."""
     return "," not in text and "，" not in text
 
 
@@ -207,7 +210,7 @@ _GROUPS: dict[str, tuple[Check, ...]] = {
 }
 
 CHECKS = {f"{group}:{check.__name__}": validate_call(check) for group, checks in _GROUPS.items() for check in checks}
-"""Each instruction's id, and what tells whether it was followed; ValidationError where arguments are wrong."""
+"""Each instruction's id and its function, which raises ValidationError if the arguments are wrong."""
 
 
 class _Instruction(NamedTuple):
@@ -257,16 +260,16 @@ class IfEval(TextGrader):
     )
 
     def load(self) -> None:
-        """Load the model that tells languages apart."""
+        """Load the language identification model."""
         load_languages()
 
     def check_row(self, item: GradeInput) -> None:
-        """Raise DataError unless all ids are known and have the arguments that they want."""
+        """Raise DataError unless all ids are known and have the right arguments."""
         for instruction in self._instructions(item.record):
             _is_followed(instruction, "x")
 
     def score_text(self, text: str, item: GradeInput) -> Score | float:
-        """The share of instructions that are followed, or 1 where all are and else 0."""
+        """The share of instructions that are followed (with `mode: fraction`), or 1 if all are and else 0."""
         text = without_invisible(text)
         if not text.strip():
             return Score(0.0, "empty")
@@ -293,7 +296,7 @@ class IfEval(TextGrader):
 
 
 def _seen(argument: Any) -> Any:
-    """As the text is looked at: without characters that leave no mark."""
+    """The argument without invisible characters, like the text that it is compared with."""
     if isinstance(argument, list):
         return [_seen(item) for item in argument]
     return without_invisible(argument) if isinstance(argument, str) else argument

@@ -1,4 +1,4 @@
-"""json_equal: the answer is JSON with the value of the gold JSON."""
+"""Grader `json_equal`: check that the answer is JSON with the same value as the gold JSON."""
 
 import json
 from collections import Counter
@@ -102,7 +102,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _bag(value: Any) -> Hashable:
-    """Equal for values that are equal but for the order in their arrays."""
+    """A key that is equal for values that differ only in the order within their arrays."""
     if isinstance(value, dict):
         return "object", frozenset((key, _bag(inner)) for key, inner in value.items())
     if isinstance(value, list):

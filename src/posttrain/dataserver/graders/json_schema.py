@@ -1,4 +1,4 @@
-"""json_schema: the answer is JSON that a schema describes."""
+"""Grader `json_schema`: check that the answer is JSON that is valid under a JSON Schema."""
 
 import json
 from collections.abc import Mapping
@@ -82,11 +82,11 @@ class JsonSchema(JsonGrader):
         return self
 
     def check_row(self, item: GradeInput) -> None:
-        """Raise DataError unless the row holds a schema, if rows have to."""
+        """With `column`, raise DataError unless the row has a valid schema."""
         self._validator(item)
 
     def score_value(self, value: Any, item: GradeInput) -> Score:
-        """1, a part of `partial`, or 0."""
+        """1, a share of `partial`, or 0."""
         try:
             errors = list(islice(self._validator(item).iter_errors(value), self.max_errors if self.partial else 1))
         except RecursionError:
@@ -110,12 +110,12 @@ class JsonSchema(JsonGrader):
 
 
 def compile_schema(schema: object) -> "Validator":
-    """The validator of a schema: a mapping, or the JSON text of one.
+    """The validator for a schema, which is a mapping or the JSON text of one.
 
-    Draft 2020-12 unless `$schema` names another. `format` is a remark and not checked.
+    Draft 2020-12 unless `$schema` names another. `format` is an annotation and not checked.
 
     Raises:
-        DataError: it is no schema, it refers to one outside of itself, or to itself without end.
+        DataError: it is not a schema, refers to something outside itself, or refers to itself without end.
     """
     try:
         return _compile(schema if isinstance(schema, str) else json.dumps(schema))
@@ -141,8 +141,8 @@ def _compile(text: str) -> "Validator":
         validator_class = validator_for({"$schema": dialect}, default=Draft202012Validator)
         validator_class.check_schema(schema)
         _check_references(schema, dialect, validator_class)
-        validator = validator_class(schema, registry=REGISTRY)  # which retrieves nothing
-        validator.is_valid(None)  # a schema that refers to itself at once never ends, whatever the value
+        validator = validator_class(schema, registry=REGISTRY)  # the registry fetches nothing
+        validator.is_valid(None)  # a schema that refers directly to itself recurses for ever, whatever the value
     except SchemaError as error:
         raise DataError(f"{error.json_path}: {error.message}") from None
     except UnknownDialect:
@@ -153,7 +153,7 @@ def _compile(text: str) -> "Validator":
 
 
 def _check_references(schema: Any, dialect: str, validator_class: "type[Validator]") -> None:
-    """Follow every reference, so that none is found to lead nowhere while an answer is graded."""
+    """Resolve every reference; DataError for a broken one now, rather than while an answer is graded."""
     from jsonschema_specifications import REGISTRY
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import specification_with

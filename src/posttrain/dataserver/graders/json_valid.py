@@ -1,4 +1,4 @@
-"""json_valid: the answer is JSON."""
+"""Grader `json_valid`: check that the answer is valid JSON."""
 
 from typing import Any, ClassVar, Literal
 

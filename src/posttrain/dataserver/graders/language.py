@@ -1,4 +1,4 @@
-"""language: the answer is written in the language that was asked for."""
+"""Grader `language`: check that the answer is written in the wanted language."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FRENCH = {"language": "fr"}
 _PARIS = "Paris est la capitale de la France et sa plus grande ville."
 
-# Of the languages that the model knows, those with enough text behind them to be told from their neighbours.
+# The model's languages that have enough training text to be distinguished from similar ones.
 LANGUAGES = tuple(
     re.findall(
         r"\w+",
@@ -29,7 +29,7 @@ LANGUAGES = tuple(
 )
 """ISO 639-1 codes."""
 
-# Code, formulas and addresses are in no language. Each alternative starts with what no other one starts with.
+# Code, formulas and web addresses are in no language. The longer of two similar delimiters is tried first.
 _NO_PROSE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|\$\$[^$]*\$\$|\$[^$\n]*\$|https?://\S+", re.DOTALL)
 _LONGEST = 20_000
 
@@ -93,7 +93,7 @@ class Language(TextGrader):
         load_languages()
 
     def check_row(self, item: GradeInput) -> None:
-        """Raise DataError unless the row names a language that is known, where rows name it."""
+        """With `column`, raise DataError unless the row names a known language, one of `among` if that is set."""
         self._wanted(item)
 
     def score_text(self, text: str, item: GradeInput) -> Score | float:
@@ -141,7 +141,7 @@ class Guess(NamedTuple):
 
 
 def guess_language(prose: str, among: Iterable[str] = LANGUAGES) -> Guess:
-    """The likeliest of these languages, by the first 20 000 characters."""
+    """The most likely of these languages, judged by the first 20 000 characters."""
     return Guess(*_identifier(tuple(among)).classify(prose[:_LONGEST]))
 
 

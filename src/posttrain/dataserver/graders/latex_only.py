@@ -1,4 +1,4 @@
-"""latex_only: the answer is one LaTeX expression and nothing else."""
+"""Grader `latex_only`: check that the answer is one LaTeX expression and nothing else."""
 
 import re
 from typing import ClassVar, Literal
@@ -65,7 +65,7 @@ class LatexOnly(TextGrader):
 
 
 def _inside(text: str) -> str | None:
-    """What the expression holds that the text is; None where the text is not one expression."""
+    """The content of the expression if the whole text is one expression; else None."""
     tokens = _TOKEN.finditer(text)
     opening = next(tokens, None)
     if opening is None or opening.start() > 0:
@@ -79,7 +79,7 @@ def _inside(text: str) -> str | None:
 
 
 def _step(opening: re.Match[str], token: re.Match[str]) -> int:
-    """How a token changes the depth inside the expression; far below 0 where it may not stand there."""
+    """How a token changes the depth inside the expression; -2 if it is not allowed there."""
     mark = token.group()
     if opening["edge"] == "begin":
         if token["name"] != opening["name"]:

@@ -1,4 +1,4 @@
-"""length_soft: the completion stays clear of the longest length there is."""
+"""Grader `length_soft`: lower the score as the completion approaches its maximum length."""
 
 from typing import ClassVar, Literal
 

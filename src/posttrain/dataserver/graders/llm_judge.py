@@ -1,7 +1,7 @@
-"""llm_judge: a language model reads the answer and judges it.
+"""Grader `llm_judge`: let a language model judge the answer.
 
-The answer was written by a model that is paid for a good verdict: it may try to look like the end of its own
-quotation, like a verdict, or like the start of a solution that is never given.
+The answer was written by a model that is rewarded for a good verdict: it may imitate the end of its own quotation, a
+verdict, or the start of a solution that never follows.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _SCORE: dict[Scale, str] = {"binary": "1 if right, else 0", "0-10": "0 to 10"}
 _GOLD = "The right answer:\n{gold}\n\n"
 _FIELD = re.compile(r"\{(question|gold|answer|reply)\}")
 
-# Openings of solutions that judges take for solutions: https://arxiv.org/abs/2507.08794, table 1.
+# Solution openers that judges mistake for solutions: https://arxiv.org/abs/2507.08794, table 1.
 _MASTER_KEYS = {
     "answer",
     "final answer",
@@ -62,13 +62,13 @@ _MASTER_KEYS = {
     "解",
 }
 
-# What chat templates write between turns, and before pictures and calls; some servers read it even inside a message.
+# What chat templates write between turns, and before images and calls; some servers parse it even inside a message.
 _TURN = re.compile(
     r"<[|｜][^<>]{0,60}>|<[^<>]{0,60}[|｜]>|<</?SYS>>|\[/?[A-Z][A-Z_]{2,30}\]"
     r"|(?i:</?(?:s|bos|eos|pad|unk|cls|sep|mask|image|audio|video|think|tool_call|tool_response|unused\d{1,5}"
     r"|(?:start|end)_of_\w{1,30}|\w{1,30}_token)>)"
 )
-# An answer may dress up what it does not say.
+# Markup that an empty answer may consist of.
 _NOTHING = re.compile(r"\\boxed\{\s*\}|\$")
 _WRAPPED = re.compile(r"<([A-Za-z]\w*)>(.*)</\1>[\s.]*", re.DOTALL)
 
@@ -137,7 +137,7 @@ class LlmJudge(RemoteGrader):
         return self
 
     async def score_all(self, items: Sequence[GradeInput], client: "httpx.AsyncClient") -> list[Outcome]:
-        """Judge completions at once, and equal ones once."""
+        """Judge completions concurrently, and equal ones only once."""
         settled = [self._without_judge(item) for item in items]
         messages = ["" if outcome else self._message(item) for item, outcome in zip(items, settled, strict=True)]
         verdicts = await self._judge_all(set(messages) - {""}, client)
@@ -206,7 +206,7 @@ _memories: "WeakKeyDictionary[httpx.AsyncClient, dict[str, LRUCache[bytes, Score
 
 
 def _remembered(grader: LlmJudge, client: "httpx.AsyncClient") -> "LRUCache[bytes, Score]":
-    """The verdicts of this judge so far, by the hash of the message."""
+    """The verdicts of this judge so far, keyed by the hash of the message."""
     from cachetools import LRUCache
 
     of_client = _memories.setdefault(client, {})
@@ -214,7 +214,7 @@ def _remembered(grader: LlmJudge, client: "httpx.AsyncClient") -> "LRUCache[byte
 
 
 def is_empty_answer(answer: str) -> bool:
-    """Whether nothing is answered: no text, punctuation alone, or words that only announce a solution."""
+    """Whether an answer says nothing: no text, only punctuation, or words that only announce a solution."""
     wrapped = _WRAPPED.fullmatch(answer.strip())
     bare = _NOTHING.sub("", wrapped[2] if wrapped else answer)
     said = _trimmed(unicodedata.normalize("NFKC", bare).casefold().replace("’", "'"))
@@ -233,10 +233,10 @@ def fill_template(template: str, scale: Scale, question: str, gold: str | None, 
 
 
 def read_verdict(reply: str, scale: Scale) -> float | None:
-    """The score in [0, 1] that a reply gives; None where it is no verdict.
+    """The score in [0, 1] that a reply gives; None if it is not a verdict.
 
-    A verdict is one JSON object with a number as its `score`, or, for the binary scale, the word yes or no alone.
-    What a judge thinks before its reply is passed over.
+    A verdict is one JSON object with a number as its `score` or, on the binary scale, just the word yes or no. The
+    judge's reasoning before its reply is ignored.
     """
     text = reply.rpartition(_THOUGHT_END)[2].strip()
     fenced = _FENCE.fullmatch(text)
@@ -255,7 +255,7 @@ def read_verdict(reply: str, scale: Scale) -> float | None:
 
 
 def _quoted(name: str, text: str) -> str:
-    """The text between marks that it cannot hold, because they depend on all of it."""
+    """The text between marks that it cannot contain, because they hold a hash of the text."""
     text = _TURN.sub(lambda match: match[0].replace("<", "‹").replace("[", "("), text.strip())
     text = text.encode("utf-8", "replace").decode()
     mark = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -263,6 +263,6 @@ def _quoted(name: str, text: str) -> str:
 
 
 def _trimmed(text: str) -> str:
-    """Without the punctuation, white space and control characters at both ends."""
+    """The text without punctuation, white space and control characters at both ends."""
     kept = [number for number, char in enumerate(text) if unicodedata.category(char)[0] not in "PZC"]
     return text[kept[0] : kept[-1] + 1] if kept else ""

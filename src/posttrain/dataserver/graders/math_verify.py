@@ -1,4 +1,4 @@
-"""math_verify: the answer is mathematically equal to the gold."""
+"""Grader `math_verify`: check that the answer is mathematically equal to the gold."""
 
 import re
 from decimal import Context
@@ -28,7 +28,7 @@ from posttrain.errors import DataError
 if TYPE_CHECKING:
     from posttrain.dataserver.graders.text.mathematics import Parsed
 
-# What the parser passes over, or works out: a base, modulus or approximation; and an interval that is one point.
+# What the parser ignores (a base, modulus or approximation) or evaluates (an interval that is one point).
 _BASE = re.compile(r"[0-9]\s*_\s*\{?\s*(\w*)")
 _PASSED_OVER = re.compile(r"\\[bp]?mod(?![A-Za-z])|[0-9)}\]]\s*\\approx(?![A-Za-z])")
 _EXACT = Context(prec=12_000)  # more digits than any number that is read
@@ -154,7 +154,7 @@ class MathVerify(TextGrader):
     )
 
     def load(self) -> None:
-        """Warm the parser up: it takes a second for its first expression."""
+        """Warm up the parser, which takes a second for its first expression."""
         parse(r"\frac{1}{2}")
 
     def check_row(self, item: GradeInput) -> None:
@@ -195,7 +195,7 @@ def _are_equal(given: "Parsed", right: "Parsed", places: int) -> bool:
 
 
 def _spellings(expression: Expression) -> tuple[str, ...]:
-    """The expression, as the number itself and as hundredths where it is a number of per cent."""
+    """The LaTeX of the expression; for a percentage, the number itself and as hundredths."""
     value = expression.number
     if value is None or not expression.percent:
         return (expression.latex,)
@@ -237,6 +237,6 @@ def _is_misread(latex: str, gold: Expression) -> bool:
 
 
 def _places(gold: Expression) -> int:
-    """Decimal places that are compared: six significant ones of a gold below 1, so that 0.0000001 is not 0."""
+    """Decimal places to compare: six, or for a gold below 1 six after its first digit, so that 0.0000001 is not 0."""
     number = gold.number
     return 6 - number.adjusted() if number and abs(number) < 1 else 6

@@ -1,4 +1,4 @@
-"""number_exact: the answer's number is the gold's."""
+"""Grader `number_exact`: check that the answer's last number equals the gold's."""
 
 from itertools import islice
 from typing import ClassVar, Literal

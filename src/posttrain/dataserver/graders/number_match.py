@@ -1,4 +1,4 @@
-"""number_match: the first number in the solution block is the gold's."""
+"""Grader `number_match`: check that the first number in the solution block equals the gold."""
 
 from typing import ClassVar, Literal
 

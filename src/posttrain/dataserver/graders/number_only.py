@@ -1,4 +1,4 @@
-"""number_only: the answer is a number and nothing else."""
+"""Grader `number_only`: check that the answer is a number and nothing else."""
 
 from typing import ClassVar, Literal
 
@@ -37,7 +37,7 @@ class NumberOnly(TextGrader):
     )
 
     def score_text(self, text: str, item: GradeInput) -> Score | float:
-        """A step of the scale."""
+        """The score for the number of characters besides the number."""
         answer = text.strip()
         number = next((found.number for found in numerals(answer) if found.number), None)
         if number is None:

@@ -1,4 +1,4 @@
-"""python: a grader that the user wrote."""
+"""Grader `python`: take the score from the user's own function or class."""
 
 import hashlib
 import inspect
@@ -31,7 +31,7 @@ class PythonGrader(Grader):
     runs with the rights of the server.
     """
 
-    # An instance is validated again, under the names of its fields, where it becomes part of a larger config.
+    # An instance that becomes part of a larger config is validated again, under the names of its fields.
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
     is_users_code: ClassVar[bool] = True
@@ -84,34 +84,34 @@ class PythonGrader(Grader):
         """Import the code and make the scorer.
 
         Raises:
-            ConfigError: it is not there, cannot be imported, or cannot be called as it must be.
+            ConfigError: the code is missing, cannot be imported, or cannot be called as required.
         """
         load_scorer(self.import_, self.path, self.params)
 
     def identity(self) -> str:
-        """The hash of the file that holds the code. Other files that it imports do not count.
+        """The SHA-256 of the file with the code. Other files that it imports do not count.
 
         Raises:
-            ConfigError: the file is not there.
+            ConfigError: the file is missing.
         """
         file = find_module_file(self.import_) if self.import_ else Path(split_place(self.path or "")[0])
         require_file(file)
         return hashlib.sha256(file.read_bytes()).hexdigest()
 
     def score(self, item: GradeInput) -> Score:
-        """What the user's code answers, if it is a score.
+        """The score that the user's code returns.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it did not return a score.
         """
         return checked_score(load_scorer(self.import_, self.path, self.params)(item))
 
 
 def load_scorer(module: str | None, path: str | None, params: Mapping[str, JsonValue]) -> Scorer:
-    """What scores one completion: made once per process for equal arguments.
+    """The function that scores one completion, made once per process for equal arguments.
 
     Raises:
-        ConfigError: the code is not there, cannot be imported, or cannot be called as it must be.
+        ConfigError: the code is missing, cannot be imported, or cannot be called as required.
     """
     return _load_scorer(module, path, json.dumps(params, sort_keys=True))
 

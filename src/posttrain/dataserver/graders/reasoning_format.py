@@ -1,4 +1,4 @@
-"""reasoning_format: the reasoning stands between its tags, and an answer follows."""
+"""Grader `reasoning_format`: check that the reasoning is between its tags and an answer follows."""
 
 from typing import ClassVar, Literal, NamedTuple
 
@@ -76,17 +76,17 @@ class ReasoningFormat(Grader):
 
 
 class _Form(NamedTuple):
-    """What can be said about the form of a completion."""
+    """The form of a completion."""
 
     opened: bool
     opened_at_start: bool
     closed: bool
     in_order: bool
-    """Of the tags that are there, an opening one stands before all closing ones."""
+    """The opening tag, or a prompt that contains it, comes before all closing tags."""
     tags_too_many: int
     has_reasoning: bool
     answer: str | None
-    """None where the tags delimit none."""
+    """None if the tags do not delimit one."""
 
     @property
     def is_filled(self) -> bool:

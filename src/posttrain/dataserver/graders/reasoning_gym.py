@@ -1,7 +1,7 @@
-"""reasoning_gym: the scorer of the reasoning-gym data set that the item comes from.
+"""Grader `reasoning_gym`: use the scorer of the reasoning-gym data set that the item comes from.
 
-Some of the library's scorers hand the answer to Python's `eval`, or to SymPy's parser, which does. There a model
-could run any code. What is let through here has no way to call or to look up anything but the functions named.
+Some of the library's scorers pass the answer to Python's `eval`, or to SymPy's parser, which calls it, so a model could
+run any code. An answer that is let through here cannot call or look up anything but the functions in `_NAMES`.
 """
 
 import json
@@ -19,7 +19,7 @@ from posttrain.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
 
-# A scorer may add up parts of a score as floats.
+# A scorer may sum parts of a score as floats.
 _FULL = 1.0 - 1e-9
 
 _SUM = {
@@ -34,7 +34,7 @@ _COMPLEX = {
 
 _LONGEST = 2000
 
-# No brackets that call, no dots, no braces, no operators: names, numbers and texts in lists are all that is left.
+# No parentheses, dots, braces or operators but the minus: only names, numbers and strings in lists.
 _LISTS = re.compile(r"[\w\s\[\],'\"-]*")
 _ARITHMETIC = re.compile(r"[\d\s+\-*/().]*")
 _TERM = re.compile(r"[\w\s+\-*/().,]*")
@@ -42,7 +42,8 @@ _TERM = re.compile(r"[\w\s+\-*/().,]*")
 _NAMES = {"acos", "asin", "atan", "cos", "cosh", "exp", "log", "pi", "sin", "sinh", "sqrt", "tan", "tanh", "Abs"}
 _NAME = re.compile(r"[^\W\d]\w*")
 
-# Comparisons with NaN are all false, which some scorers take for "near enough"; 1e999999999 as a fraction never ends.
+# Comparisons with NaN are all false, which some scorers take for "near enough"; converting 1e999999999 to a fraction
+# never ends.
 _NOT_FINITE = re.compile(r"(?<![^\W\d_])(?:nan|inf(?:inity)?)j?(?![^\W\d_])|[0-9]e[+-]?[0-9]{4,}", re.IGNORECASE)
 
 # A power of a power, or a long exponent, can take hours to compute.
@@ -96,7 +97,7 @@ class ReasoningGym(TextGrader):
     )
 
     def load(self) -> None:
-        """Import the library; ConfigError where it is not installed."""
+        """Import the library; ConfigError if it is not installed."""
         load_library()
 
     def check_row(self, item: GradeInput) -> None:
@@ -107,7 +108,7 @@ class ReasoningGym(TextGrader):
             raise DataError(f"the answer {own[:60]!r} of the item does not get a full score from its own data set")
 
     def score_text(self, text: str, item: GradeInput) -> Score | float:
-        """The score of the part that is extracted."""
+        """The score of the extracted part."""
         answer = extract(text, self.extract)
         if answer is None:
             return Score(0.0, "no answer")
@@ -124,7 +125,7 @@ class ReasoningGym(TextGrader):
 
 
 def _source(record: Mapping[str, Any]) -> tuple["ProceduralDataset", dict[str, Any]]:
-    """The data set of an item, and the item as the library made it."""
+    """The data set of an item, and the item as the library generated it."""
     source, entry = record.get("reasoning_gym"), record.get("entry")
     if not (isinstance(source, Mapping) and isinstance(source.get("dataset"), str) and isinstance(entry, Mapping)):
         raise DataError(
@@ -143,9 +144,9 @@ def _dataset(name: str, config: str) -> "ProceduralDataset":
 
 
 def is_harmless(answer: str, dataset: str, right: object = None) -> bool:
-    """Whether the scorer of that data set can be shown the answer. What is refused is no right answer.
+    """Whether the answer is safe to pass to the scorer of that data set. A refused answer is never a right one.
 
-    `right`: the item's own answer, if it has one. Where that is a word such as `inf`, another answer may be too.
+    `right`: the item's own answer, if it has one. If it contains a word such as `inf`, the answer may contain one too.
     """
     if _NOT_FINITE.search(answer) and not (isinstance(right, str) and _NOT_FINITE.search(right)):
         return False

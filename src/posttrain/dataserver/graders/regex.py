@@ -1,4 +1,4 @@
-"""regex: the answer matches a pattern."""
+"""Grader `regex`: check that the answer matches a pattern."""
 
 from typing import ClassVar, Literal
 
@@ -59,7 +59,7 @@ class Regex(TextGrader):
         return self
 
     def check_row(self, item: GradeInput) -> None:
-        """Raise DataError if a gold is compared with and is no text or number."""
+        """With `compare: gold`, raise DataError unless the gold is a non-empty text or a number."""
         if self.compare == "gold":
             _gold_text(item.gold)
 

@@ -1,7 +1,7 @@
 """Config and secrets shared by graders that call a service.
 
-They run on the server's event loop and not in a worker process: they wait, they do not compute. Nothing that
-goes wrong with one completion may cost another one its score, so failures are values here and not exceptions.
+They run on the server's event loop and not in a worker process, because they wait rather than compute. A failure on one
+completion must not cost another one its score, so failures are values here and not exceptions.
 """
 
 import os
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from posttrain.dataserver.graders.calls import Caller
 
 
-# A token of a language model, such as <|im_end|>, is no secret whatever its key is called; nor is a short text.
+# A language model's token, such as <|im_end|>, is not a secret whatever its key is called; nor is a short text.
 _MARKER = re.compile(r"<.*>|\[.*\]")
 
-# This machine, however it is written: `all://` stands for http and https.
+# All spellings of this machine; `all://` stands for http and https.
 _LOOPBACK = ("all://localhost", "all://127.0.0.1", "all://[::1]")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a completion has no score, for the person who looks at it later."""
+    """Why a completion has no score, for whoever reviews it later."""
 
     status: Literal["abstain", "error"]
-    """abstain: the service cannot judge this completion; error: the service or the way to it failed."""
+    """abstain: the service cannot judge this completion; error: the service or the connection to it failed."""
 
     detail: str
 
@@ -47,7 +47,7 @@ Outcome = Score | Failure
 
 
 class CallFailedError(Exception):
-    """A call brought no usable reply. The message names the service and holds neither its words nor a token."""
+    """A call got no usable reply. The message names the service and contains neither its reply nor a token."""
 
 
 class RemoteGrader(Grader):
@@ -93,15 +93,15 @@ class RemoteGrader(Grader):
 
     @property
     def place(self) -> str:
-        """The service as messages name it: without what follows a `?`, where some services want a key."""
+        """The service's URL for messages: without the part after `?`, where some services expect a key."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}{parts.path}"
 
     def token(self) -> str | None:
-        """The bearer token, if the service wants one.
+        """The bearer token, if the service needs one.
 
         Raises:
-            ConfigError: the variable is not set, or holds what no token holds.
+            ConfigError: the variable is not set, or contains white space, non-ASCII or unprintable characters.
         """
         if self.token_env is None:
             return None
@@ -113,33 +113,33 @@ class RemoteGrader(Grader):
         return token
 
     def hide_token(self, text: str) -> str:
-        """The text without the token, in whichever spelling a service sends it back."""
+        """The text without the token, in whatever encoding a service sends it back."""
         return hidden(text, [os.environ.get(self.token_env or "", "")])
 
     def load(self) -> None:
-        """Look for the token; ConfigError as in `token`."""
+        """Check that the token is available; ConfigError as in `token`."""
         self.token()
 
     def caller(self, client: "httpx.AsyncClient") -> "Caller":
-        """What calls the service through this client."""
+        """The object that calls the service through this client."""
         from posttrain.dataserver.graders.calls import caller
 
         return caller(self, client)
 
     async def score_all(self, items: Sequence[GradeInput], client: "httpx.AsyncClient") -> list[Outcome]:
-        """Score completions: one outcome for each, in their order. Never raises because of an item."""
+        """Score completions: one outcome for each, in the same order. Never raises because of an item."""
         raise NotImplementedError
 
 
 def require_no_secret(value: JsonValue, instead: str) -> None:
-    """Raise ValueError if free-form data holds what is named like a secret; `instead` says where to put it."""
+    """Raise ValueError if free-form data has a value named like a secret; `instead` says where to put it."""
     place = place_of_secret(value)
     if place is not None:
         raise ValueError(f"{place} holds a secret, which has no place in a config; {instead}")
 
 
 def place_of_secret(value: JsonValue, path: KeyPath = ()) -> str | None:
-    """The key of the first text in free-form data that is named like a secret, and could be one."""
+    """The key of the first text in free-form data that is named like a secret and could be one; else None."""
     if isinstance(value, str):
         name = next((str(part) for part in reversed(path) if isinstance(part, str)), "")
         is_one = is_secret((name,)) and len(value) >= SHORTEST_SECRET and not _MARKER.fullmatch(value)
@@ -149,9 +149,9 @@ def place_of_secret(value: JsonValue, path: KeyPath = ()) -> str | None:
 
 
 def new_client() -> "httpx.AsyncClient":
-    """A client for `score_all`: it takes proxies from the environment, but reaches this machine without one."""
+    """A client for `score_all` that takes proxies from the environment, but connects to this machine directly."""
     import httpx
 
-    # Each grader limits its own calls, and their time. A mount without a transport goes straight to the host.
+    # Each grader limits the number and time of its own calls. A mount without a transport connects without a proxy.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
     return httpx.AsyncClient(limits=limits, timeout=None, mounts=dict.fromkeys(_LOOPBACK))

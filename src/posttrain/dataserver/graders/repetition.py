@@ -1,4 +1,4 @@
-"""repetition: the completion does not say the same again and again."""
+"""Grader `repetition`: lower the score of a completion that repeats itself."""
 
 import re
 from collections.abc import Hashable, Iterable
@@ -9,7 +9,7 @@ from pydantic import Field
 from posttrain.dataserver.graders.base import Example, Part, Score, TextGrader
 from posttrain.dataserver.graders.text.completions import GradeInput, plain
 
-# A run without white space is cut, so that it cannot hide a loop in one endless word. The group is empty for signs.
+# Text without white space is cut into words, so that one endless word cannot hide a loop. The group is empty for signs.
 _WORD = re.compile(r"(\w{1,20})|[^\w\s]{1,20}")
 
 
@@ -52,13 +52,13 @@ class Repetition(TextGrader):
             return 1.0
         numbers = runs = _numbered(words)
         for length in range(1, self.n):
-            # A run is the number of the run that is one word shorter, and its last word: memory stays linear.
+            # A run is stored as the number of the run one word shorter and its last word, so that memory stays linear.
             runs = _numbered(zip(runs, numbers[length:], strict=False))
         different = max(runs) + 1
         return Score(different / len(runs), f"{different} of {len(runs)} runs are different")
 
 
 def _numbered(items: Iterable[Hashable]) -> list[int]:
-    """Equal numbers for equal items, from 0, without gaps."""
+    """Number the items from 0 without gaps; equal items get equal numbers."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(item, len(numbers)) for item in items]

@@ -1,4 +1,4 @@
-"""string_exact: the answer is the gold text."""
+"""Grader `string_exact`: check that the answer equals the gold text."""
 
 import unicodedata
 from typing import Any, ClassVar, Literal
@@ -7,10 +7,10 @@ from posttrain.dataserver.graders.base import Example, TextGrader
 from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import DataError
 
-# With `ignore_punctuation` more may go; an answer with so many signs is not the gold text.
+# `ignore_punctuation` can remove more, but an answer with that much punctuation is not the gold text.
 _MOST_SHRINKAGE = 8
 
-_OPENING = ",;:!?'\"()[]"  # not the point of .5 and .NET
+_OPENING = ",;:!?'\"()[]"  # without the point, for .5 and .NET
 _CLOSING = f".{_OPENING}"
 
 
@@ -48,7 +48,7 @@ class StringExact(TextGrader):
     )
 
     def check_row(self, item: GradeInput) -> None:
-        """Raise DataError unless the gold is a text, or a list of texts, that is not empty."""
+        """Raise DataError unless the gold is a non-empty text or a number, or a list of them."""
         for gold in self._golds(item.gold):
             if not self._normal(gold):
                 raise DataError("the gold text is empty")
@@ -57,7 +57,7 @@ class StringExact(TextGrader):
         """1 or 0."""
         golds = [self._normal(gold) for gold in self._golds(item.gold)]
         collapsed = " ".join(text.split())
-        # Normalising takes quadratic time on heaps of accents, and makes a text at most a few times shorter.
+        # Normalising takes quadratic time on long runs of accents, and makes a text at most a few times shorter.
         if len(collapsed) > _MOST_SHRINKAGE * (1 + max(map(len, golds))):
             return 0.0
         return float(self._normal(collapsed) in golds)

@@ -1,4 +1,4 @@
-"""tag_format: reasoning and solution, each between tags of its own."""
+"""Grader `tag_format`: check that reasoning and solution are each between their own tags."""
 
 from typing import ClassVar, Literal
 

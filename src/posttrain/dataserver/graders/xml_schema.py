@@ -1,4 +1,4 @@
-"""xml_schema: the answer is XML with the right root and what must be in it."""
+"""Grader `xml_schema`: check that the answer is XML with the right root and the required children and attributes."""
 
 import json
 from collections.abc import Mapping
@@ -23,19 +23,19 @@ class Element:
     name: str
     attributes: frozenset[str]
     is_empty: bool
-    """No attributes, no elements, and no text that can be seen."""
+    """No attributes, no elements and no visible text."""
 
 
 @dataclass
 class Outline:
-    """Receives the parser's events. Nothing is kept of what lies deeper, so nesting costs nothing."""
+    """Receives the parser's events. Nothing below the root's children is kept, so nesting costs nothing."""
 
     root: Element | None = None
     children: list[Element] = field(default_factory=list)
     depth: int = 0
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
-        """An element begins."""
+        """Handle the start of an element."""
         self._fill()
         element = Element(name, frozenset(attributes), is_empty=not attributes)
         if self.root is None:
@@ -45,21 +45,21 @@ class Outline:
         self.depth += 1
 
     def end(self, name: str) -> None:
-        """An element ends."""
+        """Handle the end of an element."""
         self.depth -= 1
 
     def data(self, text: str) -> None:
-        """Text within the element that began last and has not ended."""
+        """Handle text inside the innermost open element."""
         if visible(text):
             self._fill()
 
     def comment(self, text: str) -> None:
-        """A comment, which is nothing inside of an element, and text around it elsewhere."""
+        """Handle a comment: it is ignored inside the root element; DataError outside it."""
         if not self.depth:
             raise DataError("a comment or an instruction stands beside the element")
 
     def pi(self, target: str, data: str | None = None) -> None:
-        """A processing instruction."""
+        """Handle a processing instruction, in the same way as a comment."""
         self.comment(target)
 
     def _fill(self) -> None:
@@ -70,11 +70,11 @@ class Outline:
 
 
 def outline(text: str) -> Outline:
-    """Read XML; the root of what it returns is there.
+    """Parse XML; the returned outline always has a root.
 
     Raises:
-        DataError: it is not well-formed, or it has a document type, which could define entities that expand without
-            bound or name files; or a comment stands before or after the element.
+        DataError: the text is not well-formed, or it has a document type, which could define entities that expand
+            without bound or refer to files, or a comment or processing instruction before or after the element.
     """
     from defusedxml import DefusedXmlException
     from defusedxml.ElementTree import DefusedXMLParser, ParseError
@@ -173,11 +173,11 @@ class XmlSchema(FencedTextGrader):
         return self
 
     def check_row(self, item: GradeInput) -> None:
-        """Raise DataError unless the row holds a shape, if rows have to."""
+        """With `column`, raise DataError unless the row has a valid shape."""
         self._shape(item)
 
     def score_bare(self, text: str, item: GradeInput) -> Score:
-        """1, a part of `partial`, or 0."""
+        """1, a share of `partial`, or 0."""
         shape = self._shape(item)
         try:
             found = outline(text)

@@ -1,4 +1,4 @@
-"""Grade each distinct completion once, however often it is asked."""
+"""Grade each distinct completion once, however often it is requested."""
 
 import asyncio
 import logging
@@ -25,47 +25,47 @@ _BYTES_PER_JUDGEMENT = 400
 
 
 class Graded(NamedTuple):
-    """What became of one completion."""
+    """The reward of one completion, and what each grader said."""
 
     reward: Reward
     judgements: Mapping[str, Judgement]
 
 
 class Question(NamedTuple):
-    """One completion, and all that its reward depends on."""
+    """One completion and everything that its reward depends on."""
 
     sample_id: str
     plan_name: str
-    """Names the plan: two questions with equal names have equal plans."""
+    """Identifies the plan among those of the data set."""
     plan: GradingPlan
     task: Task
     digest: str
     """Of the completion."""
 
     def key(self) -> tuple[object, ...]:
-        """Equal keys have equal rewards."""
+        """Questions with equal keys have equal rewards."""
         return (self.sample_id, self.plan_name, self.digest, self.task.item.completion_tokens, self.task.item.truncated)
 
 
 class Answers:
-    """What becomes of the questions of one request, in their order."""
+    """The answers to the questions of one request, in question order."""
 
     def __init__(self, futures: Sequence[asyncio.Future[Graded]]) -> None:
         self._futures = futures
 
     @property
     def graded(self) -> list[Graded | None]:
-        """The answers; None where one is not known yet."""
+        """The answers so far; None for those still pending."""
         return [future.result() if future.done() else None for future in self._futures]
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Wait until all are there, or the time is over."""
+        """Wait until all answers are there, or `seconds` have passed."""
         if missing := {future for future in self._futures if not future.done()}:
             await asyncio.wait(missing, timeout=seconds)
 
 
 class _Open(NamedTuple):
-    """A question that is being graded, for whoever waits for it."""
+    """A question that is being graded, with the future for its answer and the judgements so far."""
 
     question: Question
     answer: asyncio.Future[Graded]
@@ -73,7 +73,7 @@ class _Open(NamedTuple):
 
 
 class GradeBook:
-    """Remembers rewards, joins equal questions that are under way, and sends the rest to the graders."""
+    """Caches rewards, merges equal questions that are in progress, and sends the rest to the graders."""
 
     def __init__(
         self,
@@ -83,12 +83,12 @@ class GradeBook:
         cache_bytes: int,
         failure_seconds: float = 60.0,
     ) -> None:
-        """Make an empty book.
+        """Create an empty book.
 
         Args:
-            client: for the graders that ask other services; None where there are none.
-            cache_bytes: memory for what is remembered.
-            failure_seconds: after this time a completion whose grading failed may be graded again.
+            client: for graders that call other services; None if there are none.
+            cache_bytes: memory for the cached rewards.
+            failure_seconds: how long to wait before a completion whose grading failed may be graded again.
         """
         self._remote = {name: grader for name, grader in graders.items() if isinstance(grader, RemoteGrader)}
         self._pool = pool
@@ -102,11 +102,11 @@ class GradeBook:
 
     @property
     def waiting(self) -> int:
-        """How many different completions are being graded or wait for it."""
+        """Number of distinct completions that are being graded or wait for it."""
         return len(self._under_way)
 
     def ask(self, questions: Sequence[Question]) -> Answers:
-        """Have them graded, but for those whose answers are known or under way."""
+        """Send questions to the graders, except those whose answers are known or in progress."""
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[Graded]] = []
         new: list[_Open] = []
@@ -123,20 +123,20 @@ class GradeBook:
                 new.append(self._under_way[key])
         self.cache_hits += len(questions) - len(new)
         if new:
-            # On its own, so that a client who goes away does not take the work of the others along.
+            # A separate task, so that a client that disconnects does not cancel the work of others.
             batch = loop.create_task(self._grade(new))
             self._batches.add(batch)
             batch.add_done_callback(self._batches.discard)
         return Answers(answers)
 
     async def close(self) -> None:
-        """Give up what is under way; to be called when nobody waits for it any more."""
+        """Cancel the grading in progress. Call this when nobody waits for it any more."""
         for batch in self._batches:
             batch.cancel()
         await asyncio.gather(*self._batches, return_exceptions=True)
 
     def _answer(self, done: _Open) -> None:
-        """Tell all who asked, and whoever asks next."""
+        """Give the answer to everyone who waits for it, and cache it."""
         key = done.question.key()
         del self._under_way[key]
         graded = Graded(total_reward(done.question.plan, done.found), done.found)
@@ -160,7 +160,7 @@ class GradeBook:
                 local = [each for each in asked if each.question.task.graders]
                 tasks = [each.question.task for each in local]
                 group.create_task(self._pool.grade(tasks, lambda number, judged: add(local[number], judged)))
-        except* Exception as errors:  # whatever it is, each completion gets an answer
+        except* Exception as errors:  # whatever fails, each completion gets an answer
             logger.exception("grading failed")
             reason = shown(f"grading failed: {_innermost(errors)}")
             for each in asked:
@@ -187,7 +187,7 @@ _Add = Callable[[_Open, Mapping[str, Judgement]], None]
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """The first error of a group of any depth."""
+    """The first error inside nested exception groups."""
     return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 

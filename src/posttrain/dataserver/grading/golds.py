@@ -1,4 +1,4 @@
-"""Check every gold answer with its grader before the server is ready."""
+"""Check every gold answer with its graders before the server is ready."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -20,21 +20,21 @@ from posttrain.errors import DataError
 _ROWS_PER_TASK = 128
 
 Progress = Callable[[str, int, int], None]
-"""Told the data set, the rows that are checked, and how many there are."""
+"""Called with the data set, the number of rows checked so far, and their total."""
 
 
 async def check_golds(loaded: Loaded, pool: GradingPools, progress: Progress) -> None:
-    """Check what has not been found good before, with the same content and the same graders.
+    """Check all gold answers, except in data sets that passed before with the same content and graders.
 
     Raises:
-        DataError: rows cannot be graded; all in one message, each by its place in the data.
+        DataError: rows cannot be graded; one message gives the first of each data set, by their place in the data.
     """
     problems: list[str] = []
     for name, dataset in loaded.config.datasets.items():
         named = {grader: loaded.graders[grader] for grader in graders_of(loaded.config, name)}
         graders = {key: grader for key, grader in named.items() if type(grader).check_row is not Grader.check_row}
         if not graders or not isinstance(dataset, FileDataset):
-            continue  # items that a program makes come with golds that its own scorer reads
+            continue  # generated items come with golds that their own scorer reads
         mark = cache_dir() / "golds" / _key(loaded, name, graders)
         if mark.is_file():
             continue
@@ -53,13 +53,13 @@ async def check_golds(loaded: Loaded, pool: GradingPools, progress: Progress) ->
 async def _check(
     loaded: Loaded, name: str, graders: Mapping[str, Grader], pool: GradingPools, progress: Progress
 ) -> list[str]:
-    """What is wrong with the rows of a data set, one line each."""
+    """The faults in the rows of a data set, one line each."""
     rows, faults, done = loaded.datasets[name], list[str](), 0
     checks = (
         RowCheck(index, tuple(graders), GradeInput("", None, gold=loaded.samples.gold(name, row), record=row.record))
         for index, row in enumerate(map(rows.read, range(len(rows))))
     )
-    # A few tasks ahead of the workers: enough to keep them busy, without all rows in memory.
+    # A few tasks at a time: enough to keep the workers busy, without all rows in memory.
     while batch := list(islice(checks, _ROWS_PER_TASK * 8)):
         parts = [batch[start : start + _ROWS_PER_TASK] for start in range(0, len(batch), _ROWS_PER_TASK)]
         found = [fault for part in await asyncio.gather(*map(pool.check_rows, parts)) for fault in part]
@@ -71,7 +71,7 @@ async def _check(
 
 
 def _too_long(check: RowCheck, graders: Mapping[str, Grader], most: float) -> Iterator[RowFault]:
-    """The graders that may take longer on a row than the seconds that there are for all of them together."""
+    """A fault for each grader that may take longer on a row than all graders together may."""
     for name, grader in graders.items():
         seconds = grader.seconds_at_most(check.item)
         if seconds > most:

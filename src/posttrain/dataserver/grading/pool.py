@@ -1,8 +1,8 @@
-"""A pool of grading processes, which survives their timeouts and crashes.
+"""A pool of grading processes that survives timeouts and crashes.
 
-Completions travel in chunks, because a message costs more than a cheap grader. A worker tells which one it is at, so
-that only the one that kills it, or keeps it for too long, loses its score. The others of the chunk are then sent one by
-one.
+Completions are sent in chunks, because a message costs more than a cheap grader. A worker reports which completion it
+is on, so that only the one that kills it or takes too long loses its score. The others of the chunk are then sent one
+by one.
 """
 
 import asyncio
@@ -32,25 +32,26 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 A = TypeVar("A", Task, RowCheck)
 
-# Beyond the interruptible deadline: for what ignores the timer, and for the pool, which looks every 0.1 s.
+# Added to the timer's deadline before a worker is killed: for code that ignores the timer, and for the pool, which
+# polls every 0.1 s.
 _GRACE_SECONDS = 0.5
 
 _LARGEST_CHUNK = 64
 
 _SECONDS_BETWEEN_LOOKS = 0.1
-# What a worker said last may still be on its way when it has ended.
+# The last answer of a worker may still be in transit when the worker has ended.
 _LOOKS_AT_THE_DEAD = 5
 
-# More chunks than are ever under way; one that is given up is not soon followed by another at its place.
+# More than the chunks that are ever in progress, so that the place of an abandoned one is not reused soon.
 _PLACES = 4096
 
 
 class _Mark(NamedTuple):
-    """What a worker told last of a chunk."""
+    """A worker's last report on a chunk."""
 
     process: int
     completion: int
-    """Which one of the chunk it is at."""
+    """Position in the chunk of the completion that the worker is on."""
 
 
 class WorkerDiedError(Exception):
@@ -58,17 +59,17 @@ class WorkerDiedError(Exception):
 
 
 class GradingPool:
-    """`count` processes that grade."""
+    """`count` grading processes."""
 
     def __init__(self, count: int, setup: Setup, tasks_per_worker: int, preload: Sequence[str] = ()) -> None:
-        """`preload`: modules that new workers should find imported."""
+        """`preload`: modules to import before workers are forked."""
         self.graders = frozenset(setup.graders)
-        """The names of those that it has."""
+        """The names of its graders."""
         self._count = count
         self._setup = setup
         self._tasks_per_worker = tasks_per_worker
         self._context = multiprocessing.get_context("forkserver")
-        # Each new process runs the imports of the command again; found done, they cost it next to nothing.
+        # Each new process repeats the imports of the command; preloaded, they cost next to nothing.
         commands = [name for name in sys.modules if name.startswith("posttrain.cli.")]
         self._context.set_forkserver_preload([worker.__name__, *commands, *preload])
         self._marks: Marks = self._context.RawArray("Q", _PLACES)
@@ -79,7 +80,7 @@ class GradingPool:
         """How many workers were killed or ended by themselves."""
 
     async def grade(self, tasks: Sequence[Task], done: Callable[[int, Mapping[str, Judgement]], None]) -> None:
-        """Grade all tasks, telling `done(number of the task, judgements)` as they are done."""
+        """Grade all tasks, calling `done(number of the task, judgements)` as each is done."""
         async with asyncio.TaskGroup() as group:
             for chunk in _chunks(len(tasks), self._count):
                 group.create_task(self._grade_chunk(chunk, tasks, done))
@@ -103,9 +104,9 @@ class GradingPool:
         return [fault for row in rows for fault in await self.check_rows([row])]
 
     def close(self) -> None:
-        """End the workers, whatever they do."""
+        """End the workers, whatever they are doing."""
         self._is_closed = True
-        # A grader may have stopped the process that workers come from, without which nothing ends.
+        # A grader may have suspended the process that workers are forked from; then nothing would end.
         os.killpg(os.getpgrp(), signal.SIGCONT)
         self._pool.stop()
         self._pool.join()
@@ -120,7 +121,7 @@ class GradingPool:
             place = self._free_places.popleft()
             self._marks[place] = 0
             try:
-                # The last completion may begin just before the time for one is over.
+                # The last completion may begin just before the time for one is up.
                 seconds = self._setup.seconds * min(len(left), 2) + 2 * _GRACE_SECONDS
                 answers = await self._run(worker.grade, ([tasks[number] for number in left], place), seconds, place)
             except WorkerDiedError as error:
@@ -143,7 +144,7 @@ class GradingPool:
     async def _run(
         self, function: Callable[..., T], arguments: tuple[Any, ...], seconds: float, place: int | None = None
     ) -> T:
-        """What a worker answers within these seconds, and without staying at one completion of its place too long."""
+        """Run a function in a worker, within `seconds`; with a `place`, each of its completions has a deadline too."""
         for _ in range(3):
             pool = self._pool
             try:
@@ -165,8 +166,8 @@ class GradingPool:
         raise RunError("the grading processes end as soon as they are started; see the log for what they print")
 
     async def _outcome(self, pool: ProcessPool, scheduled: Future[T], place: int | None) -> T:
-        """What a task answers. A pool that breaks while the task is on its way to a worker would never tell, nor does
-        it tell of a worker that ends as if it were done."""
+        """Wait for the answer of a task, and watch its worker. The pool itself does not report that it broke while the
+        task was on its way to a worker, nor that a worker ended as if it were done."""
         future = asyncio.wrap_future(scheduled)
         seen, since, dead_looks = None, time.monotonic(), 0
         try:
@@ -187,7 +188,7 @@ class GradingPool:
             future.cancel()
 
     def _mark(self, place: int) -> _Mark | None:
-        """Where the chunk at this place is; None where no worker has begun it."""
+        """The last report on the chunk at this place; None if no worker has begun it."""
         value = self._marks[place]
         return _Mark(value >> MARK_BITS, value % 2**MARK_BITS - 1) if value else None
 
@@ -203,8 +204,8 @@ class GradingPool:
 
 
 def _start_fork_server(hidden: Iterable[str]) -> None:
-    """Start the process that workers are forked from, without the variables that are hidden from them: for as long as
-    a process runs, the system shows with what environment it began."""
+    """Start the process that workers are forked from, without the environment variables hidden from them: the system
+    shows the initial environment of a process for as long as it runs."""
     kept = {name: os.environ.pop(name) for name in hidden if name in os.environ}
     try:
         forkserver.ensure_running()
@@ -221,13 +222,13 @@ def _is_alive(process: int) -> bool:
 
 
 def _chunks(count: int, workers_count: int) -> list[range]:
-    """Ranges of equal length: two per worker where that is not too many completions at once."""
+    """Ranges of equal length: two per worker, unless they would be longer than `_LARGEST_CHUNK`."""
     size = max(1, min(_LARGEST_CHUNK, -(-count // (2 * workers_count))))
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 class GradingPools:
-    """Grading pools that each have some of the graders: what one does to its process reaches none of another's."""
+    """Grading pools that each have some of the graders; no grader can affect the processes of another pool."""
 
     def __init__(self, pools: Sequence[GradingPool]) -> None:
         """Each grader is in one of them."""
@@ -239,8 +240,8 @@ class GradingPools:
         return sum(pool.deaths for pool in self._pools)
 
     async def grade(self, tasks: Sequence[Task], done: Callable[[int, Mapping[str, Judgement]], None]) -> None:
-        """Grade all tasks, telling `done(number of the task, judgements)` as graders are done: for a task whose
-        graders are in several pools, once for each of them."""
+        """Grade all tasks, calling `done(number of the task, judgements)` as graders are done: once per pool for a task
+        whose graders are in several."""
         async with asyncio.TaskGroup() as group:
             for pool in self._pools:
                 group.create_task(_grade(pool, tasks, done))
@@ -258,7 +259,7 @@ class GradingPools:
         return sorted((fault for faults in found for fault in faults), key=lambda fault: fault.row)
 
     def close(self) -> None:
-        """End the workers, whatever they do."""
+        """End the workers, whatever they are doing."""
         for pool in self._pools:
             pool.close()
 
@@ -272,6 +273,6 @@ async def _grade(
 
 
 def _of(pool: GradingPool, asked: Sequence[A]) -> list[tuple[int, A]]:
-    """What a pool is asked, with the number of each: those for which it has a grader, with its own graders alone."""
+    """The tasks or rows, with their numbers, that a pool has a grader for, each reduced to the pool's own graders."""
     own = ((number, each, tuple(filter(pool.graders.__contains__, each.graders))) for number, each in enumerate(asked))
     return [(number, each._replace(graders=graders)) for number, each, graders in own if graders]

@@ -1,4 +1,4 @@
-"""Turn an item of a request into a task for its graders, and their scores into its result."""
+"""Turn a request item into a task for its graders, and their scores into its result."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -19,11 +19,11 @@ class _NamedPlan(NamedTuple):
     name: str
     plan: GradingPlan
     local_graders: tuple[str, ...]
-    """Those that the grading processes ask."""
+    """Graders that run in the grading processes."""
 
 
 class Questions:
-    """Knows which graders judge which data set at which iteration."""
+    """Knows which graders judge each data set in each stage."""
 
     def __init__(self, config: DataserverConfig, graders: Mapping[str, Grader]) -> None:
         def named(name: str, plan: GradingPlan) -> _NamedPlan:
@@ -39,8 +39,8 @@ class Questions:
                     plans[name] = named(f"stage {index}", plan)
 
     def question(self, target: Target, stage_index: int, item: GradeItem, digest: str) -> Question:
-        """The question how good the item's completion is, in a stage of the curriculum."""
-        # Held-out rows are judged alike in all stages, so that their rewards can be compared.
+        """The question that asks for the reward of an item's completion in a stage of the curriculum."""
+        # Held-out rows are judged the same way in all stages, so that their rewards can be compared.
         plans = self._own_plans if target.is_held_out else self._stage_plans[stage_index]
         plan_name, plan, local_graders = plans[target.dataset]
         given = GradeInput(
@@ -57,7 +57,7 @@ class Questions:
 
 
 def graders_of(config: DataserverConfig, dataset: str) -> tuple[str, ...]:
-    """Every grader that may judge a data set, in some stage."""
+    """Every grader that may judge a data set in any stage."""
     graded = config.datasets[dataset]
     names = dict.fromkeys((*graded.graders, *graded.gates))
     for stage in config.stages:
@@ -74,7 +74,7 @@ def graders_in_use(config: DataserverConfig) -> dict[str, Grader]:
 
 
 def own_plan(config: DataserverConfig, dataset: str) -> GradingPlan:
-    """How a data set is graded where no stage says otherwise, and always for its validation rows."""
+    """How a data set is graded unless a stage overrides it; validation rows are always graded this way."""
     graded = config.datasets[dataset]
     return GradingPlan.make(graded.graders, graded.gates, graded.on_missing_score)
 
@@ -89,7 +89,7 @@ def stage_plan(config: DataserverConfig, stage_index: int, dataset: str) -> Grad
 
 
 def graded_result(item_id: str, plan: GradingPlan, graded: Graded) -> GradeResult:
-    """The reward, or why there is none, with what each grader said."""
+    """The result of a graded completion: its reward, or why there is none, and what each grader said."""
     return GradeResult(
         item_id=item_id,
         status=graded.reward.status,
@@ -109,11 +109,11 @@ def graded_result(item_id: str, plan: GradingPlan, graded: Graded) -> GradeResul
 
 
 def deadline_result(item_id: str) -> GradeResult:
-    """Not graded within the time that a request has; asking again may find it done."""
+    """The result of an item that was not graded in time; a repeated request may find it done."""
     reason = "deadline: the graders were not done within limits.grade_seconds"
     return GradeResult(item_id=item_id, status="abstain", reward=None, reason=reason, components={})
 
 
 def error_result(item_id: str, reason: str) -> GradeResult:
-    """Not graded, because of the item itself."""
+    """The result of an item that cannot be graded because the item itself is wrong."""
     return GradeResult(item_id=item_id, status="error", reward=None, reason=reason, components={})

@@ -1,15 +1,16 @@
-"""Run a Python program that a model wrote in a sandbox.
+"""Run a model-written Python program in a sandbox.
 
-With bubblewrap the program has no network, sees the interpreter and the system's libraries and no other file, and
-no other process: what is left to attack is the kernel. Without it, under resource limits alone, this is NOT a
-security boundary: limits stop loops, floods of output and floods of processes, but the program can open network
-connections, read every file that its user can read, and write where its user can write. That user is one of its own
-where the server runs as root; otherwise it is the server's, and then the program can also read and change the memory
-of the server's processes. Run the programs of models that you do not trust on a machine of its own.
+With bubblewrap the program has no network, and sees no files but the interpreter and the system's libraries, and no
+other processes: only the kernel is left to attack. Without it, resource limits alone are NOT a security boundary: they
+stop endless loops and floods of output or processes, but the program can open network connections, read every file that
+its user can read, and write wherever its user can write. If the server runs as root, that user is a separate one;
+otherwise it is the server's own, and the program can also read and change the memory of the server's processes. Run
+programs of models that you do not trust on a separate machine.
 
-In both, on Linux, calls that reach other processes or stay behind are refused (`sandbox_isolation`).
+On Linux, with or without bubblewrap, a filter refuses system calls that reach other processes or leave something
+behind (`sandbox_isolation`).
 
-A program is given its time by what it computed and slept itself, and not by what it waited for a busy processor.
+A program's time is what it spent computing and sleeping, without what it waited for a busy processor.
 """
 
 import math
@@ -33,15 +34,15 @@ from posttrain.errors import ConfigError
 Kind = Literal["bubblewrap", "rlimits"]
 
 PATIENCE = 10.0
-"""By the clock a program may take so many times its own time before it is given up."""
+"""A program is given up after this many times its time limit by the clock."""
 
 PROC = "/proc"
 
 _SHORTEST_PAUSE = 0.01  # seconds
 
-_NOBODY = 65534  # how bubblewrap shows the program its user, where the server is not root
+_NOBODY = 65534  # the user that the program sees in bubblewrap if the server is not root
 _LAUNCHER = Path(__file__).with_name("sandbox_launcher.py")
-# The kernel takes 128 KiB as one argument.
+# The kernel limits a single argument to 128 KiB.
 _LONGEST_PROGRAM_BYTES = 120_000
 _SYSTEM_FOLDERS = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache")
 
@@ -51,27 +52,27 @@ class Limits:
     """How much one run may use."""
 
     seconds: float
-    """Of its own: what it waits for a processor does not count."""
+    """Without the time that it waits for a processor."""
     memory_mb: int = 512
     """Address space, in MiB."""
     output_bytes: int = 2**20
-    """Of standard output; also the size of any file."""
+    """Limits standard output, and the size of any file."""
 
 
 class Run(NamedTuple):
-    """What a run came to."""
+    """The outcome of a run."""
 
     status: Literal["ok", "failed", "timeout", "starved", "killed"]
-    """ok: it ended by itself, with exit code 0. starved: the machine did not let it have its time. killed: by somebody
-    else, and so again when it was repeated."""
+    """ok: it ended by itself with exit code 0. starved: the machine was too busy to give it its time. killed: somebody
+    else killed it, and killed it again when it was repeated."""
     output: str
     detail: str
 
 
 def run_program(program: str, stdin: str, limits: Limits, kind: Kind) -> Run:
-    """Run a program with that text as its standard input. Nothing of it is left running, or lying about, afterwards.
+    """Run a program with `stdin` as its standard input; it leaves no processes and no files behind.
 
-    To be called by one thread of a process at a time: the programs of a process have one user.
+    Only one thread of a process may call this at a time: all programs of a process run as the same user.
     """
     try:
         if len(program.encode()) > _LONGEST_PROGRAM_BYTES or "\0" in program:
@@ -79,7 +80,7 @@ def run_program(program: str, stdin: str, limits: Limits, kind: Kind) -> Run:
     except UnicodeEncodeError:
         return Run("failed", "", "the program is no valid Unicode")
     run = _run_once(program, stdin, limits, kind)
-    # By the system, say, where memory runs out, or by hand.
+    # Somebody else killed it: the system, e.g. because memory ran out, or a person.
     return _run_once(program, stdin, limits, kind) if run.status == "killed" else run
 
 
@@ -107,10 +108,10 @@ def _run_once(program: str, stdin: str, limits: Limits, kind: Kind) -> Run:
 
 @cache
 def require_sandbox(kind: Kind) -> None:
-    """Try it on a small program, once.
+    """Try a sandbox on a small program, once per process.
 
     Raises:
-        ConfigError: it does not work here.
+        ConfigError: it does not work on this machine.
     """
     reason = _fault(kind)
     if reason is not None:
@@ -137,7 +138,7 @@ def _command(program: str, limits: Limits, kind: Kind) -> list[str]:
         "RLIMIT_FSIZE": limits.output_bytes,
         "RLIMIT_NOFILE": 64,
         "RLIMIT_CORE": 0,
-        "RLIMIT_NPROC": 0,  # root alone is exempt from it
+        "RLIMIT_NPROC": 0,  # only root is exempt from it
     }
     return [
         *(_bubblewrap(interpreter) if kind == "bubblewrap" else ()),
@@ -151,14 +152,14 @@ def _command(program: str, limits: Limits, kind: Kind) -> list[str]:
 
 
 def _bwrap() -> str | None:
-    # By its whole path: where it is looked for, the program's environment decides, which is empty.
+    # As a full path: a bare name would be looked up by the program's environment, which is empty.
     return shutil.which("bwrap")
 
 
 def _bubblewrap(interpreter: str) -> Sequence[str]:
     folders = dict.fromkeys((*_SYSTEM_FOLDERS, sys.base_prefix, sys.base_exec_prefix, os.path.dirname(interpreter)))
     binds = [word for folder in folders for word in ("--ro-bind-try", folder, folder)]
-    # Root needs no user namespace, and keeps the right to become somebody else, for whom the limits hold.
+    # Root needs no user namespace, and keeps the right to become another user, to whom the limits apply.
     user = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
     return (
         *(_bwrap() or "bwrap", "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-net", "--unshare-ipc"),
@@ -172,7 +173,7 @@ def _bubblewrap(interpreter: str) -> Sequence[str]:
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    """A folder for the program alone, removed afterwards with whatever else its user left."""
+    """A folder for one program, removed afterwards along with everything else that its user left."""
     folder, user = tempfile.mkdtemp(prefix="sandbox-"), own_user()
     if user is not None:
         os.chown(folder, user, user)
@@ -185,7 +186,7 @@ def _folder() -> Iterator[str]:
 
 
 def _file(content: bytes = b"") -> IO[bytes]:
-    """A file without a name, which is gone when it is closed."""
+    """An unnamed file, deleted when it is closed."""
     file = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
     if (user := own_user()) is not None:
         os.fchown(file.fileno(), user, user)  # so that /dev/stdin can be opened
@@ -201,10 +202,10 @@ def _text(file: IO[bytes], size: int) -> str:
 
 def _result(code: int, output: str, errors: str) -> Run:
     last = errors.strip().splitlines()[-1][:300] if errors.strip() else ""
-    ended_by = -code if code < 0 else code - 128  # bubblewrap says 128 + n for signal n, as shells do
+    ended_by = -code if code < 0 else code - 128  # bubblewrap exits with 128 + n after signal n, as shells do
     if ended_by in (signal.SIGXCPU, signal.SIGALRM):
         return Run("timeout", output, "used up its time")
-    # What a program's own exit code could say is not taken for it: bubblewrap says 137.
+    # bubblewrap's 137 does not count as killed: a program can exit with that code itself.
     if code == -signal.SIGKILL:
         return Run("killed", "", "killed by somebody else")
     if code:
@@ -214,16 +215,16 @@ def _result(code: int, output: str, errors: str) -> Run:
 
 class _Look(NamedTuple):
     own: float
-    """Seconds since it began, without those in which it waited for a processor."""
+    """Seconds since it began, without those that it waited for a processor."""
     computed: int
-    """Nanoseconds."""
+    """Nanoseconds on a processor."""
     is_runnable: bool
-    """Whether it runs, or waits for a processor right now."""
+    """Whether it is running or waiting for a processor."""
 
 
 def _wait(process: "subprocess.Popen[bytes]", seconds: float) -> int | Run:
-    """The exit code of a program that ends by itself; else what its run came to: a timeout where it takes longer than
-    so many seconds of its own, starved where it has not had them after `PATIENCE` times as long."""
+    """The exit code of a program that ends by itself; else the outcome of its run: a timeout if it uses up `seconds`
+    of its own time, starved if it does not get them within `PATIENCE` times as long."""
     end = time.monotonic() + PATIENCE * seconds
     left, computed = seconds, math.inf
     while True:
@@ -231,7 +232,7 @@ def _wait(process: "subprocess.Popen[bytes]", seconds: float) -> int | Run:
             return process.wait(max(min(left, end - time.monotonic()), _SHORTEST_PAUSE))
         look = _look(process.pid)
         left = seconds - look.own
-        # The kernel counts a wait when it is over: of a program that has not run since the last look nothing is known.
+        # The kernel counts a wait only once it is over: a program that has not run since the last look may be waiting.
         if left <= 0 and (look.computed > computed or not look.is_runnable):
             return Run("timeout", "", f"ran longer than {seconds:g} s")
         if time.monotonic() > end:
@@ -241,8 +242,8 @@ def _wait(process: "subprocess.Popen[bytes]", seconds: float) -> int | Run:
 
 
 def _look(pid: int) -> _Look:
-    """Nothing is known of a program that has just ended, nor where there is no such kernel: then its limit of processor
-    time decides."""
+    """How much time a program has had. Unknown if it has just ended or the kernel does not report it; then its limit of
+    processor time decides."""
     pid = _innermost(pid)
     try:
         with open(f"{PROC}/{pid}/schedstat") as times, open(f"{PROC}/{pid}/stat") as stat:
@@ -256,7 +257,7 @@ def _look(pid: int) -> _Look:
 
 
 def _innermost(pid: int) -> int:
-    """The program itself, which bubblewrap starts through processes of its own."""
+    """The pid of the program itself, which bubblewrap starts through processes of its own."""
     while True:
         try:
             with open(f"{PROC}/{pid}/task/{pid}/children") as file:

@@ -1,12 +1,12 @@
-"""A user of its own and a seccomp filter for each sandboxed program.
+"""Give sandboxed programs a separate user and a seccomp filter.
 
-Each process that runs programs has a user of its own for them: whoever has another one can neither see nor end them.
-Only root can give a program another user. What the programs of a user leave behind is theirs alone, so that it can be
-found and removed.
+Each process that runs programs has a separate user for them; other users' programs can neither see nor end them. Only
+root can give a program another user. Files that such a user owns were left by its programs, so they can be found and
+removed.
 
-The filter refuses calls that reach other processes, or whose effect stays when the program is gone: signals, the memory
-of others, the kernel's keyring, new namespaces, and queues and shared memory that belong to nobody. None of it is of
-use to a program that reads its input and prints.
+The filter refuses system calls that reach other processes or whose effect outlasts the program: signals, the memory of
+other processes, the kernel's keyring, new namespaces, and queues and shared memory that belong to no process. A program
+that reads its input and prints needs none of them.
 """
 
 import fcntl
@@ -22,24 +22,24 @@ from uuid import uuid4
 
 from posttrain.errors import ConfigError
 
-# User ids that neither distributions nor systemd give to anybody.
+# User ids that neither distributions nor systemd assign.
 _FIRST, _COUNT = 60706, 478
-# All who run programs on this machine meet here.
+# The lock file shared by all processes on this machine that run programs.
 _LOCKS = Path("/tmp/posttrain-toolkit-users")
 _OPEN_TO_ALL = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 @cache
 def own_user() -> int | None:
-    """The id of a user under which no other process runs programs as long as this one lives; None unless this is root.
+    """A user id that no other process uses for its programs while this one lives; None unless this process is root.
 
     Raises:
-        ConfigError: there is none left.
+        ConfigError: no id is free, or the lock file cannot be used.
     """
     if os.geteuid() != 0:
         return None
     try:
-        # It stays open: the lock ends with the process, however that ends.
+        # Kept open: the lock is released when the process ends, however it ends.
         locks = os.open(_LOCKS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise ConfigError(f"{_LOCKS} cannot be used: {error.strerror}; remove it") from None
@@ -54,7 +54,7 @@ def own_user() -> int | None:
 
 
 def remove_left(user: int) -> None:
-    """Remove what this user left where everybody may write."""
+    """Remove what this user left in folders that everybody may write to."""
     for folder in {*_OPEN_TO_ALL, tempfile.gettempdir()}:
         with suppress(FileNotFoundError):
             for name in os.listdir(folder):
@@ -65,7 +65,7 @@ def remove_left(user: int) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a file, or a folder with all that is in it."""
+    """Remove a file, or a folder and everything in it."""
     if os.path.islink(path) or not os.path.isdir(path):
         os.unlink(path)
         return
@@ -75,7 +75,7 @@ def remove(path: str) -> None:
             if os.path.islink(inner) or not os.path.isdir(inner):
                 os.unlink(inner)
                 continue
-            # What is in a folder comes up to where it stands, however deep it goes on.
+            # Move the contents of each subfolder up into `path`, so that any depth can be removed.
             os.chmod(inner, 0o700)
             for name in os.listdir(inner):
                 os.rename(os.path.join(inner, name), os.path.join(path, uuid4().hex))
@@ -83,7 +83,7 @@ def remove(path: str) -> None:
     os.rmdir(path)
 
 
-# On x86-64 and on 64-bit ARM.
+# The refused calls, with their numbers on x86-64 and on 64-bit ARM.
 _REFUSED = {
     "kill": (62, 129),
     "tkill": (200, 130),
@@ -105,26 +105,26 @@ _REFUSED = {
     "semget": (64, 190),
     "msgget": (68, 186),
     "mq_open": (240, 180),
-    "io_uring_setup": (425, 425),  # its calls are made where no filter sees them
+    "io_uring_setup": (425, 425),  # its operations bypass the filter
 }
-# Where a machine's numbers stand above, and how the kernel calls it.
+# Per machine: the column of its numbers above, and the kernel's id for it.
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 _LOAD_WORD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
-_NUMBER, _MACHINE = 0, 4  # offsets in what the kernel shows the filter
-_ALLOW, _FAIL = 0x7FFF0000, 0x00050000 | 1  # with EPERM
-# From here on x86-64 has the same calls once more, under other numbers.
+_NUMBER, _MACHINE = 0, 4  # offsets in the data that the kernel passes to the filter
+_ALLOW, _FAIL = 0x7FFF0000, 0x00050000 | 1  # _FAIL: with EPERM
+# From here on x86-64 has the same calls again, under other numbers.
 _SECOND_SET = 0x40000000
 
 
 def call_filter() -> bytes:
-    """The filter for this machine; empty where there is none: not on Linux, or on another kind of processor."""
+    """The filter for this machine; empty unless it runs Linux on one of the processors above."""
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
         return b""
     column, machine = _MACHINES[platform.machine()]
     numbers = [numbers[column] for numbers in _REFUSED.values()]
     steps = [(_IF_AT_LEAST, _SECOND_SET), *((_IF_EQUAL, number) for number in numbers)]
-    # A step that holds jumps over those that are left and over the one that allows.
+    # A step that matches jumps over the remaining steps and the one that allows, to the one that fails.
     jumps = [_step(code, value, if_so=len(steps) - place) for place, (code, value) in enumerate(steps)]
     return b"".join(
         [

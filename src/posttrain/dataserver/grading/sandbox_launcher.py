@@ -1,22 +1,22 @@
-"""Entry point of a sandbox: drop rights, then become the program.
+"""Entry point of a sandbox: drop privileges, then run the program.
 
-It is handed to a bare interpreter as text, so it uses the standard library alone.
+It is passed to a bare interpreter as text, so it uses only the standard library.
 """
 
 import os
 import sys
 
-# Of prctl(2) in Linux.
+# Constants of prctl(2) on Linux.
 _SIGNAL_WHEN_PARENT_ENDS, _NO_NEW_RIGHTS, _FILTER_CALLS = 1, 38, 22
 _BY_STEPS = 2
 
 
 def main() -> None:
-    """Arguments: seconds until an alarm, user id or nothing, limits as `NAME=number`, filter in hex, the program."""
+    """Arguments: seconds until an alarm, user id or empty, limits as `NAME=number`, filter in hex, the program."""
     seconds, user, limits, call_filter, program = sys.argv[1:]
     if user:
         _become(int(user))
-    # Not above: packages that are imported by now are looked for where the new user may not go.
+    # Not imported earlier: packages imported before _become keep a path that the new user may not be able to read.
     import resource
     import signal
 
@@ -25,10 +25,10 @@ def main() -> None:
         number = getattr(resource, name)
         hard = resource.getrlimit(number)[1]
         lowered = int(value) if hard == resource.RLIM_INFINITY else min(int(value), hard)
-        # Where both are reached at once the program is killed, which looks as if somebody had done it.
+        # If both limits are reached at once, the program is killed, as if somebody else had done it.
         is_time = number == resource.RLIMIT_CPU and lowered != hard
         resource.setrlimit(number, (lowered, lowered + is_time))
-    # Whoever started this may be gone before the time is over.
+    # The process that started this one may be gone before the time is up.
     signal.alarm(int(seconds))
     if call_filter:
         _refuse_calls(bytes.fromhex(call_filter), signal.SIGKILL)
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _become(user: int) -> None:
-    # The interpreter may live where that user may not go, so its folders are opened first and named by number.
+    # That user may not be able to enter the interpreter's folders, so open them first and name them by descriptor.
     if os.path.isdir("/proc/self/fd"):
         numbers = {folder: os.open(folder, os.O_RDONLY) for folder in sys.path if os.path.isdir(folder)}
         sys.path[:] = [f"/proc/self/fd/{number}" for number in numbers.values()]
@@ -48,7 +48,7 @@ def _become(user: int) -> None:
 
 
 def _refuse_calls(steps: bytes, signal_number: int) -> None:
-    """Have the kernel refuse calls from here on, and send a signal should the process end that started this one."""
+    """Have the kernel refuse calls from here on, and send a signal if the parent process ends."""
     import ctypes
 
     class Program(ctypes.Structure):

@@ -1,8 +1,8 @@
-"""Code of a grading process: build the graders once, then score chunks of completions.
+"""Code of a grading process: set up the graders once, then score chunks of completions.
 
-Nothing that a grader or a completion does may reach further than this process: its memory is limited, what it
-prints goes to the error stream, a process that it forks ends at once, and a timer interrupts it. What the timer
-cannot interrupt is killed from outside, with the process.
+Nothing that a grader or a completion does may affect anything outside this process: its memory is limited, what it
+prints goes to the error stream, a process that it forks ends at once, and a timer interrupts it. If the timer cannot,
+the process is killed from outside.
 """
 
 import fcntl
@@ -28,7 +28,7 @@ _LONGEST_DETAIL = 500
 
 
 class Task(NamedTuple):
-    """One completion to score, as it is sent to a worker."""
+    """One completion to score, as sent to a worker."""
 
     graders: tuple[str, ...]
     item: GradeInput
@@ -54,23 +54,23 @@ class RowFault(NamedTuple):
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker has to know; sent once."""
+    """What a worker needs to know; sent once."""
 
     graders: Mapping[str, Grader]
     seconds: float
     """For all graders together on one completion."""
     memory_bytes: int
     hidden: frozenset[str] = frozenset()
-    """Environment variables that are the server's own business."""
+    """Environment variables that graders must not see."""
 
 
 class _TimedOut(BaseException):
-    """Not an Exception, so that a grader that catches everything it raises does not catch this."""
+    """Not an Exception, so that a grader that catches every Exception does not catch it."""
 
 
 Marks = Any
-"""Memory that the workers share with the server, with a place for each chunk of completions that is under way: the
-number of the process that has it and, in the last MARK_BITS, how many of its completions that process has begun."""
+"""Memory shared by the workers and the server, with a place for each chunk of completions in progress: the pid of the
+worker that has it and, in the lowest MARK_BITS, how many of its completions the worker has begun."""
 
 MARK_BITS = 8
 
@@ -79,7 +79,7 @@ _marks: Marks
 
 
 def start_worker(setup: Setup, marks: Marks) -> None:
-    """Prepare this process; called once by the pool. `marks`: where it tells what it is at."""
+    """Prepare this process; called once by the pool. `marks`: where it reports its progress."""
     global _setup, _marks
     _setup, _marks = setup, marks
     for name in setup.hidden:
@@ -96,14 +96,14 @@ def start_worker(setup: Setup, marks: Marks) -> None:
 
 
 def spare_garbage_collector() -> None:
-    """Look for cycles less often, and not in what stays: grading makes many small objects, and hardly a cycle."""
+    """Look for cycles less often, and not in objects that stay: grading makes many small objects, hardly any cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
 
 
 def check_graders() -> list[str]:
-    """Why graders cannot be used, one line each: users' code that cannot be loaded."""
+    """Load the graders; return one line for each that cannot be loaded, with the reason."""
     problems = []
     for name, grader in _setup.graders.items():
         try:
@@ -114,7 +114,7 @@ def check_graders() -> list[str]:
 
 
 def check_rows(rows: Sequence[RowCheck]) -> list[RowFault]:
-    """The rows, of those given, that a grader cannot use."""
+    """Those of `rows` that a grader cannot use."""
     faults = []
     for row in rows:
         for name in row.graders:
@@ -129,10 +129,10 @@ def check_rows(rows: Sequence[RowCheck]) -> list[RowFault]:
 
 
 def grade(tasks: Sequence[Task], place: int) -> list[dict[str, Judgement]]:
-    """Score completions, at least one, until the time for one of them is over; the rest is left for another call.
+    """Score completions, at least one, until the time for a single one is up; the rest is left for another call.
 
     Args:
-        place: where it is told which of them is being scored.
+        place: where in the marks to report which of them is being scored.
     """
     begin = time.monotonic()
     done: list[dict[str, Judgement]] = []
@@ -180,7 +180,7 @@ def _milliseconds(begin: float) -> float:
 
 @contextmanager
 def _deadline(seconds: float) -> Iterator[None]:
-    # It fires again and again, for code that swallows the first one.
+    # It fires repeatedly, for code that swallows the first exception.
     signal.setitimer(signal.ITIMER_REAL, seconds, 0.05)
     try:
         yield
@@ -202,12 +202,12 @@ def _reason(error: BaseException) -> str:
 
 
 def shown(text: str) -> str:
-    """The start of what a grader says, with a question mark for what no encoder takes: half surrogate pairs."""
+    """The start of what a grader says, with a question mark for each lone surrogate, which cannot be encoded."""
     return text[:_LONGEST_DETAIL].encode(errors="replace").decode()
 
 
 def _end_with_server() -> None:
-    """Let a server that is killed take its workers along."""
+    """End this process when the server ends, even if the server is killed."""
     server = parent_process()
     if server is None:
         return
@@ -217,6 +217,6 @@ def _end_with_server() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    # A grader in C may let no thread of Python run. Linux then ends the process, by a signal that nothing handles.
+    # A grader in C may keep Python threads from running. Linux then ends the process, by a signal that nothing handles.
     fcntl.fcntl(server.sentinel, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(server.sentinel, fcntl.F_SETFL, fcntl.fcntl(server.sentinel, fcntl.F_GETFL) | os.O_ASYNC)

@@ -1,4 +1,4 @@
-"""Config section `journal`: where it is kept, and how much of it."""
+"""Config section `journal`: where the journal is kept, and how much of it."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ class JournalConfig(StrictModel):
             parsed = make_url(url)
         except (ArgumentError, ValueError):
             raise ValueError(f"not a database URL; write {_DRIVER}://user@host/database") from None
-        # libpq also takes sslpassword, and oauth_client_secret.
+        # libpq also accepts sslpassword and oauth_client_secret.
         secrets = [key for key in parsed.query if key.endswith(("password", "secret"))]
         if parsed.password is not None or "password" in secrets:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Tables of the journal, the same in SQLite and PostgreSQL, and how its database is opened."""
+"""Define the journal's tables, the same in SQLite and PostgreSQL, and open its database."""
 
 import json
 import os
@@ -50,11 +50,11 @@ schema_version = Table(
     Column("version", Integer, nullable=False),
 )
 
-# The short columns come first: SQLite reads a row from its start, and most queries never get to the long texts.
+# The short columns come first: SQLite reads a row from its start, and most queries never reach the long texts.
 grades = Table(
     "grades",
     metadata,
-    # SQLite counts up only what is declared as INTEGER.
+    # SQLite autoincrements only columns declared as INTEGER.
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("created_at", DateTime(timezone=True), nullable=False),
     Column("config_id", Text, nullable=False),
@@ -81,7 +81,7 @@ grades = Table(
     Column("prompt", Text, nullable=False),
     Column("completion", Text, nullable=False),
     UniqueConstraint("config_id", "run_id", "request_id", "item_id", name="grades_once"),
-    # Holds all that rewards over iterations and the statistics of rows are made of, so that neither reads the rows.
+    # Covers the queries for rewards over iterations and for row statistics, so that neither reads the rows.
     Index(
         "grades_by_iteration",
         "run_id",
@@ -109,23 +109,24 @@ plans = Table(
 )
 
 _BUSY_SECONDS = 10
-# Some completions of 2 kB share a page; one takes a page of SQLite's usual size alone, and a part of another one.
+# Several completions of 2 kB share a page; one would take a page of SQLite's default size and part of another.
 _PAGE_BYTES = 16_384
-# A server that is gone must be noticed soon: rows wait in memory meanwhile. Seconds, and milliseconds.
+# A lost server must be noticed soon, as rows wait in memory meanwhile. In seconds and in milliseconds.
 _POSTGRESQL = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
 _CREATORS_LOCK = 7_304_521_882  # any number, the same in every process
 
-# One encoder: json.dumps makes a new one in each call that differs from its defaults.
+# One shared encoder: json.dumps makes a new one for each call with other options than its defaults.
 _write_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def open_database(config: JournalConfig) -> Engine:
-    """Connect to the journal's database, and make the tables that it lacks. Safe in several processes at once.
+    """Connect to the journal's database and create missing tables. Safe in several processes at once.
 
-    Open it after forking, not before: processes cannot share a connection.
+    Call this after forking, not before: processes cannot share a connection.
 
     Raises:
-        ConfigError: the file cannot be opened, or the tables there are of another version.
+        ConfigError: the file cannot be opened, the tables have another version, PostgreSQL's database is not in UTF-8,
+            or its driver is missing.
         ServerError: PostgreSQL cannot be reached, or refuses.
     """
     engine = _sqlite(config.path) if config.url is None else _postgresql(config.url, "toolkit-journal")
@@ -145,11 +146,11 @@ def open_database(config: JournalConfig) -> Engine:
 
 @contextmanager
 def journal_to_read(config: JournalConfig) -> Iterator[Engine]:
-    """The database of a journal that is there; nothing is made or changed in it, whoever may be writing to it.
+    """Open an existing journal for reading, also while others write to it; nothing in it is created or changed.
 
     Raises:
-        DataError: there is no such file, or it holds no journal.
-        ConfigError: another version of the toolkit wrote it.
+        DataError: there is no such file, it cannot be read, or the database holds no journal.
+        ConfigError: another version of the toolkit wrote it, or the driver for PostgreSQL is missing.
         ServerError: PostgreSQL cannot be reached, or refuses.
     """
     if config.url is None:
@@ -171,7 +172,7 @@ def journal_to_read(config: JournalConfig) -> Iterator[Engine]:
 
 
 def insert_into(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
-    """An INSERT that knows ON CONFLICT."""
+    """An INSERT that supports ON CONFLICT."""
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
@@ -180,7 +181,7 @@ def connected(engine: Engine, purpose: str, survives_power_cuts: bool = False) -
     """A connection; with `survives_power_cuts` its commits wait for the disk, as PostgreSQL's always do.
 
     Raises:
-        ServerError: what is asked of the database fails; the message begins with the purpose.
+        ServerError: a database operation fails; the message begins with `purpose`.
     """
     try:
         with engine.connect() as connection:
@@ -193,7 +194,7 @@ def connected(engine: Engine, purpose: str, survives_power_cuts: bool = False) -
 
 
 def reason_of(error: Exception) -> str:
-    """The database's own words, on one line."""
+    """The database's own error message, on one line."""
     own = getattr(error, "orig", None) or error
     return " ".join(str(own).split())[:300] or type(own).__name__
 
@@ -208,7 +209,7 @@ def _sqlite(path: Path) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _set_up(raw: sqlite3.Connection, _: object) -> None:
-        raw.execute(f"PRAGMA page_size={_PAGE_BYTES}")  # of a database that is made now
+        raw.execute(f"PRAGMA page_size={_PAGE_BYTES}")  # takes effect only in a new database
         _write_ahead(raw)
         raw.execute("PRAGMA synchronous=NORMAL")
 
@@ -222,7 +223,7 @@ def _sqlite(path: Path) -> Engine:
     reraise=True,
 )
 def _write_ahead(raw: sqlite3.Connection) -> None:
-    """Switch to WAL, for which SQLite does not wait where another process makes the same file at this moment."""
+    """Switch to WAL; SQLite does not wait here by itself while another process creates the same file."""
     raw.execute("PRAGMA journal_mode=WAL")
 
 
@@ -240,12 +241,12 @@ def _sqlite_to_read(path: Path) -> Engine:
 
 
 def _access(path: Path) -> str:
-    """How to open a database without leaving a trace."""
+    """URI options that open a database without leaving files behind."""
     if Path(f"{path}-wal").exists():
-        # A server is writing, or was killed; one who only reads leaves that file to the next server.
+        # A server is writing, or was killed; a reader leaves that file to the next server.
         return "mode=ro"
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-        # SQLite makes two files beside it, which only one who may write takes away again.
+        # SQLite creates two files beside it, which only a connection that may write removes again.
         return "mode=rw"
     return "mode=ro&immutable=1"
 
@@ -260,7 +261,7 @@ def _postgresql(url: str, name: str) -> Engine:
 
 def _prepare(connection: Connection, place: str) -> None:
     if connection.dialect.name == "postgresql":
-        # CREATE … IF NOT EXISTS is no protection against another creator at the same moment.
+        # CREATE … IF NOT EXISTS does not protect against another process that creates it at the same moment.
         connection.execute(text(f"SELECT pg_advisory_xact_lock({_CREATORS_LOCK})"))
         encoding = connection.scalar(text("SHOW server_encoding"))
         if encoding != "UTF8":

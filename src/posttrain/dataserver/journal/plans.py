@@ -1,4 +1,4 @@
-"""Store and load what adaptive sampling needs: solved counts per row, and plans."""
+"""Read and store what adaptive sampling needs: reward statistics per row, and plans."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ Plan = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class RowStatistics:
-    """The rewards that the completions of one row got."""
+    """The rewards of one row's completions."""
 
     count: int
     mean: float
-    """Its last bits depend on the order of summation: store what is derived from it, and do not derive it again."""
+    """Its last bits depend on the order of summation: store what is derived from it instead of deriving it again."""
 
 
 RowKey = tuple[str, str]
 """A data set and the key of a row in it."""
 
 Statistics = Mapping[RowKey, RowStatistics]
-"""What is known of the rows that were graded."""
+"""The statistics of the rows graded so far."""
 
 
 class PlanStore:
@@ -34,7 +34,7 @@ class PlanStore:
         self._engine = engine
 
     def statistics_until(self, run_id: str, config_id: str, iteration: int) -> Statistics:
-        """Per data set and row key, over the training rows with a reward up to and including the iteration.
+        """Statistics per data set and row key, over training completions with a reward up to and including `iteration`.
 
         Raises:
             ServerError: the database does not answer.
@@ -53,7 +53,7 @@ class PlanStore:
         return {(dataset, row_key): RowStatistics(*numbers) for dataset, row_key, *numbers in rows}
 
     def store_plan(self, run_id: str, config_id: str, iteration: int, plan: Plan) -> Plan:
-        """Keep the plan of an iteration unless it has one, and return the one that is kept, on disk.
+        """Store the plan of an iteration unless it has one, and return the stored one, which is then on disk.
 
         Raises:
             ServerError: the database does not answer.
@@ -66,7 +66,7 @@ class PlanStore:
             return connection.scalars(select(plans.c.plan).filter_by(**key)).one()
 
     def plan(self, run_id: str, config_id: str, iteration: int) -> Plan | None:
-        """The plan of an iteration, if it has one; ServerError as above."""
+        """The stored plan of an iteration, or None; ServerError as above."""
         query = select(plans.c.plan).filter_by(run_id=storable(run_id), config_id=config_id, iteration=iteration)
         with connected(self._engine, f"the plan of iteration {iteration} cannot be read") as connection:
             return connection.scalars(query).first()

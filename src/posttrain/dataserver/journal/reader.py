@@ -18,7 +18,7 @@ _OK = grades.c.status == "ok"
 
 @dataclass(frozen=True, kw_only=True)
 class RowFilter:
-    """Which rows are meant; None passes all."""
+    """Which rows to select; a field that is None selects all."""
 
     run_id: str | None = None
     dataset: str | None = None
@@ -28,7 +28,7 @@ class RowFilter:
     last_iteration: int | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """As SQL."""
+        """The filter as SQL conditions."""
         equal = ("run_id", "dataset", "split", "status")
         chosen = [grades.c[name] == storable(value) for name in equal if (value := getattr(self, name)) is not None]
         if self.first_iteration is not None:
@@ -57,13 +57,13 @@ class RowExcerpt:
 
 
 class JournalReader:
-    """Questions about single rows; those about many are in `summaries`. All raise ServerError without a database."""
+    """Queries for rows; `JournalSummaries` has those for summaries. All raise ServerError if the database fails."""
 
     def __init__(self, engine: Engine):
         self._engine = engine
 
     def rows(self, chosen: RowFilter) -> Iterator[StoredRow]:
-        """All chosen rows, oldest first, a few hundred in memory at a time; rows that come meanwhile may be there."""
+        """All chosen rows, oldest first, a few hundred in memory at a time; may include rows added meanwhile."""
         last = 0
         while True:
             query = select(grades).where(grades.c.id > last, *chosen.conditions()).order_by(grades.c.id).limit(_CHUNK)
@@ -74,12 +74,12 @@ class JournalReader:
             last = chunk[-1].id
 
     def row(self, row_id: int) -> StoredRow | None:
-        """The row of that id."""
+        """The row with this id, if there is one."""
         records = self._records(select(grades).where(grades.c.id == row_id))
         return stored_row(records[0]) if records else None
 
     def page(self, chosen: RowFilter, limit: int, before: int | None = None) -> list[RowExcerpt]:
-        """The newest of the chosen rows, newest first; `before` is the last id of the page before."""
+        """The newest of the chosen rows, newest first; `before` is the last id of the previous page."""
         query = _excerpts().where(*chosen.conditions()).order_by(grades.c.id.desc()).limit(limit)
         if before is not None:
             query = query.where(grades.c.id < before)
@@ -109,7 +109,7 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class RewardCell:
-    """The rewards of one data set in `width` iterations from `iteration` on."""
+    """The rewards of one data set in the `width` iterations from `iteration` on."""
 
     split: str
     dataset: str
@@ -118,14 +118,14 @@ class RewardCell:
     abstain: int
     error: int
     mean: float | None
-    """Over the rows with the status ok; None where there is none. So are the two limits."""
+    """Over the rows with status ok; None if there are none. The same holds for `low` and `high`."""
     low: float | None
     high: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreCell:
-    """The scores that one grader gave there; completions without a score do not count."""
+    """The scores of one grader in such iterations; completions without a score do not count."""
 
     split: str
     dataset: str
@@ -139,20 +139,20 @@ class ScoreCell:
 
 @dataclass(frozen=True, slots=True)
 class GroupCell:
-    """The groups there: rows of one iteration, row and slot, of which at least two have a reward."""
+    """The groups in such iterations: completions of one iteration, sample and slot, at least two with a reward."""
 
     split: str
     dataset: str
     iteration: int
     groups: int
     zero_variance: int
-    """Groups whose rewards are all equal; they teach GRPO nothing."""
+    """Groups whose rewards are all equal; GRPO learns nothing from them."""
 
 
 class JournalSummaries:
-    """Questions that the dashboard asks; `width` iterations are taken together, from multiples of `width` on.
+    """Queries for the dashboard; a cell covers `width` iterations and starts at a multiple of `width`.
 
-    All raise ServerError without a database.
+    All raise ServerError if the database fails.
     """
 
     def __init__(self, engine: Engine):
@@ -165,7 +165,7 @@ class JournalSummaries:
         return [RunSummary(*row) for row in self._all(query.group_by(grades.c.run_id).order_by(newest.desc()))]
 
     def rewards(self, run_id: str, since: int, width: int = 1) -> list[RewardCell]:
-        """Per split, data set and iteration, in this order."""
+        """Rewards per split, data set and iteration, sorted in this order."""
         keys = (grades.c.split, grades.c.dataset, _start(width))
         counts = [func.count().filter(grades.c.status == status) for status in ("ok", "abstain", "error")]
         rewards = [function(grades.c.reward).filter(_OK) for function in (func.avg, func.min, func.max)]
@@ -173,7 +173,7 @@ class JournalSummaries:
         return [RewardCell(*row) for row in self._all(query)]
 
     def scores(self, run_id: str, since: int, width: int = 1) -> list[ScoreCell]:
-        """Per split, data set, grader and iteration, in this order."""
+        """Scores per split, data set, grader and iteration, sorted in this order."""
         each = func.json_each(grades.c.components).table_valued(column("key"), column("value", JSON))
         score = each.c.value["score"].as_float()
         keys = (grades.c.split, grades.c.dataset, each.c.key, _start(width))
@@ -182,7 +182,7 @@ class JournalSummaries:
         return [ScoreCell(*row) for row in self._all(query.group_by(*keys).order_by(*keys))]
 
     def groups(self, run_id: str, since: int, width: int = 1) -> list[GroupCell]:
-        """Per split, data set and iteration, in this order."""
+        """Groups per split, data set and iteration, sorted in this order."""
         start = _start(width).label("start")
         group = (grades.c.split, grades.c.dataset, start, grades.c.iteration, grades.c.sample_id, grades.c.slot)
         equal = (func.min(grades.c.reward) == func.max(grades.c.reward)).label("equal")
@@ -193,7 +193,7 @@ class JournalSummaries:
         return [GroupCell(*row) for row in self._all(query)]
 
     def grader_milliseconds(self, run_id: str, rows: int) -> dict[str, list[float]]:
-        """How long each grader took for the newest rows of a run, newest first."""
+        """How long each grader took for the newest `rows` rows of a run, newest first."""
         query = select(grades.c.components).where(grades.c.run_id == run_id).order_by(grades.c.id.desc()).limit(rows)
         times: dict[str, list[float]] = {}
         for (components,) in self._all(query):

@@ -1,4 +1,4 @@
-"""Records of the table `grades`, made from a request and its results."""
+"""Convert requests and their results to records of the table `grades`, and back."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,25 +16,25 @@ MAX_DETAIL_CHARS = 1_000
 _LARGEST_INTEGER = 2**63 - 1
 
 
-# Not frozen: that would make one three times as slow to build, which counts at ten thousand a second.
+# Not frozen: that would make rows three times as slow to build, which matters at ten thousand a second.
 @dataclass(slots=True, kw_only=True)
 class JournalRow:
-    """One graded completion, as the service hands it over. The same four ids name the same row."""
+    """One graded completion from the service, identified by `config_id`, `run_id`, `request_id` and `item_id`."""
 
     config_id: str
     run_id: str
-    """Empty where the trainer names no run."""
+    """Empty if the trainer names no run."""
     request_id: str
     item_id: str
     created_at: datetime
-    """When it was graded, in UTC; a time without a zone is taken for UTC."""
+    """When it was graded, in UTC; a time without a zone is taken as UTC."""
     split: Split
     iteration: int
     stage: str
     dataset: str
     sample_id: str
     row_key: str
-    """Names the row of the data set, whatever its content; statistics for adaptive sampling go by it."""
+    """Identifies the row of the data set whatever its content; adaptive sampling keeps its statistics by it."""
     slot: int | None
     prompt: str
     """The text of the last user message."""
@@ -42,10 +42,10 @@ class JournalRow:
     """The right answer: anything that JSON can hold."""
     completion: str
     completion_digest: str
-    """SHA-256 of all that the model wrote (UTF-8), as hex digits."""
+    """SHA-256 of all that the model wrote, in UTF-8, as hex digits."""
     completion_tokens: int | None = None
     truncated: bool | None = None
-    """Whether generation stopped at its limit, if the trainer told it."""
+    """Whether generation stopped at its limit; None if the trainer did not say."""
     status: Status
     reason: str = ""
     """Why there is no reward."""
@@ -59,11 +59,11 @@ class JournalRow:
 
 @dataclass(slots=True, kw_only=True)
 class StoredRow(JournalRow):
-    """One graded completion, as it is read back: long texts have lost their middle."""
+    """One graded completion as read back; long texts lack their middle."""
 
     id: int
     completion_whole: bool
-    """Whether `completion` is all that the model wrote; false where it was too long, or held what no database takes."""
+    """Whether `completion` is all that the model wrote: not if it was too long or held what no database can store."""
 
 
 def journal_rows(
@@ -73,7 +73,7 @@ def journal_rows(
     response: GradeResponse,
     milliseconds: float,
 ) -> list[JournalRow]:
-    """One row for each completion of which it is known what it answers."""
+    """One row for each completion whose target is known."""
     now = datetime.now(UTC)
     return [
         JournalRow(
@@ -107,22 +107,22 @@ def journal_rows(
 
 
 class QueuedRow(NamedTuple):
-    """A row that takes no more memory than is kept of it."""
+    """A row reduced to what the journal keeps, so that the queue takes no more memory than that."""
 
     row: JournalRow
     is_whole: bool
-    """Whether the row still has all of the completion."""
+    """Whether the row still has the whole completion."""
 
 
 def shortened(row: JournalRow, max_completion_chars: int) -> QueuedRow:
-    """Take the middle out of a completion that is too long to be kept."""
+    """Cut the middle out of a completion that is too long to be kept whole."""
     if len(row.completion) <= max_completion_chars:
         return QueuedRow(row, is_whole=True)
     return QueuedRow(replace(row, completion=without_middle(row.completion, max_completion_chars)), is_whole=False)
 
 
 def without_middle(text: str, limit: int) -> str:
-    """The text, or its head and tail of `limit` characters together around a note on what is missing."""
+    """The text; if longer than `limit`, `limit` characters of its head and tail around a note on what is missing."""
     if len(text) <= limit:
         return text
     head = limit // 2
@@ -131,7 +131,7 @@ def without_middle(text: str, limit: int) -> str:
 
 
 def record_of(queued: QueuedRow) -> dict[str, object]:
-    """The columns of `grades`, without the id."""
+    """The values for the columns of `grades`, without the id."""
     row = queued.row
     kept = storable(row.completion)
     return {
@@ -163,20 +163,20 @@ def record_of(queued: QueuedRow) -> dict[str, object]:
 
 
 def stored_row(record: Mapping[str, Any]) -> StoredRow:
-    """What was written."""
+    """Convert a record that was read back to a row."""
     components = {name: Component.model_validate(component) for name, component in record["components"].items()}
     return StoredRow(**{**record, "created_at": utc(record["created_at"]), "components": components})
 
 
 def storable(text: str) -> str:
-    """The text without what PostgreSQL and UTF-8 do not take: NUL characters and halves of surrogate pairs."""
+    """The text with NUL characters and lone surrogates replaced, which PostgreSQL and UTF-8 cannot store."""
     if text.isascii():
         return text.replace("\0", "␀")
     return text.replace("\0", "␀").encode("utf-8", "replace").decode()
 
 
 def utc(time: datetime) -> datetime:
-    """The same moment in UTC; a time without a zone, as SQLite gives it back, is in UTC already."""
+    """The same moment in UTC; a time without a zone, as SQLite returns it, is already in UTC."""
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
@@ -203,7 +203,7 @@ def _component(component: Component) -> dict[str, object]:
 
 
 def _bounded_gold(gold: object) -> object:
-    """The gold as JSON data; one that is too long becomes the head and tail of its JSON text."""
+    """The gold as JSON data; if too long, the head and tail of its JSON text."""
     if isinstance(gold, str) and len(gold) < MAX_GOLD_CHARS // 2:
         return storable(gold)
     try:

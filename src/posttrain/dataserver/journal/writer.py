@@ -23,17 +23,17 @@ _KEY = ("config_id", "run_id", "request_id", "item_id")
 _COLUMNS = [column for column in grades.columns if column.name != "id"]
 
 # One statement for many rows: the database then works without this process's interpreter, which serves requests
-# meanwhile. PostgreSQL takes 65,535 parameters in a statement, SQLite 32,766.
+# meanwhile. PostgreSQL accepts 65,535 parameters in a statement, SQLite 32,766.
 _ROWS_PER_STATEMENT = 500
 
 _log = logging.getLogger(__name__)
 
 
 class JournalStats(NamedTuple):
-    """Counters since the writer was made."""
+    """Counters since the writer was created."""
 
     written: int
-    """Rows that the database took, repeated ones included."""
+    """Rows that the database accepted, repeated ones included."""
     dropped: int
     queued: int
     last_error: str | None
@@ -58,7 +58,7 @@ class JournalWriter:
         self._thread.start()
 
     def add(self, rows: Iterable[JournalRow]) -> None:
-        """Queue rows; those for which there is no room are dropped and counted. Neither waits nor raises."""
+        """Queue rows; those that do not fit are dropped and counted. Neither waits nor raises."""
         bounded = [shortened(row, self._config.max_completion_chars) for row in rows]
         with self._changed:
             room = 0 if self._closing else max(0, self._config.max_queued_rows - len(self._queue))
@@ -68,10 +68,10 @@ class JournalWriter:
             self._changed.notify_all()
 
     def add_durable(self, rows: Iterable[JournalRow]) -> None:
-        """Write rows now, on disk when this returns.
+        """Write rows now; they are on disk when this returns.
 
         Raises:
-            ServerError: none of them is written.
+            ServerError: the database fails; none of the rows is written.
         """
         bounded = [shortened(row, self._config.max_completion_chars) for row in rows]
         purpose = f"{len(bounded)} rows cannot be written"
@@ -92,7 +92,7 @@ class JournalWriter:
                 self._hurried -= 1
 
     def close(self, timeout: float = 10.0) -> None:
-        """Write what is queued and end; what is not written after `timeout` seconds is dropped."""
+        """Write the queued rows and stop; rows not written after `timeout` seconds are dropped."""
         self.flush(timeout)
         with self._changed:
             self._closing = True
@@ -105,7 +105,7 @@ class JournalWriter:
                 self._queue.clear()
 
     def stats(self) -> JournalStats:
-        """The counters now."""
+        """The current counters."""
         with self._changed:
             return JournalStats(self._written, self._dropped, len(self._queue), self._last_error)
 
@@ -119,7 +119,7 @@ class JournalWriter:
                 self._settle(len(batch), refused)
 
     def _next_batch(self) -> list[QueuedRow]:
-        """The oldest rows, once they have waited long enough; they stay queued. Empty when it is time to end."""
+        """The oldest rows, once they have waited long enough; they stay queued. Empty when the thread should end."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing)
             if not self._closing:
@@ -134,7 +134,7 @@ class JournalWriter:
         """Write a batch and return how many of its rows can never be written.
 
         Raises:
-            SQLAlchemyError: the database cannot be written now.
+            SQLAlchemyError: the database cannot be written to now.
         """
         try:
             self._write(batch)
@@ -170,7 +170,7 @@ class JournalWriter:
             self._changed.notify_all()
 
     def _wait_out(self, reason: str) -> None:
-        """Keep the rows for another try."""
+        """Leave the rows queued, and wait before the next try."""
         with self._changed:
             self._last_error = reason
             waiting, dropped = len(self._queue), self._dropped
@@ -178,14 +178,14 @@ class JournalWriter:
             self._changed.wait_for(lambda: self._closing, _SECONDS_BETWEEN_TRIES)
 
     def _warn(self, message: str) -> None:
-        """One line a minute at most, whatever goes wrong."""
+        """Log a warning, at most one a minute."""
         if time.monotonic() >= self._next_warning:
             self._next_warning = time.monotonic() + _SECONDS_BETWEEN_WARNINGS
             _log.warning("journal: %s; grading goes on", message)
 
 
 def _is_outage(error: Exception) -> bool:
-    """Whether the database is at fault, and not one of the rows."""
+    """Whether the database is at fault, rather than one of the rows."""
     if isinstance(error, DataError | IntegrityError):
         return False
     return isinstance(error, SQLAlchemyError) and (
@@ -194,7 +194,7 @@ def _is_outage(error: Exception) -> bool:
 
 
 def insert_rows(connection: Connection, rows: Sequence[QueuedRow]) -> None:
-    """Write rows. Of a repeated request the first row stays, unless it had no reward and the new one has."""
+    """Write rows. For a repeated request the existing row stays, unless it has no reward and the new one has."""
     processors = _processors(connection.dialect)
     single = _without_repeats(rows)
     for start in range(0, len(single), _ROWS_PER_STATEMENT):
@@ -204,7 +204,7 @@ def insert_rows(connection: Connection, rows: Sequence[QueuedRow]) -> None:
 
 
 def _without_repeats(rows: Iterable[QueuedRow]) -> list[QueuedRow]:
-    """PostgreSQL refuses a statement that writes a row twice."""
+    """Drop repeated rows by the same rule: PostgreSQL refuses a statement that writes a row twice."""
     kept: dict[tuple[str, ...], QueuedRow] = {}
     for queued in rows:
         row = queued.row
@@ -216,7 +216,7 @@ def _without_repeats(rows: Iterable[QueuedRow]) -> list[QueuedRow]:
 
 @lru_cache
 def _processors(dialect: Dialect) -> list[tuple[str, Callable[[Any], Any]]]:
-    """Per column its name, and what makes of a value one that the driver takes."""
+    """Per column, its name and the function that converts a value for the driver."""
     found = [(column.name, column.type.dialect_impl(dialect).bind_processor(dialect)) for column in _COLUMNS]
     return [(name, process or _as_it_is) for name, process in found]
 

@@ -1,4 +1,4 @@
-"""Read completions from a file, each with the row that it answers."""
+"""Read completions from a file, and find the row that each of them answers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,16 +26,16 @@ _NAMING = "a line names its row by sample_id, by dataset and line, or by a promp
 _SHOWN_KEYS = 12
 _SHOWN_ROWS = 4
 _SHOWN_PROMPT = 80
-# As in a request to the server.
+# The same limit as in a request to the server.
 LARGEST_NUMBER = 2**40
 
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """What a model wrote, and which row it answers."""
+    """A completion, and the row that it answers."""
 
     place: str
-    """Where it stands, as a message names it."""
+    """Its location, as shown in messages."""
     number: int
     """Its line in the file, or its row in the journal."""
     sample_id: str
@@ -46,31 +46,31 @@ class Completion:
 
 
 class CompletionFile:
-    """A file of completions (a `.json` file may hold them as one array), read anew each time it is gone through.
+    """A file of completions (a `.json` file may hold them as one array), read again for each iteration over it.
 
     A line holds `completion` (or `messages` that end with the assistant's answer, as toolkit-predict writes them) and
-    says what it answers: by `sample_id`, by `dataset` and `line`, or by a prompt that a data set has. It may hold
-    `iteration`, `completion_tokens` or `tokens`, and `truncated` or `stop_reason`; other keys are passed over.
+    names its row: by `sample_id`, by `dataset` and `line`, or by a prompt that a data set has. It may hold `iteration`,
+    `completion_tokens` or `tokens`, and `truncated` or `stop_reason`; other keys are ignored.
     """
 
     def __init__(self, path: Path, loaded: Loaded, iteration: int) -> None:
-        """`iteration`: that of the lines that name none."""
+        """`iteration`: for lines that name none."""
         self._path = path
         self._name = as_shown(path)
         self._finder = RowFinder(loaded)
         self._iteration = iteration
         self._leaves_out = loaded.config.on_bad_record == "skip"
         self.fault_count = 0
-        """How many lines could not be used, once the file was gone through."""
+        """How many lines could not be used; complete once the file has been read."""
         self.first_faults: list[str] = []
-        """One line `place: reason` for each of the first ones."""
+        """`place: reason` for the first lines that could not be used."""
 
     def __iter__(self) -> Iterator[Completion]:
         """The completions.
 
         Raises:
-            DataError: at the end, where lines cannot be used and `on_bad_record` is error (the first ones are told in
-                one message), or where there are no usable ones.
+            DataError: at the end, if lines cannot be used and `on_bad_record` is error (one message lists the first
+                ones), or if no line can be used.
         """
         self.fault_count, self.first_faults = 0, []
         usable = 0
@@ -166,11 +166,11 @@ class _Found(NamedTuple):
 
 
 class RowFinder:
-    """Finds the row of a data set that a line of completions names."""
+    """Finds the row of a data set that a line of a completion file names."""
 
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
-        # The rows that a program makes are too many to make them all.
+        # Rows that a program generates are too many to generate them all.
         self._files = {
             name: config for name, config in loaded.config.datasets.items() if isinstance(config, FileDataset)
         }
@@ -181,7 +181,7 @@ class RowFinder:
         """The sample id of the row that a line names.
 
         Raises:
-            DataError: it names none, none that is there, or several.
+            DataError: it names no row, a row that does not exist, or several rows.
         """
         sample_id, dataset, place = (line.get(key) for key in ("sample_id", "dataset", "line"))
         if isinstance(sample_id, str):
@@ -205,7 +205,7 @@ class RowFinder:
         return self._loaded.samples.sample_id(dataset, index)
 
     def _by_prompt(self, line: Mapping[str, Any]) -> str:
-        # A row of the data may have such a column too, and anything in it.
+        # The line may be a row of data with its own column `dataset`, which may hold anything.
         named = name if isinstance(name := line.get("dataset"), str) else None
         if named in self._loaded.datasets and named not in self._files:
             raise DataError(f"the rows of {named} are not searched for a prompt; name one by its line, counted from 0")
@@ -230,10 +230,10 @@ class RowFinder:
         return [_Found(name, rows.read(index)) for index in self._indexes[name].find(conversation)]
 
     def _only_one(self, found: list[_Found], line: Mapping[str, Any], asked: Conversation) -> _Found:
-        """The row that is meant, of those that ask the same; the first where they are equal in all they hold."""
+        """The row that the line means, among rows with the same prompt; the first if they are identical."""
         if len(found) == 1:
             return found[0]
-        # As toolkit-predict writes them.
+        # The keys that toolkit-predict writes.
         file, place = line.get("file"), str(line.get("line"))
         in_file = [each for each in found if PurePath(self._files[each.dataset].path).name == file]
         found = [each for each in in_file if each.row.key == place] or found
@@ -249,7 +249,7 @@ class RowFinder:
 
 
 class _PromptIndex:
-    """The rows of a data set by what they ask, whatever their system messages and tools."""
+    """The rows of a data set by their prompts, ignoring system messages and tools."""
 
     def __init__(self, rows: Rows, columns: Columns) -> None:
         conversations = (parse_prompt(rows.read(index).record, columns, None) for index in range(len(rows)))
@@ -258,14 +258,14 @@ class _PromptIndex:
         self._hashes = hashes[self._order]
 
     def find(self, conversation: Conversation) -> list[int]:
-        """The numbers of the rows that ask it, in their order."""
+        """The indices of the rows with this prompt, in row order."""
         key = np.uint64(_turns_hash(conversation))
         first, last = (int(np.searchsorted(self._hashes, key, side=side)) for side in ("left", "right"))
         return [int(index) for index in self._order[first:last]]
 
 
 def _prompt_places(names: PromptColumnsConfig) -> list[tuple[str, Columns]]:
-    """Each column in which a line may repeat a prompt, and how it is read: the data set's own, and the usual ones."""
+    """Each column in which a line may repeat a prompt, and how to read it: the data set's own and the default ones."""
     alone = Columns(messages=None, completion=None, tools=None, weight=None)
     whole = [(name, replace(alone, messages=name, prompt=None)) for name in dict.fromkeys((names.messages, "messages"))]
     single = [(name, replace(alone, prompt=name)) for name in dict.fromkeys((names.prompt, "prompt"))]
@@ -283,7 +283,7 @@ def _system_of(conversation: Conversation) -> str | None:
 
 
 def _shown_keys(line: Mapping[str, Any]) -> str:
-    """The keys of a line, as a message names them."""
+    """The keys of a line, as shown in messages."""
     return first_of([str(key)[:60] for key in line], _SHOWN_KEYS)
 
 

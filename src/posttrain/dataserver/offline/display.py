@@ -1,4 +1,4 @@
-"""Tables and reasons for missing scores, as both commands print them."""
+"""Print tables and reasons for missing scores, for toolkit-rl-grade and toolkit-rl-regrade."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,31 +12,31 @@ _NAMES = ("data set", "stage", "grader", "reward")
 _LONGEST_SCORES = 200
 _LONGEST_REASON = 160
 _SHOWN_REASONS = 8
-# Reasons that quote a completion are all different; those beyond are counted without their words.
+# Reasons that quote a completion are all different; new ones beyond this number are counted together.
 _REMEMBERED_REASONS = 10_000
 
 
 def say(*lines: str) -> None:
-    """Print each on a line of its own."""
+    """Print each argument on its own line."""
     for line in lines:
         console.print(line)
 
 
 def counted(count: int, noun: str) -> str:
-    """A number of things: `1 line`, `2,000 lines`."""
+    """A count with its noun: `1 line`, `2,000 lines`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 @dataclass
 class Mean:
-    """The mean of the values that are there."""
+    """The mean of the values that are not missing."""
 
     total: float = 0.0
     count: int = 0
     missing: int = 0
 
     def add(self, value: float | None) -> None:
-        """Count a value in, or that there is none."""
+        """Add a value, or count a missing one."""
         if value is None:
             self.missing += 1
         else:
@@ -44,14 +44,14 @@ class Mean:
             self.count += 1
 
     def __str__(self) -> str:
-        """Four digits; a dash where there is no value."""
+        """The mean with four decimals; a dash if there are no values."""
         return f"{self.total / self.count:.4f}" if self.count else "–"
 
 
 def show_table(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table that fits into 80 columns: names are folded where they are too long, and never cut off.
+    """Print a table that fits into 80 columns: names that are too long are folded, never cut off.
 
-    The rows of a data set, whose name comes first in each, are put together under it; numbers get separators.
+    Rows are grouped by data set, whose name is their first cell; integers get thousands separators.
     """
     table = new_table("")
     for column in columns:
@@ -68,17 +68,17 @@ def show_table(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def weight_text(weights: Iterable[float | None]) -> str:
-    """Each share of the reward that a grader had, `gate` where it multiplied it; a dash where it had none."""
+    """The distinct weights of a grader, as `gate` for None; a dash if there are none."""
     return " or ".join(sorted("gate" if weight is None else f"{weight:.3g}" for weight in set(weights))) or "–"
 
 
 def outcome(status: Status, value: float | None) -> str:
-    """The reward or score with four digits, or why there is none."""
+    """The reward or score with four decimals, or the status if there is none."""
     return status if value is None else f"{value:.4f}"
 
 
 def scores_text(components: Mapping[str, Component], before: Mapping[str, Component] | None = None) -> str:
-    """What each grader says, with its own words on it; with `before`, only those that say something else now."""
+    """Each grader's score and detail; with `before`, only graders that are new or whose score or status changed."""
     said = []
     for name, now in components.items():
         was = None if before is None else before.get(name)
@@ -89,7 +89,7 @@ def scores_text(components: Mapping[str, Component], before: Mapping[str, Compon
 
 
 class Reasons:
-    """Counts why completions have no score, and remembers where each reason came first."""
+    """Counts why completions have no score, and remembers where each reason first occurred."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -97,11 +97,11 @@ class Reasons:
 
     @property
     def total(self) -> int:
-        """How many were counted."""
+        """How many reasons were counted."""
         return self._counts.total()
 
     def add(self, reason: str, place: str) -> None:
-        """Count a reason of the completion that stands at `place`."""
+        """Count a reason for the completion at `place`."""
         line = one_line(reason, _LONGEST_REASON)
         if line not in self._counts and len(self._counts) >= _REMEMBERED_REASONS:
             line = "other reasons"
@@ -109,7 +109,7 @@ class Reasons:
         self._places.setdefault(line, place)
 
     def add_result(self, result: GradeResult, place: str) -> None:
-        """Count why graders gave no score; where none of them was asked, why there is no reward."""
+        """Count why graders gave no score; if no grader was asked, why there is no reward."""
         missing = [(name, each) for name, each in result.components.items() if each.score is None]
         for name, component in missing:
             self.add(f"{component.status}: {name}: {component.detail or 'no reason given'}", place)
@@ -117,7 +117,7 @@ class Reasons:
             self.add(f"{result.status}: {result.reason}", place)
 
     def lines(self) -> list[str]:
-        """The most common ones first."""
+        """The lines to print, the most common reasons first."""
         shown = self._counts.most_common(_SHOWN_REASONS)
         lines = [f"  {count:>7,}  {reason} (first: {self._places[reason]})" for reason, count in shown]
         hidden = len(self._counts) - len(shown)

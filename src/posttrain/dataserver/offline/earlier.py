@@ -1,4 +1,4 @@
-"""Read completions that were graded before, from a journal or a file of toolkit-rl-grade."""
+"""Read previously graded completions from a journal or a file of toolkit-rl-grade."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,12 +28,12 @@ _SHOWN_RUNS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Earlier(Completion):
-    """A completion that was graded before, and what it got."""
+    """A previously graded completion and its result."""
 
     is_whole: bool
     """Whether `text` is all that the model wrote."""
     prompt: str
-    """What the row asked, as far as it was kept."""
+    """The prompt at that time, as far as it was kept."""
     status: Status
     reward: float | None
     components: Mapping[str, Component]
@@ -43,13 +43,13 @@ class Earlier(Completion):
 def earlier_completions(
     source: Path | None, journal: JournalConfig, chosen: RowFilter
 ) -> Iterator[tuple[int, Iterator[Earlier]]]:
-    """What was chosen of `source`: an SQLite journal, or a file of graded completions; or of `journal`, if None.
+    """The chosen completions of `source`, an SQLite journal or a file of graded completions; of `journal` if None.
 
-    Gives how many completions there are, and all of them in the order in which they were graded.
+    Yields the number of completions, and an iterator over them in the order in which they were graded.
 
     Raises:
-        DataError: it is not there, is something else, or nothing was chosen.
-        ConfigError: the journal is of another version, or a file is asked for a run.
+        DataError: the source does not exist or is something else, or it holds no chosen completion.
+        ConfigError: the journal has another version, or `chosen` names a run but the source is a file.
         ServerError: PostgreSQL cannot be reached.
     """
     if source is not None and not _is_sqlite(source):
@@ -60,7 +60,7 @@ def earlier_completions(
     with journal_to_read(journal if source is None else JournalConfig(path=source)) as engine:
         query = select(func.count(), func.max(grades.c.id)).where(*chosen.conditions())
         with connected(engine, "graded completions cannot be counted") as connection:
-            # A server may be adding to it: what comes after this moment is not meant.
+            # A server may be adding rows: those added after this moment are left out.
             count, newest = connection.execute(query).one()
         if not count:
             raise DataError(_nothing_chosen(engine))
@@ -103,7 +103,7 @@ class _GradedLine(BaseModel):
 
 
 def _count_lines(path: Path, chosen: RowFilter) -> int:
-    """How many lines are chosen; DataError where some are not what toolkit-rl-grade writes, or none is chosen."""
+    """How many lines are chosen; DataError if toolkit-rl-grade did not write some of them, or if none is chosen."""
     count, fault_count, first_faults = 0, 0, list[str]()
     for line in read_jsonl(path):
         try:

@@ -1,4 +1,4 @@
-"""`toolkit-rl-grade`: grade a file of completions without a server, and sum up the results."""
+"""`toolkit-rl-grade`: grade a file of completions without a server, and summarise the results."""
 
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -40,15 +40,15 @@ def grade_file(
     overwrite: bool = False,
     dry_run: bool = False,
 ) -> None:
-    """Grade the completions of a file, print what came out, and write one line per completion to `output`.
+    """Grade the completions of a file, print a summary, and write one line per completion to `output`.
 
     Args:
-        iteration: that of the lines that name none; it decides the stage, and so the weights.
-        overwrite: whether an output that is there is replaced.
-        dry_run: check everything, and print what would be graded.
+        iteration: for lines that name none; it decides the stage, and thus the weights.
+        overwrite: whether to replace an existing output.
+        dry_run: only check everything and print what would be graded.
 
     Raises:
-        DataError, ConfigError: config, data, completions or output are wrong; told before anything is graded.
+        DataError, ConfigError: config, data, completions or output are wrong; raised before anything is graded.
     """
     with checked_output(output, [source], config, overwrite=overwrite, dry_run=dry_run):
         require_file(source)
@@ -93,7 +93,7 @@ class Summary:
         self._first: list[str] = []
 
     def add(self, completion: Completion, judged: Judged) -> None:
-        """Count one in."""
+        """Add a graded completion."""
         target, stage, result = judged
         self._statuses[target.dataset, stage][result.status] += 1
         self._rewards[target.dataset, stage].add(result.reward)

@@ -1,4 +1,4 @@
-"""Grade a stream of completions with the processes and graders of a dataserver, in order, and write the results."""
+"""Grade a stream of completions in order, with the processes and graders of a dataserver, and write the results."""
 
 import asyncio
 import os
@@ -27,31 +27,31 @@ from posttrain.dataserver.schemas import GradeItem, GradeResult, reward_formula
 from posttrain.errors import ConfigError
 
 _BATCH = 256
-# Batches under way: while the slowest completions of one are waited for, the workers have the next ones.
+# Batches in progress: the workers grade the next ones while the slowest completions of one are awaited.
 _AHEAD = 4
 
 C = TypeVar("C", bound=Completion)
 
 
 class Judged(NamedTuple):
-    """What became of a completion."""
+    """The result of a completion, with its target and stage."""
 
     target: Target
     stage: str
-    """The name of the stage whose graders judged it; `validation` for held-out rows, which all stages judge alike."""
+    """The name of the stage whose graders judged it; `validation` for held-out rows, judged alike in all stages."""
     result: GradeResult
 
 
 Done = Callable[[C, Judged], None]
 Planned = Counter[tuple[str, int | None]]
-"""How many completions there are by data set and number of the stage; None is validation."""
+"""How many completions there are per data set and stage number; None is validation."""
 
 
 def check_all(loaded: Loaded, completions: Iterable[Completion], total: int | None = None) -> Planned:
-    """Count completions that are to be graded.
+    """Count the completions to grade.
 
     Raises:
-        DataError: one of them names a row that is not there.
+        DataError: one of them names a row that does not exist.
     """
     planned: Planned = Counter()
     with Counting("checking", "completions", total) as progress:
@@ -64,7 +64,7 @@ def check_all(loaded: Loaded, completions: Iterable[Completion], total: int | No
 
 
 def show_plan(loaded: Loaded, planned: Planned) -> None:
-    """Print what would be graded, and how the rewards are made of the scores."""
+    """Print what would be graded, and how rewards are computed from scores."""
     rows = []
     for (dataset, stage), count in planned.items():
         plan = own_plan(loaded.config, dataset) if stage is None else stage_plan(loaded.config, stage, dataset)
@@ -73,13 +73,13 @@ def show_plan(loaded: Loaded, planned: Planned) -> None:
 
 
 def grade_all(loaded: Loaded, completions: Iterable[C], total: int, done: Done[C]) -> None:
-    """Grade completions, however long it takes, and call `done` with each of them, in their order.
+    """Grade completions, however long it takes, and call `done` for each of them, in order.
 
-    Only some of them are in memory at a time. `total`: how many there are, for the progress that is shown.
+    Only some of them are in memory at a time. `total`: how many there are, for the progress display.
 
     Raises:
         ConfigError: a grader cannot be loaded.
-        DataError: a completion names a row that is not there.
+        DataError: a completion names a row that does not exist.
     """
     with Counting("grading", "completions", total) as progress:
 
@@ -91,7 +91,7 @@ def grade_all(loaded: Loaded, completions: Iterable[C], total: int, done: Done[C
 
 
 def graded_line(completion: Completion, judged: Judged) -> dict[str, object]:
-    """What a line of output says of a completion."""
+    """The line of output for a completion."""
     target, stage, result = judged
     return {
         "dataset": target.dataset,
@@ -116,7 +116,7 @@ class _Asked(NamedTuple, Generic[C]):
     target: Target
     stage: str
     question: Question | None
-    """None where the completion is longer than the server would take it."""
+    """None if the completion is longer than the server would accept."""
 
 
 async def _grade_all(loaded: Loaded, completions: Iterator[C], done: Done[C]) -> None:
@@ -134,7 +134,7 @@ async def _grade_all(loaded: Loaded, completions: Iterator[C], done: Done[C]) ->
             while under_way:
                 await _finish(loaded, *under_way.popleft(), done)
     finally:
-        # What is still being graded would find its processes gone, and start new ones.
+        # Grading still in progress would find its processes gone, and start new ones.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
@@ -159,11 +159,11 @@ def _asked(loaded: Loaded, questions: Questions, completion: C) -> _Asked[C]:
 
 
 async def _finish(loaded: Loaded, batch: list[_Asked[C]], answers: Answers, done: Done[C]) -> None:
-    """Wait until all of a batch are graded, and hand them on."""
+    """Wait until a whole batch is graded, and call `done` for each completion."""
     await answers.wait()
     graded = iter(answers.graded)
     for completion, target, stage, question in batch:
-        # As the server answers.
+        # The same answer as the server's.
         result = error_result("", f"the completion is longer than {loaded.config.limits.completion_chars} characters")
         if question is not None and (answer := next(graded)) is not None:
             result = graded_result("", question.plan, answer)
@@ -174,11 +174,11 @@ Write = Callable[[dict[str, object]], None]
 
 
 def check_output(output: Path, inputs: Iterable[Path], config: DataserverConfig, *, overwrite: bool) -> None:
-    """Refuse a file that may not, or cannot, be written; nothing is created.
+    """Refuse an output that must not or cannot be written; nothing is created.
 
     Raises:
-        ConfigError: it is one of `inputs` or a data set of the config, it is there and `overwrite` was not asked for,
-            or no file can be made there.
+        ConfigError: it is one of `inputs` or a data set of the config, it exists and `overwrite` is false, or no file
+            can be created there.
     """
     data = [config.data_root / each.path for each in config.datasets.values() if isinstance(each, FileDataset)]
     if any(_is_same(output, path) for path in (*inputs, *data)):
@@ -198,10 +198,12 @@ def check_output(output: Path, inputs: Iterable[Path], config: DataserverConfig,
 def checked_output(
     output: Path | None, inputs: Sequence[Path], config: DataserverConfig, *, overwrite: bool, dry_run: bool
 ) -> Iterator[None]:
-    """Refuse an output as `check_output` does, and keep all other processes from writing it while the block lasts.
+    """Refuse an output as `check_output` does, and lock it against other processes while the block lasts.
+
+    A dry run takes no lock; it only refuses an output that is locked.
 
     Raises:
-        ConfigError: as `check_output`, or another process writes the output.
+        ConfigError: as `check_output`, or another process is writing the output.
     """
     if output is None:
         yield
@@ -212,16 +214,16 @@ def checked_output(
         yield
         return
     with own_output(output):
-        check_output(output, inputs, config, overwrite=overwrite)  # once more: another process may have ended since
+        check_output(output, inputs, config, overwrite=overwrite)  # again: another process may have written it since
         yield
 
 
 @contextmanager
 def output_lines(output: Path | None) -> Iterator[Write]:
-    """A function that writes a line, or does nothing if there is no output; the file is there when the block ends.
+    """A function that writes a line, or does nothing if there is no output; the file appears when the block ends.
 
     Raises:
-        ConfigError: no file can be made there.
+        ConfigError: no file can be created there.
     """
     if output is None:
         yield lambda line: None

@@ -48,16 +48,18 @@ def regrade(
     overwrite: bool = False,
     dry_run: bool = False,
 ) -> None:
-    """Print what would change, and write one line per completion to `output`; a journal is only read.
+    """Grade completions again, print what changes, and write one line per completion to `output`.
+
+    A journal is only read.
 
     Args:
         source: an SQLite journal, or a file that toolkit-rl-grade wrote; the config's own journal if None.
-        chosen: which completions are meant.
-        overwrite: whether an output that is there is replaced.
-        dry_run: check everything, and print what would be graded.
+        chosen: which completions to grade again.
+        overwrite: whether to replace an existing output.
+        dry_run: only check everything and print what would be graded.
 
     Raises:
-        DataError, ConfigError: config, data, source or output are wrong; told before anything is graded.
+        DataError, ConfigError: config, data, source or output are wrong; raised before anything is graded.
         ServerError: PostgreSQL cannot be reached.
     """
     first, last = chosen.first_iteration, chosen.last_iteration
@@ -94,7 +96,7 @@ def regrade(
 
 
 class _Usable:
-    """Those of the completions that can be graded again; what is left out is counted."""
+    """The completions that can be graded again; those left out are counted."""
 
     def __init__(self, loaded: Loaded, earlier: Iterator[Earlier]) -> None:
         self._loaded = loaded
@@ -103,7 +105,7 @@ class _Usable:
         self._skipped = Reasons()
 
     def __iter__(self) -> Iterator[Earlier]:
-        """Each with the sample id that its row has now; DataError at the end, with the reasons, if there is none."""
+        """Each with the current sample id of its row; DataError at the end, with the reasons, if there are none."""
         is_empty = True
         for each in self._earlier:
             try:
@@ -118,7 +120,7 @@ class _Usable:
             raise DataError("\n".join(["nothing can be graded again:", *self._skipped.lines()]))
 
     def show_left_out(self) -> None:
-        """Print what was left out, and what was graded by a row that is not what it was."""
+        """Print how many completions were left out, and how many were graded by rows that have changed."""
         if self._changed_rows:
             answers = counted(self._changed_rows, "completion")
             say(f"graded by rows that ask the same as before and differ in the rest: {answers}")
@@ -128,7 +130,11 @@ class _Usable:
 
 
 def _as_it_is_now(loaded: Loaded, earlier: Earlier) -> Earlier:
-    """The completion under the sample id that its row has now, as when its gold was corrected; DataError if in vain."""
+    """The completion with the current sample id of its row, which e.g. a corrected gold changes.
+
+    Raises:
+        DataError: the completion was not kept whole, or its data set or row is gone, or the row asks something else.
+    """
     if not earlier.is_whole:
         raise DataError("not all of the completion is kept; see journal.max_completion_chars")
     dataset, key, _ = ["", "", *earlier.sample_id.rsplit(":", 2)][-3:]
@@ -147,7 +153,7 @@ def _as_it_is_now(loaded: Loaded, earlier: Earlier) -> Earlier:
 
 
 class Changes:
-    """Counts completions as they are graded anew; what is a pair is before and now."""
+    """Counts completions as they are graded again; pairs are (before, now)."""
 
     def __init__(self) -> None:
         # By data set.
@@ -161,7 +167,7 @@ class Changes:
         self._reasons = Reasons()
 
     def add(self, earlier: Earlier, judged: Judged) -> None:
-        """Count one in."""
+        """Add a graded completion."""
         dataset, result = judged.target.dataset, judged.result
         for side, (reward, components) in enumerate(
             [(earlier.reward, earlier.components), (result.reward, result.components)]
@@ -181,7 +187,7 @@ class Changes:
         before, now = outcome(earlier.status, earlier.reward), outcome(result.status, result.reward)
         why = scores_text(result.components, earlier.components)
         line = f"  {earlier.place} ({earlier.sample_id}): {before} → {now}{f': {why}' if why else ''}"
-        # One that comes or goes counts as more than any that moves; of those as large as each other the first are kept.
+        # A reward that appears or disappears outranks any that moves; among equal changes the first are kept.
         size = 2.0 if earlier.reward is None or result.reward is None else abs(result.reward - earlier.reward)
         self._largest = nlargest(_SHOWN_CHANGES, [*self._largest, (size, -self._kinds.total(), line)])
 
@@ -210,7 +216,7 @@ class Changes:
 
 
 def kind_of_change(earlier: Earlier, result: GradeResult) -> str | None:
-    """How a completion fares otherwise than before; None where it does not."""
+    """How the result of a completion changed; None if it did not."""
     if earlier.status != result.status:
         return f"from {earlier.status} to {result.status}"
     before, now = earlier.reward, result.reward

@@ -29,7 +29,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     503: {"model": Problem, "description": "Not ready, or without its journal; come back after Retry-After seconds"},
 }
 
-# Of a request that is wrong in very many places.
+# How many wrong fields of a request are reported.
 _SHOWN_FIELDS = 20
 
 
@@ -74,7 +74,7 @@ async def grade(request: Request, body: GradeRequest) -> Response:
 
 
 def _as_json(answer: BaseModel) -> Response:
-    """The answer as it is: a model that was made here needs no second validation."""
+    """Serialise the answer directly: a model that was built here needs no second validation."""
     return Response(answer.model_dump_json(), media_type="application/json")
 
 
@@ -86,12 +86,12 @@ async def metrics(request: Request) -> Response:
 
 
 def create_app(server: DataServer, lifespan: Lifespan[FastAPI], token: str | None, hosts: list[str] | None) -> FastAPI:
-    """The app of a server, which routes find in `app.state.server`.
+    """Create the app of a server; routes find the server in `app.state.server`.
 
     Args:
-        token: what every request has to carry; None lets everybody in.
-        hosts: names by which the server may be called, so that no web page can reach it under a name of its own;
-            None takes any.
+        token: what every request but the health checks must carry; None admits everyone.
+        hosts: names under which the server may be addressed, so that no web page can reach it under its own name;
+            None accepts any.
     """
     paths = [route.path for route in (*router.routes, *dashboard.router.routes) if isinstance(route, APIRoute)]
     middleware = [Middleware(RequestLog, metrics=server.metrics, paths=paths), Middleware(ClearHeaders)]
@@ -108,7 +108,7 @@ def create_app(server: DataServer, lifespan: Lifespan[FastAPI], token: str | Non
         summary="Prompts and rewards for reinforcement learning.",
         lifespan=lifespan,
         middleware=middleware,
-        docs_url=None,  # its page is loaded from other servers
+        docs_url=None,  # its page loads code from other servers
         redoc_url=None,
     )
     app.state.server = server
@@ -134,7 +134,7 @@ async def _malformed(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """What the framework refuses: an unknown path, a wrong method, a body that is no JSON."""
+    """Answer what the framework refuses: an unknown path, a wrong method, a body that is not JSON."""
     assert isinstance(error, HTTPException)
     code = "not_found" if error.status_code == 404 else "bad_request"
     problem = Problem(code=code, message=str(error.detail))

@@ -1,4 +1,4 @@
-"""The dashboard page and the JSON behind it (page.html)."""
+"""The dashboard page (page.html) and the JSON behind it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,10 +29,10 @@ from posttrain.dataserver.schemas import Split, Status
 from posttrain.dataserver.server import DataServer
 from posttrain.dataserver.service import Refusal
 
-# What the page says of itself: its own script runs, and talks to nobody but this server.
+# The policy in the page: only its own script runs, and it talks to no other server.
 _POLICY = re.compile('http-equiv="Content-Security-Policy" content="([^"]+)"')
 
-# Row numbers and iterations are kept in 64 bits.
+# Row numbers and iterations are stored in 64 bits.
 _LARGEST = 2**62
 
 _MOST_POINTS = 240
@@ -52,23 +52,23 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """Everything but the table of completions. Without `run` there is no row yet, and all lists are empty."""
+    """Everything but the table of completions. If `run` is None, no row was found; only `runs` may have items."""
 
     runs: list[RunSummary]
     run: str | None
     iteration: int | None
-    """Of the newest row; so are the next two."""
+    """Of the newest row, like the next two."""
     stage: str | None
     updated_at: datetime | None
     width: int
-    """So many iterations are taken together in one cell."""
+    """Iterations per cell."""
     since: int
-    """The cells are those from this iteration on."""
+    """The first iteration of the cells below."""
     rewards: list[RewardCell]
     scores: list[ScoreCell]
     groups: list[GroupCell]
     recent: list[RewardCell]
-    """Of the last iterations, each by itself."""
+    """Of the last iterations, one cell per iteration."""
     latencies: list[Latency]
     journal: dict[str, int | str | None] | None
     """The counters of the journal's writer since the server started, as `JournalStats`."""
@@ -80,7 +80,7 @@ class CompletionsPage:
 
     completions: list[RowExcerpt]
     before: int | None
-    """What to ask for the next page with; None on the last one."""
+    """The value of `before` that asks for the next page; None on the last one."""
 
 
 class CompletionsQuery(BaseModel):
@@ -96,7 +96,7 @@ class CompletionsQuery(BaseModel):
     before: int | None = Field(default=None, ge=0, le=_LARGEST)
 
     def row_filter(self) -> RowFilter:
-        """The rows of the journal, of which `limit` and `before` choose a page."""
+        """The filter for the journal's rows; `limit` and `before` then choose a page of them."""
         first, _, last = (self.iteration or "").partition("-")
         return RowFilter(
             run_id=self.run,
@@ -114,16 +114,16 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/ui")
 def get_page() -> Response:
-    """The page."""
+    """Serve the page."""
     html = files("posttrain.dataserver.web").joinpath("page.html").read_text(encoding="utf-8")
     found = _POLICY.search(html)
     assert found is not None
-    # Only here can it be said that no other page may show this one.
+    # Only a header can forbid other pages to embed this one.
     policy = f"{found[1]}; frame-ancestors 'none'"
     return HTMLResponse(html, headers={"Content-Security-Policy": policy, "Cache-Control": "no-cache"})
 
 
-# These are no coroutines: the database is asked in a thread, beside the requests of trainers.
+# These are not coroutines: they query the database in a thread, without blocking the requests of trainers.
 
 
 @router.get("/ui/data")
@@ -159,10 +159,10 @@ def _database(request: Request) -> Engine:
 
 
 def dashboard(engine: Engine, stats: JournalStats | None, run: str | None, since: int = 0) -> Dashboard:
-    """Sum up one run: the one that is named, or the one with the newest row.
+    """Summarise one run: the named one, or else the one with the newest row.
 
     Args:
-        since: leave out the cells before this iteration; a page that has them already saves the work.
+        since: leave out the cells before this iteration, which the page already has.
 
     Raises:
         ServerError: the database does not answer.
@@ -195,18 +195,18 @@ def dashboard(engine: Engine, stats: JournalStats | None, run: str | None, since
 
 
 def completions(engine: Engine, chosen: RowFilter, limit: int, before: int | None = None) -> CompletionsPage:
-    """The newest of the chosen rows; ServerError where the database does not answer."""
+    """The newest of the chosen rows; ServerError if the database does not answer."""
     page = JournalReader(engine).page(chosen, limit + 1, before)
     return CompletionsPage(page[:limit], page[limit - 1].id if len(page) > limit else None)
 
 
 def cell_width(last_iteration: int) -> int:
-    """The smallest power of two by which all iterations fit into the points that a chart has room for."""
+    """The smallest power of two as cell width with which all iterations fit into the points of a chart."""
     return 1 << max(0, ceil((last_iteration + 1) / _MOST_POINTS) - 1).bit_length()
 
 
 def latencies(milliseconds: Mapping[str, Sequence[float]]) -> list[Latency]:
-    """The slowest grader first."""
+    """The latency of each grader, the slowest first (by p95)."""
     each = [
         Latency(grader, len(times), percentile(times, 50), percentile(times, 95))
         for grader, times in milliseconds.items()
@@ -215,5 +215,5 @@ def latencies(milliseconds: Mapping[str, Sequence[float]]) -> list[Latency]:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """The smallest value that is not exceeded by `percent` of a hundred values."""
+    """The nearest-rank percentile: the smallest value that at least `percent` % of the values do not exceed."""
     return sorted(values)[ceil(len(values) * percent / 100) - 1]

@@ -1,7 +1,7 @@
-"""Parse JSON request bodies within limits of size, depth and keys.
+"""Parse JSON request bodies within limits on size, depth and keys.
 
-A model may write half a surrogate pair, and a trainer sends it as JSON may hold it. No encoder takes such text,
-so each half is read as U+FFFD, before anything else sees it.
+A model may write a lone surrogate, which JSON can carry but no encoder accepts. Each one is replaced by U+FFFD before
+anything else sees it.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from posttrain.dataserver.service import Refusal
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-# What is smaller is read in some hundredths of a second at most, whatever it holds.
+# Smaller bodies are parsed in some hundredths of a second at most, whatever they hold.
 _LARGE_BYTES = 2 * 2**20
-# An item has six values; a body that has more than twice as many, for as many items as it may hold, is no request.
+# An item has six values; a body with more than twice as many for each item that it may hold is not a request.
 _VALUES_PER_ITEM = 16
 _MOST_KEYS = 64
 
@@ -31,12 +31,12 @@ M = TypeVar("M", bound=BaseModel)
 class JsonRoute(APIRoute):
     """A route whose `body` is a model, read and checked before FastAPI sees it.
 
-    FastAPI's own way makes all values of a body, and then a message for each that is wrong, while nobody else is
+    FastAPI itself would build all values of a body, and then a message for each wrong one, while nobody else is
     served.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """As FastAPI's, with the body as a model."""
+        """FastAPI's handler, given the body as a model."""
         handle = super().get_route_handler()
         model = get_type_hints(self.endpoint).get("body")
         if model is None:
@@ -55,10 +55,10 @@ class _CheckedRequest(Request):
     _checked: BaseModel
 
     async def check(self, model: type[BaseModel], most_values: int) -> None:
-        """Read the body as that model.
+        """Parse the body as `model`.
 
         Raises:
-            Refusal, RequestValidationError: it is none.
+            Refusal, RequestValidationError: the body is not one.
         """
         body = await self.body()
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -70,7 +70,7 @@ class _CheckedRequest(Request):
             self._checked = await asyncio.to_thread(_parsed_large, body, model, most_values)
 
     async def json(self) -> Any:
-        """The model in the place of what it was made of, which FastAPI takes as it is."""
+        """The checked model instead of the raw JSON; FastAPI accepts it as it is."""
         return self._checked
 
 
@@ -94,12 +94,12 @@ def _parsed(body: bytes, model: type[M]) -> M:
 
 
 def _has_more_values(body: bytes, most: int) -> bool:
-    """Whether there are more commas and opening brackets than that outside of quotations; as values a body can take
+    """Whether a body has more than `most` commas and opening brackets outside strings; once parsed, a body can take
     fifty times its size."""
     bare = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b'\\"' in body else body
     if bare.count(b'"') > 4 * most:
         return True
-    # Without escapes every second piece between quotation marks is a quotation.
+    # Without escapes, every second piece between quotation marks is a string.
     outside = b"".join(bare.split(b'"')[::2])
     return sum(map(outside.count, (b",", b"[", b"{"))) > most
 

@@ -1,6 +1,6 @@
-"""Request ids, access log, token check and body limits, before the routes.
+"""Handle request ids, access log, token check and body limits before the routes.
 
-A request that does not get through is answered here, by a `Problem` as the protocol has it.
+A request that is refused here is answered with a `Problem`, as in the protocol.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ from posttrain.dataserver.service import Code, Refusal
 
 logger = logging.getLogger("posttrain.dataserver.requests")
 
-# A load balancer asks these, and learns nothing.
+# Health checks for load balancers; they reveal no prompts and no rewards.
 _OPEN_TO_ALL = ("/healthz", "/readyz")
 
-# As other servers count requests whose client went away.
+# As other servers record requests whose client disconnected.
 _NOT_ANSWERED = 499
 
 _USABLE_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
 
-# A proxy that reads the other one of two would let somebody in under a name or token that this server never sees.
+# Of two copies, a proxy might read the other one, and admit a name or token that this server never sees.
 _ONCE = (b"host", b"authorization", b"content-type", b"content-encoding", b"content-length", b"transfer-encoding")
 
-# So much is unpacked before others have their turn.
+# How much is unpacked before other requests have their turn.
 _PIECE_BYTES = 2**20
 
 _ABOUT_THE_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
@@ -54,29 +54,29 @@ _RETRY_AFTER_SECONDS: dict[Code, int] = {"overloaded": 1, "not_ready": 2, "unava
 
 
 def refusal_response(refusal: Refusal, fields: Sequence[str] = (), ends_connection: bool = False) -> JSONResponse:
-    """The response that tells of a refusal, as a `Problem`.
+    """The response to a refused request, as a `Problem`.
 
     Args:
-        ends_connection: nothing more is read from the client: not the rest of a body that it goes on sending.
+        ends_connection: read nothing more from the client, not even the rest of a body that it is still sending.
     """
     problem = Problem(code=refusal.code, message=str(refusal), fields=list(fields))
     headers = {"Connection": "close"} if ends_connection else {}
     if refusal.code in _RETRY_AFTER_SECONDS:
         headers["Retry-After"] = str(_RETRY_AFTER_SECONDS[refusal.code])
     if refusal.code == "unauthorized":
-        # A browser asks for a name and a password then; any name, and the token, will do.
+        # A browser then asks for a name and a password; any name works, with the token as the password.
         headers["WWW-Authenticate"] = 'Basic realm="toolkit-rl-dataserver", charset="UTF-8"'
     return JSONResponse(problem.model_dump(), _STATUS[refusal.code], headers)
 
 
 def failure_response(request_id: str) -> JSONResponse:
-    """The response to a request on which the server failed, as a `Problem`."""
+    """The response to a request that the server failed to handle, as a `Problem`."""
     message = f"the server failed; its log says why, under the request id {request_id}"
     return JSONResponse(Problem(code="internal", message=message).model_dump(), 500)
 
 
 class ClearHeaders:
-    """Answers 422 where a header comes twice that means something only once."""
+    """Answers 422 if a header that may occur only once comes twice."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -91,7 +91,7 @@ class ClearHeaders:
 
 
 class TokenCheck:
-    """Answers 401 unless a request carries the token, as a bearer or as the password of Basic authentication."""
+    """Answers 401 unless a request carries the token, as a bearer token or as the password of Basic authentication."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -114,15 +114,15 @@ class TokenCheck:
                 return False
         elif kind.lower() != b"bearer":
             return False
-        # Takes as long for a token that is nearly right as for one that is all wrong.
+        # Takes equally long for a token that is nearly right and for one that is all wrong.
         return hmac.compare_digest(given, self._token)
 
 
 class RequestLog:
-    """Gives each request an id (the client's own, if it sends one), logs it, counts it, and tells of a failure."""
+    """Gives each request an id (the client's own, if usable), logs and counts it, and answers 500 if it fails."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str]) -> None:
-        """`paths`: those that are counted by their names; any other one is counted as unknown."""
+        """`paths`: those counted under their own names; any other is counted as unknown."""
         self._app = app
         self._metrics = metrics
         self._paths = frozenset(paths)
@@ -165,8 +165,8 @@ class RequestLog:
 
 
 class BodyLimit:
-    """Answers 413 as soon as a body is known to be too large, also one that grows when it is unpacked, and 429 where
-    it would be too much together with those under way."""
+    """Answers 413 as soon as a body is known to be too large, packed or unpacked, and 429 if it would be too much
+    together with those in progress."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, max_bytes_together: int) -> None:
         self._app = app
@@ -181,7 +181,7 @@ class BodyLimit:
         try:
             is_whole = await self._read(body, dict(scope["headers"]), receive)
         except Refusal as refusal:
-            # Some of the body may not have been read, and will not be.
+            # What has not been read of the body never will be.
             await refusal_response(refusal, ends_connection=True)(scope, receive, send)
         else:
             if is_whole:
@@ -191,7 +191,7 @@ class BodyLimit:
             self._left += body.size
 
     async def _read(self, body: "_Body", headers: dict[bytes, bytes], receive: Receive) -> bool:
-        """Read and unpack a body; False where the client went away."""
+        """Read and unpack a body; False if the client disconnected."""
         encoding = headers.get(b"content-encoding", b"identity").lower()
         if encoding not in (b"identity", b"gzip"):
             raise Refusal(
@@ -247,10 +247,10 @@ class _Body:
     def __init__(self) -> None:
         self.content = bytearray()
         self.size = 0
-        """Of the content, also after that was handed on."""
+        """Of the content, also after it has been passed on."""
 
     def replay(self, receive: Receive) -> Receive:
-        """Hand the content on, as if it were received now."""
+        """Pass the content on, as if it were being received now."""
         left = [bytes(self.content)]
         self.content = bytearray()
 

@@ -1,6 +1,6 @@
-"""HTTP connections with bounded headers, deadlines and a maximum number.
+"""HTTP connections with limits on their headers, their number and the time to send a request.
 
-All of it holds before anybody knows who is asking.
+All limits apply before the client is authenticated.
 """
 
 import asyncio
@@ -11,35 +11,35 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from posttrain.dataserver.schemas import Problem
 
-# Of the first line and all headers of a request, as in most servers, and of whatever else is no content.
+# For the first line and all headers of a request, as in most servers, and for anything else that is not content.
 _MOST_HEAD_BYTES = 16 * 2**10
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which takes heads of any size and waits for ever. To be derived from, for the two limits."""
+    """uvicorn's protocol, which itself accepts heads of any size and waits for ever. Subclasses set the two limits."""
 
     most_connections: ClassVar[int]
     seconds_to_ask: ClassVar[float]
-    """Within this time a request has arrived, from the moment that its connection was made or its first byte came."""
+    """How long a request may take to arrive, from when its connection was made or its first byte came."""
 
     _has_begun = False
     _bytes_without_content = 0
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count the connection, and wait for its first request."""
+        """Start the deadline for the first request; refuse the connection if there are too many."""
         super().connection_made(transport)
         self._set_deadline()
         if len(self.connections) > self.most_connections:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", "too many connections (limits.connections)")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing more."""
+        """Cancel the deadline."""
         self._unset_deadline()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on, a piece at a time, so that a head is noticed as soon as it is too long."""
+        """Parse the data in pieces, so that a head is refused as soon as it is too long."""
         rest = memoryview(data)
         while rest and not self.transport.is_closing():
             room = _MOST_HEAD_BYTES - self._bytes_without_content
@@ -51,23 +51,23 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", message)
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Start the deadline of a request."""
         super().on_message_begin()
         self._has_begun = True
         self._set_deadline()
 
     def on_headers_complete(self) -> None:
-        """Its head is over."""
+        """Reset the count of bytes without content."""
         self._bytes_without_content = 0
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Some of its content; trailers may follow it."""
+        """Reset the count of bytes without content; trailers may follow."""
         self._bytes_without_content = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """It is there."""
+        """Cancel the deadline, as the request has arrived."""
         self._has_begun = False
         self._bytes_without_content = 0
         self._unset_deadline()
@@ -84,14 +84,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _end(self) -> None:
         if not self._has_begun:
-            # To one who asks nothing nothing is answered: it would be taken for the answer to what comes next.
+            # Send no answer where nothing was asked: it would be taken for the answer to the next request.
             self.transport.close()
             return
         message = f"the request was not there within {self.seconds_to_ask:g} s (limits.receive_seconds)"
         self._refuse(HTTPStatus.REQUEST_TIMEOUT, "too_slow", message)
 
     def _refuse(self, status: HTTPStatus, code: str, message: str) -> None:
-        """Say why, unless an answer is on its way, and end the connection."""
+        """Send the reason, unless an answer is on its way, and close the connection."""
         if self.transport.is_closing():
             return
         if self.cycle is None or self.cycle.response_complete:
@@ -108,6 +108,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def bounded_protocol(connections: int, receive_seconds: float) -> type[asyncio.Protocol]:
-    """The protocol with these limits, for uvicorn to make one of per connection."""
+    """The protocol class with these limits; uvicorn creates one instance per connection."""
     limits: dict[str, Any] = {"most_connections": connections, "seconds_to_ask": receive_seconds}
     return type("Protocol", (BoundedProtocol,), limits)

@@ -32,7 +32,7 @@ from posttrain.dataserver.web.app import create_app
 from posttrain.dataserver.web.protocol import bounded_protocol
 from posttrain.errors import ConfigError
 
-# Requests that are being answered may take so much longer than limits.grade_seconds after SIGTERM.
+# How much longer than limits.grade_seconds requests in progress may take after SIGTERM.
 _GRACE_SECONDS = 10
 
 _SHORTEST_TOKEN = 16
@@ -42,8 +42,8 @@ def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> Non
     """Serve until SIGTERM or Ctrl-C.
 
     Args:
-        ready_file: written when the server is ready, with its url, pid and config_id, and removed at the end. One
-            that a server left which was killed is removed at the start.
+        ready_file: written with url, pid and config_id when the server is ready, and removed at the end. A file that a
+            killed server left is removed at the start.
 
     Raises:
         ConfigError, DataError: config, data, graders or gold answers are wrong, or the address or the journal's file
@@ -79,7 +79,7 @@ def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> Non
     def stop() -> None:
         web_server.should_exit = True
 
-    # uvicorn shuts down in good order on SIGTERM, and then hands the signal on; it may also come before uvicorn runs.
+    # uvicorn shuts down gracefully on SIGTERM and then passes the signal on; it may also come before uvicorn runs.
     signal.signal(signal.SIGTERM, lambda *_: stop())
     try:
         web_server.run(sockets=[listener])
@@ -131,7 +131,7 @@ def _announce(ready_file: Path, described: dict[str, str | int]) -> None:
 
 
 def _retract(ready_file: Path) -> None:
-    """Remove it, unless it is by now that of another server, as where a trainer was killed and started again."""
+    """Remove it, unless it now belongs to another server, e.g. because a trainer was killed and restarted."""
     with suppress(OSError, ValueError, LookupError):
         if json.loads(ready_file.read_text(encoding="utf-8"))["pid"] == os.getpid():
             ready_file.unlink()
@@ -156,7 +156,7 @@ def _bind(listen: ListenConfig) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen()  # from here on a second server is refused, and a client waits
+        listener.listen()  # from here on a second server is refused, and clients wait
     except OSError as error:
         hint = "; is another server running? --port 0 picks a free port" if error.errno == errno.EADDRINUSE else ""
         raise ConfigError(
@@ -167,7 +167,7 @@ def _bind(listen: ListenConfig) -> socket.socket:
 
 @contextmanager
 def _gold_progress(say: Callable[[str], None]) -> Iterator[GoldProgress]:
-    """A bar per data set where there is a terminal; a line when one is done."""
+    """Show a bar per data set on a terminal, and print a line when one is done."""
     bars = Progress(
         TextColumn("checking golds: {task.description}", markup=False),
         BarColumn(),
@@ -193,7 +193,7 @@ _OWN = ("request_id", "status", "ms")
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line."""
+    """Formats a record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -209,9 +209,9 @@ class JsonLines(logging.Formatter):
 
 
 def set_up_logs(form: Literal["text", "json"], debug: bool) -> Callable[[str], None]:
-    """Send the log to the error stream; requests are logged in JSON, or while debugging.
+    """Send the log to the error stream; requests are logged only in JSON or with `debug`.
 
-    Returns what tells of the start: in the log's form where that is for machines.
+    Returns the function that reports the start: it writes to the log if that is JSON, else to the console.
     """
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")

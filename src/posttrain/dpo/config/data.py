@@ -1,4 +1,4 @@
-"""The data sets of preference training, and the stages that mix them."""
+"""Config of the data sets of preference training, and of the stages that mix them."""
 
 import math
 from collections.abc import Mapping
@@ -76,7 +76,7 @@ class PairsDataset(_Sampled, DataFileConfig):
     """Names of the columns."""
 
     def sources(self) -> dict[str, DatasetConfig]:
-        """The files, by the keys below this section that name them."""
+        """The files, by their keys relative to this section."""
         return {"": DatasetConfig(path=self.path, split=self.split)}
 
 
@@ -98,7 +98,7 @@ class TwoFilesDataset(_Sampled):
         return one, other
 
     def sources(self) -> dict[str, DatasetConfig]:
-        """The files, by the keys below this section that name them."""
+        """The files, by their keys relative to this section."""
         accepted, rejected = self.files()
         return {".accepted": accepted, ".rejected": rejected}
 
@@ -115,12 +115,12 @@ class LabelledAnswers(_Sampled, DataFileConfig):
     """Names of the columns. Of whole conversations the last answer is what the label is about."""
 
     def sources(self) -> dict[str, DatasetConfig]:
-        """The files, by the keys below this section that name them."""
+        """The files, by their keys relative to this section."""
         return {"": DatasetConfig(path=self.path, split=self.split)}
 
 
 def _kind_by_keys(value: object) -> object:
-    """The type of a data set that names none, by the keys that only one type has."""
+    """Add the type of a data set that names none, inferred from keys that only one type has."""
     if not isinstance(value, dict) or "type" in value:
         return value
     columns = value.get("columns")
@@ -179,16 +179,16 @@ class PreferenceStageConfig(StrictModel):
         return self
 
     def resolved(self, start: int, sizes: Mapping[str, int], rows_per_step: int) -> Stage:
-        """The stage as the curriculum takes it, beginning at step `start`; `sizes` are the rows of all data sets.
+        """The curriculum's form of the stage, beginning at step `start`; `sizes` are the row counts of all data sets.
 
-        A data set that the mix names and `sizes` does not know counts no rows here; the curriculum refuses it.
+        A data set that is in the mix but not in `sizes` counts as 0 rows here; the curriculum rejects it.
         """
         mix = self.mix if self.mix is not None else {name: float(size) for name, size in sizes.items()}
         if self.until_step is not None:
             return Stage(self.name, self.until_step, mix)
         assert self.epochs is not None
         rows = sum(sizes.get(name, 0) for name, weight in mix.items() if weight)
-        # A product such as 0.1 × 30 is a hair above 3, which must not round up to another step.
+        # In floating point, a product such as 1.1 × 50 is slightly above 55 and must not round up to one more step.
         product = round(self.epochs * rows / rows_per_step, 9)
         if product > _MOST_STEPS:
             raise ConfigError(f"stage {self.name!r}: {self.epochs:g} epochs are more steps than can be counted")
@@ -199,7 +199,7 @@ class PreferenceStageConfig(StrictModel):
 def resolved_stages(
     stages: tuple[PreferenceStageConfig, ...], sizes: Mapping[str, int], rows_per_step: int
 ) -> list[Stage]:
-    """All stages with the steps at which they end, once the rows of every data set are counted."""
+    """All stages with their end steps, once the rows of every data set are counted."""
     resolved: list[Stage] = []
     for stage in stages:
         start = resolved[-1].until_step if resolved else 0

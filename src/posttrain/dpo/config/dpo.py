@@ -58,7 +58,7 @@ AnyReference = Annotated[
     Annotated[CachedReference | LiveReference | SeparateReference, Field(discriminator="type")],
     BeforeValidator(_cached_by_default),
 ]
-"""The reference policy; cached where no type is given."""
+"""The reference policy; cached if no type is given."""
 
 
 class PreferenceTrainingConfig(TrainingConfig):
@@ -119,15 +119,15 @@ class DPOConfig(OneOrSeveralModels):
     """How toolkit-predict answers with the trained model; training does not read it."""
 
     def curriculum_stages(self, sizes: dict[str, int]) -> list[Stage]:
-        """The stages as the curriculum takes them, for data sets of so many rows to train on."""
+        """The curriculum's form of the stages; `sizes` are the numbers of training rows of all data sets."""
         return resolved_stages(self.stages, sizes, self.training.rows_per_step)
 
     def steps_of(self, curriculum: Curriculum) -> int:
-        """The optimizer step at which training ends; ConfigError where the schedule does not fit it."""
+        """The optimizer step at which training ends; ConfigError if the schedule does not fit it."""
         return require_steps_fit(self.training, curriculum.total_steps)
 
     def preference_sources(self) -> dict[str, AnyPreferences]:
-        """Everything that is read, by its key in the config."""
+        """Every data set that is read, by its key in the config."""
         sources = {f"datasets.{name}": dataset for name, dataset in self.datasets.items()}
         if self.validation is not None and self.validation.dataset is not None:
             sources["validation.dataset"] = self.validation.dataset
@@ -141,8 +141,8 @@ class DPOConfig(OneOrSeveralModels):
             for inner, source in dataset.sources().items()
         }
 
-    # The checks below look at more than one section. Each belongs to the last of them, whose line the message names;
-    # a section that is missing from `info.data` is wrong by itself, which is told.
+    # The checks below span several sections. Each belongs to the last of its sections, whose line the message names; a
+    # section that is missing from `info.data` is itself invalid, which is reported separately.
 
     @field_validator("lora")
     @classmethod
@@ -193,7 +193,7 @@ class DPOConfig(OneOrSeveralModels):
         sizes = dict.fromkeys(datasets, 1)
         resolved = resolved_stages(stages, sizes, 1)
         if any(stage.epochs is not None for stage in stages):
-            # How long they last is known when the data are counted; until then every stage is taken for one step.
+            # Their length is known only once the data are counted; until then every stage counts as one step.
             resolved = [Stage(stage.name, end, stage.weights) for end, stage in enumerate(resolved, start=1)]
         # The same checks as at training time, before any file is read: sizes of 1 stand for data not yet counted.
         Curriculum(resolved, sizes, rows_per_step=1, seed=0)

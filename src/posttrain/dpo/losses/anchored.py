@@ -1,4 +1,4 @@
-"""Anchored preference optimisation: chosen and rejected answers are each held against the reference."""
+"""Anchored preference optimisation: chosen and rejected answers are each compared with the reference."""
 
 from typing import Literal
 

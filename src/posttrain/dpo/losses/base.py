@@ -1,8 +1,8 @@
-"""What all losses of preference optimisation share: the log-probabilities they are computed from, and their config.
+"""Base classes shared by all preference losses: the log-probabilities they take as input, and their config.
 
-In the formulas y_w is the chosen answer and y_l the rejected one, log π(y|x) is the sum of the log-probabilities of an
-answer's tokens by the trained model and log π_ref(y|x) that by the reference, in nats, |y| is the number of the tokens,
-r = log π(y|x) − log π_ref(y|x), Δ = r_w − r_l, and σ is the logistic function.
+In the formulas, y_w is the chosen answer and y_l the rejected one; log π(y|x) is the trained model's log-probability of
+an answer, summed over its tokens, and log π_ref(y|x) the reference's, both in nats; |y| is the number of tokens;
+r = log π(y|x) − log π_ref(y|x); Δ = r_w − r_l; and σ is the logistic function.
 """
 
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from typing import Any, ClassVar
 from posttrain.config.strict import StrictModel
 
 Tensor = Any
-"""A `torch.Tensor`. Losses use its methods alone: they are config classes too, which are read without torch."""
+"""A `torch.Tensor`. Losses only call its methods: they are also config classes, which must load without torch."""
 
 
 @dataclass(frozen=True)
 class SequenceScores:
-    """What a paired loss is computed from; every tensor is of shape [pairs].
+    """The inputs of a paired loss; every tensor is of shape [pairs].
 
     Attributes:
         chosen, rejected: log π(y|x) in nats, summed over the answer's tokens.
         chosen_tokens, rejected_tokens: |y|.
-        reference_chosen, reference_rejected: log π_ref(y|x); None where the method has no reference.
+        reference_chosen, reference_rejected: log π_ref(y|x); None if the method has no reference.
     """
 
     chosen: Tensor
@@ -65,7 +65,7 @@ class MethodConfig(StrictModel):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the loss compares with the log-probabilities of a reference."""
+        """Whether the loss needs a reference's log-probabilities."""
         return True
 
 
@@ -73,12 +73,14 @@ class PairMethod(MethodConfig):
     """A method whose rows are pairs. It has a field `beta`, the factor of the rewards that are reported."""
 
     def loss(self, scores: SequenceScores) -> Tensor:
-        """The loss of each pair, shape [pairs]; weights and the mean over an optimizer step are the caller's."""
+        """The loss of each pair, shape [pairs]; the caller applies weights and averages over the optimizer step."""
         raise NotImplementedError
 
     def rewarded(self, scores: SequenceScores) -> tuple[Tensor, Tensor]:
-        """What β scales to the implied rewards of the chosen and the rejected answers, each of shape [pairs]: r with a
-        reference (arXiv:2305.18290, eq. 5 without the term of the prompt alone)."""
+        """The implied rewards of chosen and rejected answers before scaling by β, each of shape [pairs].
+
+        With a reference they are r (arXiv:2305.18290, eq. 5 without the term that depends on the prompt alone).
+        """
         return scores.chosen_ratio, scores.rejected_ratio
 
 

@@ -1,4 +1,4 @@
-"""KTO: answers that are labelled each by itself."""
+"""KTO: a loss on individually labelled answers."""
 
 from typing import ClassVar, Literal
 
@@ -35,7 +35,7 @@ class KTOMethod(MethodConfig):
         Args:
             log_ratios: r in nats, shape [rows].
             desirable: bool, shape [rows].
-            divergence: z, shape []; what `kto_divergence` gives.
+            divergence: z, shape [], from `kto_divergence`.
         """
         sign = desirable * 2.0 - 1.0
         weight = desirable * self.desirable_weight + ~desirable * self.undesirable_weight
@@ -45,10 +45,10 @@ class KTOMethod(MethodConfig):
 def kto_divergence(mismatched_ratios: Tensor) -> Tensor:
     """z = max(0, mean r), shape []: how far the model is from the reference, in nats, without gradient.
 
-    Ethayarajh et al. 2024, arXiv:2402.01306, section 4.1: an estimate of the KL divergence from answers that belong to
-    other prompts, cut off at 0, below which no divergence is.
+    Ethayarajh et al. 2024, arXiv:2402.01306, section 4.1: an estimate of the KL divergence from the answers to other
+    prompts, clamped at 0 because a divergence is never negative.
 
     Args:
-        mismatched_ratios: log π(y'|x) − log π_ref(y'|x) in nats, y' being another row's answer; shape [rows].
+        mismatched_ratios: log π(y'|x) − log π_ref(y'|x) in nats, where y' is another row's answer; shape [rows].
     """
     return mismatched_ratios.detach().mean().clamp(min=0)

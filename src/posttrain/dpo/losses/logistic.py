@@ -1,4 +1,4 @@
-"""DPO and its relatives: losses of the probability σ(β Δ) with which the chosen answer is preferred."""
+"""DPO and its relatives: losses on σ(β Δ), the probability that the chosen answer is preferred."""
 
 import math
 from typing import Literal

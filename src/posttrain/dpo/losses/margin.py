@@ -1,4 +1,4 @@
-"""IPO and the hinge loss: the difference of the log-ratios is trained up to a margin."""
+"""IPO and the hinge loss, which train the difference of the log-ratios up to a margin."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""The methods of preference optimisation, one of which is a config's section `method`, and mixtures of them."""
+"""The preference optimisation methods that a config's `method` section chooses from, and mixtures of them."""
 
 from typing import TYPE_CHECKING, Annotated, Literal, Union, get_args
 
@@ -69,12 +69,12 @@ class MixtureMethod(PairMethod):
 
     @property
     def leading(self) -> "_PreferencePart":
-        """The first preference loss, by which the implied rewards are reported."""
+        """The first preference loss, whose implied rewards are reported."""
         return next(part for part in self.losses if not isinstance(part, SFTPart))
 
     @property
     def beta(self) -> float:
-        """That of the leading loss."""
+        """β of the leading loss."""
         return self.leading.beta
 
     @property
@@ -87,7 +87,7 @@ class MixtureMethod(PairMethod):
         return sum(part.weight * part.loss(scores) for part in self.losses)
 
     def rewarded(self, scores: SequenceScores) -> tuple[Tensor, Tensor]:
-        """As its leading loss rewards."""
+        """The unscaled rewards of the leading loss."""
         return self.leading.rewarded(scores)
 
     @model_validator(mode="after")
@@ -114,4 +114,4 @@ AnyMethod = Annotated[
     Annotated[_Compared | KTOMethod | _ReferenceFree | MixtureMethod, Field(discriminator="type")],
     BeforeValidator(_dpo_by_default),
 ]
-"""What is optimised; dpo where no type is given."""
+"""The optimisation method; dpo if no type is given."""

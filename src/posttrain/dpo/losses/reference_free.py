@@ -7,7 +7,7 @@ from pydantic import Field
 
 from posttrain.dpo.losses.base import PairMethod, SequenceScores, Tensor, log_sigmoid
 
-# The smallest positive float32 of full precision.
+# The smallest positive normal float32.
 _TINY = 2.0**-126
 
 
@@ -87,8 +87,8 @@ class CPOMethod(_ReferenceFreeMethod):
 
 
 def _log_of_complement(log_p: Tensor) -> Tensor:
-    """log(1 − p) of log p < 0, by the form that loses no digits (Mächler 2012, "Computing log(1 − e^−a)")."""
-    # What is not chosen below must be finite too, or its gradient would be none; p = 1 stands for the next number.
+    """log(1 − p) given log p < 0, without loss of precision (Mächler 2012, "Computing log(1 − e^−a)")."""
+    # The branch not taken must be finite too, or the gradient would be NaN; log p = 0 is replaced by −_TINY.
     log_p = log_p.clamp(max=-_TINY)
     small = (-log_p.clamp(max=-math.log(2)).exp()).log1p()
     large = (-log_p.clamp(min=-math.log(2)).expm1()).log()

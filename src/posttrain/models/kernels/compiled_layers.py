@@ -1,8 +1,8 @@
-"""Compile a model's decoder layers by torch.compile, for training on CPUs.
+"""Compile a model's decoder layers with torch.compile, for training on CPUs.
 
-What is not a matrix product is then one loop where it was a pass over memory for each operation: forward and backward
-of SmolLM2's layers take 0.68 of the time. All layers are alike, so one is compiled, for tensors of any size; the
-compiler keeps what it made on disk, so the next start takes it from there.
+Everything except matrix products then runs as one loop instead of one pass over memory per operation: forward and
+backward of SmolLM2's layers take 0.68 of the time. All layers are alike, so one is compiled, for tensors of any size;
+the compiler caches its output on disk for the next start.
 """
 
 import os
@@ -19,17 +19,17 @@ from posttrain.base.console import console
 from posttrain.errors import ModelError
 from posttrain.models.kernels import recomputed_attention
 
-# Compiling takes 40 seconds, which training SmolLM2-135M wins back on 300 rows of 200 tokens.
+# Compiling takes 40 seconds, which training SmolLM2-135M wins back after 300 rows of 200 tokens.
 _WORTH_IT = 1000 * 135_000_000
-# The compiler lays its loops out for what it sees first: the same in every run, so that a run gives the same bits.
+# The compiler lays out its loops for the first shape it sees: the same in every run, so that runs give the same bits.
 _FIRST_TOKENS = 128
 
 
 def should_compile(wanted: bool | None, model: Any, device: torch.device, rows: int) -> bool:
-    """Whether to compile: `wanted` where it is given, else where training on that many rows is worth the wait.
+    """Whether to compile: `wanted` if given, else whether training on `rows` rows is worth the wait.
 
     Raises:
-        ModelError: it is wanted, and there is no C++ compiler.
+        ModelError: compilation is wanted, and there is no C++ compiler.
     """
     if wanted is False:
         return False
@@ -45,9 +45,9 @@ def should_compile(wanted: bool | None, model: Any, device: torch.device, rows: 
 
 
 def compile_layers(model: Any, rows_at_once: int, dtype: torch.dtype) -> None:
-    """Compile the decoder layers of `model` in place, and run so many rows through them once, so that they are ready.
+    """Compile the decoder layers of `model` in place, and run `rows_at_once` rows through them once to get them ready.
 
-    `dtype` is what training computes in.
+    `dtype` is the dtype that training computes in.
     """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "compiled"))
     device = next(model.parameters()).device
@@ -61,10 +61,10 @@ def compile_layers(model: Any, rows_at_once: int, dtype: torch.dtype) -> None:
 
 
 def as_written(model: Any) -> AbstractContextManager[Any]:
-    """In it the layers of `model` run as they are written, compiled or not.
+    """Context manager in which the layers of `model` run uncompiled.
 
-    For passes without gradient, with a cache or of many shapes: the compiler would make one more program for each kind,
-    and gives up on a layer that has too many.
+    For passes without gradient, with a cache or of many shapes: the compiler would compile another program for each
+    kind, and gives up on a layer that has too many.
     """
     return torch.compiler.set_stance("force_eager") if is_compiled(model) else nullcontext()
 
@@ -76,7 +76,7 @@ def is_compiled(model: Any) -> bool:
 
 
 def has_compiler() -> bool:
-    """Whether the C++ compiler is there that torch's own looks for."""
+    """Whether the C++ compiler that torch's compiler looks for is installed."""
     return shutil.which(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")) is not None
 
 
@@ -92,5 +92,5 @@ def _train_once(model: Any, rows: int, dtype: torch.dtype, device: torch.device)
 
 
 def _has_experts(model: Any) -> bool:
-    """Which experts a token goes to is not known before, so there is nothing to be compiled."""
+    """Whether the model has experts: which tokens they get is not known in advance, so there is nothing to compile."""
     return any(getattr(model.config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts"))

@@ -1,10 +1,10 @@
-"""Log-probabilities by an output head that is not trained, without keeping the logits.
+"""Log-probabilities from a frozen output head, without keeping the logits.
 
-The logits of a token are as many as the vocabulary has entries: 200 kB in float32 for one of 49,152. Written once,
-turned into probabilities once and read once more for the gradient, they cost more than the product that makes them.
-Where the head is frozen, the gradient of log p by the hidden state is known as soon as the probabilities are: it is
-W[label] − Σ pᵢ·Wᵢ, over the temperature. So everything is computed forwards, a few rows at a time in the same two
-buffers, and what is kept for the backward pass is of the size of the hidden states.
+A token has as many logits as the vocabulary has entries: 200 kB in float32 for 49,152. Writing them, turning them into
+probabilities and reading them again for the gradient costs more than the matrix product that computes them. With a
+frozen head, the probabilities also give the gradient of log p with respect to the hidden state: (W[label] − Σ pᵢ·Wᵢ) /
+temperature. So everything is computed in the forward pass, a few rows at a time, and only a tensor of the size of the
+hidden states is kept for the backward pass.
 """
 
 from typing import Any
@@ -12,18 +12,18 @@ from typing import Any
 import torch
 
 Scores = tuple[torch.Tensor, torch.Tensor | None]
-"""log p of each label, and the entropy at its place where it was asked for, in nats, float32."""
+"""log p of each label, and the entropy at its position if requested, in nats, float32."""
 
-# On a CPU more would fall out of its caches and into fresh memory; fewer would read the head's weights too often.
+# On a CPU, more rows would exceed its caches and need fresh memory; fewer would read the head's weights too often.
 _ROWS_ON_CPU = 128
-# Elsewhere as many as have logits of this size, in 16 bits, in float32, and in float32 as probabilities. It does not
-# follow the memory that is free: the last digits of a product depend on its shape, and a resumed run is the same run.
+# Elsewhere, as many rows as have this many bytes of logits: in 16 bits, in float32, and as float32 probabilities. It
+# does not depend on free memory: a product's last digits depend on its shape, and a resumed run must be the same run.
 _LOGITS_ELSEWHERE = 2**30
 LOGIT_BYTES = 12
 
 
 def rows_at_once(device: torch.device, vocabulary: int) -> int:
-    """How many rows of logits are there at a time."""
+    """How many rows of logits are in memory at a time."""
     if device.type == "cpu":
         return _ROWS_ON_CPU
     return max(_ROWS_ON_CPU, _LOGITS_ELSEWHERE // (LOGIT_BYTES * vocabulary))
@@ -38,14 +38,14 @@ def frozen_head_scores(
     *,
     entropies: bool = False,
 ) -> Scores:
-    """log p of each label, with gradient by `hidden`, and the entropy at its place, without; in nats, float32.
+    """log p of each label, with gradient to `hidden`, and the entropy at its position, without; in nats, float32.
 
     Args:
         hidden: shape [tokens, width].
-        weight: the head's, shape [vocabulary, width], of the same dtype; treated as a constant, and so is `bias`.
+        weight: the head's weight, shape [vocabulary, width], same dtype as `hidden`; a constant, like `bias`.
         labels: shape [tokens].
-        temperatures: by which logits are divided, shape [tokens], float32; 1 unless given.
-        entropies: compute them too; None in their place otherwise.
+        temperatures: divisors of the logits, shape [tokens], float32; 1 if not given.
+        entropies: whether to compute them too; None is returned in their place otherwise.
 
     Returns:
         Two tensors of shape [tokens].

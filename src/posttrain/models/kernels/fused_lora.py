@@ -1,12 +1,11 @@
 """A LoRA layer for CPUs: PEFT's arithmetic with fewer passes over memory.
 
-On a CPU most of the time of a small model goes not into matrix products but into reading and writing activations.
-PEFT's layer writes x·Aᵀ·Bᵀ, its scaled copy and the sum as three tensors of the output's size, keeps two of them for
-the backward pass, and does the same to the input's gradient. Here the scale is applied where the rank is, and both
-sums are made inside of the matrix products. It is one autograd function, so nothing but the input and the small x·Aᵀ
-is kept.
+On a CPU, a small model spends most of its time not in matrix products but in reading and writing activations. PEFT's
+layer writes x·Aᵀ·Bᵀ, its scaled copy and the sum as three tensors of the output's size, keeps two of them for the
+backward pass, and does the same for the input's gradient. Here the scale is applied at the low rank, and both sums are
+computed inside the matrix products. It is one autograd function, so only the input and the small x·Aᵀ are kept.
 
-PEFT is told of it by the hook that it documents for layers of one's own. Whatever is not the plain case (dropout, DoRA,
+It is registered through the hook that PEFT documents for custom layers. Anything but the plain case (dropout, DoRA,
 several adapters at once, merged or disabled ones) goes through PEFT's own code.
 """
 
@@ -18,10 +17,10 @@ from torch import nn
 
 
 class FusedLinear(lora.Linear):
-    """A linear layer with LoRA adapters, of which the active one is computed with it."""
+    """A linear layer with LoRA adapters that computes the active adapter together with the base layer."""
 
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """The layer's output of x, of shape [..., in_features]: shape [..., out_features]."""
+        """Map x, of shape [..., in_features], to shape [..., out_features]."""
         adapter = None if args or kwargs else self._only_adapter()
         base = self.get_base_layer()
         if adapter is None or x.dtype != base.weight.dtype or _computes_in_another(x):
@@ -36,7 +35,7 @@ class FusedLinear(lora.Linear):
         )
 
     def _only_adapter(self) -> str | None:
-        """The active adapter where it is one, plain, and to be computed here."""
+        """The active adapter if it is the only one and plain; None if PEFT's code has to compute the layer."""
         if self.disable_adapters or self.merged:
             return None
         active = [name for name in self.active_adapters if name in self.lora_A]
@@ -47,7 +46,7 @@ class FusedLinear(lora.Linear):
 
 
 def _computes_in_another(x: torch.Tensor) -> bool:
-    """Whether autocast has a linear layer compute in another dtype than that of x."""
+    """Whether autocast makes a linear layer compute in a dtype other than that of x."""
     kind = x.device.type
     return torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) != x.dtype
 

@@ -1,12 +1,13 @@
 """Compute the output head only where a token carries loss.
 
-The head of a small model is most of its arithmetic: SmolLM2-135M multiplies 576 by 49,152 for every token, of
-which only the answers' tokens are trained. A forward pre-hook on the head keeps the hidden states of those
-positions and drops the rest before the product. The call still goes through the model that DDP or FSDP wrapped.
+The head is most of a small model's arithmetic: SmolLM2-135M multiplies 576 by 49,152 for every token, although only the
+answers' tokens are trained. A forward pre-hook on the head keeps the hidden states of those positions and drops the
+rest before the product. The call still goes through the model that DDP or FSDP wrapped.
 
-Where the head is frozen and its logits are the model's, the hook lets none through, and `frozen_head_scores` does the
-rest from the hidden states while the call is on its way. Elsewhere the model computes the logits of the positions that
-are left: what it does to them afterwards (scaling, soft-capping) is elementwise, so it still holds.
+If the head is frozen and the model returns its logits unchanged, the hook passes no positions on, and
+`frozen_head_scores` computes the scores from the hidden states during the call. Otherwise the model computes the logits
+of the positions that are left: what it does to them afterwards (scaling, soft-capping) is elementwise, so it stays
+correct.
 """
 
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ class LabelledHead:
         self._handle = self._head.register_forward_pre_hook(self._keep_labelled)
 
     def token_losses(self, model: Any, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy in nats of each labelled token, as `scores` takes them: shape [labelled], float32."""
+        """Cross-entropy of each labelled token in nats, shape [labelled], float32; arguments as in `scores`."""
         return -self.scores(model, input_ids, labels)[0]
 
     def scores(
@@ -47,16 +48,16 @@ class LabelledHead:
         entropies: bool = False,
         **inputs: Any,
     ) -> Scores:
-        """log p of each labelled token in row-major order, and the entropy at its place: shape [labelled], in nats.
+        """log p of each labelled token in row-major order, and the entropy at its position: shape [labelled], in nats.
 
         Args:
-            model: the one that this is attached to, or what wraps it.
-            input_ids: shape [batch, seq], padded on the right. No attention mask is needed: under causal
-                attention no token sees the padding behind it.
+            model: the model that this is attached to, or its wrapper.
+            input_ids: shape [batch, seq], padded on the right. No attention mask is needed: under causal attention no
+                token sees the padding after it.
             labels: shape [batch, seq]; `labels[b, t]` is the token that position t has to predict, or -100.
-            temperatures: by which the logits of each labelled token are divided, shape [labelled]; 1 unless given.
-            entropies: compute them too, without gradient; None in their place otherwise.
-            inputs: what else the model takes.
+            temperatures: divisors of the logits of each labelled token, shape [labelled]; 1 if not given.
+            entropies: whether to compute them too, without gradient; None is returned in their place otherwise.
+            inputs: further inputs of the model.
         """
         wanted = _Wanted(labels != IGNORED_LABEL, labels, temperatures, entropies)
         is_training_pass = torch.is_grad_enabled() and "past_key_values" not in inputs
@@ -83,14 +84,14 @@ class LabelledHead:
         hidden, *rest = arguments
         labelled = hidden[self._wanted.mask]
         if self._is_frozen:
-            # Here and now, because a wrapper may keep the weights elsewhere when its model is not called.
+            # Compute inside the call, because a wrapper may keep the weights elsewhere while its model is not called.
             self._found, labelled = self._wanted.scores_by(head, labelled), labelled[:0]
         return labelled, *rest
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What a call is about; `mask` and `labels` are of shape [batch, seq]."""
+    """What a call of `scores` asks for; `mask` and `labels` are of shape [batch, seq]."""
 
     mask: torch.Tensor
     labels: torch.Tensor
@@ -98,12 +99,12 @@ class _Wanted:
     entropies: bool
 
     def scores_by(self, head: nn.Linear, hidden: torch.Tensor) -> Scores:
-        """From the hidden states where `mask` is true, shape [labelled, width]."""
+        """Scores from the hidden states where `mask` is true, shape [labelled, width]."""
         labels, hidden = self.labels[self.mask], hidden.to(head.weight.dtype)
         return frozen_head_scores(hidden, head.weight, head.bias, labels, self.temperatures, entropies=self.entropies)
 
     def scores_of(self, logits: torch.Tensor) -> Scores:
-        """From the logits where `mask` is true, shape [labelled, vocabulary]."""
+        """Scores from the logits where `mask` is true, shape [labelled, vocabulary]."""
         scores = logits.float() if self.temperatures is None else logits.float() / self.temperatures.unsqueeze(-1)
         spread = torch.log_softmax(scores, dim=-1)
         chosen = spread.gather(-1, self.labels[self.mask].unsqueeze(-1)).squeeze(-1)
@@ -118,8 +119,7 @@ def _is_plain_and_frozen(head: nn.Module) -> bool:
 
 
 def _gives_its_logits_as_they_are(model: Any, head: nn.Linear) -> bool:
-    """Whether nothing is done to what the head puts out: asked by putting out numbers that any scaling or capping would
-    change."""
+    """Whether the model returns the head's output unchanged, tried with numbers that any scaling or capping changes."""
     device = head.weight.device
     ramp = torch.linspace(-1e3, 1e3, head.out_features, device=device).to(head.weight.dtype)
     handle = head.register_forward_hook(lambda module, inputs, output: ramp.expand(*output.shape[:-1], -1))

@@ -1,9 +1,9 @@
 """Causal attention with a backward pass that compiles, for training on CPUs.
 
-torch's own kernel for CPUs is fast forwards and slow backwards: at 4 rows of 200 tokens with 9 heads of 64 it takes
-1.5 ms and 9.7 ms. Here the forward pass is that kernel; the backward pass computes the probabilities once more from
-the log of their sum, as flash attention does (https://arxiv.org/abs/2307.08691), in batched matrix products with plain
-arithmetic between them, which torch.compile makes one loop of: 3 ms. Nothing of the size tokens × tokens is kept.
+torch's own CPU kernel is fast forward and slow backward: for 4 rows of 200 tokens with 9 heads of 64 it takes 1.5 ms
+and 9.7 ms. Here the forward pass is that kernel; the backward pass recomputes the probabilities from their log-sum-exp,
+as flash attention does (https://arxiv.org/abs/2307.08691), with batched matrix products and plain arithmetic between
+them, which torch.compile fuses into one loop: 3 ms. Nothing of size tokens × tokens is kept.
 """
 
 from typing import Any
@@ -14,12 +14,12 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "recomputed"
-# From there on torch's kernel is as fast, and what is written for a moment, rows × heads × tokens², grows large.
+# In tokens. Beyond it torch's kernel is as fast, and the temporary tensors, rows × heads × tokens², grow large.
 _LONGEST = 512
 
 
 def use_in(model: Any) -> None:
-    """Have `model`, whose attention is transformers' `sdpa`, compute it by this one."""
+    """Make `model`, which uses transformers' `sdpa` attention, use this attention instead."""
     AttentionInterface.register(NAME, recomputed_attention)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     model.set_attn_implementation(NAME)
@@ -35,21 +35,21 @@ def recomputed_attention(
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What transformers' own `sdpa` computes, by it except where this is faster and the case is plain.
+    """Compute what transformers' `sdpa` computes; call `sdpa` itself except in plain cases where this is faster.
 
     Args:
         module: the attention layer.
         query: shape [batch, heads, tokens, width].
-        key: shape [batch, key heads, tokens, width], and so is `value`; a key head serves heads next to each other.
-        attention_mask: True where a token sees another, shape [batch, 1, tokens, keys]; None where each sees all
-            before it and itself.
-        dropout: of probabilities.
-        scaling: of query · key.
-        others: as `sdpa` takes them. Besides, `prefix_rows`, of shape [batch, prefixes]: the keys and values of those
-            rows of the batch stand before a row's own, so that keys = (prefixes + 1) · tokens.
+        key: shape [batch, key heads, tokens, width], like `value`; each key head serves adjacent query heads.
+        attention_mask: True where a token attends to a key, shape [batch, 1, tokens, keys]; None if each token attends
+            to itself and all tokens before it.
+        dropout: rate for the probabilities.
+        scaling: factor of query · key.
+        others: further arguments of `sdpa`, and `prefix_rows`, shape [batch, prefixes]: the keys and values of these
+            rows of the batch are put before a row's own, so that keys = (prefixes + 1) · tokens.
 
     Returns:
-        The output, shape [batch, tokens, heads, width], and no probabilities.
+        The output, shape [batch, tokens, heads, width], and None in place of the probabilities.
     """
     prefix_rows = others.pop("prefix_rows", None)
     if prefix_rows is not None:
@@ -67,9 +67,9 @@ def recomputed_attention(
 def masked_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float
 ) -> torch.Tensor:
-    """softmax(scaling · query · keyᵀ, over what a token sees) · value, of the shape of `query`.
+    """softmax(scaling · query · keyᵀ, over the keys that a token attends to) · value, of the shape of `query`.
 
-    `mask` is as in `recomputed_attention`: every token sees another, or itself.
+    `mask` is as in `recomputed_attention`; every token must attend to at least one key.
     """
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.where(mask, 0.0, float("-inf"))
@@ -91,7 +91,7 @@ class _Attention(torch.autograd.Function):
         bias: torch.Tensor | None,
         scaling: float,
     ) -> torch.Tensor:
-        """`bias` is 0 or −∞ for each pair of a token and a key; None is causal."""
+        """`bias` is 0 or −∞ for each pair of token and key; None means causal."""
         group = query.shape[1] // key.shape[1]
         keys, values = (part.repeat_interleave(group, dim=1) for part in (key, value))
         output, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -106,7 +106,7 @@ class _Attention(torch.autograd.Function):
         query, key, value, bias, output, log_sums = ctx.saved_tensors
         batch, heads, tokens, width = query.shape
         key_heads, length = key.shape[1:3]
-        # The heads of a key head are rows of one matrix: [batch · key heads, heads of one · tokens, width].
+        # The query heads of a key head are rows of one matrix: [batch · key heads, heads per key head · tokens, width].
         pairs = (batch * key_heads, heads // key_heads, tokens)
         stacked = (pairs[0], pairs[1] * tokens, width)
         queries, slopes = query.reshape(stacked), gradients[0].reshape(stacked)

@@ -1,9 +1,9 @@
-"""Compute the prompt that several rows begin with once.
+"""Compute once the prompt that several rows share.
 
-The completions of a group answer one prompt, so its keys and values are the same in every row. In place of the whole
-rows go the prompt, cut into pieces as wide as the longest completion, and each row from the prompt's last token on, in
-one pass: of n rows with a prompt of P tokens, (n − 1)·(P − 1) are not computed. Attention lets a row see the pieces of
-its prompt, and a piece those before it.
+The completions of a group answer one prompt, so its keys and values are the same in every row. Instead of the whole
+rows, one pass takes the prompt, cut into pieces as wide as the longest completion, and each row from the prompt's last
+token on: for n rows with a prompt of P tokens, (n − 1)·(P − 1) tokens are not computed. In attention, a row sees the
+pieces of its prompt, and a piece sees those before it.
 """
 
 from collections.abc import Callable
@@ -21,19 +21,19 @@ from posttrain.models.kernels.compiled_layers import as_written
 from posttrain.models.kernels.frozen_head import Scores
 from posttrain.models.kernels.labelled_head import LabelledHead
 
-# What a wider attention costs more, in tokens of a micro-batch (SmolLM2-135M on a CPU, forwards and backwards).
+# The extra cost of the wider attention, in tokens of a micro-batch (SmolLM2-135M on a CPU, forward and backward).
 _WORTH_IT = 64
 
 
 class SharedPrompts:
-    """Scores the rows of a micro-batch, those of one prompt together where that is less work.
+    """Scores the rows of a micro-batch, computing shared prompts once if that is less work.
 
-    It takes a model whose layers all attend to everything before them, by torch's attention; through any other all rows
-    go as they are.
+    Sharing needs a model whose layers all attend to everything before them, through torch's attention; with any other
+    model, rows are scored whole.
     """
 
     def __init__(self, head: LabelledHead, model: Any) -> None:
-        """`model`: the one that `head` is attached to; its attention becomes one that knows of prefixes."""
+        """`model` is the one that `head` is attached to; its attention is replaced by one that supports prefixes."""
         self._head = head
         self._can_share = _takes_prefixes(model)
 
@@ -46,12 +46,12 @@ class SharedPrompts:
         temperatures: torch.Tensor | None = None,
         entropies: bool = False,
     ) -> Scores:
-        """As `LabelledHead.scores`; rows that share a prompt stand next to each other."""
+        """Like `LabelledHead.scores`; rows that share a prompt must be adjacent."""
         options: dict[str, Any] = {"temperatures": temperatures, "entropies": entropies}
         layout = _layout(labels, _shared_by_row(input_ids, labels)) if self._can_share else None
         if layout is None or layout.tokens + _WORTH_IT > input_ids.numel():
             return self._head.scores(model, input_ids, labels, **options)
-        # The rows stand behind the pieces in their own order, and so do their labels.
+        # The rows come after the pieces, in their original order, and so do their labels.
         ids, wanted = layout.cut(input_ids, 0), layout.cut(labels, IGNORED_LABEL)
         wanted[: layout.pieces] = IGNORED_LABEL
         return self._head.scores(model, ids, wanted, **layout.inputs(), **options)
@@ -59,14 +59,14 @@ class SharedPrompts:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Pieces of prompts, and then the rows, all `width` tokens wide.
+    """Pieces of prompts, followed by the rows, all `width` tokens wide.
 
     Attributes:
-        source: the row of the micro-batch that each comes from, shape [pieces + rows].
-        positions: of their tokens in the whole rows, shape [pieces + rows, width].
-        prefixes: which pieces each sees before itself, shape [pieces + rows, most]; any where there are fewer.
-        seen: how many tokens of each of these, 0 where there are fewer, of the same shape.
-        pieces: how many there are.
+        source: row of the micro-batch that each is cut from, shape [pieces + rows].
+        positions: positions of their tokens in the whole rows, shape [pieces + rows, width].
+        prefixes: pieces that each sees before itself, shape [pieces + rows, most]; any piece where there are fewer.
+        seen: number of tokens of each of these, 0 where there are fewer, of the same shape.
+        pieces: number of pieces.
     """
 
     source: torch.Tensor
@@ -77,17 +77,17 @@ class _Layout:
 
     @property
     def tokens(self) -> int:
-        """How many are computed."""
+        """Number of tokens that are computed."""
         return self.positions.numel()
 
     def cut(self, values: torch.Tensor, padding: int) -> torch.Tensor:
-        """`values`, of shape [rows, seq], at these places, with `padding` where a place is beyond the end."""
+        """Cut `values`, of shape [rows, seq], into this layout, with `padding` beyond the end of the rows."""
         end = values.shape[1]
         found = values[self.source.unsqueeze(1), self.positions.clamp(max=end - 1)]
         return found.masked_fill(self.positions >= end, padding)
 
     def inputs(self) -> dict[str, torch.Tensor]:
-        """What the model takes besides tokens."""
+        """Inputs of the model besides the tokens."""
         width = self.positions.shape[1]
         device = self.positions.device
         before = torch.arange(width, device=device) < self.seen.unsqueeze(-1)
@@ -98,12 +98,12 @@ class _Layout:
 
 
 def _layout(labels: torch.Tensor, shared: list[tuple[int, int]]) -> _Layout | None:
-    """The layout of rows, of each of which is given the first row with its prompt and how many tokens they share."""
+    """The layout of rows; `shared` gives the first row with the same prompt and the number of shared tokens per row."""
     if not any(tokens for _, tokens in shared):
         return None
     lengths = _lengths(labels)
     width = max(length - tokens for length, (_, tokens) in zip(lengths, shared, strict=True))
-    pieces: dict[int, list[int]] = {}  # numbers of the pieces, by the row that a prompt is taken from
+    pieces: dict[int, list[int]] = {}  # piece numbers, by the row that the prompt is taken from
     source, starts, prefixes = [], [], []
     for first, tokens in dict.fromkeys(shared):
         for start in range(0, tokens, width):
@@ -129,26 +129,28 @@ def _layout(labels: torch.Tensor, shared: list[tuple[int, int]]) -> _Layout | No
 
 
 def _shared_by_row(input_ids: torch.Tensor, labels: torch.Tensor) -> list[tuple[int, int]]:
-    """Of each row, the first of its neighbours with the same tokens up to their first label, and how many of these
-    tokens need not be in each; 0 of a row that is alone."""
+    """For each row, the first of its neighbours with the same tokens up to the first label, and how many are shared.
+
+    That number is 0 for a row without such neighbours.
+    """
     firsts = (labels != IGNORED_LABEL).int().argmax(dim=1).tolist()
     prompts = [tuple(ids[: first + 1].tolist()) for ids, first in zip(input_ids, firsts, strict=True)]
     shared = []
     for prompt, rows in groupby(range(len(prompts)), key=prompts.__getitem__):
         alike = list(rows)
-        # The last token of a prompt predicts the first of a completion, so each row has it.
+        # The last token of a prompt predicts the first one of a completion, so each row keeps it.
         shared += [(alike[0], len(prompt) - 1 if len(alike) > 1 else 0)] * len(alike)
     return shared
 
 
 def _lengths(labels: torch.Tensor) -> list[int]:
-    """Tokens of each row up to its last label, at least 1."""
+    """Number of tokens of each row up to its last label, at least 1."""
     places = torch.arange(1, labels.shape[1] + 1, device=labels.device)
     return (places * (labels != IGNORED_LABEL)).amax(dim=1).clamp(min=1).tolist()
 
 
 def _takes_prefixes(model: Any) -> bool:
-    """Whether the model says of two rows with one prompt what it says of each alone: asked, with a few tokens."""
+    """Whether the model gives two rows with a shared prompt the same logits as whole rows, tried with a few tokens."""
     if not attends_to_everything(model):
         return False
     if model.config._attn_implementation == "sdpa":
@@ -169,12 +171,12 @@ def _takes_prefixes(model: Any) -> bool:
 
 
 def attends_to_everything(model: Any) -> bool:
-    """Whether all layers see every token before; not so where one sees a window, or has a state instead."""
+    """Whether all layers see every earlier token; one with a sliding window, or a state instead, does not."""
     return all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
 
 
 def says_the_same(model: Any, plain: Callable[[], torch.Tensor], changed: Callable[[], torch.Tensor]) -> bool:
-    """Whether two ways to call `model` give the same logits, but for rounding; False where the second one fails."""
+    """Whether two ways of calling `model` give the same logits up to rounding; False if a call fails."""
     was_training = model.training
     model.eval()
     try:
@@ -182,7 +184,7 @@ def says_the_same(model: Any, plain: Callable[[], torch.Tensor], changed: Callab
             expected = plain().float()
             found = changed().float().view_as(expected)
     except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError, IndexError):
-        return False  # this model takes no such mask
+        return False  # this model does not accept such a mask
     finally:
         model.train(was_training)
     return bool(torch.isclose(found, expected, rtol=0.1, atol=0.1 * float(expected.std())).all())

@@ -23,18 +23,18 @@ from posttrain.rl.client.transport import Transport, WrongServerError
 
 logger = logging.getLogger(__name__)
 
-# On top of the time in which the server promises an answer: for sending and reading both, on a busy machine.
+# Added to the time within which the server promises an answer, for sending and reading on a busy machine.
 _MARGIN_SECONDS = 15.0
 _META_SECONDS = 30.0
-# Whatever a server says of itself, after a day it is not waited for.
+# Whatever a server promises, it is not waited for longer than a day.
 _LONGEST_PROMISE_SECONDS = 86_400.0
 
 
 class DataserverClient:
-    """Asks one dataserver for one process of a run.
+    """Client of one dataserver, for one process of a run.
 
-    A request is repeated, under the same id, while the server is away, busy or answers nonsense; it outlasts a restart
-    of the server, and what it returns is the same. What the server refuses is not repeated.
+    A request is repeated under the same id while the server is down, busy or answers nonsense; it survives a restart of
+    the server and still returns the same. A refused request is not repeated.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class DataserverClient:
         """Connect to nothing yet.
 
         Args:
-            run_id: names the run, over its resumes; adaptive sampling looks at earlier grades of this name.
+            run_id: names the run, across resumes; adaptive sampling uses earlier grades under this name.
             retry_seconds: how long one request is repeated. The last try may take `request_seconds` more.
-            request_seconds: how long one try may take; None for what the server promises, and a margin.
-            check: called before each repetition; what it raises ends them, as of a server that will not come back.
+            request_seconds: how long one try may take; None for what the server promises plus a margin.
+            check: called before each repetition; an exception ends them, e.g. if the server will not come back.
 
         Raises:
             ConfigError: the URL or the token cannot be used.
@@ -75,31 +75,31 @@ class DataserverClient:
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """The server's address."""
         return self._transport.url
 
     @property
     def retries(self) -> int:
-        """How many repetitions there were so far."""
+        """Number of repetitions so far."""
         return self._transport.retries
 
     def expect(self, config_id: str) -> None:
-        """From now on take prompts and rewards of this config alone. Without it, the first `meta` decides."""
+        """Accept only prompts and rewards of this config from now on; without this call, the first `meta` decides."""
         self._config_id = config_id
 
     def meta(self) -> Meta:
-        """How the server describes itself.
+        """The server's description of itself.
 
         Raises:
-            ServerError: it cannot be reached, is no dataserver, speaks another protocol, or has another config than
-                the one expected.
+            ServerError: it cannot be reached, is not a dataserver, speaks another protocol, or has another config
+                than expected.
         """
         return self._fetch_meta(None)
 
     def connect(self, wait_seconds: float) -> Meta:
-        """Wait until prompts and rewards are served, `wait_seconds` at most.
+        """Wait until prompts and rewards are served, for at most `wait_seconds`.
 
-        What a server can tell while it still starts, such as another config, is an error at once.
+        A problem that a server reports while it still starts, such as another config, raises at once.
 
         Raises:
             ConfigError: the address or the token is wrong.
@@ -118,7 +118,7 @@ class DataserverClient:
         """The prompts in slots offset … offset + batch_size − 1 of an iteration.
 
         Raises:
-            ServerError: the server refuses, has another config by now, or does not answer for too long.
+            ServerError: the server refuses, now has another config, or does not answer for too long.
         """
         page = self._known_limits().max_batch_size
         samples: list[Sample] = []
@@ -127,19 +127,19 @@ class DataserverClient:
         return samples
 
     def grade(self, iteration: int, label: str, items: Sequence[GradeItem]) -> list[GradeResult]:
-        """One result per item, in their order.
+        """One result per item, in item order.
 
-        Items with which the server is not done in time are asked for again, within `retry_seconds`. An item that is
-        too large for any request gets a result of status error, and costs the others nothing.
+        Items that the server does not finish in time are asked for again, within `retry_seconds`. An item too large for
+        any request gets a result of status error; the others are not affected.
 
         Args:
-            label: names the call within the run and rank, such as "train-12-g3".
+            label: names the call within the run and rank, such as "train-12-3".
 
         Raises:
-            ServerError: the server refuses, has another config by now, or does not answer for too long.
+            ServerError: the server refuses, now has another config, or does not answer for too long.
         """
         limits = self._known_limits()
-        assert self._config_id is not None  # known since the limits are
+        assert self._config_id is not None  # set together with the limits
         described = Label(iteration, label, self._run_id, self._rank, self._config_id)
         results: list[GradeResult] = []
         for call in grade_calls(described, items, limits):
@@ -150,7 +150,7 @@ class DataserverClient:
         return results
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._transport.close()
 
     def _page(self, iteration: int, offset: int, batch_size: int, split: Split) -> list[Sample]:
@@ -168,7 +168,7 @@ class DataserverClient:
         )
 
     def _grade_all(self, call: GradeCall) -> list[GradeResult]:
-        """Results, those included for which the server needs more time than one request has."""
+        """Results of a call, repeated while the server needs more time for some items than one request allows."""
         end = time.monotonic() + self._retry_seconds
         item_ids = [item.item_id for item in call.items]
         config_id, place = self._config_id or "", self._transport.place

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServerRecord:
-    """What a run keeps of its dataserver, so that it is the same run for it after a resume.
+    """What a run records about its dataserver, so that the server takes a resumed run for the same run.
 
     Attributes:
         run_id: the run's name at the dataserver.
@@ -38,7 +38,7 @@ class ServerRecord:
 
 @dataclass(frozen=True)
 class Connection:
-    """A client that has shaken hands, what the server said of itself, and what is to be kept of both."""
+    """A client after the handshake, the server's description of itself, and the record to keep."""
 
     client: DataserverClient
     meta: Meta
@@ -47,7 +47,7 @@ class Connection:
 
 @contextmanager
 def connected(section: DataserverSection, run: RunDirectory, *, resume: bool) -> Iterator[Connection]:
-    """Connect every process of a run to one dataserver, and end it afterwards if it was started here.
+    """Connect every process of a run to one dataserver; a server started here is stopped at the end of the block.
 
     Raises:
         ConfigError, DataError: the server's config is wrong, or it is no longer the one that the run began with.
@@ -75,15 +75,15 @@ def connected(section: DataserverSection, run: RunDirectory, *, resume: bool) ->
 
 
 def handshake(client: DataserverClient, *, config_id: str | None = None, wait_seconds: float = 300.0) -> Meta:
-    """Wait until the server serves, and hold it to one config from then on.
+    """Wait until the server is ready, and accept only one config from then on.
 
     Args:
-        config_id: that of the run that is resumed; None takes the server's own.
-        wait_seconds: for a server that is not there yet, or still checks its gold answers.
+        config_id: the resumed run's; None takes the server's own.
+        wait_seconds: how long to wait for a server that is not up yet, or still checks its gold answers.
 
     Raises:
-        ConfigError: nobody who answers at that address is a dataserver, or the token is wrong.
-        ServerError: the server does not come in time, speaks another protocol, or has another config.
+        ConfigError: what answers at that address is not a dataserver, or the token is wrong.
+        ServerError: the server is not ready in time, speaks another protocol, or has another config.
     """
     if config_id is not None:
         client.expect(config_id)
@@ -99,7 +99,7 @@ def handshake(client: DataserverClient, *, config_id: str | None = None, wait_se
 
 @contextmanager
 def visiting(section: DataserverSection, *, retry_seconds: float | None = None) -> Iterator[Connection]:
-    """A connection under a run's name of its own. A server that is started for it logs and journals aside.
+    """A connection under a run name of its own; a server started for it logs and journals to a temporary folder.
 
     Args:
         retry_seconds: how long a request is repeated, instead of the section's own.
@@ -112,7 +112,7 @@ def visiting(section: DataserverSection, *, retry_seconds: float | None = None) 
         aside = Path(stack.enter_context(TemporaryDirectory(prefix="posttrain-toolkit-")))
         changes: dict[str, object] = {} if retry_seconds is None else {"retry_seconds": retry_seconds}
         if section.config is not None:
-            # The grades of a visit are none of a run's; and the journal may be in use by the server of one.
+            # The grades of a visit belong to no run, and the configured journal may be in use by a run's server.
             journal = (f"journal.path={aside / 'journal.sqlite'}", "journal.url=null")
             server = stack.enter_context(LocalServer(section.config, aside / "dataserver.log", journal))
             changes |= {"config": None, "url": server.url}
@@ -121,7 +121,7 @@ def visiting(section: DataserverSection, *, retry_seconds: float | None = None) 
 
 
 def write_record(run: RunDirectory, record: ServerRecord) -> None:
-    """Keep it in the run's folder."""
+    """Write the record to the run directory."""
     run.write_json(run.path / "dataserver.json", asdict(record))
 
 
@@ -131,9 +131,9 @@ def _read_record(run: RunDirectory) -> ServerRecord | None:
 
 
 def _check(section: DataserverSection, server: LocalServer | None, main_process: int) -> Callable[[], None] | None:
-    """What ends the waiting for a server that does not answer: the end of one that was started for this run.
+    """A check that ends the retries once a server started for this run is gone; None if the run started none.
 
-    It ends with the main process, which alone may start it again.
+    In other processes it watches the main process: the server ends with it, and only it may restart the server.
     """
     if section.config is None:
         return None
@@ -150,7 +150,7 @@ def _require_process(pid: int) -> None:
 def _shared(
     stack: ExitStack, server: LocalServer | None, url: str | None, earlier: ServerRecord | None
 ) -> tuple[str, str, int]:
-    """The server's address, the run's name there, and the main process, which decides and tells the others."""
+    """The server's address, the run's name there and the main process's id, broadcast by the main process."""
     error: ToolkitError | None = None
     if is_main_process():
         try:
@@ -164,7 +164,7 @@ def _shared(
         from accelerate import PartialState
         from accelerate.utils import broadcast_object_list
 
-        # As the trainer will have it. Without `cpu` several processes on a CPU would not find each other.
+        # As in the trainer. Without `cpu`, several processes on a CPU would not find each other.
         PartialState(cpu=not torch.cuda.is_available())
         broadcast_object_list(decided)
     if error is not None:

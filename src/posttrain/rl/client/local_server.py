@@ -1,4 +1,4 @@
-"""A dataserver as a child process of the trainer: started, restarted and ended with it."""
+"""Run a dataserver as a child process of the trainer: start it, restart it, and stop it with the trainer."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from typing import Self
 from posttrain.base.console import console
 from posttrain.errors import ConfigError, ServerError, ToolkitError
 
-# Nobody else is meant to reach it, so it wants no token; an override that comes later wins.
+# Nobody else is meant to reach the server, so it needs no token; later overrides win.
 _PRIVATE = ("listen.host=127.0.0.1", "listen.token_env=null")
 
 _SECONDS_BETWEEN_LOOKS = 0.05
@@ -27,10 +27,10 @@ _SHOWN_LINES = 10
 
 
 class LocalServer:
-    """A `toolkit-rl-dataserver` as a child process, from entering this object to leaving it.
+    """A `toolkit-rl-dataserver` child process, which runs while this context manager is entered.
 
-    If it dies in between it is started again, on the same port, so that a client which repeats its requests notices
-    little. Only one process of a run starts one; the others are given its `url`.
+    If it dies meanwhile, it is restarted on the same port, so that a client that repeats its requests hardly notices.
+    Only one process of a run starts a server; the others get its `url`.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class LocalServer:
         Args:
             config: the dataserver's config file.
             log: file to which the server's own messages are appended.
-            overrides: like `--set`. The server listens on 127.0.0.1 and wants no token unless they say otherwise.
-            restarts: how many there may be within ten minutes.
-            grace_seconds: how long the server may take, at the end, to answer what it was asked and write its journal.
-            say: tells a person, in one line, how far the start is, and of restarts.
+            overrides: like `--set`. Unless they say otherwise, the server listens on 127.0.0.1 and needs no token.
+            restarts: maximum number of restarts within ten minutes.
+            grace_seconds: how long the server may take, at the end, to answer open requests and write its journal.
+            say: shows a line to the user: progress of the start, and restarts.
         """
         self._config = config
         self._log = log
@@ -69,11 +69,11 @@ class LocalServer:
         self._watcher = threading.Thread(target=self._watch, name="local dataserver", daemon=True)
 
     def __enter__(self) -> Self:
-        """Start the server, and wait until it serves.
+        """Start the server, and wait until it is ready.
 
         Raises:
             ConfigError: the server refuses its config or data; the message is its own.
-            ServerError: it ends for another reason.
+            ServerError: the server exits for another reason.
         """
         try:
             self._start(port=0)
@@ -89,17 +89,17 @@ class LocalServer:
 
     @property
     def url(self) -> str:
-        """Where it listens, also after a restart."""
+        """The server's address, which a restart does not change."""
         return self._url
 
     @property
     def pid(self) -> int:
-        """The process that serves now."""
+        """Process id of the current server."""
         assert self._process is not None
         return self._process.pid
 
     def require_running(self) -> None:
-        """Raise ServerError if the server died too often and is not started again; made for a client's `check`."""
+        """Raise ServerError if the server died too often and is not restarted; meant as a client's `check`."""
         if self._failure is not None:
             raise ServerError(str(self._failure))
 
@@ -114,7 +114,7 @@ class LocalServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the trainer, which then ends the server
+                start_new_session=True,  # Ctrl-C is for the trainer, which then stops the server
             )
 
     def _wait_until_ready(self) -> str:
@@ -137,7 +137,7 @@ class LocalServer:
             told = json.loads(self._ready_file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        # The file may be left of a server that was killed.
+        # The file may be left over from a server that was killed.
         return told["url"] if told["pid"] == pid else None
 
     def _watch(self) -> None:
@@ -153,7 +153,7 @@ class LocalServer:
             self._say(str(self._failure))
 
     def _start_again(self, code: int, begun: deque[float]) -> None:
-        """Start the server once more, unless that was done too often. `begun`: when it was, in seconds."""
+        """Restart the server, unless that was done too often; `begun`: times of the recent restarts, in seconds."""
         now = time.monotonic()
         while begun and now - begun[0] > _WINDOW_SECONDS:
             begun.popleft()
@@ -161,7 +161,7 @@ class LocalServer:
             self._failure = self._ended(code)
             self._say(str(self._failure))
             return
-        # At once for the first time; a server that ends again and again is given time.
+        # The first restart comes at once; repeated ones wait.
         if begun:
             self._closing.wait(min(2.0 ** (len(begun) - 1), _LONGEST_PAUSE_SECONDS))
         begun.append(now)
@@ -171,7 +171,7 @@ class LocalServer:
                 self._start(port=int(self._url.rpartition(":")[2]))
 
     def _ended(self, code: int) -> ToolkitError:
-        """The error of a server that ended by itself."""
+        """The error for a server that ended by itself."""
         text = self._messages()
         _, mark, told = f"\n{text}".rpartition("\nerror: ")
         if mark and code > 0:
@@ -182,7 +182,7 @@ class LocalServer:
         return ConfigError(message) if code == ConfigError.exit_code else ServerError(message)
 
     def _messages(self) -> str:
-        """What the server said since its last start."""
+        """The server's output since its last start."""
         with self._log.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode("utf-8", "replace").strip()
@@ -198,7 +198,7 @@ class LocalServer:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(self._grace_seconds)
         finally:
-            # At once if a second Ctrl-C interrupts the wait. Its grading processes end with it in any case.
+            # Kill at once if a second Ctrl-C interrupts the wait; the grading processes end with the server anyway.
             if process.poll() is None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Entry point of that child process, which ends when its parent does.
+"""Entry point of the local dataserver process, which ends when its parent does.
 
 Run as `python -P -m posttrain.rl.client.local_server_process PID ARGUMENTS…`, in a session of its own; PID is the
 trainer's.
@@ -13,12 +13,12 @@ from importlib.metadata import entry_points
 
 _COMMAND = "toolkit-rl-dataserver"
 _SECONDS_BETWEEN_LOOKS = 0.2
-# For the journal: nobody waits for what is still being graded.
+# Time to write the journal; nobody waits for grading that is still under way.
 _GRACE_SECONDS = 5.0
 
 
 def main() -> None:
-    """Run the command, which is found by its name: the trainer's part of the package may not import the server's."""
+    """Run the command, found by name because the trainer's part of the package may not import the server's."""
     threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     sys.argv = [_COMMAND, *sys.argv[2:]]
     (command,) = entry_points(group="console_scripts", name=_COMMAND)
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def _end_with(trainer: int) -> None:
-    # Linux could send a signal, but does so as soon as the thread ends that started this process.
+    # Linux can signal a parent's death, but does so as soon as the thread that started this process ends.
     while os.getppid() == trainer:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,6 +1,6 @@
-"""Requests within the server's limits, and validation of its answers.
+"""Build requests within the server's limits, and validate its answers.
 
-Nothing is believed that is not complete, in order and in range.
+An answer is accepted only if it is complete, in order and in range.
 """
 
 import hashlib
@@ -38,11 +38,11 @@ _LARGEST_COUNT = 2**62
 
 @dataclass(frozen=True)
 class Label:
-    """What a call to `/grade` is, apart from the completions."""
+    """Identifies a call to `/grade`: everything but the completions."""
 
     iteration: int
     name: str
-    """Told apart from the other calls of the run, as "train-12-g3"."""
+    """Distinguishes the call from the others of the run, e.g. "train-12-3"."""
     run_id: str
     rank: int
     config_id: str
@@ -59,10 +59,10 @@ class Label:
         return encoded(head)[: -len(_CLOSING)]
 
     def request_id(self, chunk: int, items: Sequence[bytes]) -> str:
-        """The id of one request: the same for the same content, also after a resume, and different for any other.
+        """The id of one request: the same for the same content, also after a resume, and different for other content.
 
-        A run that goes on from a checkpoint may write other completions than the first time. Under an id made of the
-        names alone the server would refuse them.
+        A run resumed from a checkpoint may generate other completions than the first time. Under an id made of the
+        names alone, the server would refuse them.
         """
         parts = [encoded([self.run_id, self.rank, self.name, chunk, self.iteration]), *items]
         digest = hashlib.blake2b(b"\n".join(parts), digest_size=8).hexdigest()
@@ -79,8 +79,8 @@ class GradeCall:
 
 
 def grade_calls(label: Label, items: Sequence[GradeItem], limits: Limits) -> Iterator[GradeCall | GradeItem]:
-    """The items in requests that the server takes, in their order; an item that fits into none comes by itself."""
-    # A long id is cut before its number, so that its bytes may be most for the smallest number.
+    """Split the items, in order, into requests that the server accepts; an item too large for any is yielded alone."""
+    # Ids are limited in characters, not bytes: a shorter number leaves more of the name, which may be more bytes.
     longest_ids = [label.request_id(number, []) for number in (0, len(items))]
     room = limits.max_body_bytes - max(len(label.opening(each)) for each in longest_ids) - len(_CLOSING)
     chunk: list[GradeItem] = []
@@ -103,7 +103,7 @@ def grade_calls(label: Label, items: Sequence[GradeItem], limits: Limits) -> Ite
 
 
 def encoded(value: Any) -> bytes:
-    """The value as JSON in UTF-8, each half surrogate pair as U+FFFD: what the server would read in its place."""
+    """The value as JSON in UTF-8, each unpaired surrogate replaced by U+FFFD, as the server would read it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
         return text.encode()
@@ -112,7 +112,7 @@ def encoded(value: Any) -> bytes:
 
 
 def bounded_run_id(run_id: str) -> str:
-    """The name of a run, as short as the protocol wants it."""
+    """The name of a run, shortened to the protocol's limit."""
     if len(run_id) <= _LONGEST_ID:
         return run_id
     digest = hashlib.blake2b(encoded(run_id), digest_size=8).hexdigest()
@@ -129,11 +129,11 @@ def _shortened(head: str, tail: str) -> str:
 
 
 def read_meta(content: bytes, place: str) -> Meta:
-    """How the server describes itself.
+    """Parse the server's description of itself.
 
     Raises:
         PassingError: the answer is cut short or does not fit its own protocol version.
-        WrongServerError: whoever answers is no dataserver.
+        WrongServerError: what answers is not a dataserver.
         ServerError: it speaks another version of the protocol.
     """
     try:
@@ -151,7 +151,7 @@ def read_meta(content: bytes, place: str) -> Meta:
             "posttrain-toolkit on both sides"
         )
     meta = _parsed(Meta, content, f"{place} answered /meta")
-    # What a trainer counts and divides by.
+    # Numbers that the trainer counts and divides by.
     counts = {name: getattr(meta, name) for name in ("prompts_per_iteration", "iteration_stride", "total_iterations")}
     for name, value in (*counts.items(), *((f"limits.{name}", value) for name, value in meta.limits)):
         if not 0 < value <= _LARGEST_COUNT:
@@ -162,10 +162,10 @@ def read_meta(content: bytes, place: str) -> Meta:
 
 
 def read_samples(content: bytes, request: SampleRequest, place: str) -> list[Sample]:
-    """The prompts that were asked for, in slot order.
+    """The requested prompts, in slot order.
 
     Raises:
-        PassingError: they are not.
+        PassingError: the answer cannot be read, or has other prompts.
         ServerError: they come from another config.
     """
     asked = f"{place} answered /sample"
@@ -186,8 +186,8 @@ def read_results(
     """One result per item, in the order of the items.
 
     Raises:
-        PassingError: the results are those of another request, or one of them is missing, unasked or in disorder, or
-            its reward does not go with its status.
+        PassingError: the answer cannot be read or belongs to another request; a result is missing, unasked for or out
+            of order; or a reward does not match its status.
         ServerError: they come from another config.
     """
     asked = f"{place} answered /grade"
@@ -206,13 +206,13 @@ def read_results(
 
 
 def is_late(result: GradeResult) -> bool:
-    """Whether the server was not done with the item in time; if asked again, it may be."""
+    """Whether the server ran out of time for the item; asked again, it may finish."""
     return result.status == "abstain" and result.reason.startswith(_LATE)
 
 
 def _parsed(model: type[Answer], content: bytes, asked: str) -> Answer:
     try:
-        # Strict: `true` and "0.5" are no rewards.
+        # Strict: `true` and "0.5" are not rewards.
         return model.model_validate_json(content, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
@@ -221,7 +221,7 @@ def _parsed(model: type[Answer], content: bytes, asked: str) -> Answer:
 
 
 def require_config(told: str, wanted: str | None, place: str) -> None:
-    """Raise ServerError if the server has another config than the one wanted; None wants any."""
+    """Raise ServerError if the server has another config than `wanted`; None accepts any."""
     if wanted is not None and told != wanted:
         raise config_changed(place, f"its config_id is {as_told(told)}, that of the run {wanted}")
 

@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CONNECT_SECONDS = 5.0
-# The server closes a connection that is idle for 5 s; one that is closed just while it is used costs a retry.
+# The server closes connections that are idle for 5 s; one that closes just as it is used costs a retry.
 _IDLE_SECONDS = 2.0
 _SECONDS_BETWEEN_LINES = 30.0
-# Letters of a token that are not there by chance.
+# This many characters of a token do not occur in a text by chance.
 _PART = 8
-# Smaller bodies cross any network in no time.
+# Smaller bodies are sent fast enough uncompressed on any network.
 _WORTH_PACKING_BYTES = 2**16
 _BUSY_OR_BROKEN = (408, 425, 429)
 _SHOWN_FIELDS = 20
@@ -36,28 +36,28 @@ _LONGEST_TOLD = 1000
 
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-"""Far more than any page of prompts or rewards; a server that sends more may never end."""
+"""Far more than any page of prompts or rewards; an answer beyond it may be endless."""
 
 
 class OutageError(ServerError):
-    """There was no good answer, however often the request was repeated."""
+    """No valid answer came, although the request was repeated."""
 
 
 class WrongServerError(ServerError):
-    """The address or the token is wrong. Where a run begins that is a fault of its config."""
+    """The address or the token is wrong; at the start of a run that is an error in its config."""
 
 
 class Transport:
-    """Speaks to one server. Requests must be such that repeating them does no harm."""
+    """Sends requests to one server; they must be idempotent, since they are repeated."""
 
     def __init__(
         self, url: str, token: str | None, retry_seconds: float, check: Callable[[], None] | None = None
     ) -> None:
-        """Make the connections when they are needed.
+        """Open no connection until one is needed.
 
         Args:
             retry_seconds: how long a request is repeated.
-            check: called before a request is repeated; what it raises ends that.
+            check: called before a request is repeated; an exception ends the repetition.
 
         Raises:
             ConfigError: the URL or the token cannot be used.
@@ -65,22 +65,22 @@ class Transport:
         self.url = _checked_url(url)
         self.place = f"the dataserver at {self.url}"
         self.retries = 0
-        """How many requests had to be repeated, counting each time."""
+        """Number of repetitions so far, over all requests."""
         self._secrets = [token.strip()] if token else []
         self._retry_seconds = retry_seconds
         self._check = check
-        # An event loop, for its timeouts: they hold for a whole exchange.
+        # An event loop is used because its timeouts cover a whole exchange.
         self._runner = asyncio.Runner()
         self._client = httpx.AsyncClient(
             base_url=self.url,
             headers=_authorization(token),
-            trust_env=False,  # a proxy of the environment is not meant for a server on this machine
+            trust_env=False,  # a proxy from the environment is not meant for a server on this machine
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
             limits=httpx.Limits(keepalive_expiry=_IDLE_SECONDS),
         )
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._runner.run(self._client.aclose())
         self._runner.close()
 
@@ -92,15 +92,15 @@ class Transport:
         read: Callable[[bytes], T],
         patience: float | None = None,
     ) -> T:
-        """What `read` makes of the answer to a request, which is a POST if it has a body.
+        """Send a request, a POST if it has a body, and return what `read` makes of the answer.
 
         Args:
             seconds: how long one try may take.
-            read: raises PassingError where the answer is none.
+            read: raises PassingError if the answer is invalid.
             patience: how many seconds the request is repeated, instead of `retry_seconds`.
 
         Raises:
-            OutageError: there is no good answer for too long.
+            OutageError: no valid answer came for too long.
             WrongServerError: the token is wrong, or there is no dataserver at that address.
             ServerError: the server refuses the request.
         """
@@ -114,7 +114,7 @@ class Transport:
             outage.goes_on(passing_error(state))
 
         def wait(state: RetryCallState) -> float:
-            """The last try comes when the budget ends."""
+            """Shorten the pause so that the last try comes when the budget ends."""
             return max(0.0, min(pause(state), state.start_time + budget - time.monotonic()))
 
         attempts = Retrying(
@@ -155,11 +155,11 @@ class Transport:
         return answer
 
     def _refusal(self, path: str, response: httpx.Response, content: bytes) -> PassingError | ServerError:
-        """The error that an answer other than 200 stands for; `content` is its body."""
+        """The error for an answer other than 200; `content` is its body."""
         text = hidden(content.decode("utf-8", "replace"), self._secrets)
         try:
             problem = Problem.model_validate_json(text)
-        except ValidationError:  # it comes from a proxy, or from another server
+        except ValidationError:  # from a proxy, or from another server
             problem = Problem(code="", message=text)
         reason = as_told(problem.message) or as_told(hidden(response.reason_phrase, self._secrets))
         told = f"{self.place} answered {path} with {response.status_code}: {reason}"
@@ -182,9 +182,9 @@ class Transport:
         return ServerError(told + (f" (fields: {fields})" if fields else ""))
 
     def _reason(self, error: httpx.RequestError) -> str:
-        """What went wrong, in words that hold no part of the token, should the server have sent it back."""
+        """What went wrong, without any part of the token, in case the server sent it back."""
         cause: BaseException = error
-        # anyio and asyncio put words of their own before those of the system.
+        # anyio and asyncio wrap the system's message in their own.
         while isinstance(error, httpx.NetworkError) and (inner := cause.__cause__ or cause.__context__):
             cause = inner.exceptions[-1] if isinstance(inner, BaseExceptionGroup) else inner
         text = str(cause)
@@ -195,7 +195,7 @@ class Transport:
 
 
 class _Outage:
-    """Tells of a server that gives no good answer: when that begins, now and then meanwhile, and when it is over."""
+    """Logs an outage of the server: when it begins, now and then while it lasts, and when it is over."""
 
     def __init__(self, place: str, budget: float) -> None:
         self._place = place
@@ -204,7 +204,7 @@ class _Outage:
         self._tries = 1
 
     def goes_on(self, error: PassingError) -> None:
-        """A request is about to be repeated."""
+        """Record that a request is about to be repeated."""
         now = time.monotonic()
         if self._tries == 1:
             logger.warning("%s; asking again for up to %g s", error, self._budget)
@@ -215,13 +215,13 @@ class _Outage:
         self._tries += 1
 
     def is_over(self) -> None:
-        """There is a good answer."""
+        """Record that a valid answer has come."""
         if self._tries > 1:
             seconds = time.monotonic() - self._begin
             logger.warning("%s answers again, after %.1f s and %d tries", self._place, seconds, self._tries)
 
     def failure(self, last: PassingError) -> OutageError:
-        """The error when the patience is over."""
+        """The error to raise when the budget is spent."""
         seconds = time.monotonic() - self._begin
         tries = "1 try" if self._tries == 1 else f"{self._tries} tries"
         return OutageError(
@@ -231,12 +231,12 @@ class _Outage:
 
 
 def as_told(text: str) -> str:
-    """What a server says as a message repeats it: short, on one line, and without what would steer a terminal."""
+    """A server's text as quoted in a message: short, on one line, and without terminal control characters."""
     return clipped(" ".join(text[:_LONGEST_TOLD].split()))
 
 
 def config_changed(place: str, details: str) -> ServerError:
-    """The error of a server that gives other prompts and rewards than the run began with."""
+    """The error for a server that now serves other prompts and rewards than the run began with."""
     return ServerError(
         f"{place} no longer serves what this run began with: {details}. Start it with the config, data and graders "
         "of this run and resume, or begin a new run"
@@ -270,7 +270,7 @@ def _authorization(token: str | None) -> list[tuple[bytes, bytes]]:
 
 
 def _packed(body: bytes | None) -> tuple[bytes | None, dict[str, str]]:
-    """The body as it is sent, and the headers that say so."""
+    """The body as sent, compressed if large, and its headers."""
     headers = {} if body is None else {"Content-Type": "application/json"}
     if body is None or len(body) < _WORTH_PACKING_BYTES:
         return body, headers

@@ -1,4 +1,4 @@
-"""Groups of graded completions, their statistics, and a check for the markers graders look for."""
+"""Groups of graded completions, their statistics, and a check for the markers that graders look for."""
 
 import math
 import re
@@ -16,9 +16,9 @@ from posttrain.rl.rollout.rollout import Prompt, Rollout
 
 @dataclass(frozen=True)
 class Group:
-    """A prompt and its completions; none where the prompt is too long.
+    """A prompt and its completions; none if the prompt is too long.
 
-    `iteration` is that of the dataserver whose weights and gates the rewards follow.
+    `iteration` is the dataserver iteration whose grader weights and gates determine the rewards.
     """
 
     iteration: int
@@ -28,17 +28,17 @@ class Group:
 
     @property
     def rewards(self) -> list[float]:
-        """Those of the completions that have one."""
+        """The rewards of the completions that have one."""
         return [each.reward for each in self.completions if each.reward is not None]
 
     @property
     def different(self) -> int:
-        """How many different texts there are."""
+        """Number of distinct completion texts."""
         return len({each.text for each in self.completions})
 
     @property
     def is_alike(self) -> bool:
-        """Whether all completions, of which there are several, say the same."""
+        """Whether there are several completions and all have the same text."""
         return len(self.completions) > 1 and self.different == 1
 
     @property
@@ -49,13 +49,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Summary:
-    """Means over the completions; None where there is nothing to take a mean of.
+    """Means over the completions; None if there is nothing to average.
 
     Attributes:
-        reward: over those that have one.
-        reward_std: standard deviation within a group (over n − 1, as TRL's), its mean over the groups.
-        zero_variance_share: of the groups of two rewards or more, those whose rewards are all equal.
-        distinct_share: different texts of a group, as a share of its completions.
+        reward: over the completions that have one.
+        reward_std: mean over the groups of the standard deviation within a group (over n − 1, as in TRL).
+        zero_variance_share: share of groups whose rewards are all equal, among those with two or more rewards.
+        distinct_share: distinct texts within the groups, as a share of all completions.
         tokens: mean length.
     """
 
@@ -89,12 +89,12 @@ def summarise(groups: Sequence[Group]) -> Summary:
 
 
 def all_completions(groups: Sequence[Group]) -> list[Rollout]:
-    """Those of all groups, in their order."""
+    """The completions of all groups, in order."""
     return [each for group in groups for each in group.completions]
 
 
 def said_by_graders(groups: Sequence[Group]) -> dict[str, list[tuple[Rollout, Component]]]:
-    """By the name of each grader: what it said, and of which completion."""
+    """For each grader, by name: its results, each with the completion it is about."""
     said: dict[str, list[tuple[Rollout, Component]]] = {}
     for each in all_completions(groups):
         for name, component in each.result.components.items() if each.result is not None else ():
@@ -103,7 +103,7 @@ def said_by_graders(groups: Sequence[Group]) -> dict[str, list[tuple[Rollout, Co
 
 
 def percentile(values: Sequence[int], percent: float) -> int:
-    """The least value that `percent` % of the values are not above (the nearest rank)."""
+    """The smallest value that at least `percent` % of the values do not exceed (nearest rank)."""
     return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
 
 
@@ -116,27 +116,27 @@ _MARKER = re.compile(rf"{_TAG.pattern}|<\|[^<>|\s]+\|>|\\boxed|####")
 
 
 def markers_in(text: str) -> set[str]:
-    """Tags, control tokens that were written out, `\\boxed` and `####`."""
+    """The tags, written-out control tokens, `\\boxed` and `####` in a text."""
     return set(_MARKER.findall(text))
 
 
 def marker_counts(groups: Sequence[Group]) -> dict[str, int]:
-    """In how many completions each marker stands, the most frequent first."""
+    """Number of completions that contain each marker, most frequent first."""
     counts = Counter(marker for each in all_completions(groups) for marker in markers_in(each.text))
     return dict(counts.most_common())
 
 
 def asked_markers(groups: Sequence[Group]) -> list[str]:
-    """The markers that every prompt speaks of, so that they belong to the task and not to one of its questions.
+    """The markers that every prompt mentions, so that they belong to the task and not to one of its questions.
 
-    None where a single prompt leaves that open.
+    Empty for a single prompt, which leaves that open.
     """
     found = [markers_in(group.asked_text) for group in groups]
     return sorted(set.intersection(*found)) if len(found) > 1 else []
 
 
 def marker_faults(groups: Sequence[Group], tokenizer: Any, encoder: ConversationEncoder) -> list[str]:
-    """What keeps a marker of the task from the model, or from the graders; a sentence for each."""
+    """What keeps a marker of the task from the model or from the graders, one sentence each."""
     borders = {*encoder.end_ids, *encoder.start_ids, tokenizer.eos_token_id} - {None}
     ends = {decode(tokenizer, [token]) for token in borders}
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
@@ -169,7 +169,7 @@ def marker_faults(groups: Sequence[Group], tokenizer: Any, encoder: Conversation
 
 
 def _pieces(marker: str, group: Group, tokenizer: Any) -> int:
-    """Of how many tokens a special token consists in a prompt: 1 where it stands there by its own id."""
+    """Number of tokens that spell a special token in a prompt: 1 if the prompt contains its own id."""
     if tokenizer.convert_tokens_to_ids(marker) in group.prompt.ids:
         return 1
     return len(tokenizer(marker, add_special_tokens=False, split_special_tokens=True)["input_ids"])

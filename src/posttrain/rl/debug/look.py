@@ -22,13 +22,13 @@ from posttrain.runs.directory import RunDirectory
 
 @dataclass(frozen=True)
 class DebugRequest:
-    """What is looked at.
+    """What to look at.
 
     Attributes:
-        samples: completions of each prompt; None for those of `rollout.generations`.
+        samples: completions of each prompt; None for `rollout.generations`.
         iteration: optimizer steps done so far, which decides the prompts and how they are graded.
         weights: `auto`, `start` or a folder; see `choose_weights`.
-        held_out: ask held-out prompts instead of those of training.
+        held_out: complete held-out prompts instead of training prompts.
     """
 
     prompts: int = 4
@@ -40,7 +40,7 @@ class DebugRequest:
 
 @dataclass(frozen=True)
 class Look:
-    """What was found: the prompts with their completions, the tokens of many prompts, and what stands out."""
+    """The result: prompts with their completions, lengths of many prompts in tokens, and what stands out."""
 
     groups: list[Group]
     lengths: list[int]
@@ -48,7 +48,7 @@ class Look:
 
 
 def show_rollouts(config: RLConfig, name: str, request: DebugRequest) -> None:
-    """Sample, grade and print. Nothing is trained, and no file is written; errors as `look_at_rollouts`."""
+    """Sample, grade and print, without training or writing a file; errors as `look_at_rollouts`."""
     look = look_at_rollouts(config, name, request)
     show_groups(look.groups)
     show_summary(look.groups, summarise(look.groups), look.lengths)
@@ -59,7 +59,7 @@ def look_at_rollouts(config: RLConfig, name: str, request: DebugRequest) -> Look
     """Sample as training would, and grade.
 
     Args:
-        name: the run's, whose weights are taken where it has any.
+        name: name of the run, whose weights are used if it has any.
 
     Raises:
         ConfigError, DataError, ModelError: config, dataserver and request do not fit, or there is no such model.
@@ -108,9 +108,9 @@ def choose_weights(config: RLConfig, name: str, wanted: str = "auto") -> DebugWe
     """The weights that `wanted` names; nothing is loaded.
 
     Args:
-        name: the run's.
-        wanted: `auto`: the finished run's, else those of its newest checkpoint, else where training starts; `start`:
-            the last of these; anything else is the folder of an adapter, a checkpoint or a model.
+        name: name of the run.
+        wanted: `auto`: the finished run's weights, else its newest checkpoint's, else those that training starts from;
+            `start`: the last of these; anything else is the folder of an adapter, a checkpoint or a model.
 
     Raises:
         ModelError: there is no such folder, or no model in it.
@@ -127,7 +127,7 @@ def choose_weights(config: RLConfig, name: str, wanted: str = "auto") -> DebugWe
 
 
 def _trained(run: RunDirectory) -> Path | None:
-    """Where the run's weights are; what a resumed run has at its root is of before."""
+    """Folder of the run's weights, if any; files at an unfinished run's root are from before a resume."""
     if run.result.is_file():
         return run.path
     latest = latest_checkpoint(run)

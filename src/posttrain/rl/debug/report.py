@@ -21,14 +21,14 @@ from posttrain.rl.debug.groups import (
 from posttrain.rl.rollout.rollout import Rollout
 from posttrain.rl.watchdogs import NEVER_ENDS, why_equal
 
-# The beginning and the end of a longer text are shown: a completion's answer is at its end.
+# Of longer texts the beginning and the end are shown: a completion's answer is at its end.
 _SHOWN_CHARACTERS = 1200
 _SHOWN_MARKERS = 12
 _PERCENTS = (50, 90, 99)
 
 
 def show_groups(groups: Sequence[Group]) -> None:
-    """Every prompt and its completions, with their rewards."""
+    """Print every prompt with its completions and their rewards."""
     for number, group in enumerate(groups, start=1):
         prompt = group.prompt
         console.print(
@@ -47,7 +47,7 @@ def show_groups(groups: Sequence[Group]) -> None:
 
 
 def show_summary(groups: Sequence[Group], summary: Summary, lengths: Sequence[int]) -> None:
-    """The numbers of all groups, of each grader and of each marker, and how long prompts are."""
+    """Print the numbers of all groups, of each grader and of each marker, and how long prompts are."""
     console.print()
     console.print(_summary_table(summary), soft_wrap=False)
     if all_completions(groups):
@@ -60,7 +60,7 @@ def show_summary(groups: Sequence[Group], summary: Summary, lengths: Sequence[in
 
 
 def show_findings(found: Sequence[str]) -> None:
-    """The advice, a line each."""
+    """Print the findings, one line each."""
     console.print("what stands out:" if found else "nothing stands out")
     for line in found:
         console.print(f"- {line}")
@@ -135,20 +135,20 @@ def _indented(text: str, width: int) -> str:
     return "\n".join(" " * width + line for line in shown.split("\n"))
 
 
-# Fewer scores than this say nothing about what a grader always does.
+# Fewer scores than this do not show that a grader always gives the same one.
 _FEWEST_SCORES = 4
-# From this share of the completions on, to be cut is the rule and not the exception.
+# Above this share of completions, being cut is the rule and not the exception.
 _MOST = 0.5
-# The advice on max_prompt_tokens is to take so many percent of the prompts.
+# The max_prompt_tokens that is suggested fits this percentage of the prompts.
 _PERCENT_TAKEN = 99
 _QUOTED_CHARACTERS = 120
 
 
 def findings(groups: Sequence[Group], lengths: Sequence[int], rollout: RolloutConfig) -> list[str]:
-    """Everything that stands out; empty where nothing does.
+    """Everything that stands out; empty if nothing does.
 
     Args:
-        lengths: of many prompts of the curriculum, in tokens.
+        lengths: lengths of many prompts of the curriculum, in tokens.
         rollout: how the completions were sampled.
     """
     return [
@@ -162,14 +162,14 @@ def findings(groups: Sequence[Group], lengths: Sequence[int], rollout: RolloutCo
 
 
 def one_line(text: str, limit: int = _QUOTED_CHARACTERS) -> str:
-    """The text on a line, without what would move a terminal's cursor; the middle of a long one left out."""
+    """The text on one line, without characters that move a terminal's cursor; a long one without its middle."""
     line = " ⏎ ".join(printable(text).split("\n"))
     half = (limit - 3) // 2
     return line if len(line) <= limit else f"{line[:half]} … {line[-half:]}"
 
 
 def printable(text: str) -> str:
-    """The text with each character that is none for the eye as U+FFFD; line breaks stay."""
+    """The text with each unprintable character replaced by U+FFFD; line breaks stay."""
     return "".join(letter if letter.isprintable() or letter == "\n" else "\ufffd" for letter in text)
 
 
@@ -225,7 +225,7 @@ def _without_reward(groups: Sequence[Group]) -> Iterator[str]:
 
 def _equal_rewards(groups: Sequence[Group]) -> Iterator[str]:
     judged = [group for group in groups if len(group.rewards) > 1]
-    # Those that are alike have equal rewards by nature, which is told as that.
+    # Groups of identical completions have equal rewards anyway; `_alike` reports them.
     if not judged or any(len(set(group.rewards)) > 1 for group in judged) or all(group.is_alike for group in judged):
         return
     rewards = {reward for group in judged for reward in group.rewards}
@@ -257,6 +257,6 @@ def _constant_graders(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _quoted(completions: Sequence[Rollout]) -> str:
-    """The first of them that says anything, best one that is whole."""
+    """The first completion that is not empty, preferably one that was not cut."""
     chosen = max(completions, key=lambda each: (bool(each.text.strip()), not each.was_cut))
     return one_line(chosen.text) or "(empty)"

@@ -20,12 +20,12 @@ from posttrain.rl.rollout.hf import TrainingModelEngine
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, SampleSource
 from posttrain.rl.schedule import RolloutSchedule
 
-# So many prompts, from all over the curriculum, tell how long prompts are.
+# Prompt lengths are measured on about this many prompts from the whole curriculum.
 _MEASURED_PROMPTS = 256
 
 
 class KeptSamples:
-    """Hands out another source's samples, and keeps them by their ids."""
+    """Hands out another source's samples, and keeps them by id."""
 
     def __init__(self, samples: SampleSource) -> None:
         self._samples = samples
@@ -40,7 +40,7 @@ class KeptSamples:
 
 @dataclass(frozen=True)
 class Asked:
-    """A prompt, and what the seeds of its completions are made of: its generation and its place in that."""
+    """A prompt, with the generation and the place in it from which its completions' seeds are derived."""
 
     iteration: int
     generation: int
@@ -49,7 +49,7 @@ class Asked:
 
 
 def training_prompts(source: PromptSource, schedule: RolloutSchedule, iteration: int, count: int) -> list[Asked]:
-    """The first `count` prompts from `iteration` on, those of the next iterations included where it has fewer."""
+    """The first `count` prompts from `iteration` on, continuing into later iterations if it has fewer."""
     generation = schedule.generations_until(iteration)
     asked: list[Asked] = []
     while len(asked) < count:
@@ -61,7 +61,7 @@ def training_prompts(source: PromptSource, schedule: RolloutSchedule, iteration:
 
 
 def prompt_lengths(source: PromptSource, schedule: RolloutSchedule, max_steps: int) -> list[int]:
-    """Tokens of prompts from generations that are evenly spread over the run."""
+    """Lengths in tokens of the prompts of generations spread evenly over the run."""
     size = schedule.prompts_per_iteration
     generations = schedule.generations_until(max_steps)
     wanted = min(generations, -(-_MEASURED_PROMPTS // size))
@@ -70,10 +70,10 @@ def prompt_lengths(source: PromptSource, schedule: RolloutSchedule, max_steps: i
 
 
 def held_out_prompts(source: PromptSource, meta: Meta, iteration: int, count: int) -> tuple[list[Asked], list[int]]:
-    """The first `count` held-out prompts, or all there are, judged as at `iteration`; and the tokens of many of them.
+    """The first `count` held-out prompts, or all if fewer, to be graded as at `iteration`; and lengths of many of them.
 
     Raises:
-        ConfigError: none is held out.
+        ConfigError: no rows are held out.
     """
     there = sum(dataset.validation_rows for dataset in meta.datasets)
     if not there:
@@ -86,7 +86,7 @@ def held_out_prompts(source: PromptSource, meta: Meta, iteration: int, count: in
 
 
 def debug_engine(weights: DebugWeights, config: RLConfig) -> TrainingModelEngine:
-    """The weights behind the training model's own engine, in the precision that it computes in.
+    """Load the weights into the engine that generates with the training model, in its compute precision.
 
     Raises:
         ModelError: the model or adapter cannot be loaded, or cannot end a turn.
@@ -100,9 +100,9 @@ def debug_engine(weights: DebugWeights, config: RLConfig) -> TrainingModelEngine
 def sampled(
     asked: Sequence[Asked], engine: RolloutEngine, tokenizer: Any, config: RLConfig, samples: int
 ) -> list[list[Rollout]]:
-    """`samples` completions of each prompt, by the sampling that training uses; not graded yet.
+    """`samples` ungraded completions of each prompt, sampled as in training.
 
-    A prompt that is too long has none.
+    A prompt that is too long gets none.
     """
     wanted = [
         []
@@ -125,10 +125,10 @@ def graded(
     grades: GradeSource,
     kept: KeptSamples,
 ) -> list[Group]:
-    """The groups with their rewards, each judged as at its own iteration.
+    """The groups with their rewards, each graded as at its own iteration.
 
     Raises:
-        ServerError: the dataserver cannot be asked.
+        ServerError: the dataserver does not answer, or refuses.
     """
     groups: list[Group] = []
     for iteration, several in groupby(zip(asked, completions, strict=True), key=lambda pair: pair[0].iteration):

@@ -1,4 +1,4 @@
-"""Collect the rollouts of a generation on all ranks: prompts, completions, and rewards, where none is made up."""
+"""Collect a generation's prompts, completions and rewards on all ranks; missing rewards are never made up."""
 
 import logging
 import time
@@ -25,15 +25,15 @@ logger = logging.getLogger(__name__)
 
 
 class GradeSource(Protocol):
-    """What grades: the client of the dataserver."""
+    """Grades completions; the dataserver's client is one."""
 
     def grade(self, iteration: int, label: str, items: Sequence[GradeItem]) -> list[GradeResult]:
-        """One result per item, in their order; `label` names the request within the run."""
+        """One result per item, in item order; `label` names the request within the run."""
         ...
 
 
 def grade_all(grades: GradeSource, iteration: int, label: str, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """The same rollouts with their results; ServerError where there are none."""
+    """The rollouts with their results; ServerError if they cannot be graded."""
     if not rollouts:
         return []
     items = [
@@ -52,14 +52,15 @@ def grade_all(grades: GradeSource, iteration: int, label: str, rollouts: Sequenc
 
 
 class RefusedError(UnavailableError):
-    """The dataserver refuses what it is asked, so waiting would not help."""
+    """The dataserver refuses the request, so waiting would not help."""
 
 
 def on_all_ranks(ask: Callable[[], T], elsewhere: str) -> T:
-    """What the dataserver is asked for, on every rank or on none.
+    """Call `ask` on every rank, and return its answer only if all ranks got one.
 
     Raises:
-        UnavailableError: it cannot be asked, by this rank or (`elsewhere`) by another; RefusedError where it refuses.
+        UnavailableError: this rank's call failed, or another rank's (the message is then `elsewhere`); RefusedError if
+            the server refused this rank's request.
     """
     failure = answer = None
     try:
@@ -73,7 +74,7 @@ def on_all_ranks(ask: Callable[[], T], elsewhere: str) -> T:
 
 
 class TrainingGrades:
-    """Grades what is trained, and decides whether training may go on where that fails."""
+    """Grades training completions, and decides whether training may go on if that fails."""
 
     def __init__(self, grades: GradeSource, abstain_steps: int) -> None:
         """`abstain_steps`: for how many generations in a row training may go on without rewards."""
@@ -82,7 +83,7 @@ class TrainingGrades:
         self._failed: list[int] = []
 
     def graded(self, iteration: int, label: str, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """The same with what the dataserver says of each; as they are where it cannot be asked.
+        """The rollouts with the dataserver's results, or unchanged if they cannot be graded and training may go on.
 
         All ranks call it together, each with its own share.
 
@@ -119,12 +120,12 @@ class TrainingGrades:
 
 @dataclass
 class Timer:
-    """Seconds of one optimizer step, by what they were spent on."""
+    """Seconds of one optimizer step, by activity."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
     def add(self, name: str, begin: float) -> None:
-        """Count the time since `begin`, as `time.perf_counter` told it."""
+        """Add the time since `begin`, a reading of `time.perf_counter`."""
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
 
 
@@ -133,8 +134,8 @@ class Collector:
     """Makes rollouts.
 
     Attributes:
-        seed: that of the run, from which the seed of each completion comes.
-        timer: gets the seconds of each part.
+        seed: the run's seed; each completion's seed is derived from it.
+        timer: receives the seconds of each activity.
     """
 
     schedule: RolloutSchedule
@@ -147,10 +148,10 @@ class Collector:
     timer: Timer
 
     def collect(self, generation: int) -> list[Rollout]:
-        """All rollouts of a generation, those of one prompt next to each other; every rank gets them all.
+        """All rollouts of a generation, those of one prompt adjacent; every rank gets them all.
 
         Raises:
-            UnavailableError: the dataserver cannot be asked.
+            UnavailableError: the dataserver gives no prompts, or no rewards and training may not go on without them.
         """
         step = self.schedule.iteration_of(generation)
         began = time.perf_counter()
@@ -166,11 +167,11 @@ class Collector:
         began = time.perf_counter()
         graded = self.grades.graded(step, f"train-{step}-{generation}", mine)
         self.timer.add("grade", began)
-        # Each rank has made an equal piece of the whole, in the order of the ranks.
+        # Each rank has made an equal share of the whole, in rank order.
         return graded if process_count() == 1 else gather_object(graded)
 
     def _completed(self, generation: int, version: int, prompts: Sequence[Prompt]) -> list[Rollout]:
-        """This rank's rollouts, not graded yet."""
+        """This rank's rollouts, ungraded."""
         group = self.schedule.generations
         share = len(prompts) * group // process_count()
         places = [divmod(number, group) for number in range(process_rank() * share, (process_rank() + 1) * share)]

@@ -18,7 +18,7 @@ class RolloutEngine(Protocol):
     """Completes prompts with the weights of the last `update`."""
 
     def update(self, step: int) -> None:
-        """Take the weights that the training model has now, after `step` optimizer steps; once is enough for each."""
+        """Take over the training model's current weights, after `step` optimizer steps; once per step is enough."""
         ...
 
     def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
@@ -26,7 +26,7 @@ class RolloutEngine(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back the memory."""
+        """Free the memory."""
         ...
 
 
@@ -37,16 +37,17 @@ _STARTS: dict[EngineName, Callable[[RLConfig, LoadedModel, frozenset[int], Path]
 
 
 def rollout_engine(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> RolloutEngine:
-    """The engine that `rollout.engine` names, for the model that is trained in the run directory `run`.
+    """The engine that `rollout.engine` names, for the model trained in the run directory `run`.
 
-    Where several processes train together, they must have found each other before: vLLM would make a group of its own.
+    If several processes train together, they must be connected before: vLLM would create a process group of its own.
 
     Args:
         end_ids: tokens that end a completion.
 
     Raises:
-        ConfigError: it is not installed, cannot take the adapter alone, or the processes are on several machines.
-        ModelError: it cannot load the model, or the model cannot hold a prompt and its completion.
+        ConfigError: the engine is not installed, cannot sleep on this device or take the adapter alone, or the
+            processes are on several machines.
+        ModelError: the engine cannot load the model, or the model cannot hold a prompt and its completion.
     """
     return _STARTS[config.rollout.engine](config, loaded, end_ids, run)
 
@@ -54,11 +55,11 @@ def rollout_engine(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int
 def completed(
     engine: RolloutEngine, asked: Sequence[tuple[Prompt, int, int]], tokenizer: Any, sampling: Sampling, version: int
 ) -> list[Rollout]:
-    """A rollout for each prompt, number among its completions and seed; one without tokens for a prompt too long.
+    """One rollout per (prompt, completion number, seed); it has no tokens if the prompt is too long.
 
     Args:
-        asked: those of one prompt next to each other.
-        version: optimizer steps that the engine's weights have made.
+        asked: these triples, those of one prompt adjacent.
+        version: number of optimizer steps behind the engine's weights.
     """
     answerable = [each for each in asked if not each[0].is_too_long]
     requests = [

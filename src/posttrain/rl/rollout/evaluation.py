@@ -20,15 +20,15 @@ from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, rollout_
 from posttrain.train.memory import Phase, during
 
 EVALUATIONS = "evaluations"
-"""The folder in a run's directory."""
+"""Name of the folder within a run directory."""
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Asks the held-out prompts and has the answers graded, each rank its share.
+    """Completes the held-out prompts and has the answers graded; each rank takes a share.
 
     Attributes:
-        count: how many prompts are asked.
+        count: number of held-out prompts, including those that are too long.
         folder: where each evaluation's answers are kept.
     """
 
@@ -44,7 +44,8 @@ class Evaluator:
         """Means over the held-out prompts: reward, each grader's score, length, and shares of what went wrong.
 
         Raises:
-            UnavailableError: the dataserver cannot be asked.
+            UnavailableError: the dataserver gives no prompts or no results.
+            RunError: no completion has a reward.
         """
         self.engine.update(step)
         with during(Phase.GENERATE, f"while held-out prompts were answered after optimizer step {step}"):
@@ -60,7 +61,7 @@ class Evaluator:
         return {**_means(graded, step), "too_long_prompts": 1 - asked / self.count}
 
     def _graded(self, step: int) -> tuple[int, list[Rollout]]:
-        """How many prompts all ranks ask together, and this rank's share of the answers."""
+        """Number of prompts that all ranks complete together, and this rank's graded answers."""
         prompts = [each for each in self.prompts.held_out(self.count) if not each.is_too_long]
         mine = prompts[process_rank() :: process_count()]
         return len(prompts), grade_all(self.grades, step, f"eval-{step}", self._answers(mine, step))
@@ -75,12 +76,12 @@ class Evaluator:
 
 
 def evaluation_file(folder: Path, step: int) -> Path:
-    """Where the answers of an evaluation are kept."""
+    """The file with the answers of the evaluation after `step` steps."""
     return folder / f"step-{step:06d}.jsonl"
 
 
 def discard_evaluations(folder: Path, after_step: int) -> None:
-    """Remove those of later steps, which a resumed run makes anew."""
+    """Remove the evaluations after `after_step`, which a resumed run makes again."""
     for path in folder.glob("step-*.jsonl"):
         if int(path.stem.removeprefix("step-")) > after_step:
             path.unlink()

@@ -1,4 +1,4 @@
-"""Rollouts by transformers, with the training model itself."""
+"""Generate rollouts with transformers, from the training model itself."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -14,12 +14,12 @@ from posttrain.rl.config import RLConfig
 
 
 def start(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> "TrainingModelEngine":
-    """The model in `loaded` as an engine; `end_ids` end a completion."""
+    """Wrap the model in `loaded` as an engine; `end_ids` end a completion."""
     return TrainingModelEngine(loaded, end_ids, config.rollout.batch_size)
 
 
 class TrainingModelEngine:
-    """A RolloutEngine whose weights are those in training, and so are up to date by nature."""
+    """A RolloutEngine that generates with the training weights themselves, so it is always up to date."""
 
     def __init__(self, loaded: LoadedModel, end_ids: frozenset[int], batch_size: int) -> None:
         self._model: Any = loaded.model
@@ -27,10 +27,10 @@ class TrainingModelEngine:
         self._dtype = loaded.compute_dtype
 
     def update(self, step: int) -> None:
-        """Nothing is to be done."""
+        """Do nothing: the weights are the training model's own."""
 
     def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
-        """All completions, with dropout off and in the precision that the model is trained in."""
+        """All completions, with dropout off and in training precision."""
         was_training = self._model.training
         self._model.eval()
         try:
@@ -40,7 +40,7 @@ class TrainingModelEngine:
             self._model.train(was_training)
 
     def close(self) -> None:
-        """Let go of the model, which is the trainer's."""
+        """Release the model, which belongs to the trainer."""
         self._engine.close()
 
     def _precision(self) -> AbstractContextManager[Any]:

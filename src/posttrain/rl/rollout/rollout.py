@@ -22,8 +22,8 @@ class Prompt:
     """One prompt.
 
     Attributes:
-        ids: what the model continues.
-        text: what the user asked last, for people to read.
+        ids: tokens that the model continues.
+        text: the last message that is not the assistant's, for people to read.
         is_too_long: whether it is longer than `rollout.max_prompt_tokens`; then nothing is generated for it.
     """
 
@@ -36,15 +36,15 @@ class Prompt:
 
 
 class SampleSource(Protocol):
-    """What hands out samples: the client of the dataserver."""
+    """Hands out samples; the dataserver's client is one."""
 
     def sample(self, iteration: int, offset: int, batch_size: int, split: Split = "train") -> list[Sample]:
-        """Those in the slots offset … offset + batch_size − 1 of an iteration."""
+        """The samples in slots offset … offset + batch_size − 1 of an iteration."""
         ...
 
 
 class PromptSource:
-    """Asks for the prompts of a generation, or for held-out ones, and encodes them."""
+    """Fetches the prompts of a generation, or held-out ones, and encodes them."""
 
     def __init__(
         self, samples: SampleSource, encoder: ConversationEncoder, schedule: RolloutSchedule, max_prompt_tokens: int
@@ -59,14 +59,14 @@ class PromptSource:
         """All prompts of a generation, in slot order.
 
         Raises:
-            ServerError: the dataserver cannot be asked.
-            DataError: the chat template refuses a prompt.
+            ServerError: the dataserver does not answer, or refuses.
+            DataError: a sample is not a conversation, or the chat template refuses it.
         """
         iteration = self._schedule.iteration_of(generation)
         return self._encoded(self._samples.sample(iteration, 0, self._schedule.prompts_per_iteration))
 
     def held_out(self, count: int) -> tuple[Prompt, ...]:
-        """The first `count` held-out prompts; errors as above."""
+        """The first `count` held-out prompts; raises the same errors as `of_generation`."""
         return self._encoded(self._samples.sample(0, 0, count, "validation"))
 
     def _encoded(self, samples: Sequence[Sample]) -> tuple[Prompt, ...]:
@@ -94,18 +94,19 @@ def _conversation(sample: Sample) -> Conversation:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One completion of a prompt, and what became of it.
+    """One completion of a prompt, and its grades.
 
     Attributes:
         sample: its number among the completions of its prompt.
-        ids: its tokens, shape [tokens]; none where the prompt is too long.
-        mask: which of them the model sampled and can be trained, shape [tokens].
-        versions: for each the optimizer steps that the weights had made by which it was sampled, shape [tokens].
-        logprobs: log μ of each by the engine at the sampling temperature, in nats, shape [tokens]; None unless asked.
-        temperature: it was sampled at.
-        text: without the end token.
+        ids: its tokens, shape [tokens]; empty if the prompt is too long.
+        mask: which tokens the model sampled and can be trained on, shape [tokens].
+        versions: for each token, the number of optimizer steps behind the weights that sampled it, shape [tokens].
+        logprobs: log μ of each token, from the engine at the sampling temperature, in nats, shape [tokens]; None unless
+            requested.
+        temperature: the sampling temperature.
+        text: the completion without its end token, up to the first stop text.
         was_cut: whether it reached the length limit.
-        result: None where it was not graded: its prompt is too long, or the dataserver cannot be reached.
+        result: None if it was not graded: its prompt is too long, or the dataserver could not be reached.
     """
 
     prompt: Prompt
@@ -129,7 +130,7 @@ class Rollout:
         sampling: Sampling,
         version: int,
     ) -> "Rollout":
-        """What an engine said to a prompt; `completion` is None where it was not asked."""
+        """Build a rollout from an engine's completion; `completion` is None if the engine was not asked."""
         ids = np.array(() if completion is None else completion.token_ids, dtype=np.int64)
         logprobs = None if completion is None or completion.logprobs is None else completion.logprobs
         return cls(
@@ -151,11 +152,11 @@ class Rollout:
 
     @property
     def reward(self) -> float | None:
-        """None where there is none, which is not 0."""
+        """The reward; None, not 0, if there is none."""
         return self.result.reward if self.result is not None else None
 
     def as_dict(self) -> dict[str, Any]:
-        """For a line of JSON that people read."""
+        """The rollout as a line of JSON for people to read."""
         result = self.result
         return {
             "sample_id": self.prompt.sample_id,
@@ -171,7 +172,7 @@ class Rollout:
 
 
 def rollout_means(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Shares of what went wrong, and means of rewards by data set and of scores by grader, where there are some."""
+    """Shares of what went wrong, mean rewards by data set and mean scores by grader, as far as there are any."""
     found: dict[str, list[float]] = {}
     for each in rollouts:
         found.setdefault("too_long_prompts", []).append(float(each.prompt.is_too_long))

@@ -1,4 +1,4 @@
-"""Rollouts by vLLM in the training process, which gets all weights or the adapter alone after optimizer steps."""
+"""Generate rollouts with vLLM in the training process; it gets all weights or the adapter after optimizer steps."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +16,11 @@ from posttrain.train.memory import Phase, during
 
 
 def start(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> "VllmRolloutEngine":
-    """vLLM for the model in `loaded`, which is trained in the run directory `run`; `end_ids` end a completion.
+    """Start vLLM for the model in `loaded`, trained in the run directory `run`; `end_ids` end a completion.
 
     Raises:
-        ConfigError: vLLM is not installed, cannot take the adapter alone, or the processes are on several machines.
+        ConfigError: vLLM is not installed, cannot sleep on this device or take the adapter alone, or the processes are
+            on several machines.
         ModelError: vLLM cannot load the model, or the model cannot hold a prompt and its completion.
     """
     rollout = config.rollout
@@ -45,9 +46,9 @@ def start(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: P
 
 
 def chosen_sync(config: RLConfig, loaded: LoadedModel) -> Literal["adapter", "weights"]:
-    """`rollout.sync`, with `auto` resolved: the adapter alone on CUDA, where vLLM can use it as it is.
+    """`rollout.sync` with `auto` resolved: the adapter alone on CUDA if vLLM can use it as it is, else all weights.
 
-    On a CPU vLLM's LoRA kernels take several times as long as writing and reading all weights of a small model.
+    On a CPU, vLLM's LoRA kernels take several times as long as writing and reading all weights of a small model.
     """
     wanted = config.rollout.sync
     if wanted == "weights":
@@ -73,10 +74,10 @@ def chosen_eager(config: RLConfig, loaded: LoadedModel) -> bool | None:
 
 
 class VllmRolloutEngine:
-    """A RolloutEngine that gets the weights anew when there were optimizer steps since.
+    """A RolloutEngine whose weights are reloaded after further optimizer steps.
 
-    Where `options.sleeps` it has a CUDA device's memory only while it generates. It wakes up before weights are
-    brought: asleep they have no place.
+    With `options.sleeps` it holds a CUDA device's memory only while it generates. It wakes up before weights are
+    loaded, since it has no memory for them while asleep.
 
     Raises:
         ConfigError: vLLM is not installed, or has no room for adapters of the wanted rank.
@@ -96,7 +97,7 @@ class VllmRolloutEngine:
             raise
 
     def update(self, step: int) -> None:
-        """Bring the weights over, unless those of this step are there."""
+        """Load the weights, unless those of this step are already loaded."""
         if step != self._step:
             with during(Phase.ENGINE, f"while vLLM got the weights after optimizer step {step}"):
                 self._engine.wake_up()
@@ -111,7 +112,7 @@ class VllmRolloutEngine:
         return completions
 
     def close(self) -> None:
-        """Stop vLLM, and remove what was written for it."""
+        """Stop vLLM, and remove the files written for it."""
         try:
             self._engine.close()
         finally:

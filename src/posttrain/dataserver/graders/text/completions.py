@@ -1,4 +1,4 @@
-"""A completion split into reasoning and answer, its visible characters, and the record that it answers."""
+"""Input of a grader: a completion split into reasoning and answer, with its row; helpers for visible text."""
 
 import hashlib
 import re
@@ -32,16 +32,16 @@ class ReasoningTags(StrictModel):
 
 
 class Parts(NamedTuple):
-    """Both None where the tags are wanted and the reasoning is never closed: then there is no answer."""
+    """Reasoning and answer; both None if a required tag is missing: then there is no answer."""
 
     reasoning: str | None
     answer: str | None
 
 
 def split_completion(completion: str, tags: ReasoningTags | None) -> Parts:
-    """Take a completion apart; without tags all of it is the answer.
+    """Split a completion into reasoning and answer; without tags all of it is the answer.
 
-    The answer is what follows the LAST closing tag, so that nothing inside a second block of reasoning counts.
+    The answer is what follows the LAST closing tag, so that nothing inside a second reasoning block counts.
     """
     if tags is None:
         return Parts(None, completion)
@@ -57,12 +57,12 @@ def split_completion(completion: str, tags: ReasoningTags | None) -> Parts:
 
 
 def completion_digest(completion: str) -> str:
-    """SHA-256 of what a model wrote, in UTF-8, as hex digits."""
+    """SHA-256 of a completion in UTF-8, as hex digits."""
     return hashlib.sha256(completion.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def column_value(record: Mapping[str, Any], column: str) -> Any:
-    """The column of that name, or else, for `a.b`, key b of the object in column a; None where there is none."""
+    """The value of that column or else, for `a.b`, of key b of the object in column a; None if there is none."""
     if column in record:
         return record[column]
     head, _, rest = column.partition(".")
@@ -75,16 +75,16 @@ class GradeInput:
     """One completion, as a grader sees it."""
 
     completion: str
-    """All that the model wrote."""
+    """Everything that the model wrote."""
 
     answer: str | None
-    """What follows the reasoning; None where the reasoning tags are missing, or before `split`."""
+    """The text after the reasoning; None if the reasoning tags are missing, or before `split`."""
 
     reasoning: str | None = None
-    """What stands between the reasoning tags; None without tags."""
+    """The text between the reasoning tags; None without tags."""
 
     gold: Any = None
-    """The record's right answer, as the data set's `gold` section extracts it; None where it has no such section."""
+    """The row's right answer, as the data set's `gold` section extracts it; None without such a section."""
 
     record: Mapping[str, Any] = field(default_factory=dict)
     """The row of the data set, with all its columns."""
@@ -93,16 +93,16 @@ class GradeInput:
     """The text of the last user message."""
 
     completion_tokens: int | None = None
-    """Length of the completion in tokens, if the trainer told it."""
+    """Length of the completion in tokens, if the trainer sent it."""
 
     truncated: bool | None = None
-    """Whether generation stopped at its limit, if the trainer told it."""
+    """Whether generation stopped at its length limit, if the trainer said so."""
 
     tags: ReasoningTags | None = None
     """The reasoning tags of the data set."""
 
     def split(self) -> "GradeInput":
-        """The same with its reasoning and its answer, as its tags tell."""
+        """A copy whose `reasoning` and `answer` are split from the completion according to `tags`."""
         reasoning, answer = split_completion(self.completion, self.tags)
         return replace(self, reasoning=reasoning, answer=answer)
 
@@ -116,21 +116,21 @@ _INVISIBLE = re.compile(
 
 _ASCII_INVISIBLE = {code: None for code in range(128) if _INVISIBLE.match(chr(code))}
 
-# Normalising takes quadratic time on heaps of accents, so a long one is taken in pieces.
+# Normalising takes quadratic time on long runs of accents, so a long word is normalised in pieces.
 _PIECE = re.compile(r"[^ \n]{1,200}")
 
 
 def without_invisible(text: str) -> str:
-    """The text without characters that leave no mark."""
+    """The text without invisible characters."""
     return text.translate(_ASCII_INVISIBLE) if text.isascii() else _INVISIBLE.sub("", text)  # the former is faster
 
 
 def visible(text: str) -> str:
-    """The same without white space at both ends: empty where there is nothing to see."""
+    """The text without invisible characters and surrounding white space; empty if nothing is visible."""
     return without_invisible(text).strip()
 
 
 def plain(text: str) -> str:
-    """The text in one spelling (NFKC), without characters that leave no mark."""
+    """The text normalised to NFKC, without invisible characters."""
     text = without_invisible(text)
     return text if text.isascii() else _PIECE.sub(lambda piece: unicodedata.normalize("NFKC", piece[0]), text)

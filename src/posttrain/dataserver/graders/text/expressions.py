@@ -1,10 +1,10 @@
 """Find the mathematical expressions that a text answers with, as LaTeX without delimiters.
 
-Looked for in this order: boxes; what stands between `$…$`, `$$…$$`, `\\(…\\)` or `\\[…\\]`; a text that is an
-expression and nothing else; numbers and fractions in prose. The last one counts, with those that a comma, `and` or
-`or` links to it: who names several candidates has answered with all of them. What looks like an expression and cannot
-be parsed is prose, unless it holds commands of LaTeX. What Math-Verify's parser would misread is mended (units,
-repeating decimals) or no expression (numbers side by side).
+The search order is: boxes; the content of `$…$`, `$$…$$`, `\\(…\\)` or `\\[…\\]`; a text that is an expression and
+nothing else; numbers and fractions in prose. Of boxes, all count; otherwise the last match counts, with those linked to
+it by a comma, `and` or `or`: a text that names several candidates has answered with all of them. Text that looks like
+an expression but cannot be parsed is prose, unless it contains LaTeX commands. What Math-Verify's parser would misread
+is rewritten (units, repeating decimals) or not taken as an expression (numbers side by side).
 """
 
 import re
@@ -16,8 +16,8 @@ from typing import NamedTuple
 from posttrain.dataserver.graders.text.extraction import find_boxes
 from posttrain.dataserver.graders.text.numbers import MULTIPLE_AFTER, MULTIPLES, Numeral, numerals, parse_number
 
-_MAX_LENGTH = 500  # characters of an expression, and
-_MAX_DEPTH = 8  # nested brackets: both keep the LaTeX parser under a second
+_MAX_LENGTH = 500  # characters of an expression; this and _MAX_DEPTH keep the LaTeX parser under a second
+_MAX_DEPTH = 8  # levels of nested brackets
 _MAX_ANSWERS = 20
 _MAX_DIGITS = 50  # of a number that is written out for the LaTeX parser
 
@@ -36,8 +36,8 @@ _PROSE_OR = re.compile(r"[0-9][*_`)]{0,3}[\s,;]{0,5}\bor[\s*_`]{1,5}\Z")  # a ca
 _UNFINISHED = re.compile(r"[-+=/<>×÷·^]\s*\Z")
 _NAMES = re.compile(r"\\(?:text|textbf|textrm|mbox|mathrm|mathbf|operatorname|begin|end)\s*\{[^{}]*\}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
-_HALF = re.compile(r"\s*[=*/<>×÷·]|.*[-=+*/<>×÷·^_]\s*\Z", re.DOTALL)  # between two currency signs, say
-# A currency sign; a hexadecimal number; a letter as a label.
+_HALF = re.compile(r"\s*[=*/<>×÷·]|.*[-=+*/<>×÷·^_]\s*\Z", re.DOTALL)  # e.g. text between two currency signs
+# A currency sign; a hexadecimal, octal or binary number; a letter as a label.
 _NOT_MATHS = re.compile(r"(?<!\\)\$|(?<![0-9A-Za-z.])0[xXbBoO][0-9A-Fa-f]|\A\s*[A-Za-z]\s*:\s*[-+$0-9\\]")
 _LETTERS = re.compile(r"(?P<apart>(?<=[0-9A-Za-z])\s+)?(?P<run>[^\W\d_]{2,})(?P<before>\s+(?=[0-9A-Za-z]))?")
 _SHORT_WORDS = re.compile(
@@ -62,19 +62,19 @@ _HEAVY = re.compile(
 _NAMED_MULTIPLE = re.compile(
     rf"[0-9][^0-9]{{0,20}}\\(?:text|textrm|mathrm|mbox)\s?\{{[\s\\,;:!]{{0,8}}{MULTIPLES}", re.IGNORECASE
 )
-_DECORATION = " \t\r\n*_`"  # Markdown's
+_DECORATION = " \t\r\n*_`"  # white space and Markdown
 _FRACTION = re.compile(r"[0-9]{1,15}/[0-9]{1,15}")
 
 _SPACE = r"(?:\s|~|\\[,;:!>\ ]|\\(?:q?quad|thinspace|medspace|thickspace|enspace)(?![A-Za-z]))"
 _TEXT = r"\\(?:text|textrm|textnormal|textit|textbf|mathrm|mbox)\s*"
 _POWER = r"(?:\s*\^\s*(?:\{\s*-?[0-9]\s*\}|[0-9]))?"
 
-# Not a letter that stands for itself (\mathrm{e}), and not `or` and the like.
+# Not a single-letter symbol (\mathrm{e}), and not `or` and the like.
 _NAMED_UNIT = rf"{_TEXT}\{{(?!\s*(?:[deiT]|(?:and|or|to)\b[^{{}}]*)\s*\}})[^{{}}]*[^\W\d_][^{{}}]*\}}{_POWER}"
 _NAMED_UNITS = re.compile(
     rf"(?<=[^\s=+\-*/^_({{\[,<>]){_SPACE}*{_NAMED_UNIT}(?:{_SPACE}*(?:/|\\cdot)?{_SPACE}*{_NAMED_UNIT})*\s*\Z"
 )
-# After an amount without letters, and so that `5t` and `\pi r^2 h` keep theirs.
+# One-letter units, only after an amount without letters: `5t` and `\pi r^2 h` keep their letters.
 _AMOUNT = r"(?:[A-Za-z]\s*=)?[^A-Za-z=]*(?:\\[dt]?frac[^A-Za-z=]*)?[0-9}]"
 _LETTER_UNIT = re.compile(rf"({_AMOUNT}){_SPACE}+[msghlLNJWVAKCF]{_POWER}\s*")
 _GLUED_UNIT = re.compile(rf"({_AMOUNT}){_SPACE}*[msghlLNJWVAKCF]{_POWER}\s*")
@@ -106,7 +106,7 @@ _SHORT_ARGUMENTS = (
 )
 _MIXED = re.compile(r"(?<![0-9.])[0-9]+\s*\\[dtc]?frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}")
 _LITERAL = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+")
-# In what follows \0 stands for a number and \1 for any other value. What holds others comes last, when they are simple.
+# Below, \0 stands for a number and \1 for any other value. Commands with arguments come last, once those are simple.
 _REDUCTIONS = (
     (re.compile(rf"{_TWO}\{{\s*\0\s*\}}\s*\{{\s*\0\s*\}}|\\(?:max|min|gcd|lcm)\s*\(\s*\0(?:\s*,\s*\0)*\s*\)"), "\0"),
     (re.compile(r"(?<![}\]A-Za-z])(?:\{|(?<!')[(\[])\s*\0\s*[)}\]]|\\\{\s*\0\s*\\\}"), "\0"),
@@ -116,16 +116,16 @@ _SIDE_BY_SIDE = re.compile(r"\0\s*\0")
 
 
 class Expression(NamedTuple):
-    """One expression."""
+    """One expression found in a text."""
 
     latex: str
-    """Empty for a number too long to write out, and for what is not read."""
+    """Empty for a number too long to write out, and for an expression that is not read."""
 
     number: Decimal | None = None
-    """Its value, where it is a plain number."""
+    """Its value, if it is a plain number."""
 
     percent: bool = False
-    """Whether that number is one of hundredths."""
+    """Whether that number is a percentage."""
 
 
 _UNREAD = Expression("")
@@ -135,10 +135,10 @@ Reads = Callable[[str], bool]
 
 
 def find_expressions(text: str, max_chars: int, reads: Reads, only: bool = False) -> list[Expression]:
-    """The answer: one expression, or several where the text names several; none where it names none.
+    """The expressions of the answer: none, one, or several if the text names several.
 
-    Boxes are looked for everywhere, all else in the last `max_chars` characters. `reads` tells whether LaTeX can be
-    parsed. With `only`, prose must hold exactly one number or fraction.
+    Boxes are searched for everywhere, anything else in the last `max_chars` characters. `reads` says whether LaTeX can
+    be parsed. With `only`, prose must contain exactly one number or fraction.
     """
     boxes = find_boxes(text)
     if not boxes:
@@ -193,7 +193,7 @@ def _without_commands(text: str) -> str:
 
 
 def _is_word(letters: re.Match[str]) -> bool:
-    """Whether letters are a word, or a name or unit, and no product of variables as in `xy`, `2ab` and `abc`."""
+    """Whether letters are a word, name or unit, not a product of variables as in `xy`, `2ab` and `abc`."""
     run = letters["run"]
     if not (run.isascii() and (run.islower() or run.isupper())):
         return True
@@ -205,13 +205,13 @@ def _is_word(letters: re.Match[str]) -> bool:
 
 
 def _read_box(content: str, reads: Reads, only: bool) -> list[Expression]:
-    """As `_read`; but numbers are not picked out of LaTeX that cannot be parsed."""
+    """Read the content of a box: `_delimited`, else `_read`, but pick no numbers out of LaTeX that cannot be parsed."""
     is_prose = not _COMMAND.search(_NAMES.sub("", content)) and not _UNFINISHED.search(content.strip(_DECORATION))
     return _delimited(content) or (_read(content, reads, only) if is_prose or is_expression(content) else [])
 
 
 def _read(text: str, reads: Reads, only: bool) -> list[Expression]:
-    """A text that is an expression; else the last number or fraction in it, with those linked to it."""
+    """The text if it is an expression; else the last number or fraction in it, with those linked to it."""
     text = text.strip(_DECORATION).removesuffix(".").strip(_DECORATION)
     has_commands = _COMMAND.search(text) is not None
     if is_expression(text) and (has_commands or "\n" not in text):
@@ -230,7 +230,7 @@ def _read(text: str, reads: Reads, only: bool) -> list[Expression]:
 
 
 def _once(expressions: Iterable[Expression]) -> list[Expression]:
-    """Each value once; none where there are too many to be an answer."""
+    """The expressions with each value once; none if there are too many to be an answer."""
     by_value = {
         expression.latex if expression.number is None else expression[1:]: expression for expression in expressions
     }
@@ -244,7 +244,7 @@ def _normal(latex: str) -> Expression:
 
 
 def _plain(numeral: Numeral) -> Expression | None:
-    """A number or a fraction in prose."""
+    """The expression for a number or fraction in prose; None if the numeral is neither."""
     number = numeral.number
     if number:
         return _number(number.value, bool(re.match(r"\s?\\?%", numeral.text[numeral.end : numeral.end + 3])))
@@ -262,7 +262,7 @@ def _number(value: Decimal, percent: bool) -> Expression:
 def without_unit(latex: str, glued: bool = False) -> str:
     """The expression without a unit at its end: `\\text{cm}`, or one letter after a number and a space.
 
-    `glued`: the space may be missing.
+    `glued`: the space is optional.
     """
     named = _NAMED_UNITS.sub("", latex)
     lettered = (_GLUED_UNIT if glued else _LETTER_UNIT).fullmatch(named)
@@ -270,12 +270,12 @@ def without_unit(latex: str, glued: bool = False) -> str:
 
 
 def with_fractions(latex: str) -> str:
-    """The expression with repeating decimals as fractions."""
+    """The expression with repeating decimals written as fractions."""
     return _REPEATING.sub(_fraction, latex)
 
 
 def has_numbers_side_by_side(latex: str) -> bool:
-    """Whether nothing but space or brackets stands between two numbers, which Math-Verify would add up.
+    """Whether two numbers have only space or brackets between them; Math-Verify would add them.
 
     A whole number before a proper fraction is one mixed number.
     """
@@ -289,7 +289,7 @@ def has_numbers_side_by_side(latex: str) -> bool:
 
 
 def _steps(text: str, replacements: tuple[tuple[re.Pattern[str], str], ...]) -> Iterator[str]:
-    """The text before and after each replacement, always the first that changes it, until none does."""
+    """The text, and what it becomes after each step: every step makes the first replacement that changes the text."""
     changed: str | None = text
     while changed is not None:
         text = changed

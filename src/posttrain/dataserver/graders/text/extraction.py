@@ -1,9 +1,9 @@
 """Rules and patterns that extract the answer from a text, for data sets and graders.
 
-Patterns are RE2, so that no text that a model writes can make one run for ever: it takes time in proportion to the
-text, whatever the pattern, and that is why it has no look-around and no back-references. (A counted repetition such
-as `.{1000}` is slow all the same.) Its `\\d`, `\\w`, `\\s` and `\\b` know ASCII only, `.` does not match a line feed
-unless the pattern starts with `(?s)`, and `$` is the end of the text unless it starts with `(?m)`.
+Patterns use RE2, so that no model output can make one run for ever: matching takes linear time for every pattern, which
+is why RE2 has no look-around and no back-references. (A counted repetition such as `.{1000}` is still slow.) `\\d`,
+`\\w`, `\\s` and `\\b` are ASCII only, `.` does not match a line feed unless the pattern starts with `(?s)`, and `$` is
+the end of the text unless it starts with `(?m)`.
 """
 
 import itertools
@@ -20,14 +20,14 @@ from posttrain.dataserver.graders.text.numbers import last_number
 from posttrain.errors import ConfigError
 
 _MEMORY = 8 * 1024 * 1024  # bytes for a compiled pattern and the states of its automaton
-_READ_FOR_LAST = 200_000_000  # characters: each of many matches may read on to the end of the text
+_READ_FOR_LAST = 200_000_000  # characters: each of many matches may scan to the end of the text
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 _BRACES = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
 
 
 class Match(Protocol):
-    """Where a pattern matched; group 0 is the whole match, and a group that took no part is None."""
+    """Where a pattern matched; group 0 is the whole match, and a group that did not participate is None."""
 
     def group(self, group: int | str = 0, /) -> str | None: ...
 
@@ -35,10 +35,10 @@ class Match(Protocol):
 
 
 class CompiledPattern:
-    """A pattern, ready to match any Python text. A lone surrogate, which UTF-8 cannot say, is matched as U+FFFD."""
+    """A compiled pattern for any Python text. A lone surrogate, which UTF-8 cannot encode, is matched as U+FFFD."""
 
     def __init__(self, pattern: str) -> None:
-        """Raises ValueError with RE2's reason."""
+        """Compile the pattern; ValueError with the reason if RE2 cannot."""
         re2 = _load_re2()
         options = re2.Options()
         options.max_mem = _MEMORY
@@ -56,7 +56,7 @@ class CompiledPattern:
 
     @property
     def groups(self) -> int:
-        """How many groups the pattern has."""
+        """Number of groups in the pattern."""
         return self._compiled.groups
 
     @property
@@ -69,15 +69,15 @@ class CompiledPattern:
         return cast("Match | None", self._compiled.search(_encodable(text)))
 
     def fullmatch(self, text: str) -> Match | None:
-        """A match that takes up all of the text."""
+        """A match of the whole text."""
         return cast("Match | None", self._compiled.fullmatch(_encodable(text)))
 
     def finditer(self, text: str) -> Iterator[Match]:
-        """All matches that do not overlap, from the left. Reading all of them may take quadratic time."""
+        """All non-overlapping matches, from the left. Iterating over all of them may take quadratic time."""
         return cast("Iterator[Match]", self._compiled.finditer(_encodable(text)))
 
     def last(self, text: str) -> Match | None:
-        """The last of the matches that do not overlap; None also where there are too many of them.
+        """The last of the non-overlapping matches; None if there is none, or if there are too many.
 
         A text of a thousand characters may have 200,000 matches, one of a million characters 200.
         """
@@ -90,7 +90,7 @@ class CompiledPattern:
 
 @lru_cache(maxsize=1024)
 def compile_pattern(pattern: str) -> CompiledPattern:
-    """Compile a pattern once; ValueError with the reason where RE2 cannot."""
+    """Compile a pattern, or take it from the cache; ValueError with the reason if RE2 cannot."""
     return CompiledPattern(pattern)
 
 
@@ -106,7 +106,7 @@ def _encodable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return _SURROGATE.sub("\ufffd", text)  # as long as before, so that spans stay true
+        return _SURROGATE.sub("\ufffd", text)  # same length, so that spans stay valid
     return text
 
 
@@ -147,18 +147,18 @@ def _one_rule(value: object) -> object:
 
 
 Extract = Annotated[Literal["boxed", "last_number", "all"] | AfterMarker | LastMatch, BeforeValidator(_one_rule)]
-"""`boxed`: what the last `\\boxed{…}` or `\\fbox{…}` holds; `last_number`: the last plain number; `all`: the whole
-text; `after: MARKER`: what follows the last marker; `regex: PATTERN`: the last match, or its first group."""
+"""`boxed`: the content of the last `\\boxed{…}` or `\\fbox{…}`; `last_number`: the last plain number; `all`: the whole
+text; `after: MARKER`: the text after the last marker; `regex: PATTERN`: the last match, or its first group."""
 
 
 def extract(text: str, how: Extract) -> str | None:
-    """Take out the part, without white space around it; None where it is not there or is empty."""
+    """Extract the part, without white space around it; None if it is missing or empty."""
     part = extract_untrimmed(text, how)
     return part.strip() or None if part is not None else None
 
 
 def extract_untrimmed(text: str, how: Extract) -> str | None:
-    """The part as it stands; None where it is not there."""
+    """Extract the part unchanged; None if it is missing."""
     if isinstance(how, AfterMarker):
         _, marker, after = text.rpartition(how.after)
         return after if marker else None
@@ -176,9 +176,9 @@ def extract_untrimmed(text: str, how: Extract) -> str | None:
 
 
 def find_boxes(text: str) -> list[slice]:
-    """Where the content of each `\\boxed{…}` and `\\fbox{…}` is, by where they open.
+    """Where the content of each `\\boxed{…}` and `\\fbox{…}` is, in order of their openings.
 
-    A box that is never closed is none.
+    A box that is never closed does not count.
     """
     boxes = []
     opened: list[int | None] = []  # where the content of a box starts; None for other braces

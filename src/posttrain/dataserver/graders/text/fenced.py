@@ -1,4 +1,4 @@
-"""Answers that may stand inside a Markdown fence, and those of them that must be JSON, taken strictly."""
+"""Base classes of graders whose text may be in a Markdown fence, and of those that require strict JSON."""
 
 import re
 import sys
@@ -15,7 +15,7 @@ _OPENING = re.compile(r"```[\w+-]*[ \t\r]*")
 
 
 def unfenced(text: str) -> str | None:
-    """What is inside the fence, if the text is one fenced block with nothing around it."""
+    """The text inside the fence if the text is one fenced block with nothing around it; else None."""
     first, newline, rest = text.strip().partition("\n")
     if not newline or not rest.endswith("```") or not _OPENING.fullmatch(first):
         return None
@@ -29,7 +29,7 @@ class FencedTextGrader(TextGrader):
     """Factor on the score of a text that is one Markdown fence with nothing around it; 0 refuses fences."""
 
     def score_text(self, text: str, item: GradeInput) -> Score | float:
-        """The score of the text inside the fence times `fenced_score`, or that of a bare text."""
+        """The score of the text inside the fence times `fenced_score`, or the score of an unfenced text."""
         inside = unfenced(text) if self.fenced_score else None
         if inside is None:
             return self.score_bare(text, item)
@@ -42,11 +42,11 @@ class FencedTextGrader(TextGrader):
 
 
 def parse_strictly(text: str) -> Any:
-    """The one JSON value that the text is.
+    """Parse a text that is exactly one JSON value.
 
     Raises:
-        DataError: it is none, a key stands twice in an object, NaN, Infinity or a number beyond the range of a
-            float stands in it, or it is nested deeper than 100 levels.
+        DataError: the text is not one JSON value, has a duplicate key in an object, contains NaN, Infinity or a
+            number beyond the range of a float, or is nested deeper than 100 levels.
     """
     value = parse_json(text.encode("utf-8", "surrogatepass"))
     if not _numbers_are_finite(value):
@@ -74,7 +74,7 @@ class JsonGrader(FencedTextGrader):
     """Longest text that is read, in characters; a longer one scores 0."""
 
     def score_bare(self, text: str, item: GradeInput) -> Score:
-        """0 unless the text is JSON; else the score of the value."""
+        """The score of the value if the text is JSON; else 0."""
         if len(text) > self.max_chars:
             return Score(0.0, f"longer than {self.max_chars} characters")
         try:
@@ -84,5 +84,5 @@ class JsonGrader(FencedTextGrader):
         return self.score_value(value, item)
 
     def score_value(self, value: Any, item: GradeInput) -> Score:
-        """Score the value that the text stands for; `Abstain` as in `score`."""
+        """Score the parsed value; `Abstain` as in `score`."""
         raise NotImplementedError

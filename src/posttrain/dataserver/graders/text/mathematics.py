@@ -1,10 +1,10 @@
-"""Parse and compare expressions by Math-Verify, and test whether they are in simplest form.
+"""Parse and compare expressions with Math-Verify, and test whether they are in simplest form.
 
-How much work one is for SymPy is estimated without doing any of it: a completion that keeps a grader busy until its
-deadline has no score, which is more than a wrong one has.
+The cost of evaluating an expression in SymPy is estimated without evaluating it: a completion that keeps a grader busy
+until its deadline gets no score, which is better than the score of a wrong one.
 
-Nothing here has a timeout: Math-Verify's own would replace the SIGALRM timer that a grading process runs under, and
-works in no other thread than the first.
+Nothing here has a timeout: Math-Verify's own would replace the SIGALRM timer of the grading process, and works only in
+the main thread.
 """
 
 import logging
@@ -34,12 +34,12 @@ _MOST_TERMS = 300
 _MOST_STEPS = 100
 _MOST_BITS = 500_000
 _MOST_BITS_OF_AN_EXPONENT = 64
-_MOST_BITS_UNDER_A_ROOT = 3_500  # roots are simplified by looking for factors
+_MOST_BITS_UNDER_A_ROOT = 3_500  # roots are simplified by factorisation
 
 
 @lru_cache(maxsize=4096)
 def parse(latex: str, glued_unit: bool = False) -> "Parsed | None":
-    """SymPy's form of an expression, not worked out; None where it cannot be parsed.
+    """Parse an expression into SymPy without evaluating it; None if it cannot be parsed.
 
     `glued_unit`: one letter right after a number is its unit, as in `5m`.
     """
@@ -68,7 +68,7 @@ def _parse(latex: str) -> "Parsed | None":
     import math_verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that there is no timeout
-    # Its own list of units has single letters, and takes the h away from \\pi r^2 h.
+    # Math-Verify's own list of units includes single letters, and would strip the h from \\pi r^2 h.
     normal = math_verify.LatexNormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True)
     boxed = (math_verify.LatexExtractionConfig(boxed_match_priority=0, normalization_config=normal),)
     found = math_verify.parse(rf"\boxed{{{latex}}}", boxed, fallback_mode="no_fallback", parsing_timeout=None)  # type: ignore[arg-type]
@@ -76,21 +76,21 @@ def _parse(latex: str) -> "Parsed | None":
 
 
 def are_equal(gold: "Parsed", given: "Parsed", places: int) -> bool:
-    """Whether the answer equals the gold; decimals are compared to so many places."""
+    """Whether the answer equals the gold; decimals are compared to `places` decimal places."""
     from math_verify import verify
 
     return verify(gold, given, float_rounding=places, timeout_seconds=None)
 
 
 def is_definite(parsed: "Parsed | None") -> bool:
-    """Whether it is parsed, and nothing in it is divided by 0."""
+    """Whether the expression was parsed and nothing in it is divided by 0."""
     from sympy import nan, zoo
 
     return parsed is not None and not parsed.has(nan, zoo)
 
 
 def set_of(expressions: list["Parsed"]) -> "Basic":
-    """The set of several answers."""
+    """The set of several answers; an answer that is itself a set adds its elements."""
     from latex2sympy2_extended.sets import FiniteSet
 
     elements = [each.args if isinstance(each, FiniteSet) else (each,) for each in expressions]
@@ -98,14 +98,14 @@ def set_of(expressions: list["Parsed"]) -> "Basic":
 
 
 def sides(given: "Parsed") -> list["Parsed"]:
-    """The sides of equations without unknowns: 8 = 7 does not answer 7."""
+    """Both sides of every equation in an expression without unknowns, so that 8 = 7 does not count as 7."""
     from sympy import Eq
 
     return [] if given.free_symbols else [side for equation in given.atoms(Eq) for side in equation.args]
 
 
 def is_as_simple(answers: list[Expression], given: "Parsed", gold: "Parsed") -> bool:
-    """Whether an answer that equals the gold is written with no more than the gold needs."""
+    """Whether an answer that equals the gold is written as simply as the gold."""
     from sympy import Eq, Symbol, preorder_traversal
 
     def value(parsed: "Parsed") -> "Parsed":
@@ -120,7 +120,7 @@ def is_as_simple(answers: list[Expression], given: "Parsed", gold: "Parsed") -> 
 
 
 def _is_written_out(answer: Expression) -> bool:
-    """Whether it is a plain number or a fraction in lowest terms."""
+    """Whether the answer is a plain number or a fraction in lowest terms."""
     latex = _SPACING.sub("", without_unit(_ASSIGNED.sub("", answer.latex, count=1))).strip()
     if answer.number is not None or parse_number(latex) is not None:
         return True
@@ -132,22 +132,22 @@ def _is_written_out(answer: Expression) -> bool:
 
 
 class _HeavyError(Exception):
-    """More than can be worked out in a second or so."""
+    """The expression would take more than about a second to evaluate."""
 
 
 class _Size(NamedTuple):
     bits: float
-    """Of the number that it is; small for what is none."""
+    """Size of its value if it is a number; small otherwise."""
     terms: int
-    """When powers and products of sums are multiplied out."""
+    """Number of terms once powers and products of sums are expanded."""
     is_rational: bool
-    """Whether it is worked out with + − × ÷ alone, to one number."""
+    """Whether it evaluates to a single number with + − × ÷ alone."""
     steps: int = 1
-    """Of the sums and products over ranges in it, one within the other."""
+    """Number of terms of the sums and products over ranges in it, multiplied if they are nested."""
 
 
 def is_heavy(parsed: "Basic | MatrixBase") -> bool:
-    """Whether working it out could take seconds or hours: it is too long for an answer then."""
+    """Whether evaluating the expression could take seconds or hours, which is too long for an answer."""
     try:
         _size(parsed)
     except (_HeavyError, OverflowError):
@@ -187,7 +187,7 @@ def _size(node: "Basic | MatrixBase") -> _Size:
 
 
 def _power(power: "Pow", base: _Size, exponent: _Size) -> tuple[float, int, bool]:
-    """Bits, terms, and whether it is rational."""
+    """The bits, terms and `is_rational` of a power."""
     times = power.exp.doit() if exponent.is_rational and exponent.bits < _MOST_BITS_OF_AN_EXPONENT else power.exp
     if times.is_Integer:
         count = abs(int(times))
@@ -197,7 +197,7 @@ def _power(power: "Pow", base: _Size, exponent: _Size) -> tuple[float, int, bool
 
 
 def _steps(ranged: "Sum | Product") -> float:
-    """How many terms a sum or product over ranges has; infinity where a bound is no number."""
+    """Number of terms of a sum or product over ranges; infinity unless all bounds are integers."""
     ranges = [limit[1:] for limit in ranged.limits]
     if not all(len(bounds) == 2 and all(bound.is_Integer for bound in bounds) for bounds in ranges):
         return math.inf

@@ -1,12 +1,12 @@
-"""Plain numbers in a text, as exact decimals.
+"""Find plain numbers in a text, as exact decimals.
 
 A number is written with the digits 0 to 9: `72`, `-5`, `1,234.50`, `.5`, `1e3`, also `$72`, `50%` (which is 50), and
-LaTeX's `1{,}234`. Commas must part groups of three. Digits that belong to something else are no number of their own:
-to a word (`x7`, `15km`), a fraction, power or root (`1/7`, `10^3`, `\\sqrt{7}`), a sum or product that goes on
-(`3 + 7`, `6 x 7`), a function, a bound (`<7`), a multiple (`7 million`, `7!`), a date, a time or a version; nor are
-digits of other scripts. A sign touches its number: after a minus that stands apart (`- 7`), another dash (`—7`) or
-the word (`minus 7`) the number is in doubt, and no plain one. Every function reads its text once, so that a
-megabyte is no trouble.
+LaTeX's `1{,}234`. Commas must separate groups of three. Digits that are part of something else are not a number: a word
+(`x7`, `15km`), a fraction, power or root (`1/7`, `10^3`, `\\sqrt{7}`), the continuation of a sum or product (the 7 of
+`3 + 7` and `6 x 7`), a function, a bound (`<7`), a multiple (`7 million`, `7!`), a date, a time or a version. Digits of
+other scripts do not count either. A sign must touch its number: after a detached minus (`- 7`), another dash (`—7`) or
+the word (`minus 7`) the number is ambiguous and not plain. Every function reads its text once, so a megabyte is no
+problem.
 """
 
 import re
@@ -19,20 +19,20 @@ from posttrain.config.keys import shown
 from posttrain.errors import DataError
 
 _TAIL = 256  # characters
-_MAX_LENGTH = 1000  # characters of a number; nobody means a longer one
-_MAX_MAGNITUDE = 9999  # of the power of ten; arithmetic on what is kept cannot overflow
+_MAX_LENGTH = 1000  # characters of a number; no answer needs a longer one
+_MAX_MAGNITUDE = 9999  # exponent of ten; arithmetic on the accepted numbers cannot overflow
 
-# Scripts without spaces between words: `共72个` holds the number 72.
+# Scripts without spaces between words: `共72个` contains the number 72.
 _SPACELESS = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
 )
-# What changes the look of the character before it, or is not seen at all.
+# Characters that modify the one before them, and invisible characters.
 _MARKS = "\u00ad\u0300-\u036f\u200b-\u200f\u202a-\u202e\u2060-\u2069\u20d0-\u20ff\ufe00-\ufe0f\ufeff"
 _ALNUM = rf"(?:[^\W_{_SPACELESS}]|[{_MARKS}])"
 _MINUS = "\\-\u2212\u2013"  # hyphen, minus sign, en dash
-_DASHES = rf"{_MINUS}\u00af\u02d7\u058a\u2010-\u2015\u2043\u207b\u2796\ufe58\ufe63\uff0d"  # all that may mean one
+_DASHES = rf"{_MINUS}\u00af\u02d7\u058a\u2010-\u2015\u2043\u207b\u2796\ufe58\ufe63\uff0d"  # all that may mean a minus
 _CURRENCY = "$€£¥₹"
-_GROUPING = r"\{,\}|,\\!|\\,"  # how LaTeX spaces thousands
+_GROUPING = r"\{,\}|,\\!|\\,"  # LaTeX's thousands separators
 
 _JOIN = rf"""(?:
     [./](?=[0-9])
@@ -60,15 +60,15 @@ _EXPONENT_OR_INDEX = ("^", "^{", "_{", "^(")
 _OPERATORS = "times|cdot|div|[bp]?mod|pm|mp|pi|log|ln|exp|sin|cos|tan|int|sum|prod|in|cup|cap"
 _BOUNDS = "neq?|leq?|geq?|lt|gt|ll|gg|not"
 _FUNCTIONS = r"mod|modulo|log|ln|exp|sin|cos|tan|sqrt|times|plus|multiplied\ by|divided\ by"
-# What may stand between a sign and its number: spaces, LaTeX's too, brackets, Markdown and a currency.
+# What may come between a sign and its number: spaces (LaTeX's too), brackets, Markdown and a currency sign.
 _BETWEEN = rf"(?:[\s~({{\[*_{_CURRENCY}]|\\[,;:!\ {_CURRENCY}]|\\[A-Za-z]{{1,12}})"
-# What multiplies the number before it. A small k is a thousand; a large one may be kelvin.
+# What multiplies the number before it. A lower-case k is a thousand; an upper-case one may be kelvin.
 MULTIPLES = r"(?:(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore)s?|bn|mn|tn|(?-i:k))\b"
 MULTIPLE_AFTER = re.compile(rf"(?:[\s*_$}})\]~]|\\[,;:!\ ]){{0,8}}\b{MULTIPLES}|\s?[‰‱]", re.IGNORECASE)
-"""Matches where what stands before is a number of millions, say, and not the number itself."""
+"""Matches right after a number that is multiplied, e.g. a number of millions."""
 _LOOK_BACK = 40  # characters
 _LOOK_BACK_FOR_MARKS = 8
-# A pattern that ends in \Z is tried at every place before it, so the many that can only be short look at few places.
+# A pattern that ends in \Z is tried at every position, so the many short ones are searched for in few characters.
 _WORD_BEFORE = re.compile(
     rf"""(?:
         (?:(?<![^\W_])(?:minus|negative)|[{_DASHES}](?<!---)){_BETWEEN}{{0,12}}
@@ -109,7 +109,7 @@ class Number(NamedTuple):
     """A number in a text."""
 
     span: tuple[int, int]
-    """Where it stands, with its sign."""
+    """Its position, including the sign."""
 
     value: Decimal
 
@@ -118,21 +118,21 @@ class Numeral(NamedTuple):
     """Something written in digits."""
 
     text: str
-    """The whole text that it stands in."""
+    """The whole text that contains it."""
 
     start: int
-    """Where it begins, with its sign."""
+    """Its first position, including the sign."""
 
     end: int
     sign: str
-    """Empty where it has none."""
+    """Empty if it has none."""
 
     digits: str
-    """All but the sign: also a whole date, or `15km`."""
+    """Everything but the sign; may be a whole date, or `15km`."""
 
     @property
     def is_part(self) -> bool:
-        """Whether it is an operand: of a fraction, a product, a bound and so on, or of a minus that stands apart."""
+        """Whether it is an operand: of a fraction, a product, a bound and so on, or of a detached minus."""
         before = self.text[max(self.start - _LOOK_BACK, 0) : self.start]
         return bool(
             _MARK_BEFORE.search(before[-_LOOK_BACK_FOR_MARKS:])
@@ -142,7 +142,7 @@ class Numeral(NamedTuple):
 
     @property
     def number(self) -> Number | None:
-        """None where it is not a plain number."""
+        """The number; None if it is not a plain one."""
         if len(self.sign) > 1 or self.is_part:
             return None
         value = _value(self.sign, self.digits)
@@ -150,9 +150,9 @@ class Numeral(NamedTuple):
 
 
 def numerals(text: str, start: int = 0, end: int | None = None) -> Iterator[Numeral]:
-    """All that is written in digits: the numbers, and what looks like one but is a date, a fraction and so on.
+    """Everything written in digits: numbers, and what looks like one but is a date, a fraction and so on.
 
-    Words with digits in them (`x7`, `m2`), exponents and indices are passed over. `start` and `end` must not part a
+    Words with digits in them (`x7`, `m2`), exponents and indices are skipped. `start` and `end` must not separate a
     numeral from what belongs to it.
     """
     for chunk in _CHUNK.finditer(text, start, len(text) if end is None else end):
@@ -166,19 +166,19 @@ def numerals(text: str, start: int = 0, end: int | None = None) -> Iterator[Nume
 
 
 def last_number(text: str) -> Number | None:
-    """The last number. None where a date, a fraction or the like comes after it: that may be what was meant."""
+    """The last number; None if a date, a fraction or the like follows it, which may be what was meant."""
     last = _last_numeral(text)
     return last.number if last else None
 
 
 def _last_numeral(text: str) -> Numeral | None:
-    """The last of `numerals`, from the right: the answer stands at the end, and most of a text is words."""
+    """The last of `numerals`, searched from the right: the answer is at the end, and most of a text is words."""
     end = len(text)
     for digit in _digits_from_the_right(text):
         if digit >= end:
             continue
         word = _word_start(text, digit)
-        # No numeral holds white space, but one may stand between a currency and its amount.
+        # A numeral contains no white space, except between a currency sign and its amount.
         found = list(numerals(text, _word_start(text, word), end))
         if found and found[-1].end > word:
             return found[-1]
@@ -187,7 +187,7 @@ def _last_numeral(text: str) -> Numeral | None:
 
 
 def _digits_from_the_right(text: str) -> Iterator[int]:
-    """Where digits begin. The end of the text is looked at first, since mostly that is enough."""
+    """Where runs of digits begin, last first. The end of the text is searched first, which is usually enough."""
     tail = max(0, len(text) - _TAIL)
     for start, end in ((tail, len(text)), (0, tail)):
         yield from reversed([match.start() for match in _DIGIT.finditer(text, start, end)])
@@ -203,7 +203,7 @@ def _word_start(text: str, position: int) -> int:
 
 
 def parse_number(text: str) -> Decimal | None:
-    """The number that the text is: nothing but white space, a currency or a percent sign may stand beside it."""
+    """The number if the text is one, with at most white space, a currency or a percent sign beside it; else None."""
     first = next(numerals(text), None)
     number = first.number if first else None
     if number is None:
@@ -213,10 +213,10 @@ def parse_number(text: str) -> Decimal | None:
 
 
 def gold_number(gold: object) -> Decimal:
-    """The number of a gold answer, which may be a number or a text that holds exactly one.
+    """The number of a gold answer, which may be a number or a text with exactly one.
 
     Raises:
-        DataError: there is none, or more than one.
+        DataError: it does not contain exactly one plain number.
     """
     if isinstance(gold, bool) or not isinstance(gold, int | float | str):
         raise DataError(f"the gold must be a number or a text with one, not {shown(gold)}")
@@ -236,7 +236,7 @@ def spelled(gold: str | int | float) -> str:
     """A gold answer as a text.
 
     Raises:
-        DataError: it is an integer of thousands of digits, which Python does not write out.
+        DataError: it is an integer with thousands of digits, which Python refuses to convert to text.
     """
     try:
         return str(gold)
@@ -245,7 +245,7 @@ def spelled(gold: str | int | float) -> str:
 
 
 def is_near(given: Decimal, gold: Decimal, relative: float = 0.0, absolute: float = 0.0) -> bool:
-    """Whether two numbers differ by at most `relative` · |gold| or by at most `absolute`; without either: equal."""
+    """Whether two numbers differ by at most `relative` · |gold| or `absolute`; without either, if they are equal."""
     if given == gold:
         return True
     if not relative and not absolute:
