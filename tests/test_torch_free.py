@@ -154,7 +154,7 @@ training: {rows_per_step: 4}
 def test_the_base_install_plans_a_run(base: Path, config: Path):
     finished = run(base, CALL, SCRIPTS["toolkit-sft"], "toolkit-sft", config, "--dry-run")
     assert finished.returncode == 0, finished.stderr
-    assert "without the [train] extra rows are checked and counted but not tokenised" in finished.stderr
+    assert "without the [train] extra, rows are checked and counted but not tokenised" in finished.stderr
     rows = [line.split() for line in finished.stderr.splitlines()]
     # 5 rows of 6 and 18 of 20 are trained: 12 + 3 draws are 3 times all sums, 9 draws are half of all words.
     assert ["first", "1–3", "sums", "12", "100.0%", "3.00"] in rows
@@ -168,9 +168,8 @@ def test_the_base_install_tells_bad_records_too(base: Path, config: Path):
     data.write_text("prompt,completion\nq,a\nq,\n")
     finished = run(base, CALL, SCRIPTS["toolkit-sft"], "toolkit-sft", config, "--dry-run")
     assert (finished.returncode, finished.stdout) == (2, "")
-    assert f"\n  {data}:3: wants 'messages' or 'prompt' and 'completion', has 'prompt', 'completion' (null);" in (
-        finished.stderr
-    )
+    has = "needs columns 'messages' or 'prompt' and 'completion', but has 'prompt', 'completion' (null);"
+    assert f"\n  {data}:3: {has}" in finished.stderr
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_what_is_no_file_is_told_in_one_line(tmp_path):
         type(tmp_path)("/dev/zero"): "is a pipe or a device",
         tmp_path / "loop": "cannot read",
         tmp_path / ("n" * 300): "cannot read",
-        tmp_path / "a\0b": "cannot be the name of a file",
+        tmp_path / "a\0b": "is not a valid file name",
     }
     for path, reason in cases.items():
         with pytest.raises(DataError, match=reason) as caught:

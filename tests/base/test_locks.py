@@ -168,7 +168,7 @@ def test_a_run_that_is_being_trained_is_refused_whatever_was_asked_for(run: RunD
             pass
         message = str(caught.value)
         assert message.startswith(f"{run.path} is being trained by process {process.pid} on {socket.gethostname()}, ")
-        assert message.endswith("wait for its end, or end it, or give this run a name of its own by --run-name")
+        assert message.endswith("wait until it ends, stop it, or give this run its own name with --run-name")
     assert sorted(path.name for path in run.path.iterdir()) == [".lock", "manifest.json"]
 
 

@@ -56,10 +56,10 @@ def test_the_plan_of_a_run_that_is_there_tells_what_a_start_would_do(folder: Pat
 
     plan = shown(*same, exit_code=2)
     assert "Curriculum" in plan
-    assert f"error: there is a run in {folder}/runs/run already; continue it with --resume, " in plan
+    assert f"error: a run already exists in {folder}/runs/run; continue it with --resume, " in plan
 
     assert shown(*same, "--overwrite").endswith("nothing was trained (--dry-run)\n")
-    assert f"{folder}/runs/run would go on from step 2\n" in shown(*same, "--resume")
+    assert f"{folder}/runs/run would continue from step 2\n" in shown(*same, "--resume")
     done = shown(*same, "--resume", "--set", "training.max_steps=2")
     assert f"{folder}/runs/run is finished: nothing is left to resume\n" in done
 

@@ -47,8 +47,8 @@ def test_completions_are_graded_and_counted(config: Path, tmp_path: Path):
         "why scores are missing:\n"
         "        2  abstain: one: told to abstain (first: c.jsonl:4)\n"
         "        1  error: one: ValueError: told to raise (first: c.jsonl:5)\n"
-        "        1  error: one: the grading process ended (exit code 3) (first: c.jsonl:6)\n"
-        "        1  error: two: the grading process ended (exit code 3) (first: c.jsonl:6)\n"
+        "        1  error: one: the grading process died (exit code 3) (first: c.jsonl:6)\n"
+        "        1  error: two: the grading process died (exit code 3) (first: c.jsonl:6)\n"
         "wrote out.jsonl\n"
     )
     assert max(map(len, shown.partition("4 of 7")[0].splitlines()[2:])) <= 80
@@ -136,11 +136,11 @@ def test_lines_that_cannot_be_graded_are_all_told_and_nothing_is_written(config:
 REFUSED = {
     "an output that is there": (
         ["old.jsonl"],
-        "old.jsonl is there already; choose another name, or replace it with --overwrite",
+        "old.jsonl already exists; choose another name, or replace it with --overwrite",
     ),
     "the completions themselves": (["./c.jsonl", "--overwrite"], "c.jsonl is an input; give the output another name"),
     "a data set": (["sums.jsonl", "--overwrite"], "sums.jsonl is an input; give the output another name"),
-    "a folder": (["."], ". is a folder; the output is a file: name it, as in graded.jsonl"),
+    "a folder": (["."], ". is a folder; the output must be a file, e.g. graded.jsonl"),
     "below a file": (["old.jsonl/x"], "old.jsonl/x cannot be written: {here}/old.jsonl is a file, not a folder"),
     "where no file can be": (["/proc/out.jsonl"], "/proc/out.jsonl cannot be written: "),
 }

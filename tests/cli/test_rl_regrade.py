@@ -74,7 +74,7 @@ def test_what_would_change_is_right_to_the_last_digit(place: str, folder: Path, 
     at = "graded.jsonl:{}" if place == "file" else "journal row {}"
     ids = [line["sample_id"] for line in read_lines(folder / "graded.jsonl")]
     assert shown.endswith(
-        "3 of 4 completions change: 1 with a higher reward, 1 with a lower reward, 1 from abstain to ok\n"
+        "3 of 4 completions changed: 1 with a higher reward, 1 with a lower reward, 1 from abstain to ok\n"
         "the largest changes:\n"
         f"  {at.format(4)} ({ids[3]}): abstain → 0.7500\n"
         f"  {at.format(1)} ({ids[0]}): 0.5000 → 0.7500\n"
@@ -86,7 +86,7 @@ def test_what_would_change_is_right_to_the_last_digit(place: str, folder: Path, 
 
 def test_with_the_same_graders_nothing_changes(folder: Path):
     keep(folder)
-    assert "none of 4 completions changes\n" in regrade()
+    assert "none of 4 completions changed\n" in regrade()
 
 
 def test_each_completion_is_written_with_its_reward_before_and_now(folder: Path):
@@ -108,26 +108,26 @@ def test_each_completion_is_written_with_its_reward_before_and_now(folder: Path)
 def test_only_what_was_chosen_is_graded(folder: Path):
     keep(folder)
     assert ["sums", "1", "0", "0", "0", "–", "–"] in table_rows(regrade("--status", "abstain", "--dataset", "sums"))
-    assert "none of 2 completions changes" in regrade("--run", "run", "--from-iteration", "2", "--to-iteration", "3")
+    assert "none of 2 completions changed" in regrade("--run", "run", "--from-iteration", "2", "--to-iteration", "3")
 
 
 # By what is wrong: the arguments, and the message.
 NOTHING_CHOSEN = {
     "no such run": (
         ["--run", "walk"],
-        "the journal holds no such completions; its runs are 'run' (4 completions)",
+        "the journal contains no such completions; its runs are 'run' (4 completions)",
     ),
     "an end before the start": (
         ["--from-iteration", "3", "--to-iteration", "2"],
-        "--from-iteration 3 lies after --to-iteration 2",
+        "--from-iteration 3 is after --to-iteration 2",
     ),
     "a run of a file": (
         ["graded.jsonl", "--run", "run"],
-        "--run: graded.jsonl tells no runs, as a journal does; leave it out",
+        "--run: only a journal has runs, and graded.jsonl is not one; leave --run out",
     ),
     "a data set that is not in the file": (
         ["graded.jsonl", "--dataset", "words"],
-        "graded.jsonl holds no such completions",
+        "graded.jsonl contains no such completions",
     ),
 }
 
@@ -145,10 +145,10 @@ def test_rows_that_changed_are_taken_as_they_are_now_if_they_ask_the_same(folder
     write_lines(folder / "sums.jsonl", rows[:3])
     regraded = regrade("graded.jsonl", "--output", "new.jsonl")
     assert regraded.endswith(
-        "graded by rows that ask the same as before and differ in the rest: 1 completion\n"
+        "graded by rows that have changed since, except for their prompt: 1 completion\n"
         "left out: 2 completions that cannot be graded again\n"
-        "        1  its row in the data set sums asks something else now (first: graded.jsonl:2)\n"
-        "        1  its row in the data set sums is gone (first: graded.jsonl:4)\n"
+        "        1  its row in the data set sums now has a different prompt (first: graded.jsonl:2)\n"
+        "        1  its row in the data set sums no longer exists (first: graded.jsonl:4)\n"
         "wrote new.jsonl\n"
     )
     assert [(line["place"], line["gold"]) for line in read_lines(folder / "new.jsonl")] == [
@@ -162,10 +162,10 @@ def test_completions_of_which_a_part_is_kept_are_counted_and_left_out(folder: Pa
     write_lines(folder / "graded.jsonl", [*lines[:2], {**lines[2], "completion": "0.5 0.5" + " more" * 100}])
     keep(folder, max_completion_chars=200)
     shown = regrade()
-    assert "none of 2 completions changes\n" in shown
+    assert "none of 2 completions changed\n" in shown
     assert shown.endswith(
         "left out: 1 completion that cannot be graded again\n"
-        "        1  not all of the completion is kept; see journal.max_completion_chars (first: journal row 3)\n"
+        "        1  only part of the completion was stored; see journal.max_completion_chars (first: journal row 3)\n"
     )
 
 
@@ -205,7 +205,7 @@ def test_an_output_that_cannot_be_is_told_before_anything_is_graded(folder: Path
     (folder / "told.py").write_text("import nothing_of_that_name")
     before = contents(folder)
     for source, output, reason in [
-        ([], "graded.jsonl", "graded.jsonl is there already; choose another name, or replace it with --overwrite"),
+        ([], "graded.jsonl", "graded.jsonl already exists; choose another name, or replace it with --overwrite"),
         (["graded.jsonl"], "graded.jsonl", "graded.jsonl is an input; give the output another name"),
         ([], "journal.sqlite", "journal.sqlite is an input; give the output another name"),
         ([], "sums.jsonl", "sums.jsonl is an input; give the output another name"),
@@ -248,11 +248,11 @@ def test_the_journal_of_a_server_is_read_while_it_serves_and_after_it_was_killed
             until(lambda wanted=8 * (number + 1): server.counter("journal_written") == wanted)
         kept = hashlib.sha256(log.read_bytes()).hexdigest()
         shown = command("toolkit-rl-regrade", config)
-        assert "none of 16 completions changes" in shown
+        assert "none of 16 completions changed" in shown
         # It serves on, and what it wrote is where it was.
         assert hashlib.sha256(log.read_bytes()).hexdigest() == kept
         assert len(server.sample(1).samples) == 8
     # Killed by now, it left its newest rows in the log.
     before = (journal.read_bytes(), log.read_bytes())
-    assert "none of 16 completions changes" in command("toolkit-rl-regrade", config)
+    assert "none of 16 completions changed" in command("toolkit-rl-regrade", config)
     assert (journal.read_bytes(), log.read_bytes()) == before

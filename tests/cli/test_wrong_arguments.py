@@ -48,11 +48,11 @@ WRONG_ARGUMENTS = {
     ),
     "a run's name with a slash": (
         ["--run-name", "a/b"],
-        "--run-name: a run's name is that of one folder, without a slash, so not 'a/b'",
+        "--run-name: a run's name must be a single folder name without a slash, not 'a/b'",
     ),
     "a run's name of nothing": (
         ["--run-name", ""],
-        "--run-name: a run's name is that of one folder, without a slash, so not ''",
+        "--run-name: a run's name must be a single folder name without a slash, not ''",
     ),
     "--resume and --overwrite": (
         ["--resume", "--overwrite"],

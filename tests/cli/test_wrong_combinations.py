@@ -15,7 +15,7 @@ WRONG_TOGETHER = {
     "two stages of one name": (
         "name: main",
         "name: warm-up",
-        "run.yaml:7: stages: stage 'warm-up': there are two stages of this name; rename one",
+        "run.yaml:7: stages: stage 'warm-up': there are two stages with this name; rename one",
     ),
     "a data set that is not there": (
         "words: 2}",
@@ -51,17 +51,17 @@ WRONG_TOGETHER = {
     "validation on nothing": (
         "",
         "validation: {every: 5}",
-        "run.yaml:18: validation: give one of `dataset` (a file of its own) and `fraction` (a share of the data)",
+        "run.yaml:18: validation: give either `dataset` (a file of its own) or `fraction` (a share of the data)",
     ),
     "validation on two things": (
         "",
         "validation: {fraction: 0.1, dataset: {path: sums.jsonl}}",
-        "run.yaml:18: validation: give one of `dataset` (a file of its own) and `fraction` (a share of the data)",
+        "run.yaml:18: validation: give either `dataset` (a file of its own) or `fraction` (a share of the data)",
     ),
     "patience that is missing": (
         "",
         "validation: {fraction: 0.1, min_improvement: 0.1}",
-        "run.yaml:18: validation: min_improvement only says when patience runs out; give patience too, or leave it out",
+        "run.yaml:18: validation: min_improvement has no effect without patience; give patience too, or leave it out",
     ),
     "the best of nothing measured": (
         "",
@@ -71,7 +71,7 @@ WRONG_TOGETHER = {
     "an adapter and the shape of another": (
         "backend: hf}",
         "adapter: old}\nlora: {r: 4}",
-        "run.yaml:2: lora: model.adapter brings its own shape; leave the lora section out",
+        "run.yaml:2: lora: model.adapter already has its own shape; leave the lora section out",
     ),
     "quantised weights trained in full": (
         "backend: hf}",
@@ -87,12 +87,12 @@ WRONG_TOGETHER = {
     "a revision of a local folder": (
         "backend: hf",
         "revision: main",
-        "run.yaml:1: model: revision is for Hugging Face ids, and name is a local path; leave revision out",
+        "run.yaml:1: model: revision is for Hugging Face ids, but name is a local path; leave revision out",
     ),
     "the same answer several times": (
         "",
         "generation: {n: 4}",
-        "run.yaml:18: generation: n: 4 with temperature: 0 is one answer 4 times; raise the temperature",
+        "run.yaml:18: generation: n: 4 with temperature: 0 gives the same answer 4 times; raise the temperature",
     ),
 }
 

@@ -54,7 +54,7 @@ WRONG_VALUES = {
     "a section that is empty": (
         "  max_length: 64\n",
         "",
-        "run.yaml:2: chat: the section is empty; write its keys below it, or take the line out",
+        "run.yaml:2: chat: the section is empty; write its keys below it, or remove the line",
     ),
     "no model": (
         "model: {name: tiny, backend: hf}",
@@ -84,7 +84,7 @@ WRONG_VALUES = {
     "a run's name that leads out of the folder": (
         "",
         "run: {name: ../elsewhere}",
-        "run.yaml:18: run.name: a run's name is that of one folder, without a slash, so not '../elsewhere'",
+        "run.yaml:18: run.name: a run's name must be a single folder name without a slash, not '../elsewhere'",
     ),
     "a list of no layers": (
         "",

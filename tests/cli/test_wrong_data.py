@@ -29,17 +29,18 @@ BAD_RECORDS = {
     ),
     "other columns": (
         b'{"question": "q", "answer": "a"}',
-        "wants 'messages' or 'prompt' and 'completion', has 'question', 'answer'; the `columns` section can rename "
-        "them",
+        "needs columns 'messages' or 'prompt' and 'completion', but has 'question', 'answer'; the `columns` "
+        "section can rename them",
     ),
     "no columns": (
         b"{}",
-        "wants 'messages' or 'prompt' and 'completion', has no columns at all; the `columns` section can rename them",
+        "needs columns 'messages' or 'prompt' and 'completion', but has no columns at all; the `columns` section can "
+        "rename them",
     ),
     "an answer that is null": (
         b'{"prompt": "q", "completion": null}',
-        "wants 'messages' or 'prompt' and 'completion', has 'prompt', 'completion' (null); the `columns` section can "
-        "rename them",
+        "needs columns 'messages' or 'prompt' and 'completion', but has 'prompt', 'completion' (null); the `columns` "
+        "section can rename them",
     ),
     "an empty answer": (b'{"prompt": "q", "completion": " "}', "completion is empty"),
     "an empty question": (b'{"prompt": "", "completion": "a"}', "prompt is empty"),
@@ -58,8 +59,8 @@ BAD_RECORDS = {
     ),
     "an unknown key of a message": (
         b'{"messages": [{"role": "user", "contnt": "q"}]}',
-        "messages[0]: unknown key 'contnt'; a message can hold content, id, index, name, reasoning, reasoning_content, "
-        "role, tool_call_id, tool_calls, train, weight",
+        "messages[0]: unknown key 'contnt'; a message can contain content, id, index, name, reasoning, "
+        "reasoning_content, role, tool_call_id, tool_calls, train, weight",
     ),
     "a system message in the middle": (
         b'{"messages": [{"role": "user", "content": "q"}, {"role": "system", "content": "s"}]}',
@@ -114,7 +115,7 @@ def test_a_bad_record_is_told_with_its_file_and_line_and_the_way_out(
     assert message.splitlines() == [
         f"{file} has 1 bad record:",
         f"  {file}:2: {fault}",
-        "correct them, or leave them out by on_bad_record: skip",
+        "correct them, or skip them with on_bad_record: skip",
     ]
 
 
@@ -128,7 +129,7 @@ def test_all_bad_records_of_a_file_are_told_at_once(start: list[str], folder: Pa
     assert faults == [
         f"  {file}:{number}: {fault}" for number, (_, fault) in zip(range(1, 40, 2), BAD_RECORDS.values(), strict=False)
     ]
-    assert (more, advice) == ("  ... and 6 more", "correct them, or leave them out by on_bad_record: skip")
+    assert (more, advice) == ("  ... and 6 more", "correct them, or skip them with on_bad_record: skip")
 
 
 def test_bad_records_are_left_out_and_counted_where_the_config_says_so(folder: Path):
@@ -146,7 +147,7 @@ def test_a_file_without_a_usable_record_is_refused_also_where_bad_ones_are_left_
     file = folder / "words.jsonl"
     file.write_bytes(b"{}\n")
     message = refusal("run.yaml", "--set", "on_bad_record=skip", *start)
-    assert message.startswith(f"{file} has 1 bad record and no usable one:\n  {file}:1: wants 'messages' or ")
+    assert message.startswith(f"{file} has 1 bad record and no usable one:\n  {file}:1: needs columns 'messages' or ")
 
 
 def test_bad_records_of_all_data_sets_are_told_at_once(folder, refusal):

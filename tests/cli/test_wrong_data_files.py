@@ -21,15 +21,15 @@ BAD_FILES = {
     "an unknown ending": (
         "./data.txt",
         GOOD,
-        "{file}: cannot tell from the name what it holds; known are .jsonl, .ndjson, .json, .csv, .tsv (also with .gz) "
+        "{file}: cannot tell the format from the name; supported: .jsonl, .ndjson, .json, .csv, .tsv (also with .gz) "
         "and .parquet",
     ),
     "an unknown way to pack": (
         "./data.jsonl.zst",
         GOOD,
-        "{file} is compressed in a way that is not read here; unpack it, or pack it as .gz",
+        "{file} uses an unsupported compression; unpack it, or recompress it as .gz",
     ),
-    "no gzip": ("data.jsonl.gz", GOOD, "{file} cannot be read to its end: Not a gzipped file"),
+    "no gzip": ("data.jsonl.gz", GOOD, "{file} cannot be read to the end: Not a gzipped file"),
     "a JSON array that breaks off": ("data.json", b'[{"prompt": "q"},\n', "{file}:2: not JSON at column 1: "),
     "UTF-16": (
         "data.jsonl",
@@ -39,7 +39,7 @@ BAD_FILES = {
     "CSV with another header": (
         "data.csv",
         b"question,completion\nq,a\n",
-        "{file}:2: wants 'messages' or 'prompt' and 'completion', has 'question', 'completion'",
+        "{file}:2: needs columns 'messages' or 'prompt' and 'completion', but has 'question', 'completion'",
     ),
     "CSV with one header twice": (
         "data.csv",
@@ -92,14 +92,14 @@ def test_a_hub_data_set_that_cannot_be_reached_is_told_by_its_name(
 ):
     edit_config("words.jsonl", "nobody/nothing")
     message = refusal("run.yaml", *start)
-    assert message.startswith("nobody/nothing is no file here, and the Hugging Face hub cannot be reached: ")
+    assert message.startswith("nobody/nothing is not a local file, and the Hugging Face hub cannot be reached: ")
 
 
 # By what is wrong: `chat.truncation`, the length in words of question and answer, and the message.
 TOO_LONG = {
     "an error": ("error", 200, 1, "datasets.words: line 2: a conversation has "),
-    "all dropped": ("drop", 200, 1, "datasets.words: no trained token is left of 3 rows (3 too long); raise "),
-    "answers cut off": ("right", 200, 1, "no trained token is left of 3 rows (3 nothing to train)"),
+    "all dropped": ("drop", 200, 1, "datasets.words: no trained tokens remain from 3 rows (3 too long); raise "),
+    "answers cut off": ("right", 200, 1, "no trained tokens remain from 3 rows (3 nothing to train)"),
     "answers without their end": ("right", 1, 200, "datasets.words: only 0.0% of the answers keep their end token "),
 }
 
@@ -119,7 +119,7 @@ def test_conversations_that_are_too_long_never_leave_too_little_in_silence(
 def test_nothing_is_held_out_of_rows_that_all_say_the_same(start: list[str], folder: Path, refusal: Refusal):
     (folder / "words.jsonl").write_bytes(GOOD * 5)
     assert refusal("run.yaml", "--set", "validation={fraction: 0.2}", *start) == (
-        "words: nothing can be held out of 5 rows that all say the same; give validation a data set of its own"
+        "words: nothing can be held out of 5 rows with the same content; give validation a data set of its own"
     )
 
 
@@ -138,5 +138,5 @@ def test_a_column_that_no_record_has_is_told_with_the_nearest_one(
 def test_a_split_of_a_file_is_refused(start: list[str], folder: Path, edit_config: Edit, refusal: Refusal):
     edit_config("{path: words.jsonl}", "{path: words.jsonl, split: test}")
     assert refusal("run.yaml", *start) == (
-        f"{folder}/words.jsonl: split 'test' was asked for, but a file has no splits; leave it out"
+        f"{folder}/words.jsonl: split 'test' was requested, but a file has no splits; leave it out"
     )

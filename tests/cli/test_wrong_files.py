@@ -15,7 +15,7 @@ LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] *
 NO_CONFIG = {
     "nothing in it": (b"", "run.yaml: the file is empty; a config is a list of `key: value` lines"),
     "only comments": (b"# later\n", "run.yaml: the file is empty; a config is a list of `key: value` lines"),
-    "a list": (b"- model\n", "run.yaml:1: the file holds a list; a config is `key: value` lines"),
+    "a list": (b"- model\n", "run.yaml:1: the file contains a list; a config is `key: value` lines"),
     "a tab": (b"chat:\n\tmax_length: 64\n", "any token; indent with spaces"),
     "a key twice": (
         b"model: {name: a}\nmodel: {name: b}\n",
@@ -26,7 +26,7 @@ NO_CONFIG = {
         "run.yaml:4: while scanning a quoted scalar on line 2, found",
     ),
     "an open bracket": (b"stages: [a\nlora: null\n", "run.yaml:2: while parsing a flow sequence on line 1, expected"),
-    "a tag": (b"model: !!python/name:os.system\n", "run.yaml:1: model: the tag `!!python/name:os.system` is not for"),
+    "a tag": (b"model: !!python/name:os.system\n", "run.yaml:1: model: the tag `!!python/name:os.system` is not"),
     "two documents": (b"a: 1\n---\nb: 2\n", "run.yaml:2: expected a single document"),
     "UTF-16": ("model: x\n".encode("utf-16"), "run.yaml:1: not UTF-8 text; save the file as UTF-8"),
     "Latin-1": (b"model:\n  name: caf\xe9\n", "run.yaml:2: not UTF-8 text; save the file as UTF-8"),
@@ -44,7 +44,7 @@ def test_a_file_that_is_no_config_is_refused_at_once(data: bytes, message: str, 
 
 
 def test_a_config_that_is_not_there_is_told_with_the_folder_in_which_it_was_sought(folder: Path, refusal: Refusal):
-    assert refusal("rum.yaml") == f"rum.yaml: there is no such file; check the path, which starts from {folder}"
+    assert refusal("rum.yaml") == f"rum.yaml: there is no such file; check the path, which is relative to {folder}"
     assert refusal("tiny") == "tiny: this is a folder; give the YAML file in it"
 
 
@@ -91,8 +91,8 @@ def test_a_run_that_is_there_is_never_replaced_unasked(start: list[str], folder:
     (folder / "runs/run").mkdir(parents=True)
     (folder / "runs/run/notes.txt").write_text("mine")
     assert refusal("run.yaml", *start) == (
-        f"there is a run in {folder}/runs/run already; continue it with --resume, replace it with --overwrite, "
-        "or give this one a name of its own by --run-name"
+        f"a run already exists in {folder}/runs/run; continue it with --resume, replace it with --overwrite, "
+        "or give this one its own name with --run-name"
     )
     assert refusal("run.yaml", "--overwrite", *start) == (
         f"{folder}/runs/run is not empty, and not a run's folder; choose another --run-name"

@@ -72,7 +72,7 @@ MATHS = {"type": "math"}
             "training.rows: should be a valid integer, got a number with a fractional part, found 2.5",
         ),
         ({"training": {"exact": "perhaps"}}, "training.exact: should be a valid boolean, found 'perhaps'"),
-        ({"training": None}, "training: the section is empty; write its keys below it, or take the line out"),
+        ({"training": None}, "training: the section is empty; write its keys below it, or remove the line"),
         ({"training": 5}, "training: should be a section, found 5"),
         ({"name": 5}, "name: should be text, found 5; put it in quotes"),
         ({"name": True}, "name: should be text, found true; put it in quotes"),
@@ -97,7 +97,7 @@ MATHS = {"type": "math"}
         ({"targets": 5}, "targets: should be 'auto' or 'all'; or should be a list, found 5"),
         ({"targets": "al"}, "targets: should be 'auto' or 'all'; or should be a list, found 'al'; did you mean all?"),
         ({"targets": ["a", 5]}, "targets.1: should be text, found 5; put it in quotes"),
-        ({"graders": [{}]}, "graders.0.type: missing: give it as one of: math, length"),
+        ({"graders": [{}]}, "graders.0.type: missing: set it to one of: math, length"),
         (
             {"graders": [{"type": "mth"}]},
             "graders.0.type: should be one of: math, length, found 'mth'; did you mean math?",
@@ -132,7 +132,7 @@ def test_a_problem_is_told_in_plain_words(data: dict[str, Any], want: str):
         ({"pair": [1]}, "pair.1: missing: this key is required"),
         ({"even": 3}, "even: should be a multiple of 2, found 3"),
         ({"code": "A"}, "code: should match pattern '^[a-z][0-9]$', found 'A'"),
-        ({"best": {}}, "best.type: missing: give it as one of: math, length"),
+        ({"best": {}}, "best.type: missing: set it to one of: math, length"),
         ({"best": {"type": "length", "most": "x"}}, "best.most: should be a valid integer, found 'x'"),
         (
             {"by_name": {"a": {"type": "math", "tolerance": "x"}}},
@@ -171,7 +171,7 @@ def test_a_problem_is_told_in_plain_words(data: dict[str, Any], want: str):
             {"itself": {"itself": {"size": "x"}}},
             "itself.itself.size: should be a valid integer; or should be 'auto', found 'x'",
         ),
-        ({"even": 16**5000 + 1}, "even: should be an integer that 64 bits can hold, found a very large number"),
+        ({"even": 16**5000 + 1}, "even: should be an integer that fits in 64 bits, found a very large number"),
     ],
 )
 def test_a_problem_in_an_odd_place_is_told_in_plain_words_too(data: dict[str, Any], want: str):

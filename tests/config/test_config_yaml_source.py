@@ -86,8 +86,8 @@ def test_aliases_are_copied_and_merged_keys_give_way_to_own_keys():
     [
         (b"", "file is empty"),
         (b"# nothing\n", "file is empty"),
-        (b"- a\n- b\n", ":1: the file holds a list"),
-        (b"\nhello\n", ":2: the file holds one value"),
+        (b"- a\n- b\n", ":1: the file contains a list"),
+        (b"\nhello\n", ":2: the file contains one value"),
         (b"a: 1\nb: \xff\n", ":2: not UTF-8"),
         ("a: 1".encode("utf-16"), ":1: not UTF-8"),
         (b"a: " + b"x" * MAX_BYTES, "larger than 1024 KiB"),
@@ -113,7 +113,7 @@ def test_a_file_with_a_byte_order_mark_and_windows_line_ends_is_read(tmp_path: P
 
 def test_a_missing_file_and_a_folder_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=f"no such file; check the path, which starts from {tmp_path}"):
+    with pytest.raises(ConfigError, match=f"no such file; check the path, which is relative to {tmp_path}"):
         read_yaml(Path("none.yaml"))
     with pytest.raises(ConfigError, match="this is a folder; give the YAML file in it"):
         read_yaml(tmp_path)

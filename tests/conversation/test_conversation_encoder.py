@@ -89,7 +89,7 @@ def test_a_template_needs_a_token_that_ends_a_turn(tokenizer):
     tokenizer.eos_token = None
     assert conversation_encoder(ChatConfig(template="tokenizer"), tokenizer).end_ids == {2}
     tokenizer.chat_template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
-    with pytest.raises(ModelError, match="names an end token"):
+    with pytest.raises(ModelError, match="defines an end token"):
         conversation_encoder(ChatConfig(template="tokenizer"), tokenizer)
 
 

@@ -142,7 +142,7 @@ def test_tools_are_kept_as_they_are_given():
         ([{"function": "add"}], r"function of tools\[0\] must be a JSON object, not str"),
         (
             [{"name": "add"}, {"function": {"name": "add"}}],
-            r"tools\[1\]: there is already a tool of the name 'add'",
+            r"tools\[1\]: there is already a tool named 'add'",
         ),
         ([{"name": "add", "minimum": float("inf")}], r"tools\[0\] cannot be written as JSON"),
     ],

@@ -74,7 +74,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_with_the_first_differ
         older = [{**m, "content": "B..."} if m["content"] == "B" and m is not messages[-1] else m for m in messages]
         return letters(older, add_generation_prompt)
 
-    with pytest.raises(DataError, match=r"up to messages\[2\] and the whole one differ at token \d+ \(id 59 and id 46"):
+    with pytest.raises(DataError, match=r"messages\[2\] and the complete one differ at token \d+ \(id 59 and id 46"):
         template_row(TALK, forgetful, end_ids={ord(";")})
     assert trained_letters(template_row(TALK, forgetful, end_ids={ord(";")}, train_on="last")) == "D\n;"
 
@@ -83,7 +83,7 @@ def test_a_template_whose_prompt_is_no_prefix_is_refused():
     def eager(messages, add_generation_prompt):
         return letters(messages, add_generation_prompt) + [0] * 9 * add_generation_prompt
 
-    with pytest.raises(DataError, match=r"the prompt of messages\[2\] and prompt and answer together differ"):
+    with pytest.raises(DataError, match=r"the prompt of messages\[2\] and the prompt with its answer differ"):
         template_row(TALK, eager, end_ids=())
 
 
@@ -123,7 +123,7 @@ TRAINED = "                   TT        TTT  "
 
 def test_markers_give_the_mask_where_prefixes_do_not_agree():
     assert "".join(map(chr, closing(template_messages(TALK), False))).replace("\n", "/") == WRITTEN
-    with pytest.raises(DataError, match=r"up to messages\[2\] and the whole one differ"):
+    with pytest.raises(DataError, match=r"up to messages\[2\] and the complete one differ"):
         template_row(TALK, closing, end_ids={ord(";")})
     row = template_row(TALK, closing, end_ids={ord(";")}, markers=markers(MARKED))
     assert trained_letters(row) == "B;D\n;"
@@ -142,7 +142,7 @@ def test_markers_give_the_mask_where_prefixes_do_not_agree():
     ],
 )
 def test_markers_that_do_not_enclose_an_answer_and_its_end_are_not_relied_on(pattern):
-    with pytest.raises(DataError, match=r"up to messages\[2\] and the whole one differ"):
+    with pytest.raises(DataError, match=r"up to messages\[2\] and the complete one differ"):
         template_row(TALK, closing, end_ids={ord(";")}, markers=markers(pattern))
 
 
@@ -154,7 +154,7 @@ def test_an_answer_that_markers_do_not_enclose_whole_is_not_trained_in_part():
         return closing([*older, messages[-1]], add_generation_prompt)
 
     enclosed = Markers(lambda messages, ids: [letter == "T" for letter in MARKED.ljust(len(ids))], lambda ids: "B;")
-    with pytest.raises(DataError, match=r"up to messages\[2\] and the whole one differ"):
+    with pytest.raises(DataError, match=r"up to messages\[2\] and the complete one differ"):
         template_row(talk, forgetful, end_ids={ord(";")}, markers=enclosed)
 
 

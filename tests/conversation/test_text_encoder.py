@@ -41,7 +41,7 @@ def test_a_character_that_the_vocabulary_cannot_spell_never_becomes_a_control_to
         "\ufffdé",
         "\ufffd",
     ]
-    assert [f"U+{ord(text):04X}; it is written as U+FFFD" in message for message in caplog.messages] == [True]
+    assert [f"U+{ord(text):04X}; it is replaced by U+FFFD" in message for message in caplog.messages] == [True]
 
 
 def test_an_unknown_token_of_its_own_stays_where_even_the_replacement_is_unknown(metaspace_tokenizer, monkeypatch):
@@ -69,7 +69,7 @@ def test_a_control_token_that_is_missing_is_named(name, request):
 def test_a_control_token_that_anyone_could_type_is_refused(qwen_like_tokenizer):
     encoder = HfTextEncoder(qwen_like_tokenizer)
     assert len(encoder.encode(["<think>"])[0]) == 1
-    with pytest.raises(ModelError, match="out of ordinary text; register it as a special token"):
+    with pytest.raises(ModelError, match="ordinary text as the control token .*; register it as a special"):
         encoder.control_id("<think>")
 
 

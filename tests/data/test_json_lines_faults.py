@@ -50,7 +50,7 @@ WRONG = {
     "a repeated key within": (b'{"x": [{"a": 1, "a": 2}]}', "key 'a' appears more than once in one object"),
     "NaN": (b'{"a": NaN}', "NaN is not JSON"),
     "Infinity": (b'{"a": [-Infinity]}', "-Infinity is not JSON"),
-    "an endless integer": (b'{"a": ' + b"1" * 5000 + b"}", "an integer of thousands of digits"),
+    "an endless integer": (b'{"a": ' + b"1" * 5000 + b"}", "an integer with thousands of digits"),
     "nested too deep for Python": (b'{"a": ' + b"[" * 100_000, "nested deeper than 100 levels"),
     "nested too deep": (b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}", "nested deeper than 100 levels"),
 }
@@ -120,7 +120,7 @@ def test_a_broken_array_is_told_with_its_place(lines):
 def test_damaged_gzip_is_told(lines):
     packed = gzip.compress(GOOD * 1000)
     for damaged in (packed[:-9], packed[:20] + b"\x00" * 9 + packed[29:], b"no gzip"):
-        with pytest.raises(DataError, match=r"data\.jsonl\.gz cannot be read to its end"):
+        with pytest.raises(DataError, match=r"data\.jsonl\.gz cannot be read to the end"):
             lines(damaged, "data.jsonl.gz")
 
 

@@ -40,7 +40,7 @@ def test_a_ledger_comes_back_from_json_as_it_was():
 
 def test_what_cannot_teach_anything_is_refused_with_the_reasons():
     ledger = Ledger("d", records=5, dropped={"too long": 3, "nothing to train": 2})
-    with pytest.raises(DataError, match=r"no trained token is left of 5 rows \(3 too long, 2 nothing to train\)"):
+    with pytest.raises(DataError, match=r"no trained tokens remain from 5 rows \(3 too long, 2 nothing to train\)"):
         ledger.require_something_to_learn(0.0)
 
 

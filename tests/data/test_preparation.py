@@ -131,7 +131,7 @@ def test_under_truncation_error_the_line_of_the_long_row_is_named(prepare):
 
 
 def test_data_without_a_trained_token_are_refused(prepare):
-    with pytest.raises(DataError, match=r"datasets\.d: no trained token is left of 3 rows \(3 too long\)"):
+    with pytest.raises(DataError, match=r"datasets\.d: no trained tokens remain from 3 rows \(3 too long\)"):
         prepare(THREE, max_length=8, truncation="drop")
 
 

@@ -22,10 +22,10 @@ def parse(row, require_answer=True, **columns) -> tuple[Conversation, float]:
 
 
 WRONG = {
-    "no column": ({}, "wants 'messages' or 'prompt' and 'completion', has no columns at all"),
+    "no column": ({}, "needs columns 'messages' or 'prompt' and 'completion', but has no columns at all"),
     "other columns": (
         {"question": "q", "answer": None},
-        "wants 'messages' or 'prompt' and 'completion', has 'question', 'answer' \\(null\\); .*`columns`",
+        "needs columns 'messages' or 'prompt' and 'completion', but has 'question', 'answer' \\(null\\); .*`columns`",
     ),
     "no completion": ({"prompt": "q", "completion": None}, "has 'prompt', 'completion' \\(null\\)"),
     "messages that are a number": ({"messages": 1}, "messages must be a list, not int"),
@@ -116,9 +116,9 @@ def test_any_row_is_a_conversation_or_a_data_error(row, require_answer):
 def test_a_fault_is_told_in_the_users_own_name_for_the_column():
     with pytest.raises(DataError, match=r"^conversations\[0\]: content is missing"):
         parse({"conversations": [{"role": "user"}]}, messages="conversations")
-    with pytest.raises(DataError, match=r"^wants 'conversations' or 'prompt', has 'messages'"):
+    with pytest.raises(DataError, match=r"^needs columns 'conversations' or 'prompt', but has 'messages'"):
         parse({"messages": [USER]}, require_answer=False, messages="conversations")
-    with pytest.raises(DataError, match=r"^wants 'prompt' and 'completion', has 'messages'"):
+    with pytest.raises(DataError, match=r"^needs columns 'prompt' and 'completion', but has 'messages'"):
         parse({"messages": [USER]}, messages=None)
 
 

@@ -33,7 +33,7 @@ def test_all_bad_records_are_told_at_once_with_their_places(folder):
     assert head == "data.jsonl has 3 bad records:"
     assert faults == [
         "  data.jsonl:2: not JSON at column 2: Expecting property name enclosed in double quotes",
-        "  data.jsonl:4: wants 'messages' or 'prompt' and 'completion', has 'prompt'; "
+        "  data.jsonl:4: needs columns 'messages' or 'prompt' and 'completion', but has 'prompt'; "
         "the `columns` section can rename them",
         "  data.jsonl:6: messages is an empty list",
     ]
@@ -109,16 +109,16 @@ def test_what_is_no_data_file_is_told_in_one_line(folder, write_jsonl):
         "data/none.jsonl": "no such file: data/none.jsonl",
         "gsm8k": "no such file: gsm8k",
         "owner/name": "is a folder",
-        "a.txt": "cannot tell from the name",
+        "a.txt": "cannot tell the format from the name",
         "a.jsonl.zst": "unpack it",
-        "a.parquet.gz": "cannot tell from the name",
+        "a.parquet.gz": "cannot tell the format from the name",
         "pipe.jsonl": "is a pipe",
     }
     for name, reason in cases.items():
         with pytest.raises(DataError, match=reason) as caught:
             read(name)
         assert "\n" not in str(caught.value)
-    with pytest.raises(DataError, match="split 'test' was asked for, but a file has no splits"):
+    with pytest.raises(DataError, match="split 'test' was requested, but a file has no splits"):
         read("a.jsonl", split="test")
 
 
@@ -126,7 +126,7 @@ def test_a_hub_that_cannot_be_reached_is_told(monkeypatch):
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    with pytest.raises(DataError, match="nobody/nothing is no file here, and the Hugging Face hub cannot be reached"):
+    with pytest.raises(DataError, match="nobody/nothing is not a local file, and the Hugging Face hub cannot be"):
         read("nobody/nothing")
 
 

@@ -96,7 +96,7 @@ def test_a_hub_data_set_is_read_like_a_file(hub, write_jsonl):
     write_jsonl(hub / "train.jsonl", [{**PAIR, "id": 1}, {"prompt": "q"}])
     got = read("owner/name", on_bad_record="skip")
     assert [record.conversation.messages for record in got.records] == [TURNS]
-    assert got.faults[0].startswith("owner/name row 2: wants ")
+    assert got.faults[0].startswith("owner/name row 2: needs columns ")
     assert got.digest == read("owner/name", on_bad_record="skip").digest
     with pytest.raises(DataError, match=r'owner/name cannot be loaded .*Unknown split "test"'):
         read("owner/name", split="test")

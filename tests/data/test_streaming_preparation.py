@@ -91,7 +91,7 @@ def test_rows_in_pieces_are_the_rows_at_once(
     try:
         found = prepare(records, on_bad_record="skip", **chat)
     except DataError as error:
-        assert "no usable one" in str(error) or "no trained token is left" in str(error)
+        assert "no usable one" in str(error) or "no trained tokens remain" in str(error)
         return
     rows, described, ledger = at_once(tmp_path / "rows.jsonl", ChatConfig(**chat), tiny_tokenizer)
     assert row_lists(found) == [(each.ids, each.trained) for each in rows]

@@ -114,7 +114,7 @@ def test_a_hub_that_cannot_be_reached_is_told_in_one_line(monkeypatch):
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    with pytest.raises(DataError, match=r"nobody/nothing is no file .* cannot be reached: ") as caught:
+    with pytest.raises(DataError, match=r"nobody/nothing is not a local file.* cannot be reached: ") as caught:
         load_hub("nobody/nothing", "train")
     assert "\n" not in str(caught.value)
 

@@ -101,7 +101,7 @@ def test_a_stage_begins_with_its_first_iteration_that_the_stride_divides(
 
 def test_a_stage_without_an_iteration_that_the_stride_divides_is_refused() -> None:
     # Drawn are 0 and 4; the second stage has 2 and 3 only.
-    with pytest.raises(ValueError, match=r"^stage 'to 4' has no iteration that 4 divides.* end it at 8 or later$"):
+    with pytest.raises(ValueError, match=r"^stage 'to 4' has no iteration divisible by 4.* end it at 8 or later$"):
         strided_stages(stages(2, 4), 4)
     assert [stage.until_step for stage in strided_stages(stages(2, 5), 4)] == [1, 2]
 

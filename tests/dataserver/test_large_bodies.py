@@ -85,7 +85,7 @@ def test_more_items_than_may_be_are_told_as_such(server: Server):
 
     problem = post(server, grade_body(json.dumps(items)[1:-1])).json()
 
-    assert "1001 items are more than 1000 (limits.items)" in problem["message"]
+    assert "the request has 1001 items; at most 1000 are allowed (limits.items)" in problem["message"]
 
 
 @pytest.mark.parametrize("body", [b'{"iteration": 0, "batch_size": 1, "iteration": 1}', b'{"a": {"b": 1, "b": 1}}'])

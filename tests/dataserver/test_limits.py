@@ -160,7 +160,7 @@ def test_an_answer_comes_in_time_with_what_is_done_and_the_rest_can_be_asked_aga
     first = server.grade(asked, "slow").results
 
     assert time.monotonic() - begin < 2
-    reason = "deadline: the graders were not done within limits.grade_seconds"
+    reason = "deadline: the graders did not finish within limits.grade_seconds"
     expected = [*[("ok", 0.0, "")] * 4, *[("abstain", None, reason)] * 4]
     assert [(result.status, result.reward, result.reason) for result in first] == expected
 

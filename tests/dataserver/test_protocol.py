@@ -131,12 +131,12 @@ def test_the_validation_rows_are_the_same_at_all_iterations_and_never_trained_on
         (422, {"batch_size": 12, "split": "validation"}, "that the validation split has"),
         (422, {"batch_size": 0}, "batch_size: Input should be greater than or equal to 1"),
         (422, {"batch_size": 1, "iteration": -1}, "iteration: Input should be greater than or equal to 0"),
-        (422, {"batch_size": 1, "iteration": 2**40}, "lies past the last stage"),
+        (422, {"batch_size": 1, "iteration": 2**40}, "is beyond the last stage"),
         (422, {"batch_size": 1, "offset": 10**9}, "is more than the 8 prompts"),
         (422, {"batch_size": 1, "offset": 10**30}, "offset: Input should be less than or equal to 1099511627776"),
         (422, {"batch_size": 1, "split": "test"}, "split: Input should be 'train' or 'validation'"),
         (422, {"batch_size": 1, "seed": 3}, "seed: Extra inputs are not permitted"),
-        (409, {"batch_size": 1, "config_id": "another"}, "the request wants another: config, data or graders"),
+        (409, {"batch_size": 1, "config_id": "another"}, "the request expects another: config, data or graders"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(server: Server, status: int, body: dict[str, Any], message: str) -> None:
@@ -195,7 +195,7 @@ def test_an_item_that_cannot_be_graded_costs_the_others_nothing(server: Server) 
         "stale": ("error", None, "the row of sample 'sums:"[:24] + told["stale"][2][24:]),
         "colons": ("error", None, "unknown sample ':::::'"),
         "raises": ("error", None, "orders: ValueError: as told"),
-        "dies": ("error", None, "orders: the grading process ended (exit code "[:45]),
+        "dies": ("error", None, "orders: the grading process died (exit code "[:44] + told["dies"][2][44:]),
         "abstains": ("abstain", None, "orders: for good"),
         "also good": ("ok", 1.0, ""),
     }
@@ -219,7 +219,7 @@ def test_held_out_rows_are_graded_alike_in_all_stages(server: Server) -> None:
         (422, {"iteration": -1}, "iteration: Input should be greater than or equal to 0"),
         (422, {"request_id": ""}, "request_id: String should have at least 1 character"),
         (422, {"request_id": "x" * 201}, "request_id: String should have at most 200 characters"),
-        (409, {"config_id": "another"}, "the request wants another"),
+        (409, {"config_id": "another"}, "the request expects another"),
     ],
 )
 def test_a_grade_request_that_is_wrong_as_a_whole_is_refused(
@@ -245,7 +245,7 @@ def test_a_request_holds_so_many_items_at_most(server: Server) -> None:
 
     message = refusal(server, "/grade", 422, iteration=0, request_id="many", items=items)
 
-    assert message == "41 items are more than 40 (limits.items)"
+    assert message == "the request has 41 items; at most 40 are allowed (limits.items)"
     assert len(server.grade(items[:40], "many").results) == 40
 
 
@@ -256,7 +256,7 @@ def test_a_request_id_names_one_request(server: Server) -> None:
 
     assert server.grade([item], "named") == first
     changed = {"iteration": 0, "request_id": "named", "items": [{**item, "completion": "two"}]}
-    assert refusal(server, "/grade", 409, **changed) == "request_id 'named' came with other content before"
+    assert refusal(server, "/grade", 409, **changed) == "request_id 'named' was already used for other content"
     assert refusal(server, "/grade", 409, **{**changed, "iteration": 1, "items": [item]})
     for more in ({"slot": 1}, {"completion_tokens": 1}, {"truncated": False}):
         assert refusal(server, "/grade", 409, **{**changed, "items": [{**item, **more}]})

@@ -235,7 +235,7 @@ def test_unless_told_otherwise_only_this_machine_is_listened_to(local_server: Se
 def test_other_machines_are_listened_to_with_a_token_only(tmp_path: Path, host: str) -> None:
     config = a_config(tmp_path / "config", listen={"host": host})
 
-    with pytest.raises(ConfigError, match=f"on host {host} other machines reach prompts and rewards.*token_env"):
+    with pytest.raises(ConfigError, match=f"on host {host} other machines can reach prompts and rewards.*token_env"):
         load_config(config, DataserverConfig, [])
 
 

@@ -59,7 +59,7 @@ def test_past_the_last_stage_nothing_is_asked_where_the_config_says_so(tmp_path:
     async def use(server: DataServer) -> None:
         assert len(await sampled(server, 5)) == 8
         for iteration in (6, 7, 2**39):
-            with pytest.raises(Refusal, match=f"iteration {iteration} lies past the last stage, which ends at 6"):
+            with pytest.raises(Refusal, match=f"iteration {iteration} is beyond the last stage, which ends at 6"):
                 await sampled(server, iteration)
         # The last evaluation of a run comes after its last step.
         (held_out,) = await sampled(server, 6, 1, split="validation")
@@ -72,7 +72,7 @@ def test_past_the_last_stage_nothing_is_asked_where_the_config_says_so(tmp_path:
 def test_iterations_between_two_draws_are_refused(tmp_path: Path) -> None:
     async def use(server: DataServer) -> None:
         assert len(await sampled(server, 2)) == 8
-        with pytest.raises(Refusal, match="iteration 3 is not drawn: only those that iteration_stride 2 divides"):
+        with pytest.raises(Refusal, match="iteration 3 is not drawn: only multiples of iteration_stride 2 are"):
             await sampled(server, 3)
 
     serve(the_config(tmp_path / "config", iteration_stride=2), use)
@@ -89,7 +89,7 @@ def test_a_row_that_changed_is_not_graded_by_its_new_gold(tmp_path: Path) -> Non
     data.write_text(data.read_text().replace(f'"#### {gold_of(changed)}"', '"#### another"'))
 
     async def use(server: DataServer) -> list[Any]:
-        with pytest.raises(Refusal, match="config, data or graders are not those that the run began with"):
+        with pytest.raises(Refusal, match="config, data or graders have changed since the run started"):
             await server.service.sample(SampleRequest(iteration=5, batch_size=8, config_id=identity))
         asked = [(changed.sample_id, "another"), (changed.sample_id, gold_of(changed)), (same.sample_id, gold_of(same))]
         return (await server.service.grade(request(5, *asked))).results

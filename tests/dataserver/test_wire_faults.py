@@ -237,7 +237,7 @@ def test_a_packed_body_that_is_cut_is_refused(server: Server, end: int) -> None:
 
     problem = refused(post(server, packed[:end], "/sample", **{"Content-Encoding": "gzip"}), 422)
 
-    assert problem["message"] == "the gzip body is cut short"
+    assert problem["message"] == "the gzip body is truncated"
 
 
 def test_a_packed_body_with_something_behind_it_is_refused(server: Server) -> None:
@@ -306,7 +306,7 @@ def test_a_failure_is_told_with_the_id_under_which_it_is_logged(caplog: pytest.L
     problem = refused(response := asyncio.run(ask()), 500)
 
     assert problem["code"] == "internal"
-    assert "under the request id mine" in problem["message"]
+    assert "see its log for the request id mine" in problem["message"]
     assert "nobody thought" not in response.text
     (record,) = caplog.records
     assert json.loads(JsonLines().format(record))["request_id"] == "mine"

@@ -119,25 +119,26 @@ WRONG_KEYS = {
     "other machines without a token": (
         "",
         "listen: {host: 0.0.0.0}\n",
-        "run.yaml:22: listen: on host 0.0.0.0 other machines reach prompts and rewards; name the environment variable "
-        "that holds a token by token_env",
+        "run.yaml:22: listen: on host 0.0.0.0 other machines can reach prompts and rewards; set token_env to the name "
+        "of an environment variable that holds a token",
     ),
     "a host name without a token": (
         "",
         "listen: {host: gpu-7.example.org}\n",
-        "run.yaml:22: listen: on host gpu-7.example.org other machines reach prompts and rewards; name the environment "
-        "variable that holds a token by token_env",
+        "run.yaml:22: listen: on host gpu-7.example.org other machines can reach prompts and rewards; set token_env to "
+        "the name of an environment variable that holds a token",
     ),
     "a grader that may take longer than a request": (
         "",
         "limits: {grader_seconds: 60}\n",
-        "run.yaml:22: limits: grader_seconds 60 leaves no time for an answer within grade_seconds 30; raise the latter",
+        "run.yaml:22: limits: grader_seconds 60 leaves no time for an answer within grade_seconds 30; raise "
+        "grade_seconds",
     ),
     "less room for all requests than for one": (
         "",
         "limits: {body_mb: 300}\n",
-        "run.yaml:22: limits: bodies_mb 256, for all requests together, is less than body_mb 300, for one; raise the "
-        "former",
+        "run.yaml:22: limits: bodies_mb 256 (for all requests together) is less than body_mb 300 (for one); raise "
+        "bodies_mb",
     ),
 }
 
@@ -207,7 +208,7 @@ WRONG_GRADING = {
     "the name of another built-in grader": (
         "  short: {",
         "  choice: {",
-        "run.yaml:11: graders.choice: choice is the name of a built-in grader; call this one differently",
+        "run.yaml:11: graders.choice: choice is the name of a built-in grader; choose another name",
     ),
     "a grader that runs code": (
         "tidy: 1}",
@@ -232,7 +233,7 @@ WRONG_STAGES = {
     "two stages of one name": (
         "name: main",
         "name: warm-up",
-        "run.yaml:13: stages: stage 'warm-up': there are two stages of this name; rename one",
+        "run.yaml:13: stages: stage 'warm-up': there are two stages with this name; rename one",
     ),
     "a stage of nothing": (
         "mix: {sums: 1}",
@@ -281,19 +282,19 @@ WRONG_STAGES = {
     "a stride that passes over a stage": (
         "",
         "iteration_stride: 4\n",
-        "run.yaml:22: iteration_stride: stage 'main' has no iteration that 4 divides, so nothing would ever be drawn "
+        "run.yaml:22: iteration_stride: stage 'main' has no iteration divisible by 4, so nothing would ever be drawn "
         "from it; end it at 8 or later",
     ),
 }
 
 WRONG_PATHS = {
-    "an absolute path": ("/etc/passwd", "'/etc/passwd' leaves data_root; every path starts from it and stays inside"),
-    "a path upwards": ("../sums.jsonl", "'../sums.jsonl' leaves data_root; every path starts from it and stays inside"),
+    "an absolute path": ("/etc/passwd", "'/etc/passwd' is outside data_root; give a relative path that stays inside"),
+    "a path upwards": ("../sums.jsonl", "'../sums.jsonl' is outside data_root; give a relative path that stays inside"),
     "a path upwards in the middle": (
         "a/../../sums.jsonl",
-        "'a/../../sums.jsonl' leaves data_root; every path starts from it and stays inside",
+        "'a/../../sums.jsonl' is outside data_root; give a relative path that stays inside",
     ),
-    "the home folder": ("~/sums.jsonl", "'~/sums.jsonl' leaves data_root; every path starts from it and stays inside"),
+    "the home folder": ("~/sums.jsonl", "'~/sums.jsonl' is outside data_root; give a relative path that stays inside"),
     "a NUL": ('"sums\\0.jsonl"', "the path holds a NUL character, which no file name can have"),
     "an empty path": ('""', "should have at least 1 character, found ''"),
 }
@@ -408,13 +409,13 @@ def test_a_data_set_that_no_stage_uses_is_told(refusal: Callable[..., str]) -> N
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("data_root=nowhere", "data_root {folder}/nowhere is not a folder; set data_root to where the data are"),
-        ("data_root=run.yaml", "data_root {folder}/run.yaml is not a folder; set data_root to where the data are"),
+        ("data_root=nowhere", "data_root {folder}/nowhere is not a folder; set it to the folder with the data"),
+        ("data_root=run.yaml", "data_root {folder}/run.yaml is not a folder; set it to the folder with the data"),
         ("datasets.sums.path=none.jsonl", "datasets.sums: no such file: {folder}/none.jsonl"),
         ("datasets.sums.path=.", "datasets.sums: {folder} is a folder; name a file in it"),
         (
             "datasets.sums.path=run.yaml",
-            "datasets.sums: {folder}/run.yaml: cannot tell from the name what it holds; known are .jsonl, .ndjson, "
+            "datasets.sums: {folder}/run.yaml: cannot tell the format from the name; supported: .jsonl, .ndjson, "
             ".json, .csv, .tsv (also with .gz) and .parquet",
         ),
     ],
@@ -431,10 +432,10 @@ def test_a_link_that_leads_out_of_the_data_root_is_refused(folder: Path, refusal
     (inside / "sums.jsonl").symlink_to(folder / "sums.jsonl")
     (inside / "words.jsonl").symlink_to(os.devnull)
     assert refusal("", "data_root: inside\n").splitlines() == [
-        f"datasets.sums: {inside}/sums.jsonl leads to {folder}/sums.jsonl, outside of data_root {inside}; "
-        "data are only read inside of it",
-        f"datasets.words: {inside}/words.jsonl leads to /dev/null, outside of data_root {inside}; data are only read "
-        "inside of it",
+        f"datasets.sums: {inside}/sums.jsonl points to {folder}/sums.jsonl, outside data_root {inside}; "
+        "data are read only from inside it",
+        f"datasets.words: {inside}/words.jsonl points to /dev/null, outside data_root {inside}; data are read only "
+        "from inside it",
     ]
 
 
@@ -444,7 +445,8 @@ def test_rows_that_all_ask_the_same_cannot_be_held_out(folder: Path, refusal: Ca
     overrides = [f"datasets.{name}.validation_fraction=0.2" for name in ("sums", "words")]
     told = refusal("", "", "--set", overrides[0], "--set", overrides[1]).splitlines()
     assert told == [
-        f"datasets.{name}.validation_fraction: the 5 rows all ask the same, so none can be held out; leave it out"
+        f"datasets.{name}.validation_fraction: all 5 rows have the same prompt, so none can be held out; remove this "
+        "option"
         for name in ("sums", "words")
     ]
 

@@ -65,7 +65,7 @@ def test_the_kind_of_a_data_set_is_told_by_its_keys(load, tmp_path: Path):
     [
         (
             {"datasets": {"pairs": {"type": "labelled", "path": "a.jsonl"}}},
-            "datasets: pairs: dpo compares two answers of a pair, and these are labelled each by itself; "
+            "datasets: pairs: dpo compares the two answers of a pair, but these answers are labelled individually; "
             "set method.type: kto, or give pairs",
         ),
         (
@@ -104,9 +104,9 @@ def test_what_makes_no_sense_is_refused_by_one_message(sections: dict[str, Any],
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
-        ({"until_step": 4, "epochs": 1, "mix": {"pairs": 1}}, "give one of `until_step` (a step) and `epochs`"),
-        ({"mix": {"pairs": 1}}, "give one of `until_step` (a step) and `epochs`"),
-        ({"until_step": 4}, "mix is missing; only a stage that lasts for `epochs` may leave it out"),
+        ({"until_step": 4, "epochs": 1, "mix": {"pairs": 1}}, "give exactly one of `until_step` (a step) and `epochs`"),
+        ({"mix": {"pairs": 1}}, "give exactly one of `until_step` (a step) and `epochs`"),
+        ({"until_step": 4}, "mix is missing; only a stage with `epochs` may omit it"),
         ({"epochs": 0, "mix": {"pairs": 1}}, "epochs: should be greater than 0, found 0"),
         ({"epochs": 1, "mix": {"pairs": 0}}, "all weights are 0"),
         ({"epochs": 1, "mix": {"pears": 1}}, "there is no data set 'pears'; known: pairs"),

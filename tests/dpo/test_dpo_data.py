@@ -161,4 +161,4 @@ def test_masks_come_from_the_training_template_of_a_known_family(data, tokenizer
     monkeypatch.setattr(tokenizer, "chat_template", trl_template("glm4moe"))
     with caplog.at_level("WARNING", "posttrain"):
         data(chat={"max_length": 256, "template": "tokenizer", "min_end_tokens_kept": 0})
-    assert "rendering prefixes" in caplog.text
+    assert "rendered prefixes" in caplog.text

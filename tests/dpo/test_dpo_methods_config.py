@@ -116,8 +116,8 @@ def test_a_field_that_a_method_does_not_have_or_cannot_take_is_refused(method: d
         ([{"type": "dpo"}], "at least 2 items"),
         ([{"type": "sft"}, {"type": "sft"}], "a mixture of sft alone never reads the rejected answers"),
         ([{"type": "dpo"}, {"type": "dpo", "beta": 1}], "dpo is in the mixture twice"),
-        ([{"type": "dpo"}, {"type": "orpo"}], "dpo compares with a reference and orpo needs none; mix losses of one"),
-        ([{"type": "cpo"}, {"type": "sft"}, {"type": "ipo"}], "ipo compares with a reference and cpo needs none"),
+        ([{"type": "dpo"}, {"type": "orpo"}], "dpo needs a reference and orpo does not; mix losses of one"),
+        ([{"type": "cpo"}, {"type": "sft"}, {"type": "ipo"}], "ipo needs a reference and cpo does not"),
         ([{"type": "dpo"}, {"type": "kto"}], "losses.1.type: should be one of:"),
         ([{"type": "dpo"}, {"type": "sft", "weight": 0}], "losses.1.weight: should be greater than 0, found 0"),
         ([{"type": "dpo"}, {"type": "sft", "beta": 1}], "losses.1.beta: unknown key"),
@@ -143,12 +143,12 @@ def test_a_mixture_of_losses_that_need_no_reference_has_none(load):
     config = load(method={"type": "mixture", "losses": losses})
     assert config.reference is None
     assert config.method.beta == 3
-    with pytest.raises(ConfigError, match="reference: mixture compares with no reference; leave the section out"):
+    with pytest.raises(ConfigError, match="reference: mixture uses no reference; remove the section"):
         load(method={"type": "mixture", "losses": losses}, reference={"type": "live"})
 
 
 def test_dropout_is_refused_with_the_reason(load):
-    with pytest.raises(ConfigError, match="lora: dropout must be 0: by it the model would differ from its own ref"):
+    with pytest.raises(ConfigError, match="lora: dropout must be 0: with dropout the model would differ from its"):
         load(lora={"r": 4, "dropout": 0.1})
     assert load(lora={"r": 4, "dropout": 0}).lora.r == 4
 
@@ -170,7 +170,7 @@ def test_a_separate_reference_has_the_keys_of_a_model_and_paths_from_the_folder_
 @pytest.mark.parametrize("kind", ["orpo", "simpo", "cpo"])
 def test_a_method_without_a_reference_has_none_and_refuses_one(kind: str, load):
     assert load(method={"type": kind}).reference is None
-    with pytest.raises(ConfigError, match=f"reference: {kind} compares with no reference; leave the section out"):
+    with pytest.raises(ConfigError, match=f"reference: {kind} uses no reference; remove the section"):
         load(method={"type": kind}, reference={"type": "cached"})
 
 

@@ -22,11 +22,12 @@ def test_a_reference_that_cannot_be_computed_is_told_from_a_step(tmp_path, tiny_
     )
     assert done.returncode == 1, done.stderr
     message = done.stderr[done.stderr.index("error: ") :].splitlines()
-    assert message[0].startswith("error: out of memory while the reference was computed, with 4 rows of up to ")
+    start = "error: out of memory while the reference log-probabilities were computed, with 4 rows of up to "
+    assert message[0].startswith(start)
     assert [line.split(" (")[0] for line in message[1:]] == [
-        "what would help, the cheapest first:",
+        "what would help, cheapest first:",
         "  training.micro_batch_size: 4 → 2",
         "  model.dtype: float32 → auto",
         "  chat.max_length: 16384 → 3968",
-        "nothing was saved yet; start again, with --overwrite where the run's folder is there already",
+        "nothing was saved yet; start again, with --overwrite if the run's folder already exists",
     ]

@@ -63,9 +63,9 @@ def test_the_plan_tells_pairs_method_reference_and_steps(dry_run, folder: Path):
     assert f"run directory   {folder}/runs/run\n" in result.stderr
     assert "(folder), LoRA r=16 on all-linear\n" in result.stderr
     assert "method          dpo (beta 0.1, label_smoothing 0)\n" in result.stderr
-    assert "reference       the model as training starts, computed once and kept\n" in result.stderr
+    assert "reference       the model at the start of training, computed once and cached\n" in result.stderr
     # All 9 pairs are drawn.
-    assert "                scored before the first step: 18 rows, of the 9 pairs that are drawn\n" in result.stderr
+    assert "                scored before the first step: 18 rows for the 9 drawn pairs\n" in result.stderr
     assert "4 pairs: 2 at once × 1 process × 2 micro-batches\n" in result.stderr
     assert "steps           5, learning rate 0.001 cosine after 0 warm-up steps\n" in result.stderr
     assert result.stderr.endswith("nothing was trained (--dry-run)\n")
@@ -76,19 +76,19 @@ def test_the_plan_tells_pairs_method_reference_and_steps(dry_run, folder: Path):
     [
         (
             ["method={type: simpo}"],
-            "method          simpo (beta 2, gamma 1)\nreference       none: simpo compares with none",
+            "method          simpo (beta 2, gamma 1)\nreference       none: simpo uses no reference",
         ),
         (
             ["method={type: mixture, losses: [{type: dpo}, {type: sft, weight: 0.2}]}"],
             "method          1 × dpo (beta 0.1, label_smoothing 0) + 0.2 × sft\n",
         ),
         (["method={type: kto}"], "4 answers: 2 at once × 1 process × 2 micro-batches\n"),
-        (["reference={type: live}"], "reference       the model as training starts, asked at every step\n"),
-        (["reference={type: model, name: tiny}"], "tiny (folder), asked at every step\n"),
+        (["reference={type: live}"], "reference       the model at the start of training, computed at every step\n"),
+        (["reference={type: model, name: tiny}"], "tiny (folder), computed at every step\n"),
         (["training.max_steps=3"], "training.max_steps stops at step 3"),
         (
             ["training.max_steps=1", "validation={fraction: 0.2}"],
-            "scored before the first step: 8 rows, of the 4 pairs that are drawn, and held-out ones\n",
+            "scored before the first step: 8 rows for the 4 drawn pairs, plus the held-out rows\n",
         ),
         (["lora=null"], "all weights trained\n"),
     ],
@@ -102,12 +102,12 @@ def test_the_plan_tells_what_an_override_changes(overrides: list[str], line: str
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        ([], r"estimate        about .* s per step \(.*\), .* in all and .* before for the reference, without"),
+        ([], r"estimate        about .* s per step \(.*\), .* in total plus .* beforehand for the reference, without"),
         (
             ["reference={type: live}"],
-            r"estimate        about .* s per step \(.*\), .* in all, without evaluations; .* GiB",
+            r"estimate        about .* s per step \(.*\), .* in total, without evaluations; .* GiB",
         ),
-        (["method={type: kto}"], r"estimate        none: what the reference and kto are asked .* is not counted\n"),
+        (["method={type: kto}"], r"estimate        none: the extra passes of kto .* are not estimated\n"),
     ],
 )
 def test_the_plan_tells_what_the_run_would_cost(overrides: list[str], line: str, dry_run):
@@ -132,9 +132,9 @@ def test_for_kto_epochs_go_through_two_answers_of_each_pair(dry_run):
         (["reference={type: model, name: ./nowhere}"], "nowhere"),
         (["model.adapter=tiny"], "has no adapter_config.json, so it is not a LoRA adapter"),
         (["reference={type: model, name: tiny, adapter: tiny}"], "has no adapter_config.json"),
-        (["method={type: orpo}", "reference={type: cached}"], "orpo compares with no reference"),
+        (["method={type: orpo}", "reference={type: cached}"], "orpo uses no reference"),
         (["training.warmup_steps=5"], "warmup_steps 5 leaves no step of the 5"),
-        (["chat.max_length=8"], "no trained token is left"),
+        (["chat.max_length=8"], "no trained tokens remain"),
     ],
 )
 def test_a_dry_run_refuses_what_the_run_would(overrides: list[str], message: str, dry_run):
@@ -152,7 +152,7 @@ def test_the_base_install_plans_a_run_and_loads_nothing_heavy(folder: Path, tmp_
         [python, "-I", "-c", code, "run.yaml", "--dry-run"], capture_output=True, text=True, check=False, cwd=folder
     )
     assert finished.returncode == 0, finished.stderr
-    assert "without the [train] extra pairs are checked and counted but not tokenised" in finished.stderr
+    assert "without the [train] extra, pairs are checked and counted but not tokenised" in finished.stderr
     assert ["main", "1–5", "pairs", "20", "100.0%", "2.22"] in [line.split() for line in finished.stderr.splitlines()]
 
 

@@ -96,8 +96,8 @@ def test_labelled_answers_that_are_read_as_pairs_are_told_what_they_need():
     with pytest.raises(DataError) as refused:
         pair(prompt="a", completion="b", label=True)
     assert str(refused.value) == (
-        "wants 'chosen' and 'rejected', has 'prompt', 'completion', 'label'; for answers that are labelled each by "
-        "itself set `type: labelled`, which is for method.type: kto"
+        "needs columns 'chosen' and 'rejected', but has 'prompt', 'completion', 'label'; for individually labelled "
+        "answers, set `type: labelled`, which needs method.type: kto"
     )
     with pytest.raises(DataError, match="the `columns` section can rename them"):
         pair(prompt="a", completion="b")
@@ -160,9 +160,12 @@ def test_columns_can_have_other_names():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": "a", "chosen": "b"}, "wants 'chosen' and 'rejected', has 'prompt', 'chosen'; the `columns`"),
+        (
+            {"prompt": "a", "chosen": "b"},
+            "needs columns 'chosen' and 'rejected', but has 'prompt', 'chosen'; the `columns`",
+        ),
         ({"prompt": "a", "chosen": "b", "rejected": None}, "'rejected' (null)"),
-        ({"chosen": "b", "rejected": "c"}, "chosen is text, and there is no column 'prompt' with what it answers to"),
+        ({"chosen": "b", "rejected": "c"}, "chosen is text, but there is no column 'prompt' for it to answer"),
         ({"prompt": " ", "chosen": "b", "rejected": "c"}, "prompt is empty"),
         ({"prompt": "a", "chosen": 7, "rejected": "c"}, "chosen must be text or a list of messages, not int"),
         (
@@ -171,15 +174,15 @@ def test_columns_can_have_other_names():
         ),
         (
             {"prompt": "a", "chosen": "b", "rejected": [user("z"), assistant("c")]},
-            "rejected is a whole conversation, but does not begin with prompt",
+            "rejected is a complete conversation, but does not begin with prompt",
         ),
         (
             {"chosen": [user("good day"), assistant("b")], "rejected": [user("good night"), assistant("c")]},
-            "the prompts differ at messages[0] (user), character 5: 'good day' against 'good night'",
+            "the prompts differ at messages[0] (user), character 5: 'good day' vs. 'good night'",
         ),
         (
             {"chosen": [SYSTEM, user("a"), assistant("b")], "rejected": [user("a"), assistant("c")]},
-            "the prompts differ at messages[0]: system against user",
+            "the prompts differ at messages[0]: system vs. user",
         ),
         (
             {"chosen": [user("a"), CALL, RESULT], "rejected": [user("a"), CALL, {**RESULT, "content": "1"}]},
@@ -187,7 +190,7 @@ def test_columns_can_have_other_names():
         ),
         (
             {"chosen": [user("a"), assistant("b")], "rejected": [user("a"), assistant("b"), user("c"), assistant("d")]},
-            "the chosen conversation is the beginning of the rejected one, so it has no answer of its own",
+            "the chosen conversation is a prefix of the rejected one, so it has no answer of its own",
         ),
         ({"chosen": [assistant("b")], "rejected": [assistant("c")]}, "begin with an answer: there is no prompt"),
         (
@@ -261,7 +264,7 @@ def test_a_completion_of_several_messages_is_one_answer():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": "a", "completion": "b"}, "there is no label: wants 'label', has 'prompt', 'completion'"),
+        ({"prompt": "a", "completion": "b"}, "there is no label: needs column 'label', but has 'prompt', 'completion'"),
         ({"prompt": "a", "completion": "b", "label": "good"}, "label must be true or false, or 1 or 0, not 'good'"),
         ({"prompt": "a", "completion": "b", "label": 0.5}, "not '0.5'"),
         ({"prompt": "a", "completion": "b", "label": 2}, "not '2'"),

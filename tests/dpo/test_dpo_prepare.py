@@ -252,7 +252,7 @@ def test_a_prompt_that_is_written_otherwise_before_an_answer_is_refused(prepare)
     rows = [{"prompt": prompt, "chosen": [*answer, {"role": "assistant", "content": "h"}], "rejected": "i"}]
     # Reasoning is kept from the last user message on, which the chosen answer moves behind the prompt.
     with pytest.raises(
-        DataError, match=r"^datasets\.d: line 1: the prompt is written otherwise once an answer follows"
+        DataError, match=r"^datasets\.d: line 1: the prompt is rendered differently once an answer follows"
     ):
         prepare(rows, train_on="last", reasoning_history="drop")
     assert len(prepare(rows)) == 1
@@ -275,11 +275,11 @@ def test_answers_that_become_the_same_tokens_are_identical_whatever_their_length
     rows = [*same, row(1, 2, 2), row(1, 1, 2)]
     chat = {"template": "tokenizer", "min_end_tokens_kept": 0, **chat}
     if chat.get("max_length") == 9:
-        with pytest.raises(DataError, match=r"no trained token is left of 4 rows \(.*3 identical answers"):
+        with pytest.raises(DataError, match=r"no trained tokens remain from 4 rows \(.*3 identical answers"):
             prepare(rows, **chat)
     else:
         assert prepare(rows, **chat).ledger.dropped == {"identical answers": 3}
-    with pytest.raises(DataError, match=r"^datasets\.d: line 1: both answers become the same tokens.*on_useless_pair"):
+    with pytest.raises(DataError, match=r"^datasets\.d: line 1: both answers have the same tokens.*on_useless_pair"):
         prepare([same[0], row(1, 1, 2)], on_useless_pair="error", **chat)
 
 
@@ -289,10 +289,10 @@ def test_fewer_samples_than_were_asked_for_are_told_at_every_start(prepare):
         lines: list[str] = []
         found = prepare(rows, n_samples=12, max_length=32, lines=lines)
         assert len(found) < 12
-        assert lines[-1] == f"datasets.d: n_samples is 12, and {len(found)} come out"
+        assert lines[-1] == f"datasets.d: n_samples is 12, but only {len(found)} rows are left"
     lines = []
     prepare(rows, n_samples=21, lines=lines)
-    assert lines[-1] == "datasets.d: n_samples is 21, and 20 come out"
+    assert lines[-1] == "datasets.d: n_samples is 21, but only 20 rows are left"
     lines = []
     prepare(rows, n_samples=20, lines=lines)
     assert not any("n_samples" in line for line in lines)
@@ -307,7 +307,7 @@ def test_a_data_set_of_which_too_much_would_be_left_out_is_refused(prepare):
     told = str(refused.value)
     assert told.startswith("datasets.d: 60% of 10 records are left out (")
     assert all(count in told for count in ("3 too long", "2 identical answers", "1 empty answer"))
-    assert "more than max_dropped_share: 0.59 allows; look at the data and its columns, raise chat.max_length" in told
+    assert "more than max_dropped_share: 0.59 allows; check the data and its columns, raise chat.max_length" in told
 
 
 def test_what_n_samples_leaves_out_is_not_dropped(prepare):

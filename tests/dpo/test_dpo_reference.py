@@ -237,7 +237,7 @@ def test_a_separate_model_of_another_tokenizer_is_refused_before_weights_are_loa
     tokenizer.save_pretrained(own_model)
     (own_model / "model.safetensors").unlink()
     config = write_run(tmp_path, tiny_model, reference={"type": "model", "name": str(own_model)})
-    with pytest.raises(ModelError, match=r"reference\.name: .* has other tokens than .*choose a model of the same"):
+    with pytest.raises(ModelError, match=r"reference\.name: .* has a different vocabulary from .*choose a model with"):
         begin(load_config(config, DPOConfig))
 
 

@@ -45,7 +45,7 @@ def config(tmp_path: Path, tiny_model: Path) -> Path:
 def test_a_failure_does_not_stop_the_rest_and_the_runs_are_found_by_their_index(config: Path, tmp_path: Path) -> None:
     said = call("toolkit-dpo", config, "--output-dir", tmp_path / "elsewhere", expect=2)
     runs = tmp_path / "elsewhere" / config.stem
-    assert "1 of 3 models failed: broken; what went wrong stands above, and --resume goes on with them" in said
+    assert "1 of 3 models failed: broken; see the errors above; use --resume to continue them" in said
     assert "error: models.1.name: cannot load" in said
     for name in ("tiny", "second"):
         result = json.loads((runs / name / "result.json").read_text())
@@ -81,7 +81,7 @@ def test_a_failed_dry_run_names_the_key_says_nothing_of_resume_and_ends_as_wrong
     said = call("toolkit-dpo", config, "--dry-run", expect=2)
     assert "error: models.0.name: there is no folder" in said
     assert said.count("nothing was trained (--dry-run)") == 1
-    assert said.splitlines()[-1] == "error: 1 of 2 models failed: nowhere; what went wrong stands above"
+    assert said.splitlines()[-1] == "error: 1 of 2 models failed: nowhere; see the errors above"
 
 
 def test_runs_that_failed_by_themselves_end_as_a_failed_run_does(config: Path) -> None:
@@ -149,7 +149,7 @@ def test_one_model_has_no_index(tmp_path: Path, tiny_model: Path) -> None:
 def test_one_model_and_several_together_are_refused(config: Path) -> None:
     data: dict[str, Any] = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump({**data, "model": data["models"][0]}))
-    with pytest.raises(ConfigError, match="give `model`, or several `models`, and not both"):
+    with pytest.raises(ConfigError, match="give either `model` or `models`, not both"):
         load_config(config, DPOConfig)
 
 
@@ -172,6 +172,6 @@ def test_a_signal_while_a_model_is_loaded_ends_it_all_and_no_other_model_is_begu
         os.killpg(process.pid, number)
         said = first + process.stderr.read()
     assert process.returncode == code, said
-    assert "stopped at model 0 (tiny); --resume goes on" in said
+    assert "stopped at model 0 (tiny); use --resume to continue" in said
     assert "model 1 of 3" not in said
     assert "Traceback" not in said

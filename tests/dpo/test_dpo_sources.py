@@ -100,9 +100,9 @@ def test_every_mismatch_of_prompts_is_told_with_both_line_numbers(two_files):
         read(source, "error", "drop")
     assert str(refused.value).splitlines() == [
         "good.jsonl with bad.jsonl has 2 bad records:",
-        "  good.jsonl:1 and bad.jsonl:2: the prompts differ at messages[0] (user), character 0: 'a' against 'x'",
-        "  good.jsonl:3 and bad.jsonl:4: the prompts differ at messages[0] (user), character 0: 'c' against 'y'",
-        "correct them, or leave them out by on_bad_record: skip",
+        "  good.jsonl:1 and bad.jsonl:2: the prompts differ at messages[0] (user), character 0: 'a' vs. 'x'",
+        "  good.jsonl:3 and bad.jsonl:4: the prompts differ at messages[0] (user), character 0: 'c' vs. 'y'",
+        "correct them, or skip them with on_bad_record: skip",
     ]
     kept = read(source, "skip", "drop")
     assert answers(kept) == [(2, "2", "5")]
@@ -128,14 +128,14 @@ def test_files_of_unequal_length_are_refused_whatever_the_policy(two_files):
 
 def test_a_bad_record_of_one_file_keeps_its_place(two_files):
     source = two_files([answered("a", "b"), answered("c", "d")], [{"prompt": "a"}, answered("c", "y")])
-    with pytest.raises(DataError, match=r"good\.jsonl:1 and bad\.jsonl:1: rejected: wants 'messages' or 'prompt'"):
+    with pytest.raises(DataError, match=r"good\.jsonl:1 and bad\.jsonl:1: rejected: needs columns 'messages'"):
         read(source, "error", "drop")
     assert answers(read(source, "skip", "drop")) == [(2, "d", "y")]
 
 
 def test_two_files_that_give_different_weights_are_refused(two_files):
     source = two_files([answered("a", "b", weight=2)], [answered("a", "x", weight=3)])
-    with pytest.raises(DataError, match="the accepted row weighs 2 and the rejected one 3; give one weight"):
+    with pytest.raises(DataError, match="the accepted row has weight 2 and the rejected one 3; give both the same"):
         read(source, "error", "drop")
     ((_, record),) = read(two_files([answered("a", "b", weight=2)], [answered("a", "x")]), "error", "drop").records
     assert record.weight == 2
@@ -163,7 +163,7 @@ def test_useless_pairs_are_dropped_and_counted_or_refused(one_file):
         "  pairs.jsonl:3: chosen is empty",
         "  pairs.jsonl:4: rejected is empty",
         "  pairs.jsonl:5: both answers are the same",
-        "leave them out by on_useless_pair: drop",
+        "drop them with on_useless_pair: drop",
     ]
 
 

@@ -107,7 +107,7 @@ def test_pairs_that_are_told_apart_far_enough_have_nothing_to_teach(
     # A gradient of 0 is what such a step has by right.
     assert warnings(built.run.path).keys() == {"nothing_to_learn"}
     said = capsys.readouterr().err
-    assert said.count("warning at step") == 1 and "every pair of the step is told apart" in said
+    assert said.count("warning at step") == 1 and "every pair of the step already reaches the method's margin" in said
 
 
 def test_a_pair_that_is_the_wrong_way_round_is_a_spike(

@@ -64,6 +64,6 @@ class Prediction:
         """Start the same command again; where all was done already, it says so."""
         ended = self.start()
         if ended.code == 2:
-            assert "is there already" in ended.error
+            assert "already exists" in ended.error
         else:
             assert ended.code == 0, ended.said

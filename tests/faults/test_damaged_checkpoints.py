@@ -28,7 +28,7 @@ def cut_short(checkpoint: Path) -> str:
     """Leave the first half of the weights."""
     size = (checkpoint / WEIGHTS).stat().st_size
     os.truncate(checkpoint / WEIGHTS, size // 2)
-    return f"{WEIGHTS} has {size // 2:,} bytes, and had {size:,}"
+    return f"{WEIGHTS} has {size // 2:,} bytes instead of {size:,}"
 
 
 def lose_the_optimizer(checkpoint: Path) -> str:
@@ -148,9 +148,9 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_as_it_is(
     ended = trial.run("--resume")
     assert ended.code == 2, ended.said
     assert ended.error == (
-        f"no checkpoint in {trial.path} is whole, so there is none to resume from:\n"
+        f"every checkpoint in {trial.path} is damaged, so there is nothing to resume from:\n"
         f"  {before.newest}: {newest}\n"
         f"  {before.older}: {older}\n"
-        "put the files back, start again with --overwrite, or start another run with --run-name"
+        "restore the files, start again with --overwrite, or start another run with --run-name"
     )
     assert contents(trial.path) == left

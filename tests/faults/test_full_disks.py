@@ -87,7 +87,7 @@ def test_a_run_whose_disk_is_full_again_and_again_goes_on_once_there_is_room(
         before = newest_whole_step(trial)
         ended = trial.run(*(["--resume"] if number else []), happenings=[happening])
         assert ended.code == 1, (what, ended.said)
-        require_told(ended, trial.folder / "runs" / "run", "--resume", "make room")
+        require_told(ended, trial.folder / "runs" / "run", "--resume", "free space")
         assert newest_whole_step(trial) >= before, what
         make_room(boxed, trial.folder)
     assert not (trial.path / "result.json").exists()

@@ -28,7 +28,7 @@ def require_stopped_in_good_order(trial: Trial, ended: Ended, what: What) -> Non
     assert ended.code == CODES[what], ended.said
     assert "Traceback" not in ended.said and "error:" not in ended.said
     last = ended.said.splitlines()[-1]
-    pattern = rf"stopped after step (\d), which is saved in {trial.path}/checkpoint-\1; --resume goes on from it"
+    pattern = rf"stopped after step (\d), which is saved in {trial.path}/checkpoint-\1; --resume continues from it"
     found = re.fullmatch(pattern, last)
     assert found, last
     step = int(found[1])

@@ -42,11 +42,11 @@ def test_a_step_that_does_not_fit_names_what_would_and_leaves_the_checkpoint_bef
     said = finished.stderr[finished.stderr.index("error: ") :]
     assert said.startswith("error: out of memory in optimizer step 3, with 64 rows of up to ")
     assert "GiB of cuda:0 (" in said
-    assert "GiB more were asked for" in said
+    assert "the failed allocation needed " in said
     assert "\n  training.micro_batch_size: 64 → 32 (" in said
     assert "\n  training.gradient_checkpointing: false → true (" in said
     assert "\n  model.quantization: none → 4bit (" in said
-    assert "checkpoint-2 is whole: --resume goes on from it" in said
+    assert "checkpoint-2 is complete: --resume continues from it" in said
     kept = complete_checkpoints(RunDirectory(tmp_path / "runs" / "sft"))
     assert [each.step for each in kept] == [1, 2]
 

@@ -232,7 +232,10 @@ BOMBS = {
     ),
     "one key of half a megabyte": (f"? {'k' * 500_000}\n: 1\n", f"{'k' * 99}…: unknown key"),
     "one value of half a megabyte": (f"model: {'v' * 500_000}\n", "run.yaml:1: model: "),
-    "a name of half a megabyte": (f"run: {{name: {'n' * 500_000}}}\n", "run.name: a run's name is that of one folder"),
+    "a name of half a megabyte": (
+        f"run: {{name: {'n' * 500_000}}}\n",
+        "run.name: a run's name must be a single folder name",
+    ),
 }
 
 
@@ -259,15 +262,15 @@ def test_of_very_many_problems_twenty_are_told_and_the_others_counted(tmp_path: 
     ("override", "message"),
     [
         ("training.rows_per_step=1e9", "training: rows_per_step 1000000000 is more than one step can have; at most"),
-        ("training.rows_per_step=1e30", "training.rows_per_step: should be an integer that 64 bits can hold"),
-        ("run.save_every=9223372036854775808", "run.save_every: should be an integer that 64 bits can hold, found 9"),
+        ("training.rows_per_step=1e30", "training.rows_per_step: should be an integer that fits in 64 bits"),
+        ("run.save_every=9223372036854775808", "run.save_every: should be an integer that fits in 64 bits, found 9"),
         (
             "run.save_every='99999999999999999999'",
-            "run.save_every: should be an integer that 64 bits can hold, found '9",
+            "run.save_every: should be an integer that fits in 64 bits, found '9",
         ),
         (
             "stages.0.until_step=-1e300",
-            "stages.0.until_step: should be an integer that 64 bits can hold, found '-1e300'",
+            "stages.0.until_step: should be an integer that fits in 64 bits, found '-1e300'",
         ),
     ],
 )

@@ -23,7 +23,7 @@ from posttrain.models.load import choose_backend
 from running import BIN
 
 ROW = {"prompt": "What is 1 + 1?", "completion": "2"}
-ALOUD = "model.trust_remote_code: Python code that {name} brings along runs with your rights\n"
+ALOUD = "model.trust_remote_code: Python code shipped with {name} runs with your permissions\n"
 
 
 @pytest.fixture
@@ -74,8 +74,8 @@ def test_code_that_a_model_brings_along_is_not_run_unasked(name: str, folder: Pa
     assert (ended.returncode, ended.stdout) == (2, "")
     require_readable(ended.stderr)
     assert ended.stderr == (
-        f"error: model.name: {folder}/model is a model of its own kind, defined by Python code that comes with it; "
-        "read that code, and where you trust it set model.trust_remote_code: true\n"
+        f"error: model.name: {folder}/model has a custom architecture, defined by Python code that comes with it; "
+        "read that code, and if you trust it set model.trust_remote_code: true\n"
     )
 
 
@@ -93,8 +93,8 @@ def test_code_that_is_trusted_is_run_and_told_once_by_each_command(folder: Path,
         ended = run(command, *arguments)
         assert ended.returncode == 0, ended.stderr
         assert canary.read_text() == "it ran"
-        assert ended.stderr.count("runs with your rights") == 1, ended.stderr
-        assert "model.trust_remote_code: Python code that " in ended.stderr
+        assert ended.stderr.count("runs with your permissions") == 1, ended.stderr
+        assert "model.trust_remote_code: Python code shipped with " in ended.stderr
     assert (folder / "out.jsonl").read_text().count("\n") == 4
 
 

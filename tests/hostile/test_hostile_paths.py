@@ -81,7 +81,7 @@ def test_a_name_that_is_no_folders_is_refused_wherever_it_comes_from(name: str, 
         refusal_of(lambda: choose_run_name(name, RunConfig(), config)),
         refusal_of(lambda: folder_of(name)),
     ]
-    assert all(message is not None and "a run's name is that of one folder" in message for message in messages)
+    assert all(message is not None and "a run's name must be a single folder name" in message for message in messages)
     assert messages[1] is not None and messages[1].startswith("--run-name: ")
 
 
@@ -132,7 +132,7 @@ def test_no_command_takes_a_run_name_that_leads_out_of_its_folder(
         import_module(f"posttrain.cli.{command}").main, ["run.yaml", *rest, f"--run-name={name}"]
     )
     assert result.exit_code == 2, result.output
-    assert "a run's name is that of one folder" in the_one_error(result.stderr, result.stdout)
+    assert "a run's name must be a single folder name" in the_one_error(result.stderr, result.stdout)
     assert contents(tmp_path) == before
 
 
@@ -212,7 +212,7 @@ def test_no_path_and_no_link_leads_a_dataserver_out_of_its_data_root(path: str, 
     (root / "link.jsonl").symlink_to("../outside/rows.jsonl")
     (root / "chain.jsonl").symlink_to("link.jsonl")
     (root / "folder").symlink_to(tmp_path / "outside")
-    with pytest.raises(DataError, match="outside of data_root"):
+    with pytest.raises(DataError, match="outside data_root"):
         confined_file(root, path)
     with pytest.raises((DataError, ValueError), match="data_root"):
         load_file(FileDataset(path=path, graders={"string_exact": 1.0}), root, "error", lambda _: None)
@@ -262,7 +262,7 @@ def test_the_run_of_a_config_stays_in_its_folder_of_runs(tmp_path: Path):
     for name in ("../outside", "..", "/tmp"):
         (tmp_path / "run.yaml").write_text(yaml.safe_dump({"run": {"name": name}}))
         message = refusal_of(lambda: load_trained_run(tmp_path / "run.yaml"))
-        assert message is not None and "a run's name is that of one folder" in message
+        assert message is not None and "a run's name must be a single folder name" in message
 
 
 @profiles(quick=200, long=5000)

@@ -303,7 +303,7 @@ def test_a_name_that_steers_the_terminal_is_told_without_doing_so(tmp_path: Path
     path = tmp_path / "\x1b[31m\u202erows.jsonl"
     path.write_text("{}\n")
     message = refusal_of(lambda: as_sft(path))
-    assert message is not None and "\\x1b[31m\\u202erows.jsonl:1: wants 'messages'" in message
+    assert message is not None and "\\x1b[31m\\u202erows.jsonl:1: needs columns 'messages'" in message
     os.unlink(path)
     assert refusal_of(lambda: as_sft(path)) == f"no such file: {tmp_path}/\\x1b[31m\\u202erows.jsonl"
 

@@ -214,7 +214,7 @@ def test_what_the_prompt_says_stops_nothing_not_even_together_with_the_answer(en
 def test_what_cannot_fit_is_refused_before_anything_is_generated(engine: VllmEngine):
     requests = [GenerationRequest((5,)), GenerationRequest(tuple(range(100)))]
     assert len(ask(engine, requests, Sampling(412))) == 2
-    with pytest.raises(ConfigError, match="100 tokens and 413 new ones do not fit into the 512"):
+    with pytest.raises(ConfigError, match="100 tokens plus 413 new tokens exceeds the engine's max_length of 512"):
         engine.generate(requests, Sampling(413))
 
 
@@ -228,7 +228,7 @@ def test_an_iteration_that_is_given_up_leaves_the_engine_ready(engine: VllmEngin
     iterator = engine.generate([*uneven, ENDING], Sampling(20))
     first, _ = next(iterator)
     assert first == (8, 0)
-    with pytest.raises(RuntimeError, match="still generates"):
+    with pytest.raises(RuntimeError, match="still generating"):
         engine.generate(uneven, Sampling(20))
     iterator.close()
     assert ask(engine, uneven, Sampling(20)) == before
@@ -249,7 +249,7 @@ def test_what_needs_a_cpp_compiler_is_compiled_where_there_is_one(monkeypatch, e
 
 
 def test_options_that_cannot_be_are_refused(folder: Path):
-    with pytest.raises(ConfigError, match="512 at most, and this one has 513"):
+    with pytest.raises(ConfigError, match="up to rank 512, but this one has rank 513"):
         VllmEngine(folder, NEVER, VllmOptions("float32", max_length=512, adapter_rank=513, eager=True))
     with pytest.raises(ModelError, match="max_model_len"):
         VllmEngine(folder, NEVER, VllmOptions("float32", max_length=513, eager=True))

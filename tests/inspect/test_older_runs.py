@@ -46,8 +46,8 @@ def test_it_is_listed_compared_and_verified(config: Path) -> None:
     assert "finished" in said(runs, "list", run.parent)
     assert "nothing differs" in said(runs, "diff", run, run)
     verified = said(runs, "verify", run)
-    assert "order_hash: all 6 steps are as config and data give them" in verified
-    assert "checkpoint-6: all files are as they were written, and its state is of that step" in verified
+    assert "order_hash: all 6 steps match config and data" in verified
+    assert "checkpoint-6: all files are intact, and its state is from that step" in verified
 
 
 def test_it_is_merged_and_asked(config: Path, tmp_path: Path) -> None:

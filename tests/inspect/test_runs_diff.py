@@ -125,7 +125,7 @@ def test_runs_of_two_kinds_can_be_compared(sft_run: Path, dpo_run: Path):
 def test_the_exit_code_is_that_of_diff(sft_run: Path, another_rate: Path, tmp_path: Path):
     same = CliRunner().invoke(main, ["diff", str(sft_run), str(sft_run)])
     assert same.exit_code == 0
-    assert same.stdout.startswith("nothing differs but times, and where the runs are kept\n")
+    assert same.stdout.startswith("nothing differs except times and where the runs are kept\n")
     other = CliRunner().invoke(main, ["diff", str(sft_run), str(another_rate)])
     assert other.exit_code == 1
     assert ["training.learning_rate", "0.01", "0.02"] in [line.split() for line in other.stdout.splitlines()]

@@ -38,17 +38,17 @@ def edit_step(run: Path, step: int, **values: Any) -> None:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-SAME = "config, data, weights and tokenizer: they are those of the manifest"
-WHOLE = "all files are as they were written, and its state is of that step"
+SAME = "config, data, weights and tokenizer: they match the manifest"
+WHOLE = "all files are intact, and its state is from that step"
 
 
 def test_all_holds_of_a_run_that_nobody_touched(sft_run: Path):
     assert findings(sft_run) == [
         Finding("holds", "metrics.jsonl: 6 steps, each once and in order"),
         Finding("holds", SAME),
-        Finding("holds", "order_hash: all 6 steps are as config and data give them"),
-        Finding("holds", "tokens: all 6 steps are as config and data give them"),
-        Finding("holds", "trained_tokens: all 6 steps are as config and data give them"),
+        Finding("holds", "order_hash: all 6 steps match config and data"),
+        Finding("holds", "tokens: all 6 steps match config and data"),
+        Finding("holds", "trained_tokens: all 6 steps match config and data"),
         Finding("holds", f"checkpoint-3: {WHOLE}"),
         Finding("holds", f"checkpoint-6: {WHOLE}"),
     ]
@@ -57,14 +57,14 @@ def test_all_holds_of_a_run_that_nobody_touched(sft_run: Path):
 def test_all_holds_of_a_run_of_preferences(dpo_run: Path):
     found = findings(dpo_run)
     assert {each.outcome for each in found} == {"holds"}
-    assert Finding("holds", "order_hash: all 3 steps are as config and data give them") in found
+    assert Finding("holds", "order_hash: all 3 steps match config and data") in found
 
 
 def test_all_holds_of_a_run_of_reinforcement_learning_without_a_server(rl_run: Path):
     assert findings(rl_run) == [
         Finding("holds", "metrics.jsonl: 6 steps, each once and in order"),
         Finding("holds", SAME),
-        Finding("holds", "order_hash: all 6 steps are as config and data give them"),
+        Finding("holds", "order_hash: all 6 steps match config and data"),
         *(Finding("holds", f"checkpoint-{step}: {WHOLE}") for step in (2, 4, 6)),
     ]
 
@@ -86,7 +86,7 @@ def test_an_order_hash_that_is_not_the_datas_is_told_with_its_step(
     true = read_run(run).steps[4]["order_hash"]
     edit_step(run, 5, order_hash="0123456789abcdef")
     assert failures(run) == [
-        f"order_hash: at step 5 metrics.jsonl has 0123456789abcdef, and config and data give {true}"
+        f"order_hash: at step 5 metrics.jsonl has 0123456789abcdef, but config and data give {true}"
     ]
 
 
@@ -110,7 +110,7 @@ def test_data_that_changed_are_named(sft_run: Path, copy_of: Callable[[Path], Pa
     config = run / "config.yaml"
     config.write_text(config.read_text().replace(str(original), str(data)))
     [changed, *rest] = failures(run)
-    assert changed.startswith("config, data, weights and tokenizer: they are not those of the manifest: datasets.a: ")
+    assert changed.startswith("config, data, weights and tokenizer: they differ from the manifest: datasets.a: ")
     assert all(text.startswith(("tokens", "trained_tokens")) for text in rest)
 
 
@@ -122,7 +122,7 @@ def test_a_base_that_has_other_weights_now_is_told(
     weights = read_run(run).manifest["identity"]["weights"]
     edit(run / "manifest.json", lambda manifest: manifest["identity"].update(weights="a" * 32))
     changed = f"weights: {'a' * 32} → {weights}"
-    assert failures(run) == [f"config, data, weights and tokenizer: they are not those of the manifest: {changed}"]
+    assert failures(run) == [f"config, data, weights and tokenizer: they differ from the manifest: {changed}"]
 
 
 def test_what_an_older_version_did_not_write_down_is_not_compared(sft_run: Path, copy_of: Callable[[Path], Path]):
@@ -138,7 +138,7 @@ def test_data_that_are_gone_are_told_and_the_checkpoints_are_checked_all_the_sam
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("b.jsonl", "gone.jsonl"))
     [told] = failures(run)
-    assert told.startswith("config and data: they cannot be read as they were: no such file: ")
+    assert told.startswith("config and data: they can no longer be read: no such file: ")
     assert Finding("holds", f"checkpoint-6: {WHOLE}") in findings(run)
 
 
@@ -151,8 +151,8 @@ def test_the_files_of_a_checkpoint_are_measured(sft_run: Path, copy_of: Callable
     (run / "best").write_text("checkpoint-5")
     assert failures(run) == [
         "checkpoint-3: adapter_model.safetensors is missing",
-        f"checkpoint-6: optimizer.pt has {size - 1:,} bytes, and had {size:,}",
-        "best: it names checkpoint-5, which is not there",
+        f"checkpoint-6: optimizer.pt has {size - 1:,} bytes instead of {size:,}",
+        "best: it names checkpoint-5, which does not exist",
     ]
 
 
@@ -164,12 +164,12 @@ def test_the_state_of_a_checkpoint_is_held_against_its_step(sft_run: Path, copy_
     (run / "checkpoint-6").rename(run / "checkpoint-5")
     total = read_run(run).steps[5]["total_tokens"]
     assert failures(run)[:2] == [
-        f"checkpoint-3: its order_hash is {sixth}, and metrics.jsonl has {third}; "
-        f"its order_hash is {sixth}, and config and data give {third}",
-        "checkpoint-5: its state is of step 6",
+        f"checkpoint-3: its order_hash is {sixth}, but metrics.jsonl has {third}; "
+        f"its order_hash is {sixth}, but config and data give {third}",
+        "checkpoint-5: its state is from step 6",
     ]
     (run / "checkpoint-5").rename(run / "checkpoint-6")
-    assert failures(run)[1:] == [f"checkpoint-6: it counts 1 tokens, and metrics.jsonl {total}"]
+    assert failures(run)[1:] == [f"checkpoint-6: it counts 1 tokens, but metrics.jsonl has {total}"]
     (run / "checkpoint-6" / "toolkit_state.json").write_text("{")
     assert failures(run)[1:] == ["checkpoint-6: toolkit_state.json is missing or damaged"]
 
@@ -178,7 +178,7 @@ def test_a_step_that_is_missing_is_told(sft_run: Path, copy_of: Callable[[Path],
     run = copy_of(sft_run)
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join(line for line in lines if '"step": 4, "stage"' not in line))
-    assert failures(run)[0] == "metrics.jsonl: where step 4 should be there is step 5"
+    assert failures(run)[0] == "metrics.jsonl: expected step 4, found step 5"
 
 
 def test_prompts_of_a_server_elsewhere_are_told_as_unknown(rl_run: Path, copy_of: Callable[[Path], Path]):
@@ -192,7 +192,7 @@ def test_prompts_of_a_server_elsewhere_are_told_as_unknown(rl_run: Path, copy_of
         Finding("holds", "metrics.jsonl: 6 steps, each once and in order"),
         Finding(
             "unknown",
-            "row order: the prompts came from the server at http://127.0.0.1:9, of which this machine has no config",
+            "row order: the prompts came from the server at http://127.0.0.1:9, whose config is not on this machine",
         ),
     ]
     assert Finding("holds", f"checkpoint-6: {WHOLE}") in findings(run)
@@ -206,9 +206,9 @@ def test_prompts_that_depend_on_grades_are_told_as_unknown(rl_run: Path, copy_of
     config.write_text(config.read_text().replace(str(server), str(server.with_name("adaptive.yaml"))))
     # The section is part of what decides the prompts, and the run began without it.
     assert [text.partition(" → ")[0].rpartition(": ")[0] for text in failures(run)] == [
-        "config, data, weights and tokenizer: they are not those of the manifest: dataserver"
+        "config, data, weights and tokenizer: they differ from the manifest: dataserver"
     ]
-    why = "adaptive sampling made it depend on what was graded, which only the journal has"
+    why = "with adaptive sampling it depends on earlier grades, which only the journal has"
     assert Finding("unknown", f"row order: {why}") in findings(run)
 
 
@@ -216,7 +216,7 @@ def test_a_run_that_is_being_trained_is_said_to_be(sft_run: Path, copy_of: Calla
     run = copy_of(sft_run)
     with process_lock(run / ".lock"):
         first = findings(run)[0]
-    assert first.outcome == "unknown" and first.text.startswith("it is being trained by process ")
+    assert first.outcome == "unknown" and first.text.startswith("it is still being trained by process ")
 
 
 def test_the_exit_code_says_whether_all_holds(sft_run: Path, copy_of: Callable[[Path], Path], tmp_path: Path):
@@ -228,4 +228,4 @@ def test_the_exit_code_says_whether_all_holds(sft_run: Path, copy_of: Callable[[
     assert "fails    checkpoint-3: adapter_model.safetensors is missing\n" in spoilt.stdout
     none = CliRunner().invoke(main, ["verify", str(tmp_path)])
     assert none.exit_code == 2
-    assert none.stderr == f"error: there is no run in {tmp_path}: it has no manifest.json; name the folder of a run\n"
+    assert none.stderr == f"error: there is no run in {tmp_path}: it has no manifest.json; give the folder of a run\n"

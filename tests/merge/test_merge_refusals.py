@@ -96,7 +96,7 @@ def test_a_quantised_base_is_refused(case: Case, tmp_path: Path):
 
 def test_an_adapter_whose_start_changed_the_base_is_refused(case: Case, tmp_path: Path):
     edit_json(case.adapter / "adapter_config.json", init_lora_weights="pissa")
-    require_refused(case, tmp_path, ModelError, "started by pissa, which changed the base weights")
+    require_refused(case, tmp_path, ModelError, "initialised with pissa, which also changed the base weights")
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:peft")
@@ -125,7 +125,7 @@ def test_a_folder_that_is_not_empty_is_replaced_only_on_demand(case: Case, tmp_p
     merged = tmp_path / "merged"
     merged.mkdir()
     (merged / "mine.txt").write_text("kept")
-    with pytest.raises(ConfigError, match=r"something in .*merged already; replace it with --overwrite"):
+    with pytest.raises(ConfigError, match=r"merged is not empty; replace it with --overwrite"):
         merge_case(case, merged)
     assert (merged / "mine.txt").read_text() == "kept"
     merge_case(case, merged, overwrite=True)
@@ -135,7 +135,7 @@ def test_a_folder_that_is_not_empty_is_replaced_only_on_demand(case: Case, tmp_p
 
 @pytest.mark.parametrize("folder", ["base", "adapter", "."])
 def test_the_output_can_never_replace_its_inputs(case: Case, tmp_path: Path, folder: str):
-    with pytest.raises(ConfigError, match="holds what is to be merged"):
+    with pytest.raises(ConfigError, match="contains an input of the merge"):
         merge_case(case, tmp_path / folder, overwrite=True)
     assert case.adapter.is_dir()
 

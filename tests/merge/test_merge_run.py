@@ -68,10 +68,10 @@ def test_the_summary_and_the_largest_difference_are_printed(config: Path, capsys
 
 
 def test_a_checkpoint_that_is_not_there_is_told_with_those_that_are(config: Path, tmp_path: Path):
-    with pytest.raises(ConfigError, match="--checkpoint 7: there is none of that step; there are: 5, 10"):
+    with pytest.raises(ConfigError, match="--checkpoint 7: no checkpoint at that step; available: 5, 10"):
         merge(config, checkpoint="7")
     (tmp_path / "runs" / "task" / "checkpoint-5" / "adapter_model.safetensors").write_bytes(b"cut off")
-    with pytest.raises(ConfigError, match="--checkpoint 5: there is none of that step; there are: 10"):
+    with pytest.raises(ConfigError, match="--checkpoint 5: no checkpoint at that step; available: 10"):
         merge(config, checkpoint="5")
 
 
@@ -85,7 +85,7 @@ def test_a_run_that_trained_all_weights_is_told_where_its_model_is(config: Path,
 
 def test_a_run_that_has_not_ended_is_told_of_its_checkpoints(config: Path, tmp_path: Path):
     (tmp_path / "runs" / "task" / "adapter_config.json").unlink()
-    with pytest.raises(ConfigError, match=r"has not ended.*--checkpoint: 5, 10"):
+    with pytest.raises(ConfigError, match=r"has not finished.*--checkpoint: 5, 10"):
         merge(config)
 
 

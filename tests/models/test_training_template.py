@@ -206,7 +206,7 @@ def test_other_text_of_the_training_template_is_told_once_and_not_trained(family
     with caplog.at_level(logging.WARNING, "posttrain"):
         for conversation in [*TALKS.values(), *TALKS.values()]:
             row_of(by_markers, conversation)
-    told = [record for record in caplog.records if "rendering prefixes" in record.message]
+    told = [record for record in caplog.records if "rendered prefixes" in record.message]
     assert len(told) == (name in OTHERWISE)
 
 

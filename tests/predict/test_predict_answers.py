@@ -135,7 +135,7 @@ def test_an_empty_answer_is_written_and_told(ended: Task, run: Callable):
     told = next(line for line in result.stderr.splitlines() if line.startswith("6 answers: "))
     ends = sum(answer["stop_reason"] == "end" for answer in ended.answers())
     assert told == (
-        f"6 answers: {ends} ended by the model, {6 - ends} cut at max_new_tokens, 1 empty, which no training takes"
+        f"6 answers: {ends} ended by the model, {6 - ends} cut at max_new_tokens, 1 empty, so not usable for training"
     )
     left = open_data(ended.output, Columns()).read("skip", require_answer=True)
     assert [record.line for record in left.records] == [2, 3, 4, 5, 6]

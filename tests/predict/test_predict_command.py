@@ -30,7 +30,7 @@ def test_a_dry_run_prints_the_plan_loads_no_weights_and_writes_nothing(task: Tas
     assert result.stdout == ""
     assert result.stderr.splitlines()[1:] == [
         f"rows      6 in {input_}, 1 left out; 10 to 21 tokens",
-        "answers   12: 2 for each row",
+        "answers   12: 2 per row",
         f"weights   {model}",
         "sampling  temperature 0.7, seed 0, top_p 0.9, stop ['\\n\\n'], at most 8 tokens, 4 at once",
         f"output    {task.output}",
@@ -41,14 +41,14 @@ def test_a_dry_run_prints_the_plan_loads_no_weights_and_writes_nothing(task: Tas
 
 def test_a_dry_run_refuses_what_the_run_would_refuse(task: Task, run: Callable):
     task.output.write_text("")
-    for input_, reason in [(task.ask(), "is there already"), (task.ask(["{broken"], "bad.jsonl"), "bad.jsonl:1: ")]:
+    for input_, reason in [(task.ask(), "already exists"), (task.ask(["{broken"], "bad.jsonl"), "bad.jsonl:1: ")]:
         assert reason in run(task.config, input_, task.output, *BASE, "--dry-run", expect=2).stderr
 
 
 def test_an_output_that_is_there_is_replaced_only_when_told_so(task: Task, run: Callable):
     task.output.write_text("precious\n")
     message = run(task.config, task.ask(), task.output, *BASE, expect=2).stderr
-    assert "out.jsonl is there already; choose another name, or replace it with --overwrite" in message
+    assert "out.jsonl already exists; choose another name, or replace it with --overwrite" in message
     assert task.output.read_text() == "precious\n"
     run(task.config, task.ask(), task.output, *BASE, "--overwrite")
     assert len(task.answers()) == 6
@@ -64,7 +64,7 @@ def test_an_output_that_is_there_is_replaced_only_when_told_so(task: Task, run: 
         ("generaton.n=3", "--set generaton.n=3: toolkit-predict reads only"),
         ("generation.nn=3", "generation.nn"),
         ("generation.n=0", "generation.n"),
-        ("generation.n=2", "one answer 2 times; raise the temperature"),
+        ("generation.n=2", "the same answer 2 times; raise the temperature"),
         ("generation.min_p=4096", "generation.min_p"),
         ("generation", "write it as key=value"),
     ],

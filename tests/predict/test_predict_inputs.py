@@ -23,7 +23,7 @@ def test_a_folder_is_answered_file_by_file(task: Task, run: Callable):
     task.ask([*QUESTIONS[2:], QUESTIONS[0]], "in/a.jsonl")
     (task.folder / "in" / "notes.txt").write_text("not data")
     result = run(task.config, task.folder / "in", task.folder / "out", *BASE)
-    assert "passed over, for only .jsonl files of a folder are read: notes.txt" in result.stderr
+    assert "skipped (only .jsonl files in a folder are read): notes.txt" in result.stderr
     assert sorted(path.name for path in (task.folder / "out").iterdir()) == ["a.jsonl", "b.jsonl"]
     for name, count in (("a.jsonl", 5), ("b.jsonl", 2)):
         answers = task.answers(task.folder / "out" / name)
@@ -88,7 +88,7 @@ def test_bad_rows_can_be_left_out_and_the_others_keep_their_lines(task: Task, ru
 
 def test_a_row_that_is_only_an_answer_is_a_bad_row(task: Task, run: Callable):
     message = refused(run, task.config, task.ask([QUESTIONS[0], BAD[4]]), task.output)
-    assert "in.jsonl:2: there is nothing before the answer that could be asked" in message
+    assert "in.jsonl:2: there is no prompt before the answer" in message
 
 
 def test_a_prompt_longer_than_the_training_allows_is_a_bad_row(task: Task, run: Callable):
@@ -105,7 +105,7 @@ def test_a_prompt_that_leaves_the_model_no_room_for_the_answer_is_a_bad_row(task
     run(task.config, path, task.output, *BASE, "--set", "generation.max_new_tokens=50")
     message = refused(run, task.config, path, task.folder / "b.jsonl", "--set", "generation.max_new_tokens=99")
     assert f"{path}:1: the prompt has" in message
-    assert "with generation.max_new_tokens: 99 that is more than the 1000 that the model can hold" in message
+    assert "with generation.max_new_tokens: 99 that exceeds the model's 1000 positions" in message
 
 
 def test_too_long_prompts_can_be_left_out(task: Task, run: Callable):
@@ -113,7 +113,7 @@ def test_too_long_prompts_can_be_left_out(task: Task, run: Callable):
     result = run(task.config, path, task.output, *BASE, "--set", "on_bad_record=skip")
     assert [answer["line"] for answer in task.answers()] == [2]
     assert f"left out: {path}:1: the prompt has" in result.stderr
-    assert "no other row is left" in refused(
+    assert "no rows are left" in refused(
         run, task.config, task.ask([{"prompt": "q" * 2000}]), task.folder / "b.jsonl"
     )
 
@@ -131,7 +131,7 @@ def test_a_conversation_that_the_tokenizers_template_refuses_is_a_bad_row(task: 
     system = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]}
     path = task.ask([{"prompt": "one"}, system])
     message = refused(run, task.config, path, task.output, "--set", "chat.template=tokenizer")
-    assert f"{path}:2: the tokenizer's chat template refuses the conversation: No system role here" in message
+    assert f"{path}:2: the tokenizer's chat template rejects the conversation: No system role here" in message
     run(task.config, path, task.output, *BASE, "--set", "chat.template=tokenizer", "--set", "on_bad_record=skip")
     assert [answer["line"] for answer in task.answers()] == [1]
 
@@ -153,12 +153,12 @@ def test_paths_that_cannot_be_are_refused(task: Task, run: Callable):
     for input_, output, reason in [
         ("none.jsonl", "out.jsonl", "there is no file or folder"),
         ("empty", "out", "there is no .jsonl file in"),
-        ("in.jsonl", "folder.jsonl", "is a folder; the output of one file is a file"),
-        ("in", "in.jsonl", "is a file; the output of a folder is a folder"),
+        ("in.jsonl", "folder.jsonl", "is a folder; if the input is a file, the output must be one too"),
+        ("in", "in.jsonl", "is a file; if the input is a folder, the output must be one too"),
         ("in.jsonl", "in.jsonl", "is the input"),
         ("in", "in", "is the input"),
         ("in.jsonl", "in.jsonl/out.jsonl", "is a file, not a folder"),
-        ("task.yaml", "out.jsonl", "cannot tell from the name"),
+        ("task.yaml", "out.jsonl", "cannot tell the format from the name"),
     ]:
         message = refused(run, task.config, task.folder / input_, task.folder / output, "--overwrite")
         assert reason in message, message

@@ -59,12 +59,12 @@ def test_a_run_that_is_killed_and_interrupted_writes_the_same_bytes(task: Task, 
     interrupted = stop_after(50, signal.SIGINT, task, input_, task.output)
     _, told = interrupted.communicate()
     assert interrupted.returncode == 130, told
-    assert f"of 120 answers are kept in {task.partial}; the same command goes on with them\ninterrupted\n" in told
+    assert f"of 120 answers are kept in {task.partial}; run the same command again to continue\ninterrupted\n" in told
     second = task.partial.read_bytes()
     assert second.startswith(first[: first.rindex(b"\n") + 1])
 
     result = run(task.config, input_, task.output, *BASE)
-    assert f"of them in {task.partial} already" in result.stderr
+    assert f"of them already in {task.partial}" in result.stderr
     assert task.output.read_bytes() == (task.folder / "whole.jsonl").read_bytes()
     assert len(task.answers()) == 120
     assert not task.partial.exists()
@@ -111,7 +111,7 @@ def test_damaged_and_repeated_lines_change_nothing(task: Task, run: Callable, sa
     damage = [b"\0" * 40 + b"\n", lines[5][:30] + b"\n", b"[]\n", b'{"no": "key"}\n']
     sampled.killed_after(b"".join([lines[3], lines[0], *damage, lines[0], lines[7]]))
     result = run(task.config, sampled.input, task.output, *BASE)
-    assert f"18: 3 for each row, 3 of them in {task.partial} already" in result.stderr
+    assert f"18: 3 per row, 3 of them already in {task.partial}" in result.stderr
     assert task.output.read_bytes() == sampled.whole
 
 
@@ -173,7 +173,7 @@ def test_a_file_of_somebody_else_is_left_alone(task: Task, run: Callable):
     for content in (b"", b"my notes\n", b'{"job": 1', b'{"job": "mine"}\n', b'{"some": "thing"}\n'):
         task.partial.write_bytes(content)
         message = run(task.config, input_, task.output, *BASE, "--overwrite", expect=2).stderr
-        assert "is not a file of toolkit-predict" in message
+        assert "was not written by toolkit-predict" in message
         assert task.partial.read_bytes() == content
 
 
@@ -181,8 +181,8 @@ def test_overwriting_goes_on_too_where_it_was(task: Task, run: Callable, sampled
     sampled.killed_after(b"".join(sampled.lines[:7]))
     task.output.write_text("an older output\n")
     message = run(task.config, sampled.input, task.output, *BASE, expect=2).stderr
-    assert "out.jsonl is there already; choose another name, or replace it with --overwrite" in message
+    assert "out.jsonl already exists; choose another name, or replace it with --overwrite" in message
     assert task.output.read_text() == "an older output\n"
     result = run(task.config, sampled.input, task.output, *BASE, "--overwrite")
-    assert f"18: 3 for each row, 7 of them in {task.partial} already" in result.stderr
+    assert f"18: 3 per row, 7 of them already in {task.partial}" in result.stderr
     assert task.output.read_bytes() == sampled.whole

@@ -61,7 +61,7 @@ def test_a_second_command_is_refused_at_once_and_costs_the_first_no_answer(task:
             result = run(task.config, asked, task.output, *BASE, *options, expect=2)
             assert result.stderr == (
                 f"error: {task.output} is being written by process {first.pid} on {socket.gethostname()}, since "
-                f"{since}; wait for its end, or end it, or give this output another name\n"
+                f"{since}; wait until it ends, stop it, or give this output another name\n"
             )
         assert first.poll() is None
         _, said = first.communicate(timeout=100)
@@ -79,7 +79,7 @@ def test_a_killed_command_keeps_nobody_out_and_loses_no_answer(task: Task, asked
         assert (task.folder / ".out.jsonl.lock").is_file()
         result = run(task.config, asked, task.output, *BASE)
     answers = kept.count(b"\n") - 1
-    assert f"72: 12 for each row, {answers} of them in {task.partial} already" in result.stderr
+    assert f"72: 12 per row, {answers} of them already in {task.partial}" in result.stderr
     assert len(task.answers()) == 72
     assert names(task.folder) == ["in.jsonl", "out.jsonl", "task.yaml"]
 

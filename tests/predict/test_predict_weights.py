@@ -125,7 +125,7 @@ def test_what_a_run_lacks_is_told(task: Task, run: Callable, adapters: list[Path
     for options, reason in [
         ((), "there is no trained model in"),
         (("--weights", "merged"), "there is no merged model in"),
-        (("--checkpoint", "6"), "there is none of that step; there are: 5"),
+        (("--checkpoint", "6"), "no checkpoint at that step; available: 5"),
     ]:
         assert reason in run(task.config, task.ask(), task.output, *options, expect=2).stderr
     assert not task.output.exists() and not task.partial.exists()

@@ -58,8 +58,8 @@ def test_a_killed_rank_ends_the_run_in_one_message_and_it_goes_on_bit_for_bit(
     survivor = said(config, 1 - victim)
     saved = newest_checkpoint(folder_of(config))
     assert survivor.splitlines()[-1] == (
-        "error: another of this run's 2 processes ended: it was killed, or says why itself; --resume, with 2 processes "
-        f"again, goes on from {saved.name}, which is whole"
+        "error: another of this run's 2 processes ended: it was killed, or its own output says why; --resume, with 2 "
+        f"processes again, continues from {saved.name}, which is complete"
     )
     assert survivor.count("error: ") == 1
     assert "Traceback" not in survivor
@@ -91,7 +91,7 @@ def test_a_signal_to_the_launch_ends_all_ranks_after_the_same_step_which_is_save
     for rank in (0, 1):
         assert "Traceback" not in said(config, rank)
     assert said(config, 0).splitlines()[-1] == (
-        f"stopped after step {steps_of(folder)[-1]['step']}, which is saved in {saved}; --resume goes on from it"
+        f"stopped after step {steps_of(folder)[-1]['step']}, which is saved in {saved}; --resume continues from it"
     )
     run(trainer.command, config, "--resume")
     assert metrics(folder) == metrics(folder_of(left_alone(trainer)))

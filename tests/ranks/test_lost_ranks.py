@@ -78,8 +78,8 @@ def test_a_process_that_lost_another_one_says_so_and_what_to_do(what: str, victi
     survivor = together(what, tmp_path, victim)
     assert survivor.returncode == 1
     assert survivor.stderr.splitlines()[-1].endswith(
-        "posttrain.errors.RunError: another of this run's 2 processes ended: it was killed, or says why itself; no "
-        "checkpoint had been written, so --resume, with 2 processes again, begins anew"
+        "posttrain.errors.RunError: another of this run's 2 processes ended: it was killed, or its own output says "
+        "why; no checkpoint had been written, so --resume, with 2 processes again, starts from the beginning"
     )
 
 
@@ -112,8 +112,8 @@ def test_the_newest_checkpoint_is_named(run: RunDirectory) -> None:
     with pytest.raises(RunError) as caught, ranks_explained(run):
         raise RuntimeError(CLOSED)
     assert str(caught.value) == (
-        "another of this run's 4 processes ended: it was killed, or says why itself; --resume, with 4 processes again, "
-        "goes on from checkpoint-3, which is whole"
+        "another of this run's 4 processes ended: it was killed, or its own output says why; --resume, with 4 "
+        "processes again, continues from checkpoint-3, which is complete"
     )
 
 

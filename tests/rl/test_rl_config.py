@@ -21,8 +21,8 @@ HELD_OUT = [DatasetMeta(name="a", rows=10, validation_rows=0, digest="")]
     ("changes", "told"),
     [
         ({"rollout": {"temperature": 0}}, r"rollout: temperature: 0 makes all completions of a prompt the same"),
-        ({"dataserver": {"url": "http://127.0.0.1:1"}}, r"dataserver: give one of `config` .* and `url`"),
-        ({"dataserver": {"config": None}}, r"dataserver: give one of `config` .* and `url`"),
+        ({"dataserver": {"url": "http://127.0.0.1:1"}}, r"dataserver: give either `config` .* or `url`"),
+        ({"dataserver": {"config": None}}, r"dataserver: give either `config` .* or `url`"),
         ({"dataserver": {"config": None, "url": "127.0.0.1:9000"}}, r"dataserver\.url: "),
         (
             {"rollout": {"top_p": 0.9, "importance_correction": "token_mask"}},
@@ -32,10 +32,10 @@ HELD_OUT = [DatasetMeta(name="a", rows=10, validation_rows=0, digest="")]
             {"rollout": {"engine": "vllm", "repetition_penalty": 1.1, "min_p": 0.1}},
             r"rollout: importance_correction: sequence_mask compares .* which min_p, repetition_penalty would change",
         ),
-        ({"rollout": {"engine": "vllm", "temperature": 2.5}}, r"rollout: temperature: 2\.5 is more than vLLM takes"),
+        ({"rollout": {"engine": "vllm", "temperature": 2.5}}, r"rollout: temperature: 2\.5 is more than vLLM accepts"),
         (
             {"rollout": {"engine": "vllm"}, "evaluation": {"temperature": 3}},
-            r"evaluation: temperature: 3 is more than vLLM takes; at most 2",
+            r"evaluation: temperature: 3 is more than vLLM accepts; at most 2",
         ),
         (
             {"rollout": {"engine": "vllm"}, "model": {"quantization": "4bit"}},
@@ -47,10 +47,13 @@ HELD_OUT = [DatasetMeta(name="a", rows=10, validation_rows=0, digest="")]
         ),
         (
             {"algorithm": "dapo", "rollout": {"stop": ["\n"]}},
-            r"rollout: stop: mask_truncated_completions \(of dapo, or in objective\) would also leave out",
+            r"rollout: stop: mask_truncated_completions \(of dapo, or in objective\) would also mask",
         ),
         ({"evaluation": None, "run": {"export": "best"}}, r"run: export: best needs an evaluation section"),
-        ({"evaluation": {"temperature": 0.0}}, r"evaluation: samples: 2 with temperature: 0 is one answer 2 times"),
+        (
+            {"evaluation": {"temperature": 0.0}},
+            r"evaluation: samples: 2 with temperature: 0 gives the same answer 2 times",
+        ),
         ({"training": {"rows_per_step": 6}}, r"training: rows_per_step 6 is not a multiple of micro_batch_size 4"),
         ({"rollout": {"generations": 1}}, r"rollout\.generations: "),
         ({"rollout": {"generatoins": 4}}, r"rollout\.generatoins: .*generations"),
@@ -77,9 +80,9 @@ def test_an_engine_that_takes_merged_weights_only_gets_no_adapter(
     monkeypatch.setitem(ENGINES, "hf", EngineTraits("another", has_weights=True))
     for sync in ("auto", "weights"):
         load_config(a_run(rollout={"sync": sync}), RLConfig)
-    with pytest.raises(ConfigError, match="sync: adapter is not possible with another; give weights, or auto"):
+    with pytest.raises(ConfigError, match="sync: adapter is not possible with another; use weights or auto"):
         load_config(a_run(rollout={"sync": "adapter"}), RLConfig)
-    with pytest.raises(ConfigError, match="sleep: true is for engine: vllm, and this is hf"):
+    with pytest.raises(ConfigError, match="sleep: true needs engine: vllm, but this is hf"):
         load_config(a_run(rollout={"sleep": True}), RLConfig)
 
 
@@ -93,7 +96,7 @@ def test_samples_of_vllm_are_corrected_unless_told_otherwise(a_run: WriteRun, en
     [
         ({"rollout": {"generations": 3}}, r"rows_per_step: 8 is not a multiple of rollout\.generations 3.* 6 or 9"),
         ({"rollout": {"generations": 16}}, r"is not a multiple of rollout\.generations 16.* choose 16,"),
-        ({"run": {"save_every": 3}, "rollout": {"iterations": 2}}, r"run\.save_every: 3 falls into the middle"),
+        ({"run": {"save_every": 3}, "rollout": {"iterations": 2}}, r"run\.save_every: 3 falls in the middle"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused_before_anything_is_started(

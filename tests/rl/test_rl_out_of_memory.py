@@ -27,7 +27,7 @@ def test_completions_that_cannot_be_generated_are_told_from_a_step(tmp_path: Pat
     message = done.stderr[done.stderr.index("error: ") :].splitlines()
     assert message[0].startswith("error: out of memory while completions were generated after optimizer step 0: this ")
     assert [line.split(" (")[0] for line in message[1:4]] == [
-        "what would help, the cheapest first:",
+        "what would help, cheapest first:",
         "  rollout.batch_size: 64 → 32",
         "  model.dtype: float32 → auto",
     ]

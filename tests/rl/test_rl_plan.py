@@ -64,7 +64,7 @@ def test_the_plan_tells_objective_schedule_curriculum_and_prompts(a_run: WriteRu
     assert "algorithm       dr_grpo, arXiv:2503.20783\n" in plan
     assert ["aggregation", "constant"] in rows
     assert "8 completions, the groups of 2 prompts: 4 at once × 1 process × 2 micro-batches\n" in plan
-    assert "8 completions, 4 of each of 2 prompts, serve 1 optimizer step\n" in plan
+    assert "8 completions, 4 for each of 2 prompts, serve 1 optimizer step\n" in plan
     assert "dataserver      needs prompts_per_iteration: 2 and iteration_stride: 1\n" in plan
     assert ["3", "3", "3", "2"] in rows
     assert "(folder), LoRA r=4 on all-linear\n" in plan
@@ -101,7 +101,7 @@ def test_the_plan_tells_objective_schedule_curriculum_and_prompts(a_run: WriteRu
             ["objective.epsilon=0.1", "objective.delta=4"],
             [
                 "epsilon 0.1 set in objective; bnpo has 0.2",
-                "epsilon_high 0.1 goes with epsilon; bnpo has 0.2",
+                "epsilon_high 0.1 follows epsilon; bnpo has 0.2",
                 "delta 4.0 set in objective; bnpo has null",
             ],
         ),
@@ -125,21 +125,21 @@ def test_an_algorithm_tells_where_it_differs_from_its_paper(unserved: Path):
 # and the stride of an iteration, and of the third generation the step that makes it, the steps that it serves, the
 # iteration that it asks.
 WORKED = [
-    ((4, 2, 2, 1, 1), "8 completions, 2 of each of 4 prompts, serve 1 optimizer step", (4, 1), "3 3 3 2"),
-    ((4, 2, 2, 2, 1), "16 completions, 2 of each of 8 prompts, serve 2 optimizer steps", (8, 2), "3 5 5–6 4"),
+    ((4, 2, 2, 1, 1), "8 completions, 2 for each of 4 prompts, serve 1 optimizer step", (4, 1), "3 3 3 2"),
+    ((4, 2, 2, 2, 1), "16 completions, 2 for each of 8 prompts, serve 2 optimizer steps", (8, 2), "3 5 5–6 4"),
     (
         (4, 2, 2, 1, 2),
-        "8 completions, 2 of each of 4 prompts, serve 2 optimizer steps, 2 times over",
+        "8 completions, 2 for each of 4 prompts, serve 2 optimizer steps, in 2 passes",
         (4, 2),
         "3 5 5–6 4",
     ),
     (
         (4, 2, 2, 2, 2),
-        "16 completions, 2 of each of 8 prompts, serve 4 optimizer steps, 2 times over",
+        "16 completions, 2 for each of 8 prompts, serve 4 optimizer steps, in 2 passes",
         (8, 4),
         "3 9 9–12 8",
     ),
-    ((3, 2, 2, 1, 1), "6 completions, 2 of each of 3 prompts, serve 1 optimizer step", (3, 1), "3 3 3 2"),
+    ((3, 2, 2, 1, 1), "6 completions, 2 for each of 3 prompts, serve 1 optimizer step", (3, 1), "3 3 3 2"),
 ]
 
 
@@ -165,10 +165,10 @@ def test_the_first_generations_are_those_of_the_schedule(
 
 def test_the_plan_tells_what_an_engine_gets_of_each_step(unserved: Path, monkeypatch: pytest.MonkeyPatch):
     assert "by hf, temperature" in shown(unserved)
-    told = "which gets the adapter on CUDA and all weights elsewhere, temperature"
+    told = "which gets the adapter on CUDA, all weights on other devices, temperature"
     assert told in shown(unserved, "--set", "rollout.engine=vllm")
     monkeypatch.setitem(ENGINES, "hf", EngineTraits("another", has_weights=True))
-    assert "by hf, which gets the weights of each step, temperature" in shown(unserved)
+    assert "by hf, which gets the weights after each step, temperature" in shown(unserved)
 
 
 def test_a_server_that_does_not_answer_yet_is_told_in_a_line(unserved: Path, nowhere: str):
@@ -186,7 +186,7 @@ def test_a_server_that_runs_is_asked(a_run: WriteRun, server: Server, monkeypatc
     assert "prompts         the first 2 have " in plan
 
     monkeypatch.setenv("MY_TOKEN", "wrong")
-    assert f"error: the dataserver at {server.url} refuses the token: " in shown(config, exit_code=2)
+    assert f"error: the dataserver at {server.url} rejects the token: " in shown(config, exit_code=2)
 
 
 def test_what_the_dataservers_config_has_wrong_is_told_in_its_own_words(a_run: WriteRun):
@@ -212,16 +212,16 @@ def test_numbers_that_do_not_fit_the_dataservers_are_refused_after_the_plan_of_t
             ["lora=null", "evaluation=null", "training.max_steps=6", "rollout.max_prompt_tokens=20"],
             [
                 "all weights trained\n",
-                "10 held-out prompts are never asked: there is no evaluation section\n",
+                "10 held-out prompts are unused: the config has no evaluation section\n",
                 "training.max_steps stops at step 6",
-                "; 1 of them are longer than rollout.max_prompt_tokens 20 and would be passed over",
+                "; 1 of them are longer than rollout.max_prompt_tokens 20 and would be skipped",
             ],
         ),
         (
             ["training.max_steps=12", "dataserver.beyond_last_stage=true", "rollout.max_prompt_tokens=510"],
             [
-                "training.max_steps goes on with the last stage's mix until step 12",
-                "the model holds 512 tokens, fewer than the 518 of rollout.max_prompt_tokens and max_new_tokens",
+                "training.max_steps continues the last stage's mix until step 12",
+                "rollout.max_prompt_tokens + max_new_tokens = 518 exceeds the model's context of 512 tokens",
             ],
         ),
     ],
@@ -234,7 +234,7 @@ def test_the_plan_tells_what_an_override_changes(overrides: list[str], lines: li
 def test_an_adapter_to_go_on_from_must_be_one(a_run: WriteRun, nowhere: str, tiny_model: Path, tmp_path: Path):
     adapter = write_adapter(tiny_model, tmp_path / "adapter")
     config = a_run(lora=None, dataserver={"config": None, "url": nowhere})
-    assert f"going on from the adapter {adapter}\n" in shown(config, "--set", f"model.adapter={adapter}")
+    assert f"continuing from the adapter {adapter}\n" in shown(config, "--set", f"model.adapter={adapter}")
     refused = shown(config, "--set", f"model.adapter={tmp_path}", exit_code=2)
     assert refused.startswith(f"error: model.adapter: {tmp_path} has no adapter_config.json")
 
@@ -248,12 +248,12 @@ def test_the_plan_of_a_run_that_is_there_tells_what_a_start_would_do(left_alone:
     unserved = ("--set", f"dataserver={{url: '{nowhere}'}}")
     plan = shown(config, *unserved, exit_code=2)
     assert "Objective" in plan
-    assert f"error: there is a run in {run} already; continue it with --resume, " in plan
+    assert f"error: a run already exists in {run}; continue it with --resume, " in plan
     assert shown(config, *unserved, "--overwrite").endswith("nothing was trained (--dry-run)\n")
 
     assert f"{run} is finished: nothing is left to resume\n" in shown(config, "--resume")
     longer = ("--set", "training.max_steps=12", "--set", "dataserver.beyond_last_stage=true")
-    assert f"{run} would go on from step 8\n" in shown(config, "--resume", *longer)
+    assert f"{run} would continue from step 8\n" in shown(config, "--resume", *longer)
 
     refused = shown(config, "--resume", "--set", "training.seed=7", exit_code=2)
     assert "this would not be the same run, so it is not resumed; what changed:\n  training.seed: 0 → 7\n" in refused
@@ -283,6 +283,6 @@ def test_the_base_install_plans_what_it_can(a_run: WriteRun, tmp_path_factory: p
     assert finished.returncode == 0, finished.stderr
     assert "needs prompts_per_iteration: 2 and iteration_stride: 1\n" in finished.stderr
     assert (
-        "\nthe dataserver's curriculum was not checked: a dataserver that is started beside the trainer needs fastapi, "
+        "\nthe dataserver's curriculum was not checked: a dataserver started by the trainer needs fastapi, "
     ) in finished.stderr
     assert {"torch", "httpx", "transformers"}.isdisjoint(finished.stdout.split())

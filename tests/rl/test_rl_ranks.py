@@ -102,8 +102,8 @@ def test_a_rank_that_is_killed_or_cannot_be_graded_ends_the_run_which_goes_on_bi
     refused.iteration = 3
     run(config, "--resume", processes=2, expect=1)
 
-    assert "error: stopped after step 3, which is saved; --resume goes on from it: no good answer" in said(config)
-    assert "which is saved; --resume goes on from it: another process could not have its completions graded" in said(
+    assert "error: stopped after step 3, which is saved; --resume continues from it: no valid answer" in said(config)
+    assert "which is saved; --resume continues from it: another process could not have its completions graded" in said(
         config
     )
     undisturbed = folder_of(two_ranks)

@@ -84,7 +84,7 @@ def test_a_save_or_an_evaluation_in_the_middle_of_a_generation_is_refused_before
 ) -> None:
     changes = {**REUSED, section: {key: 3}}
     config = a_run(**changes)
-    with pytest.raises(ConfigError, match=rf"{section}\.{key}: 3 falls into the middle.*choose a multiple of 2"):
+    with pytest.raises(ConfigError, match=rf"{section}\.{key}: 3 falls in the middle.*choose a multiple of 2"):
         train_here(config)
     assert not (config.parent / "runs").exists()
 
@@ -112,7 +112,7 @@ def test_a_resume_with_other_prompts_is_refused(left_alone: Path, tmp_path: Path
     shutil.copytree(left_alone.parent, config.parent)
     rows = config.with_name("a.jsonl").read_text()
     config.with_name("a.jsonl").write_text(rows.replace("Say 3 apples", "Say 3 pears"))
-    with pytest.raises(ServerError, match=r"config_id is \w+, that of the run \w+"):
+    with pytest.raises(ServerError, match=r"config_id is \w+, but the run has \w+"):
         train_here(config, resume=True)
 
 

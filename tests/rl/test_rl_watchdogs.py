@@ -54,7 +54,7 @@ def test_steps_that_generate_nothing_neither_count_nor_break_a_row():
 def test_what_to_do_about_equal_rewards_depends_on_what_they_are(reward: float, advice: str):
     watchdog = EqualRewards()
     told = [watchdog.look(each) for each in rows("zero_variance_share", [1.0] * 5, reward=reward)]
-    assert told[4] is not None and "5 times running" in told[4] and advice in told[4]
+    assert told[4] is not None and "5 times in a row" in told[4] and advice in told[4]
 
 
 def test_all_completions_are_cut_three_times_before_it_is_told():
@@ -187,7 +187,7 @@ def test_rewards_that_are_all_equal_teach_nothing(a_run: WriteRun, capsys: pytes
     told = capsys.readouterr().err
     assert told.count("warning at step") == 2
     assert "warning at step 1: all completions of each prompt earned the same" in told
-    assert "warning at step 5: the rewards of every prompt were all equal 5 times running, and all are 0" in told
+    assert "warning at step 5: the rewards of every prompt were all equal 5 times in a row, and all are 0" in told
 
 
 def test_half_of_the_groups_teach_half_of_the_completions(a_run: WriteRun):
@@ -207,7 +207,7 @@ def test_completions_that_are_all_cut_are_told_after_three_steps(a_run: WriteRun
     found = trained(a_run(evaluation=None), WrittenServer(SOME_BETTER), "rollout.max_new_tokens=1", steps=4)
     assert found == {"all_truncated": [3, 4]}
     assert (
-        "every completion was cut at 1 tokens 3 times running: raise rollout.max_new_tokens" in capsys.readouterr().err
+        "every completion was cut at 1 tokens 3 times in a row: raise rollout.max_new_tokens" in capsys.readouterr().err
     )
 
 

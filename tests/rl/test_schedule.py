@@ -56,7 +56,7 @@ def test_as_many_generations_are_made_as_begin_before_a_step(schedule: RolloutSc
 
 @pytest.mark.parametrize(("rows", "nearest"), [(6, "4 or 8"), (3, "4"), (9, "8 or 12")])
 def test_a_step_that_would_cut_a_group_is_refused_with_the_nearest_that_do_not(rows: int, nearest: str) -> None:
-    with pytest.raises(ConfigError, match=rf"training\.rows_per_step: {rows} .*choose {nearest}, or other generations"):
+    with pytest.raises(ConfigError, match=rf"training\.rows_per_step: {rows} .*choose {nearest}, or change"):
         RolloutSchedule(rows, 4)
 
 
@@ -64,7 +64,7 @@ def test_what_falls_into_the_middle_of_a_generation_is_refused() -> None:
     schedule = RolloutSchedule(8, 4, 2, 2)
     schedule.require_aligned(8, "run.save_every")
     schedule.require_resumable(4)
-    with pytest.raises(ConfigError, match=r"run\.save_every: 6 falls into the middle .*choose a multiple of 4"):
+    with pytest.raises(ConfigError, match=r"run\.save_every: 6 falls in the middle .*choose a multiple of 4"):
         schedule.require_aligned(6, "run.save_every")
     with pytest.raises(ConfigError, match=r"step 6 lies in the middle .* resume from one of step 4 or 8"):
         schedule.require_resumable(6)
@@ -89,8 +89,8 @@ def test_training_ends_with_the_curriculum_unless_it_may_go_on() -> None:
     ("changes", "processes", "told"),
     [
         ({}, 3, r"8 is not a multiple of training\.micro_batch_size 4 × 3 processes; choose a multiple of 12"),
-        ({"run": {"save_every": 3}, "rollout": {"iterations": 2}}, 1, r"run\.save_every: 3 falls into the middle"),
-        ({"evaluation": {"every": 3}, "rollout": {"iterations": 2}}, 1, r"evaluation\.every: 3 falls into the middle"),
+        ({"run": {"save_every": 3}, "rollout": {"iterations": 2}}, 1, r"run\.save_every: 3 falls in the middle"),
+        ({"evaluation": {"every": 3}, "rollout": {"iterations": 2}}, 1, r"evaluation\.every: 3 falls in the middle"),
     ],
 )
 def test_a_config_whose_numbers_do_not_fit_is_refused(

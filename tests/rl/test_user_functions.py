@@ -87,9 +87,9 @@ BROKEN = {
     ),
     "wrong_shape": (
         "def f(rewards, lengths, options):\n    return rewards[0]\n",
-        r":1: .* of shape \[2, 3\], and gave \[3\]",
+        r":1: .* of shape \[2, 3\], but returned \[3\]",
     ),
-    "no_tensor": ("def f(rewards, lengths, options):\n    return 1\n", r":1: .* of shape \[2, 3\], and gave int"),
+    "no_tensor": ("def f(rewards, lengths, options):\n    return 1\n", r":1: .* of shape \[2, 3\], but returned int"),
     "not_finite": ("def f(rewards, lengths, options):\n    return rewards / 0\n", r":1: .* not finite"),
     "missing": ("def g():\n    pass\n", r"has no function 'f'"),
     "syntax": ("def f(:\n", r"broken\.py"),

@@ -144,7 +144,7 @@ def test_each_damaged_checkpoint_is_named_with_what_is_wrong_the_newest_first(ru
     assert sound == middle
     assert [(each.path.name, each.reason) for each in damaged] == [
         ("checkpoint-15", "optimizer.pt is missing"),
-        ("checkpoint-5", "model.safetensors has 6 bytes, and had 7"),
+        ("checkpoint-5", "model.safetensors has 6 bytes instead of 7"),
     ]
 
 
@@ -265,14 +265,14 @@ def test_a_step_without_a_checkpoint_lists_those_that_are_there(run):
         find_checkpoint(run, "latest")
     published(run, 5, 10)
     _cut_a_file(run.path / "checkpoint-10")
-    with pytest.raises(ConfigError, match=r"--checkpoint 10: there is none of that step; there are: 5$"):
+    with pytest.raises(ConfigError, match=r"--checkpoint 10: no checkpoint at that step; available: 5$"):
         find_checkpoint(run, "10")
 
 
 def test_one_whose_bytes_changed_is_not_handed_out(run):
     published(run, 5, 10)
     (run.path / "checkpoint-10" / "model.safetensors").write_text("WEIGHTS")
-    with pytest.raises(ConfigError, match=r"checkpoint-10 is damaged: model\.safetensors .*; other steps .*: 5$"):
+    with pytest.raises(ConfigError, match=r"checkpoint-10 is damaged: model\.safetensors .*; other .*steps: 5$"):
         find_checkpoint(run, "latest")
     assert find_checkpoint(run, "5").step == 5
 
@@ -304,7 +304,7 @@ def test_each_fault_is_told_with_its_file(folder):
     (folder / "deeper" / "state").unlink()
     assert sorted(file_faults(folder, recorded, contents=False)) == [
         "deeper/state is missing",
-        "weights has 4 bytes, and had 3",
+        "weights has 4 bytes instead of 3",
     ]
 
 

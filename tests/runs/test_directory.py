@@ -37,7 +37,7 @@ def test_a_folder_that_is_not_there_or_empty_can_be_used(run, resume, overwrite)
 
 def test_a_run_that_is_there_is_kept_unless_something_else_was_asked_for(finished):
     before = everything(finished.path)
-    with pytest.raises(ConfigError, match=r"a run in .*/runs/mine already; .*--resume.*--overwrite.*--run-name"):
+    with pytest.raises(ConfigError, match=r"a run already exists in .*/runs/mine; .*--resume.*--overwrite.*--run-name"):
         check_run_directory(finished, resume=False, overwrite=False)
     check_run_directory(finished, resume=True, overwrite=False)
     check_run_directory(finished, resume=False, overwrite=True)

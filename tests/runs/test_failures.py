@@ -53,7 +53,7 @@ def test_what_could_not_be_written_is_told_in_one_line_with_what_to_do(run, smal
         write(run.path)
     message = str(failed.value)
     assert "MiB are free at" in message
-    assert message.endswith("no checkpoint had been written. Mend that, or make room, and start again with --resume")
+    assert message.endswith("no checkpoint had been written. Fix that or free space, and start again with --resume")
     assert "\n" not in message
 
 
@@ -68,7 +68,9 @@ def test_a_full_device_is_told_by_its_name_and_the_checkpoint_that_is_left(run):
         finally:
             os.close(descriptor)
     assert str(failed.value).startswith("No space left on device; ")
-    assert str(failed.value).endswith("checkpoint-5 is complete. Mend that, or make room, and --resume goes on from it")
+    assert str(failed.value).endswith(
+        "checkpoint-5 is complete. Fix that or free space; --resume then continues from it"
+    )
 
 
 def test_other_errors_stay_what_they_are(run):

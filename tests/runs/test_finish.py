@@ -132,14 +132,14 @@ def test_a_finished_run_is_not_taken_for_another(trained, capsys):
 def test_a_best_checkpoint_that_changed_on_disk_is_not_exported(trained, capsys):
     (trained.path / "checkpoint-1" / "adapter_model.safetensors").write_text("step 9")
     assert finish_run(trained, "best", max_steps=2)["exported"] == "checkpoint-2"
-    assert "the best checkpoint is lost or damaged" in capsys.readouterr().err
+    assert "the best checkpoint is missing or damaged" in capsys.readouterr().err
 
 
 def test_the_summary_is_two_lines_for_a_person(trained):
     result = {**finish_run(trained, "last", max_steps=2), "peak_memory_gib": 1.26}
     assert summary(result) == (
         "2 steps, 1,234 tokens in 2 s (605 tok/s), loss 1.2500, validation loss 2.7500, peak memory 1.3 GiB\n"
-        f"checkpoint-2 is exported to {trained.path}; plots are in its folder plots"
+        f"checkpoint-2 is exported to {trained.path}; plots are in its plots folder"
     )
 
 

@@ -27,7 +27,7 @@ def test_another_run_is_refused_with_every_difference_at_once():
     message = str(caught.value)
     assert "training.seed: 0 → 1" in message
     assert "datasets.a: x → y" in message
-    assert message.endswith("put it back, or start a new run with --run-name")
+    assert message.endswith("undo the changes, or start a new run with --run-name")
 
 
 def test_the_manifest_names_what_the_run_stands_on():

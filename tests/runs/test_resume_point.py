@@ -65,7 +65,7 @@ def as_before_the_first_checkpoint(run) -> None:
 def test_a_run_goes_on_from_its_newest_whole_checkpoint(run):
     assert resumed(run) == ResumePoint(run.path / "checkpoint-6", counters_after(6))
     (run.path / "checkpoint-6" / "model.safetensors").write_text("weigh")
-    damaged = Damaged(run.path / "checkpoint-6", "model.safetensors has 5 bytes, and had 7")
+    damaged = Damaged(run.path / "checkpoint-6", "model.safetensors has 5 bytes instead of 7")
     assert resumed(run) == ResumePoint(run.path / "checkpoint-3", counters_after(3), passed_over=(damaged,))
 
 
@@ -85,10 +85,10 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again_unasked(run)
     with pytest.raises(ConfigError) as refused:
         resumed(run)
     assert str(refused.value) == (
-        f"no checkpoint in {run.path} is whole, so there is none to resume from:\n"
+        f"every checkpoint in {run.path} is damaged, so there is nothing to resume from:\n"
         "  checkpoint-6: model.safetensors is missing\n"
         "  checkpoint-3: toolkit_state.json is missing or damaged\n"
-        "put the files back, start again with --overwrite, or start another run with --run-name"
+        "restore the files, start again with --overwrite, or start another run with --run-name"
     )
 
 
@@ -118,7 +118,7 @@ def test_a_checkpoint_of_another_format_is_not_gone_on_with_and_stays(run):
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"command": "toolkit-sft"}', '{"identity": 3}'])
 def test_a_damaged_manifest_is_named(run, text):
     run.manifest.write_text(text)
-    with pytest.raises(ConfigError, match=r"manifest\.json is damaged, so the run cannot be told from another"):
+    with pytest.raises(ConfigError, match=r"manifest\.json is damaged, so the run cannot be identified"):
         resumed(run)
 
 
@@ -198,15 +198,15 @@ def test_damaged_lines_of_the_metrics_cost_no_others_and_are_told(run, capsys):
     assert [row["step"] for row in read_metrics(run.metrics)] == [1, 4, 5, 6]
     assert (run.path / "damaged-metrics.jsonl").read_bytes() == damaged
     assert capsys.readouterr().err == (
-        "metrics.jsonl has line 2 and 1 more damaged; as it was it is kept as damaged-metrics.jsonl\n"
-        "metrics.jsonl has nothing of step 2 and 1 more, so plots and warnings know less\n"
+        "metrics.jsonl is damaged at line 2 and 1 more; the original is kept as damaged-metrics.jsonl\n"
+        "metrics.jsonl has no line for step 2 and 1 more, so plots and warnings are incomplete\n"
     )
 
 
 def test_lines_that_are_gone_are_told(run, capsys):
     run.metrics.unlink()
     prepare_run_directory(run, resumed(run))
-    assert "metrics.jsonl has nothing of step 1 and 5 more" in capsys.readouterr().err
+    assert "metrics.jsonl has no line for step 1 and 5 more" in capsys.readouterr().err
 
 
 def test_a_folder_in_which_something_is_being_written_is_not_cleared(run):

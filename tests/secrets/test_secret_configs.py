@@ -30,21 +30,24 @@ def refusal(path: Path, model: type[BaseModel], *overrides: str) -> str:
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"journal": {"url": f"postgresql+psycopg://journal:{MARK}@h/d"}}, "the URL holds a password"),
-        ({"journal": {"url": f"postgresql+psycopg://journal@h/d?password={MARK}"}}, "the URL holds a password"),
-        ({"journal": {"url": f"postgresql+psycopg://journal@h/d?sslpassword={MARK}"}}, "holds a secret (sslpassword)"),
+        ({"journal": {"url": f"postgresql+psycopg://journal:{MARK}@h/d"}}, "the URL contains a password"),
+        ({"journal": {"url": f"postgresql+psycopg://journal@h/d?password={MARK}"}}, "the URL contains a password"),
+        ({"journal": {"url": f"postgresql+psycopg://journal@h/d?sslpassword={MARK}"}}, "a secret (sslpassword)"),
         ({"journal": {"url": f"postgresql+psycopg://j@h/d?oauth_client_secret={MARK}"}}, "(oauth_client_secret)"),
-        ({"listen": {"token_env": TOKEN}}, "the token itself does not go here"),
+        ({"listen": {"token_env": TOKEN}}, "not the token itself"),
         ({"listen": {"token": TOKEN}}, "unknown key"),
-        ({"graders": {"judge": {**JUDGE, "token_env": TOKEN}}}, "the token itself does not go here"),
+        ({"graders": {"judge": {**JUDGE, "token_env": TOKEN}}}, "not the token itself"),
         ({"graders": {"judge": {**JUDGE, "token": TOKEN}}}, "unknown key"),
         ({"graders": {"judge": {**JUDGE, "url": f"http://u:{MARK}@h/v1"}}}, "a user name or password"),
         ({"graders": {"judge": {**JUDGE, "url": f"http://{MARK}@h/v1"}}}, "a user name or password"),
-        ({"graders": {"judge": {**JUDGE, "url": f"http://h/v1?api_key={MARK}"}}}, "holds a secret (api_key)"),
+        ({"graders": {"judge": {**JUDGE, "url": f"http://h/v1?api_key={MARK}"}}}, "contains a secret (api_key)"),
         ({"graders": {"judge": {**JUDGE, "url": f"http://h/v1?a=1&access_token={MARK}"}}}, "(access_token)"),
-        ({"graders": {"judge": {**JUDGE, "request": {"api_key": TOKEN}}}}, "api_key holds a secret"),
-        ({"graders": {"judge": {**JUDGE, "request": {"a": [{"x-api-key": TOKEN}]}}}}, "a.0.x-api-key holds a secret"),
-        ({"graders": {"http": {"type": "http", "url": f"http://h/?token={MARK}"}}}, "holds a secret (token)"),
+        ({"graders": {"judge": {**JUDGE, "request": {"api_key": TOKEN}}}}, "api_key contains a secret"),
+        (
+            {"graders": {"judge": {**JUDGE, "request": {"a": [{"x-api-key": TOKEN}]}}}},
+            "a.0.x-api-key contains a secret",
+        ),
+        ({"graders": {"http": {"type": "http", "url": f"http://h/?token={MARK}"}}}, "contains a secret (token)"),
     ],
 )
 def test_a_dataserver_config_with_a_secret_is_refused_and_does_not_show_it(

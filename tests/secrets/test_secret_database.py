@@ -87,5 +87,5 @@ def test_a_password_in_the_url_is_refused_and_not_shown(tmp_path: Path) -> None:
     ended = watched([BIN / "toolkit-rl-dataserver", config, "--debug", "--dry-run"], tmp_path)
 
     assert ended.code == 2
-    assert "the URL holds a password" in ended.text
+    assert "the URL contains a password" in ended.text
     assert secrets_in(ended.said) == []

@@ -102,7 +102,7 @@ def test_a_resume_on_other_weights_under_the_same_name_is_refused(write_config, 
     save_file(weights, base / "model.safetensors", {"format": "pt"})
 
     refused = toolkit("toolkit-sft", config, "--run-name", "run", "--resume", expect=2)
-    assert re.search(r"what changed:\n  weights: [0-9a-f]{32} → [0-9a-f]{32}\nput it back", refused.stderr)
+    assert re.search(r"what changed:\n  weights: [0-9a-f]{32} → [0-9a-f]{32}\nundo the changes", refused.stderr)
     (base / "model.safetensors").write_bytes(before)
     assert train(load_config(config, SFTConfig, ["training.max_steps=5"]), "run", resume=True)["steps"] == 5
 

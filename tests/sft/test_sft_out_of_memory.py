@@ -44,7 +44,7 @@ def test_a_step_that_does_not_fit_names_what_would_and_leaves_a_checkpoint_to_go
 
     first = re.fullmatch(
         r"error: out of memory in optimizer step 3, with 4 rows of up to ([\d,]+) tokens in the model at once: this "
-        r"process may have 5\.0 GiB \(ulimit -v\), of which ([\d.]+) were taken, and ([\d.]+) GiB more were asked for",
+        r"process used ([\d.]+) of its 5\.0 GiB \(ulimit -v\), and the failed allocation needed ([\d.]+) GiB more",
         message[0],
     )
     assert first, said
@@ -53,13 +53,15 @@ def test_a_step_that_does_not_fit_names_what_would_and_leaves_a_checkpoint_to_go
     assert asked == pytest.approx(ROWS * 4 * tokens**2 * 4 / 2**30, rel=0.01)
     assert taken + asked > LIMIT
     assert [line.split(" (")[0] for line in message[1:5]] == [
-        "what would help, the cheapest first:",
+        "what would help, cheapest first:",
         "  training.micro_batch_size: 4 → 2",
         "  training.gradient_checkpointing: false → true",
         "  model.dtype: float32 → auto",
     ]
     run = tmp_path / "runs" / "run"
-    assert message[5].startswith(f"{run / 'checkpoint-2'} is whole: --resume goes on from it with the same config; ")
+    assert message[5].startswith(
+        f"{run / 'checkpoint-2'} is complete: --resume continues from it with the same config; "
+    )
     assert len(message) == 6
     assert [each.step for each in complete_checkpoints(RunDirectory(run))] == [2]
     assert len(metrics(run)) == 2

@@ -98,7 +98,7 @@ def test_a_chat_template_does_not_get_out_of_its_sandbox(tiny_model: Path, ran: 
     try:
         (ids,) = conversation_encoder(chat, tokenizer).prompts([conversation])
     except DataError as error:
-        assert "chat template refuses the conversation" in str(error)
+        assert "chat template rejects the conversation" in str(error)
     else:
         assert "class" not in tokenizer.decode(ids)
 

@@ -63,7 +63,7 @@ def test_a_pickle_in_a_checkpoint_ends_the_resume_and_is_not_run(
     sprung = tmp_path / "sprung"
     run.set_trap(READ_ON_RESUME[replaced], KINDS[kind](sprung), replaced=replaced)
 
-    with pytest.raises(ModelError, match=r"checkpoint-3 is not as this toolkit writes checkpoints"):
+    with pytest.raises(ModelError, match=r"checkpoint-3 is not a checkpoint written by this toolkit"):
         run.resume()
 
     assert not sprung.exists()
@@ -77,7 +77,7 @@ def test_a_pickle_in_the_place_of_whole_weights_ends_the_resume_and_is_not_run(
     whole, sprung = Copy(config, tmp_path / "runs"), tmp_path / "sprung"
     whole.set_trap("pytorch_model.bin", torch_pickle(sprung), replaced="model.safetensors")
 
-    with pytest.raises(ModelError, match=r"checkpoint-3 is not as this toolkit writes checkpoints"):
+    with pytest.raises(ModelError, match=r"checkpoint-3 is not a checkpoint written by this toolkit"):
         whole.resume()
 
     assert not sprung.exists()

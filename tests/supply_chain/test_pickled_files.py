@@ -37,7 +37,7 @@ def read(path: Path | str) -> None:
 def test_data_that_are_a_pickle_by_their_name_are_refused(tmp_path: Path, sprung: Path, name: str) -> None:
     (tmp_path / name).write_bytes(plain_pickle(sprung))
 
-    with pytest.raises(DataError, match=r"cannot tell from the name what it holds; known are .*jsonl"):
+    with pytest.raises(DataError, match=r"cannot tell the format from the name; supported: .*jsonl"):
         read(tmp_path / name)
 
     assert not sprung.exists()

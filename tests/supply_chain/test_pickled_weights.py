@@ -24,7 +24,7 @@ from sft.small_sft import write_sft_run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ADVICE = "convert them, by the command in docs/security.md, or take a model that has safetensors"
+ADVICE = "convert them with the command in docs/security.md, or use a model that has safetensors"
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def test_a_model_whose_weights_are_pickled_is_refused_before_anything_is_read(
         locate_model(str(pickled), "models.1")
 
     assert str(caught.value) == (
-        f"models.1.name: {pickled / name} is a pickle, which may run code when it is read, and there are no weights "
-        f"as safetensors beside it; {ADVICE}"
+        f"models.1.name: {pickled / name} is a pickle, which may run code when it is read, and there are no "
+        f"safetensors weights beside it; {ADVICE}"
     )
     assert not sprung.exists()
 
@@ -109,7 +109,7 @@ def test_an_adapter_whose_weights_are_pickled_is_refused(
     (tmp_path / "adapter" / "adapter_model.safetensors").unlink()
     (tmp_path / "adapter" / "adapter_model.bin").write_bytes(KINDS[kind](sprung))
 
-    with pytest.raises(ModelError, match=r"adapter_model\.bin is a pickle, .* no weights as safetensors beside it"):
+    with pytest.raises(ModelError, match=r"adapter_model\.bin is a pickle, .* no safetensors weights beside it"):
         with_adapter(AutoModelForCausalLM.from_pretrained(tiny_model), tmp_path / "adapter", trainable=False)
 
     assert not sprung.exists()

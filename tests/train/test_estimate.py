@@ -255,21 +255,21 @@ def found(**changes: Any) -> Estimate:
 
 def test_the_line_says_seconds_hours_and_memory():
     assert estimate_line(found()) == (
-        "estimate        about 42 s per step (40 s to 44 s), 70 min in all, without evaluations; "
-        "2.0 GiB of memory, of 8.0 that are free"
+        "estimate        about 42 s per step (40 s to 44 s), 70 min in total, without evaluations; "
+        "2.0 GiB of memory (8.0 GiB available)"
     )
-    assert "3 h 03 min in all and 4 min before for the reference" in estimate_line(
+    assert "3 h 03 min in total plus 4 min beforehand for the reference" in estimate_line(
         found(seconds=[1.1], count=10_000, before=240)
     )
-    assert estimate_line(found(seconds=[], on_cuda=True)).endswith("free; seconds are known on a CPU only")
-    assert "11.6 days in all" in estimate_line(found(seconds=[1000.0], count=1000))
+    assert estimate_line(found(seconds=[], on_cuda=True)).endswith("available); time is estimated on a CPU only")
+    assert "11.6 days in total" in estimate_line(found(seconds=[1000.0], count=1000))
 
 
 def test_where_memory_is_short_the_plan_warns_and_says_what_to_change(trained, tiny_model, tmp_path, capsys):
     config = load_config(write_config(tmp_path, tiny_model), SFTConfig)
     show_estimate(config, lambda: found(bytes=2**34))
     shown = capsys.readouterr().err
-    assert "WARNING         that is more memory than there is" in shown
+    assert "WARNING         this is more memory than is available" in shown
     assert "                training.micro_batch_size: 2 → 1 (" in shown
     show_estimate(config, found)
     assert "WARNING" not in capsys.readouterr().err
@@ -289,7 +289,7 @@ def test_a_dry_run_says_what_the_run_would_cost(tiny_model, tmp_path, capsys, ch
     line = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("estimate"))
     number = r"[\d.]+(e-\d+)?"
     assert re.fullmatch(
-        rf"estimate        about {number} s per step \({number} s to {number} s\), {number} s in all, without "
-        rf"evaluations; {number} GiB of memory, of {number} that are free",
+        rf"estimate        about {number} s per step \({number} s to {number} s\), {number} s in total, without "
+        rf"evaluations; {number} GiB of memory \({number} GiB available\)",
         line,
     )

@@ -98,11 +98,11 @@ def test_a_run_that_had_stopped_for_that_stops_there_again_when_it_is_resumed(tm
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_lets_the_step_end_and_saves_it(tmp_path, tiny_model, capfd, number, exit_code):
     trained = started(tmp_path, tiny_model, signals=[(3, number)])
-    with pytest.raises(RunInterrupted, match=r"stopped after step 3, .*checkpoint-3; --resume goes on") as stopped:
+    with pytest.raises(RunInterrupted, match=r"stopped after step 3, .*checkpoint-3; --resume continues") as stopped:
         train(trained)
     assert trained.saved == [3]
     assert stopped.value.exit_code == exit_code
-    assert "this step is finished and saved first; once more (Ctrl-C) stops at once" in capfd.readouterr().err
+    assert "this step is finished and saved first; press Ctrl-C again to stop at once" in capfd.readouterr().err
 
 
 def test_a_second_one_does_not_wait(tmp_path, tiny_model):
@@ -178,14 +178,14 @@ def test_the_handlers_of_before_are_back_afterwards(tmp_path, tiny_model):
 
 def test_a_batch_that_is_not_to_be_had_ends_the_run_with_what_was_learnt(tmp_path, tiny_model):
     trained = started(tmp_path, tiny_model, away_at=3)
-    with pytest.raises(RunError, match="stopped after step 3, which is saved; --resume goes on from it: nobody is"):
+    with pytest.raises(RunError, match="stopped after step 3, which is saved; --resume continues from it: nobody is"):
         train(trained)
     assert trained.saved == [3]
 
 
 def test_without_the_first_batch_there_is_nothing_to_save(tmp_path, tiny_model):
     trained = started(tmp_path, tiny_model, away_at=0)
-    with pytest.raises(RunError, match="stopped before the first step was done, so there is nothing to save: nobody"):
+    with pytest.raises(RunError, match="stopped before the first step finished, so there is nothing to save: nobody"):
         train(trained)
     assert trained.saved == []
 
@@ -216,11 +216,13 @@ def test_a_resumed_run_is_the_one_that_was_left_alone_bit_for_bit(tmp_path, tiny
 
 def test_the_message_says_where_training_can_go_on(tmp_path):
     run = RunDirectory(tmp_path)
-    assert last_checkpoint(run) == "no checkpoint had been written"
+    assert last_checkpoint(run) == "no checkpoint was written"
     for step in (2, 4):
         (run.trainer_private / f"checkpoint-{step}").mkdir(parents=True)
         checkpoints.publish(run, step, {})
-    assert last_checkpoint(run).startswith(f"the last checkpoint is {tmp_path}/checkpoint-4: --resume goes on from it")
+    assert last_checkpoint(run).startswith(
+        f"the last checkpoint is {tmp_path}/checkpoint-4: --resume continues from it"
+    )
 
 
 def test_the_lines_of_the_message_are_asked_for_only_where_a_step_broke():

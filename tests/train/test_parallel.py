@@ -11,7 +11,7 @@ from posttrain.train.parallel import require_unsharded
 )
 def test_what_would_be_sharded_is_refused_by_name(monkeypatch, variable, kind):
     monkeypatch.setenv(variable, "true")
-    with pytest.raises(ConfigError, match=f"{kind} was asked for by accelerate launch, and toolkit-sft cannot"):
+    with pytest.raises(ConfigError, match=f"accelerate launch requested {kind}, but toolkit-sft does not"):
         require_unsharded("toolkit-sft")
     monkeypatch.setenv(variable, "false")
     require_unsharded("toolkit-sft")

@@ -51,7 +51,7 @@ def test_only_the_rows_of_the_micro_batch_that_broke_are_named():
 
 def test_where_every_micro_batch_broke_it_may_be_the_weights():
     assert STEPS.trained_in(0, [0, 1, 2]) == (
-        "each micro-batch has it, so it may be the weights and no row; the rows of the step: "
+        "every micro-batch is affected, so the cause may be the weights rather than a row; the rows of the step: "
         "a.jsonl:6, a.jsonl:5, a.jsonl:4, a.jsonl:3, a.jsonl:2 and 1 more"
     )
 

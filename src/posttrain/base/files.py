@@ -126,7 +126,7 @@ def require_file(path: Path) -> None:
     except ValueError as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{str(path)!r} cannot be the name of a file: {error}") from None
+        raise DataError(f"{str(path)!r} is not a valid file name: {error}") from None
 
 
 def why_unwritten(error: BaseException) -> str | None:

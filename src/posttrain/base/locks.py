@@ -125,8 +125,8 @@ def _try_to_take(path: Path) -> int | None:
     os.pwrite(descriptor, json.dumps(own).encode() + b"\n", 0)
     if is_enforced is None:
         console.print(
-            f"the file system of {path.parent} has no locks: a second command that writes there is refused for as long "
-            f"as the process is alive that {path.name} names"
+            f"the file system of {path.parent} has no locks: while the process named in {path.name} is alive, other "
+            "commands that write there are refused"
         )
     return descriptor
 
@@ -225,7 +225,7 @@ def lock_of(output: Path) -> Path:
 def in_use(what: str, lock: Path, holder: Holder, instead: str) -> ConfigError:
     """The error for the second process: `what` is going on, who holds the lock, what to do `instead` of waiting."""
     hint = "" if holder.is_certain else f"; if that process is gone, remove {lock}"
-    return ConfigError(f"{what} by {holder}; wait for its end, or end it, or {instead}{hint}")
+    return ConfigError(f"{what} by {holder}; wait until it ends, stop it, or {instead}{hint}")
 
 
 def _being_written(output: Path, holder: Holder) -> ConfigError:

@@ -58,7 +58,7 @@ def parse_json(raw: bytes) -> Any:
     except RecursionError:
         raise DataError(f"nested deeper than {MAX_DEPTH} levels") from None
     except ValueError:
-        raise DataError("not usable JSON: an integer of thousands of digits") from None
+        raise DataError("not usable JSON: an integer with thousands of digits") from None
     if _is_too_deep(value):
         raise DataError(f"nested deeper than {MAX_DEPTH} levels")
     return value

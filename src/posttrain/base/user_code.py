@@ -30,7 +30,7 @@ def find_module_file(place: str) -> Path:
     except (ImportError, ValueError) as error:
         raise ConfigError(f"there is no module {name!r}: {error}") from None
     if found is None or not found.has_location or found.origin is None:
-        raise ConfigError(f"there is no module {name!r} with a file of its own")
+        raise ConfigError(f"module {name!r} has no source file")
     return Path(found.origin)
 
 
@@ -65,7 +65,10 @@ def _imported(what: str, action: Callable[[], Any]) -> Any:
         return action()
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.split(".")[0] == _FORMER_PACKAGE:
-            told = f"it imports {error.name}, and that package is called posttrain now; write so, see CHANGELOG.md"
+            told = (
+                f"it imports {error.name}, but that package is now called posttrain; change the import "
+                "(see CHANGELOG.md)"
+            )
             raise ConfigError(f"{what} cannot be imported: {told}") from error
         raise ConfigError(f"{what} cannot be imported: {error_in_words(error)}") from error
     except (Exception, SystemExit) as error:  # whatever the user's code raises

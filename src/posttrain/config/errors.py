@@ -28,7 +28,7 @@ _IN_YAML_WORDS = {
     "tuple_type": "should be a list",
     "path_type": "should be a path",
     "string_type": "should be text",
-    "int_parsing_size": "should be an integer that 64 bits can hold",
+    "int_parsing_size": "should be an integer that fits in 64 bits",
 }
 _NOT_TOLD = re.compile("^(Input|String|Tuple|List|Dictionary) |, unable to .*| after validation.*")
 
@@ -122,7 +122,7 @@ def _problem(finding: _Finding, model: type[BaseModel]) -> Problem:
     if error["loc"][-1:] == ("[key]",):
         return Problem(path, f"not allowed as a key here: {error['msg']}")
     if value is None and kind in _NO_SECTION:
-        return Problem(path, "the section is empty; write its keys below it, or take the line out")
+        return Problem(path, "the section is empty; write its keys below it, or remove the line")
     members = (finding, *finding.others)
     wanted = "; or ".join(dict.fromkeys(_wanted(each.error, each.takes) for each in members))
     hint = _hint([each.error for each in members], value)
@@ -148,7 +148,7 @@ def _short(message: str, path: KeyPath, value: Any) -> str:
 def _tag_problem(path: KeyPath, tags: list[str], tag: Any) -> Problem:
     wanted = f"one of: {', '.join(tags)}"
     if tag is None:
-        return Problem(path, f"missing: give it as {wanted}")
+        return Problem(path, f"missing: set it to {wanted}")
     return Problem(path, f"should be {wanted}, found {shown(tag, path)}{_did_you_mean(str(tag), tags)}")
 
 
@@ -165,7 +165,7 @@ def _unknown_key(key: str, section: list[Any], model: type[BaseModel]) -> str:
     elsewhere = list(_places_of(key, model))
     if len(elsewhere) == 1:
         return f"unknown key here; did you mean {elsewhere[0]}?"
-    return f"unknown key; the keys here are: {', '.join(known)}" if known else "unknown key; none is taken here"
+    return f"unknown key; the keys here are: {', '.join(known)}" if known else "unknown key; no keys are allowed here"
 
 
 def _hint(errors: Iterable[ErrorDetails], value: Any) -> str:

@@ -143,7 +143,7 @@ def _parse_value(text: str, label: str) -> Any:
     except YamlRefusedError as error:
         raise ConfigError(f"{label}: the value is not valid YAML: {error}") from None
     if "#" in text and _ends_in_a_comment(text, source.data):
-        raise ConfigError(f"{label}: YAML takes what follows # as a comment; put the value in double quotes")
+        raise ConfigError(f"{label}: YAML reads everything after # as a comment; put the value in double quotes")
     return _marked(source.data)
 
 
@@ -170,7 +170,7 @@ def _key_in(container: Any, part: str, path: KeyPath, override: Override) -> str
     if not isinstance(container, list):
         raise ConfigError(f"{override.label}: {at} holds a single value, so nothing can be set inside it")
     if not (part.isascii() and part.isdigit()):
-        raise ConfigError(f"{override.label}: {at} is a list; after it comes a number, not {shortened(part)}")
+        raise ConfigError(f"{override.label}: {at} is a list; the next part must be a number, not {shortened(part)}")
     # Python refuses to read a number of thousands of digits, and no list is that long.
     index = int(part) if len(part) < 10 else len(container)
     if index >= len(container):

@@ -34,7 +34,7 @@ def resolve_path(value: str | Path, info: ValidationInfo) -> Path:
     try:
         path = Path(value).expanduser()
     except RuntimeError:
-        raise ValueError("there is no home folder for the user after `~`; write the folder out") from None
+        raise ValueError("the user after `~` has no home folder; write out the full path") from None
     _require_possible(path)
     base = Path.cwd() if isinstance(value, OverrideText) else (info.context or {}).get("base_dir")
     return path if base is None else _without_dots(Path(base) / path)
@@ -44,7 +44,7 @@ def _require_possible(path: Path) -> None:
     """Refuse paths that no file system accepts: even checking whether they exist would raise an error."""
     longest = max(len(os.fsencode(part)) for part in (*path.parts, "."))
     if longest > _LONGEST_PART or len(os.fsencode(path)) > _LONGEST_PATH:
-        raise ValueError(f"the path is too long: {_LONGEST_PART} bytes between slashes, {_LONGEST_PATH} in all at most")
+        raise ValueError(f"the path is too long: at most {_LONGEST_PART} bytes between slashes, {_LONGEST_PATH} in all")
 
 
 def _without_dots(path: Path) -> Path:

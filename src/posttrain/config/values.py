@@ -17,7 +17,7 @@ _NOT_FOR_NAMES = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\
 def one_line(name: str) -> str:
     """Return the name; ValueError if it contains a character that would affect how a terminal shows it."""
     if found := _NOT_FOR_NAMES.search(name):
-        raise ValueError(f"a name is plain text on one line, without U+{ord(found.group()):04X}; take that out")
+        raise ValueError(f"a name must be plain text on one line; remove U+{ord(found.group()):04X}")
     return name
 
 
@@ -31,7 +31,7 @@ _VARIABLE = re.compile("[A-Z_][A-Z0-9_]{0,99}")
 def _names_a_variable(name: str) -> str:
     if not _VARIABLE.fullmatch(name):
         # The value may be the token itself, so it is not repeated.
-        raise ValueError("wanted the name of an environment variable, in capitals; the token itself does not go here")
+        raise ValueError("should be the name of an environment variable, in capitals, not the token itself")
     hide_variable(name)
     return name
 

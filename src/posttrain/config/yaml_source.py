@@ -61,7 +61,7 @@ def parse_yaml(text: str) -> YamlSource:
         raise YamlRefusedError(_syntax_problem(error)) from None
     except (ValueError, OverflowError):  # chr() of an escape such as "\UFFFFFFFF"
         line = loader.line + 1 if loader else 1
-        raise YamlRefusedError((line, "an escape that stands for no character")) from None
+        raise YamlRefusedError((line, "an invalid character escape")) from None
     if node is None:
         return YamlSource()
     builder = _Builder()
@@ -83,7 +83,7 @@ def read_yaml(path: Path) -> YamlSource:
         raise ConfigError(f"{name}: the file is empty; a config is a list of `key: value` lines")
     if not isinstance(source.data, dict):
         found = "a list" if isinstance(source.data, list) else "one value"
-        raise ConfigError(f"{name}:{source.lines[()]}: the file holds {found}; a config is `key: value` lines")
+        raise ConfigError(f"{name}:{source.lines[()]}: the file contains {found}; a config is `key: value` lines")
     return source
 
 
@@ -97,7 +97,7 @@ def _read_text(path: Path) -> str:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        start = "" if path.is_absolute() else f", which starts from {os.getcwd()}"
+        start = "" if path.is_absolute() else f", which is relative to {os.getcwd()}"
         raise ConfigError(f"{name}: there is no such file; check the path{start}") from None
     except IsADirectoryError:
         raise ConfigError(f"{name}: this is a folder; give the YAML file in it") from None
@@ -171,7 +171,7 @@ class _Builder:
         if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
             return self._scalar(node, path)
         tag = "a tag" if is_secret(path) else f"the tag `{shortened(node.tag.replace(_TAG, '!!'))}`"
-        return self._problem(node, path, f"{tag} is not for config files; remove it")
+        return self._problem(node, path, f"{tag} is not allowed in config files; remove it")
 
     def _pairs(self, node: yaml.MappingNode, path: KeyPath, depth: int) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         """Key and value nodes by key: the mapping's own win over merged ones (`<<`), and earlier merges over later."""
@@ -219,7 +219,7 @@ class _Builder:
         try:
             node.value.encode()
         except UnicodeEncodeError:  # a lone surrogate, from an escape such as "\ud800"
-            return self._problem(node, path, "an escape that stands for half a character")
+            return self._problem(node, path, "an escape for a lone surrogate, which is not a character")
         return node.value
 
     def _count(self, node: yaml.Node, more: int, depth: int) -> None:

@@ -55,8 +55,8 @@ class HfTextEncoder:
             raise ModelError(f"the tokenizer has no token {token!r}; add it as a special token")
         if id_ in self._encode([token])[0]:
             raise ModelError(
-                f"the tokenizer makes the control token {token!r} out of ordinary text; register it as "
-                "a special token, so that text can be told from control"
+                f"the tokenizer encodes ordinary text as the control token {token!r}; register it as a special token, "
+                "so that the two can be distinguished"
             )
         return id_
 
@@ -64,7 +64,7 @@ class HfTextEncoder:
         letters = sorted(set(text))
         missing = {a for a, ids in zip(letters, self._encode(letters), strict=True) if unknown in ids}
         for letter in sorted(missing - self._reported):
-            log.warning("the tokenizer cannot spell U+%04X; it is written as U+FFFD", ord(letter))
+            log.warning("the tokenizer cannot encode U+%04X; it is replaced by U+FFFD", ord(letter))
         self._reported |= missing
         return text.translate({ord(letter): REPLACEMENT for letter in missing})
 
@@ -174,7 +174,7 @@ class TemplateEncoder:
         self.start_ids = turns.starts - self.end_ids
         if not self.end_ids:
             raise ModelError(
-                "chat.template: neither this tokenizer nor its chat template names an end token; set chat.template: "
+                "chat.template: neither this tokenizer nor its chat template defines an end token; set chat.template: "
                 "chatml"
             )
 
@@ -215,10 +215,10 @@ class TemplateEncoder:
                 )
             except TemplateError as error:  # many templates refuse, say, two user turns in a row
                 told = clipped(str(error))
-                raise DataError(f"the tokenizer's chat template refuses the conversation: {told}") from error
+                raise DataError(f"the tokenizer's chat template rejects the conversation: {told}") from error
             except TEMPLATE_FAULTS as error:
                 told = f"{type(error).__name__}: {clipped(str(error))}"
-                raise DataError(f"the tokenizer's chat template cannot write the conversation: {told}") from error
+                raise DataError(f"the tokenizer's chat template cannot render the conversation: {told}") from error
 
         return apply
 
@@ -240,7 +240,7 @@ class TemplateEncoder:
                 if written["input_ids"] == ids:
                     return written["assistant_masks"]
             except (TemplateError, *TEMPLATE_FAULTS) as error:
-                log.debug("the training template cannot write a conversation: %s", error)
+                log.debug("the training template cannot render a conversation: %s", error)
             self._tell_of_other_text()
             return ()
 
@@ -249,7 +249,7 @@ class TemplateEncoder:
     def _tell_of_other_text(self) -> None:
         if not self._told:
             log.warning(
-                "the training template for this tokenizer's chat template writes a conversation otherwise; what is "
-                "trained there is found by rendering prefixes"
+                "the training template for this tokenizer's chat template renders a conversation differently; its "
+                "loss mask is computed from rendered prefixes instead"
             )
         self._told = True

@@ -95,7 +95,7 @@ def _content(record: dict[str, Any]) -> str:
     if content is None and record.get("tool_calls"):
         return ""
     if content is None:
-        raise DataError("content is missing; it may be null only beside tool_calls")
+        raise DataError("content is missing; it may be null only alongside tool_calls")
     if isinstance(content, list):
         return "".join(_text_part(part) for part in content)
     return _text(content, "content")
@@ -104,7 +104,7 @@ def _content(record: dict[str, Any]) -> str:
 def _text_part(part: object) -> str:
     record = _present(part, "a content part", {"type", "text"})
     if record.get("type") != "text":
-        raise DataError(f"content part of type {record.get('type')!r}: only text parts can be used")
+        raise DataError(f"content part of type {record.get('type')!r}: only text parts are supported")
     return _text(record.get("text"), "the text of a content part")
 
 
@@ -117,7 +117,7 @@ def _reasoning(record: dict[str, Any]) -> str | None:
 
 def _train(record: dict[str, Any]) -> bool:
     if "train" in record and "weight" in record:
-        raise DataError("train and weight are both given; they say the same thing, keep one")
+        raise DataError("train and weight are both given; they mean the same thing; keep one")
     if "weight" in record and record["weight"] not in (0, 1):
         raise DataError(f"weight of a message must be 0 or 1, not {record['weight']!r}")
     if "weight" in record:
@@ -153,7 +153,7 @@ def _tools(tools: object) -> tuple[dict[str, Any], ...]:
         if not isinstance(name, str) or not name:
             raise DataError(f"tools[{index}] has no function name")
         if name in checked:
-            raise DataError(f"tools[{index}]: there is already a tool of the name {name!r}")
+            raise DataError(f"tools[{index}]: there is already a tool named {name!r}")
         checked[name] = _writable(tool, f"tools[{index}]")
     return tuple(checked.values())
 
@@ -163,7 +163,7 @@ def _present(obj: object, what: str, known: set[str]) -> dict[str, Any]:
     record = {key: value for key, value in _typed(obj, dict, what).items() if value is not None}
     for key in record:
         if key not in known:
-            raise DataError(f"unknown key {key!r}; {what} can hold {', '.join(sorted(known))}")
+            raise DataError(f"unknown key {key!r}; {what} can contain {', '.join(sorted(known))}")
     return record
 
 

@@ -62,15 +62,15 @@ def template_row(
     trained = [False] * len(whole)
     for index in sorted(trained_turns(conversation.messages, train_on)):
         if index == 0:
-            raise DataError("messages[0]: a chat template cannot be masked for an answer without a prompt")
+            raise DataError("messages[0]: a chat template cannot mask an answer without a prompt")
         message, prompt = conversation.messages[index], apply(messages[:index], True)
         start, stop = len(prompt), None
         if whole[:start] == prompt:
             stop = _marked_stop(whole, marked, start, end_ids, goes_on=index + 1 < len(messages))
         if markers is None or stop is None or not _all_there(message, markers.decode(whole[start:stop])):
             answered = apply(messages[: index + 1], False)
-            _require_prefix(prompt, answered, f"the prompt of messages[{index}]", "prompt and answer together")
-            _require_prefix(answered, whole, f"the conversation up to messages[{index}]", "the whole one")
+            _require_prefix(prompt, answered, f"the prompt of messages[{index}]", "the prompt with its answer")
+            _require_prefix(answered, whole, f"the conversation up to messages[{index}]", "the complete one")
             stop = _span_end(whole, start, len(answered), end_ids) or len(answered)
         trained[start:stop] = [True] * (stop - start)
     return TokenRow(whole, trained)

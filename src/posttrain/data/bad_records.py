@@ -24,7 +24,7 @@ def refusal(name: str, faults: list[str], usable: int, *, count: int | None = No
     head = f"{name} has {count} bad record{'s' * (count > 1)}"
     head += "" if usable else " and no usable one"
     more = [f"... and {count - SHOWN_FAULTS} more{others}"] if count > SHOWN_FAULTS else []
-    advice = ["correct them, or leave them out by on_bad_record: skip"] if usable else []
+    advice = ["correct them, or skip them with on_bad_record: skip"] if usable else []
     return DataError("\n".join([f"{head}:", *(f"  {line}" for line in [*faults[:SHOWN_FAULTS], *more]), *advice]))
 
 
@@ -62,7 +62,7 @@ class Refused:
             shown.append(f"... and {self.count - SHOWN_FAULTS} more{self._others()}")
         head = f"{name}: {self.count} record{'s' * (self.count > 1)} from which nothing can be learnt"
         head += ":" if usable else ", and no other:"
-        advice = ["leave them out by on_useless_pair: drop"] if usable else []
+        advice = ["drop them with on_useless_pair: drop"] if usable else []
         return DataError("\n".join([head, *(f"  {line}" for line in shown), *advice]))
 
     def _others(self) -> str:

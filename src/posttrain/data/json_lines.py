@@ -82,7 +82,7 @@ def unreadable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{as_shown(path)} cannot be read to its end: {on_one_line(str(error))}") from None
+        raise DataError(f"{as_shown(path)} cannot be read to the end: {on_one_line(str(error))}") from None
 
 
 def _line(number: int, raw: bytes) -> Line:
@@ -100,7 +100,7 @@ def _array_elements(path: Path) -> Iterator[Line]:
     except json.JSONDecodeError as error:
         raise DataError(f"{as_shown(path)}:{error.lineno}: not JSON at column {error.colno}: {error.msg}") from None
     except (RecursionError, ValueError):
-        raise DataError(f"{as_shown(path)}: nested too deep, or an integer of thousands of digits") from None
+        raise DataError(f"{as_shown(path)}: nested too deep, or an integer with thousands of digits") from None
     # The text is known to be one array, so the separators between its elements need no further check.
     decoder, number, position = json.JSONDecoder(), 1, 0
     end = text.index("[") + 1
@@ -121,6 +121,6 @@ def _whole_array(path: Path) -> bytes:
             if len(whole) > MAX_ARRAY_BYTES or path.stat().st_size > MAX_ARRAY_BYTES:
                 raise DataError(
                     f"{as_shown(path)} is larger than {MAX_ARRAY_BYTES // 2**20} MiB, and an array is read as a whole; "
-                    "write one object per line, and call the file .jsonl"
+                    "write one object per line, and name the file .jsonl"
                 )
     return bytes(whole)

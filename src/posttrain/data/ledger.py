@@ -82,8 +82,8 @@ class Ledger:
         if self.trained_tokens == 0:
             reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items()) or "none is trainable"
             raise DataError(
-                f"datasets.{self.name}: no trained token is left of {self.records} rows ({reasons}); "
-                "raise chat.max_length or look at the columns"
+                f"datasets.{self.name}: no trained tokens remain from {self.records} rows ({reasons}); "
+                "raise chat.max_length or check the columns"
             )
         if self.end_share < min_end_tokens_kept:
             raise DataError(

@@ -107,7 +107,7 @@ def missing_columns(row: Mapping[str, Any], columns: Columns, require_answer: bo
     pair = [columns.prompt, columns.completion] if require_answer else [columns.prompt]
     alternatives = [[columns.messages], pair]
     wanted = " or ".join(" and ".join(repr(name) for name in names) for names in alternatives if None not in names)
-    return f"wants {wanted}, has {columns_found(row)}; the `columns` section can rename them"
+    return f"needs columns {wanted}, but has {columns_found(row)}; the `columns` section can rename them"
 
 
 def columns_found(row: Mapping[str, Any]) -> str:

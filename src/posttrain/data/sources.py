@@ -232,7 +232,7 @@ def open_lines(source: str | Path, wanted: Collection[str] | None, split: str = 
     if kind is None:
         raise DataError(_unknown_kind(path))
     if split != "train":
-        raise DataError(f"{as_shown(path)}: split {split[:60]!r} was asked for, but a file has no splits; leave it out")
+        raise DataError(f"{as_shown(path)}: split {split[:60]!r} was requested, but a file has no splits; leave it out")
     name = as_shown(path)
     with unreadable(path):
         digest = file_digest(path)
@@ -252,5 +252,5 @@ def _kind(path: Path) -> str | None:
 
 def _unknown_kind(path: Path) -> str:
     if path.suffix.lower() in _COMPRESSED:
-        return f"{as_shown(path)} is compressed in a way that is not read here; unpack it, or pack it as .gz"
-    return f"{as_shown(path)}: cannot tell from the name what it holds; known are {_KNOWN}"
+        return f"{as_shown(path)} uses an unsupported compression; unpack it, or recompress it as .gz"
+    return f"{as_shown(path)}: cannot tell the format from the name; supported: {_KNOWN}"

@@ -112,12 +112,12 @@ def held_out_rows(contents: Iterable[int], fraction: float, seed: int, name: str
         DataError: there are fewer than two different contents.
     """
     if not 0 < fraction < 1:
-        raise ConfigError(f"the validation fraction must lie between 0 and 1, not {fraction}")
+        raise ConfigError(f"the validation fraction must be between 0 and 1, not {fraction}")
     each = contents if isinstance(contents, np.ndarray) else np.fromiter(contents, dtype=np.uint64)
     different, counts = np.unique(each, return_counts=True)
     if len(different) < 2:
         raise DataError(
-            f"{name}: nothing can be held out of {len(each)} rows that all say the same; "
+            f"{name}: nothing can be held out of {len(each)} rows with the same content; "
             "give validation a data set of its own"
         )
     order = by_rank(different, seed)

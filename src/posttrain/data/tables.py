@@ -113,7 +113,7 @@ def load_hub(name: str, split: str) -> "Dataset":
         return load_dataset(match["id"], match["subset"], split=split)
     except ConnectionError as error:
         raise DataError(
-            f"{name} is no file here, and the Hugging Face hub cannot be reached: {_one_line(error)}"
+            f"{name} is not a local file, and the Hugging Face hub cannot be reached: {_one_line(error)}"
         ) from None
     except _load_errors() as error:
         hint = "; write owner/name:subset" if "Config name is missing" in str(error) else ""

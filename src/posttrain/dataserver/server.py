@@ -50,7 +50,7 @@ class DataServer:
             for name in ("written", "dropped", "queued"):
                 read = partial(lambda field: float(getattr(journal.stats(), field)), name)
                 self.metrics.watch(f"journal_{name}", f"Rows of the journal that are {name}", read)
-        self.metrics.watch("waiting_completions", "Completions that wait for a grader", lambda: self._book.waiting)
+        self.metrics.watch("waiting_completions", "Completions waiting for a grader", lambda: self._book.waiting)
         self.metrics.watch("cache_hits", "Completions that needed no grading", lambda: self._book.cache_hits)
         self.metrics.watch("worker_deaths", "Grading processes that died", lambda: self._pool.deaths)
         self.metrics.watch("ready", "Whether the gold answers are checked", lambda: float(self.is_ready))

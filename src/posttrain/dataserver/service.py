@@ -160,29 +160,30 @@ class Service:
         try:
             return await asyncio.wait_for(slots, self.config.limits.grade_seconds)
         except TimeoutError:
-            raise ServerError("journal: the plan of the iteration is not there in time; ask again") from None
+            raise ServerError("journal: the plan of the iteration was not ready in time; try again") from None
 
     def _require_config(self, wanted: str | None) -> None:
         if wanted is not None and wanted != self.identity:
             raise Refusal(
                 "config_mismatch",
-                f"this server's config_id is {self.identity}, the request wants {wanted[:64]}: config, data or graders "
-                "are not those that the run began with",
+                f"this server's config_id is {self.identity}, but the request expects {wanted[:64]}: config, data or "
+                "graders have changed since the run started",
             )
 
     def _require_acceptable(self, request: GradeRequest, digests: Sequence[str]) -> None:
         limits = self.config.limits
         if len(request.items) > limits.items:
-            raise Refusal("bad_request", f"{len(request.items)} items are more than {limits.items} (limits.items)")
+            message = f"the request has {len(request.items)} items; at most {limits.items} are allowed (limits.items)"
+            raise Refusal("bad_request", message)
         twice = [item_id for item_id, count in Counter(item.item_id for item in request.items).items() if count > 1]
         if twice:
             raise Refusal("bad_request", f"item_id {twice[0]!r} appears more than once in the request")
         # An idle server accepts any request; otherwise one with more items than the queue would never be accepted.
         if 0 < self._book.waiting > limits.queue_items - len(request.items):
-            raise Refusal("overloaded", f"{self._book.waiting} completions wait for a grader already; try again later")
+            raise Refusal("overloaded", f"{self._book.waiting} completions already wait for a grader; try again later")
         key, digest = (request.run_id, request.request_id), _request_digest(request, digests)
         if self._requests.get(key, digest) != digest:
-            raise Refusal("request_id_reused", f"request_id {request.request_id!r} came with other content before")
+            raise Refusal("request_id_reused", f"request_id {request.request_id!r} was already used for other content")
         self._requests[key] = digest
 
     def _target(self, item: GradeItem) -> Target | str:
@@ -206,7 +207,7 @@ class Service:
         except ServerError as error:
             raise Refusal("unavailable", str(error)) from None
         except TimeoutError:
-            raise Refusal("unavailable", "journal: the rewards could not be kept in time; send them again") from None
+            raise Refusal("unavailable", "journal: the rewards could not be stored in time; send them again") from None
 
 
 def _request_digest(request: GradeRequest, digests: Sequence[str]) -> bytes:

@@ -101,7 +101,7 @@ def prepare_preferences(
     chosen.ledger.require_something_to_learn(policies.chat.min_end_tokens_kept)
     _require_enough_kept(chosen.ledger, policies.max_dropped_share)
     if config.n_samples is not None and chosen.ledger.rows < config.n_samples:
-        report(f"{_key_of(name)}: n_samples is {config.n_samples:,}, and {chosen.ledger.rows:,} come out")
+        report(f"{_key_of(name)}: n_samples is {config.n_samples:,}, but only {chosen.ledger.rows:,} rows are left")
     sections = config.sources().values() if isinstance(config, TwoFilesDataset) else [config]
     if told := chosen.ledger.weights_told(section.columns.weight for section in sections):
         report(f"{_key_of(name)}: {told}")
@@ -178,13 +178,13 @@ def _fitting(prompt: Sequence[int], whole: Sequence[TokenRow], policies: Policie
     """
     if any(row.ids[: len(prompt)] != prompt for row in whole):
         raise DataError(
-            "the prompt is written otherwise once an answer follows it, as chat.reasoning_history: drop or a chat "
-            "template may do; use keep, or template: chatml"
+            "the prompt is rendered differently once an answer follows it; chat.reasoning_history: drop or a chat "
+            "template can cause this; use keep, or template: chatml"
         )
     if len(whole) == 2 and whole[0].ids == whole[1].ids:
         if policies.on_useless_pair == "error":
             raise DataError(
-                "both answers become the same tokens, so nothing can be learnt from them; leave such pairs out by "
+                "both answers have the same tokens, so nothing can be learnt from them; drop such pairs with "
                 "on_useless_pair: drop"
             )
         return [], Fate.SAME
@@ -256,8 +256,8 @@ def _require_enough_kept(ledger: Ledger, max_dropped_share: float) -> None:
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
     raise DataError(
         f"{_key_of(ledger.name)}: {share:.0%} of {ledger.records:,} records are left out ({reasons}), more than "
-        f"max_dropped_share: {max_dropped_share:g} allows; look at the data and its columns, raise chat.max_length "
-        "where they are too long, or raise max_dropped_share"
+        f"max_dropped_share: {max_dropped_share:g} allows; check the data and its columns, raise chat.max_length "
+        "if records are too long, or raise max_dropped_share"
     )
 
 
@@ -324,6 +324,6 @@ def _require_both_labels(datasets: list[LabelledDataset]) -> None:
     labels = {bool(label) for dataset in datasets for label in np.unique(dataset.desirable)}
     if len(labels) == 1:
         raise DataError(
-            f"every answer in datasets is labelled {str(labels.pop()).lower()}; kto learns from good and bad ones, so "
-            "look at columns.label, or add the other kind"
+            f"every answer in datasets is labelled {str(labels.pop()).lower()}; kto needs both good and bad "
+            "answers: check columns.label, or add the other kind"
         )

@@ -84,32 +84,32 @@ def _numbers(fields: dict[str, object]) -> str:
 def _reference(config: DPOConfig) -> str:
     """What the model is compared with; ModelError if a separate reference model is missing."""
     if config.reference is None:
-        return f"none: {config.method.type} compares with none"
+        return f"none: {config.method.type} uses no reference"
     if isinstance(config.reference, SeparateReference):
         location = find_model(config.reference)
         adapter = f" with the adapter {config.reference.adapter}" if config.reference.adapter else ""
-        return f"{config.reference.name} ({location.kind}){adapter}, asked at every step"
+        return f"{config.reference.name} ({location.kind}){adapter}, computed at every step"
     start = _start(config.model)
     cached = isinstance(config.reference, CachedReference)
-    return f"{start}, {'computed once and kept' if cached else 'asked at every step'}"
+    return f"{start}, {'computed once and cached' if cached else 'computed at every step'}"
 
 
 def _scored_rows(config: DPOConfig, curriculum: Curriculum, steps: int) -> str:
     """How many training rows the reference scores: two for each pair, and for kto also two for each answer."""
     drawn = sum(map(len, curriculum.drawn_rows(steps).values()))
     unit = "answers" if config.method.unpaired else "pairs"
-    held_out = ", and held-out ones" if config.validation is not None else ""
-    return f"scored before the first step: {2 * drawn:,} rows, of the {drawn:,} {unit} that are drawn{held_out}"
+    held_out = ", plus the held-out rows" if config.validation is not None else ""
+    return f"scored before the first step: {2 * drawn:,} rows for the {drawn:,} drawn {unit}{held_out}"
 
 
 def _start(model: ModelConfig) -> str:
-    return "the model as training starts" + (f", with the adapter {model.adapter}" if model.adapter else "")
+    return "the model at the start of training" + (f", with the adapter {model.adapter}" if model.adapter else "")
 
 
 def _counted_curriculum(config: DPOConfig) -> Curriculum:
     """The curriculum for the base install, which cannot tokenise: it cannot tell which pairs are too long, and leaves
     none out."""
-    console.print("without the [train] extra pairs are checked and counted but not tokenised, so there is no ledger")
+    console.print("without the [train] extra, pairs are checked and counted but not tokenised, so there is no ledger")
     validation = config.validation
     fraction = validation.fraction if validation is not None else None
     counts = {key: _count(config, dataset) for key, dataset in config.preference_sources().items()}
@@ -146,7 +146,7 @@ def _estimated(config: DPOConfig, data: "PreferenceData") -> "Estimate":
     from posttrain.train.model_shape import TrainedModel
 
     if config.method.unpaired or isinstance(config.reference, SeparateReference):
-        raise ModelError("what the reference and kto are asked besides the model's own answers is not counted")
+        raise ModelError("the extra passes of kto or a separate reference model are not estimated")
     trained = TrainedModel.of(config, data.max_steps)
     sampled = sampled_steps(data.max_steps)
     steps = _passes_of_steps(config, data, trained, sampled)

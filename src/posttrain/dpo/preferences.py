@@ -68,16 +68,14 @@ def make_pair(chosen: Conversation, rejected: Conversation, weight: float) -> Pr
             is no prompt, or no message of an answer may be trained.
     """
     if chosen.tools != rejected.tools:
-        raise DataError("the prompts differ in their tools")
+        raise DataError("the prompts have different tools")
     one, other = _said(chosen.messages), _said(rejected.messages)
     shared = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     if len(one) == len(other) == shared:
         raise IdenticalAnswersError("both answers are the same")
     if shared in (len(one), len(other)):
         which, longer = ("chosen", "rejected") if shared == len(one) else ("rejected", "chosen")
-        raise DataError(
-            f"the {which} conversation is the beginning of the {longer} one, so it has no answer of its own"
-        )
+        raise DataError(f"the {which} conversation is a prefix of the {longer} one, so it has no answer of its own")
     if one[shared].role != "assistant" or other[shared].role != "assistant":
         raise DataError(f"the prompts differ at {_difference(shared, one[shared], other[shared])}")
     if shared == 0:
@@ -101,7 +99,7 @@ def parse_labelled(row: Mapping[str, Any], columns: LabelledColumnsConfig) -> Pr
     else:
         answer_at = len(conversation.messages) - 1
         if conversation.messages[-1].role != "assistant":
-            raise DataError("the conversation does not end with an answer that could be labelled")
+            raise DataError("the conversation does not end with an answer to label")
     if answer_at == 0:
         raise DataError("the conversation begins with its answer: there is no prompt")
     desirable = _label(row, columns.label)
@@ -116,7 +114,7 @@ def _side(row: Mapping[str, Any], columns: PairColumnsConfig, column: str) -> tu
     shared = {"system": columns.system, "tools": columns.tools, "weight": columns.weight}
     has_prompt = row.get(columns.prompt) is not None
     if not has_prompt and isinstance(value, str) and not value.lstrip().startswith("["):
-        raise DataError(f"{column} is text, and there is no column {columns.prompt!r} with what it answers to")
+        raise DataError(f"{column} is text, but there is no column {columns.prompt!r} for it to answer")
     try:
         if has_prompt and not _is_whole(value):
             names = Columns(messages=None, prompt=columns.prompt, completion=column, **shared)
@@ -138,8 +136,8 @@ def _missing(row: Mapping[str, Any], columns: PairColumnsConfig) -> str:
     labelled = LabelledColumnsConfig()
     advice = "the `columns` section can rename them"
     if row.get(labelled.label) is not None:
-        advice = "for answers that are labelled each by itself set `type: labelled`, which is for method.type: kto"
-    return f"wants {columns.chosen!r} and {columns.rejected!r}, has {columns_found(row)}; {advice}"
+        advice = "for individually labelled answers, set `type: labelled`, which needs method.type: kto"
+    return f"needs columns {columns.chosen!r} and {columns.rejected!r}, but has {columns_found(row)}; {advice}"
 
 
 def _messages(value: object) -> object:
@@ -175,8 +173,8 @@ def _require_beginning(prompt: Conversation, conversation: Conversation, prompt_
         messages = messages[1:]
     if _said(messages[: len(prompt.messages)]) != _said(prompt.messages):
         raise DataError(
-            f"{column} is a whole conversation, but does not begin with {prompt_column}; give the answer alone, or "
-            "leave that column out"
+            f"{column} is a complete conversation, but does not begin with {prompt_column}; give only the answer, "
+            f"or omit {prompt_column}"
         )
 
 
@@ -196,7 +194,7 @@ def _answered(conversation: Conversation, answer_at: int) -> Conversation:
 def _label(row: Mapping[str, Any], column: str) -> bool:
     value = row.get(column)
     if value is None:
-        raise DataError(f"there is no label: wants {column!r}, has {columns_found(row)}")
+        raise DataError(f"there is no label: needs column {column!r}, but has {columns_found(row)}")
     # Tables may have no booleans: the label is text, because CSV has nothing else, or a number.
     label = _LABELS.get(str(int(value)) if isinstance(value, float) and value in (0, 1) else str(value).strip().lower())
     if label is None:
@@ -207,11 +205,11 @@ def _label(row: Mapping[str, Any], column: str) -> bool:
 def _difference(index: int, one: Message, other: Message) -> str:
     """Where two prompts differ, with a short excerpt of each around that place."""
     if one.role != other.role:
-        return f"messages[{index}]: {one.role} against {other.role}"
+        return f"messages[{index}]: {one.role} vs. {other.role}"
     pairs = enumerate(zip(one.content, other.content, strict=False))
     at = next((at for at, (a, b) in pairs if a != b), min(len(one.content), len(other.content)))
     shown = [repr(message.content[max(0, at - 10) : at + 30]) for message in (one, other)]
-    return f"messages[{index}] ({one.role}), character {at}: {shown[0]} against {shown[1]}"
+    return f"messages[{index}] ({one.role}), character {at}: {shown[0]} vs. {shown[1]}"
 
 
 def open_preferences(config: AnyPreferences) -> Examples[Preference]:
@@ -260,7 +258,9 @@ def _two_files(accepted: Source, rejected: Source) -> Examples[Preference]:
         chosen, weight = _side_of_file(accepted, one, seen[0], "accepted")
         answer, its_weight = _side_of_file(rejected, other, seen[1], "rejected")
         if its_weight not in (1.0, weight):
-            raise DataError(f"the accepted row weighs {weight:g} and the rejected one {its_weight:g}; give one weight")
+            raise DataError(
+                f"the accepted row has weight {weight:g} and the rejected one {its_weight:g}; give both the same weight"
+            )
         return make_pair(chosen, answer, weight)
 
     def check() -> None:
@@ -282,6 +282,6 @@ def _side_of_file(source: Source, line: Line, seen: set[str], which: str) -> tup
 def _uneven(accepted: LineSource, rejected: LineSource) -> str:
     one, other = (sum(1 for _ in source.lines()) for source in (accepted, rejected))
     return (
-        f"{accepted.name} has {one} records and {rejected.name} has {other}; record n of one is compared with record n "
-        "of the other, so both need the same number"
+        f"{accepted.name} has {one} records and {rejected.name} has {other}; record n of one is paired with record n "
+        "of the other, so both need the same number of records"
     )

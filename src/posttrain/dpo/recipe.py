@@ -185,7 +185,7 @@ class DPORecipe:
     def _references_of(self, micro_batch: Batch) -> torch.Tensor | None:
         if self.reference is None:
             return None
-        with during(Phase.SCORE, "while the reference was asked in an optimizer step"):
+        with during(Phase.SCORE, "while the reference scored the rows of an optimizer step"):
             return self.reference.of_batch(micro_batch)
 
     def _mismatched_ratios(self, draws: Sequence[Draw]) -> torch.Tensor:

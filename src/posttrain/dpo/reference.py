@@ -87,7 +87,7 @@ def make_reference(
     if not isinstance(config.reference, CachedConfig):
         return LiveReference(asked, scorer)
     drawn = data.curriculum.drawn_rows(data.max_steps)
-    with during(Phase.SCORE, "while the reference was computed"):
+    with during(Phase.SCORE, "while the reference log-probabilities were computed"):
         return cached_reference(asked, weights, rows, drawn, scorer)
 
 
@@ -267,6 +267,6 @@ def _read(path: Path, rows: int) -> npt.NDArray[np.float32] | None:
     except (OSError, ValueError, EOFError):
         return None
     if kept.shape != (rows,) or kept.dtype != np.float32 or np.isinf(kept).any():
-        logger.warning("%s is damaged and is computed again", path)
+        logger.warning("%s is damaged and will be recomputed", path)
         return None
     return kept

@@ -41,7 +41,7 @@ def train_each(config: DPOConfig, name: str, arguments: Sequence[str], *, dry_ru
         RunInterrupted: Ctrl-C or SIGTERM ended it.
     """
     if process_count() > 1:
-        raise ConfigError("each of several models is trained in processes of its own: name one with --model-index")
+        raise ConfigError("each of several models is trained in its own processes; choose one with --model-index")
     codes: list[int] = []
     for index, label in enumerate(model_labels(config.models)):
         command = [sys.executable, "-c", _COMMAND, *arguments, "--model-index", str(index)]
@@ -55,8 +55,8 @@ def train_each(config: DPOConfig, name: str, arguments: Sequence[str], *, dry_ru
         console.print(comparison([config.run.output_dir / run for run in runs], codes), soft_wrap=False)
     failed = [label for label, code in zip(model_labels(config.models), codes, strict=True) if code]
     if failed:
-        way_on = "" if dry_run else ", and --resume goes on with them"
-        message = f"{len(failed)} of {len(codes)} models failed: {', '.join(failed)}; what went wrong stands above"
+        way_on = "" if dry_run else "; use --resume to continue them"
+        message = f"{len(failed)} of {len(codes)} models failed: {', '.join(failed)}; see the errors above"
         by_input = all(code in (0, ConfigError.exit_code) for code in codes)
         raise (ConfigError if by_input else RunError)(message + way_on)
 
@@ -83,8 +83,10 @@ def _run(command: Sequence[str], told: str, asked: list[int]) -> int:
 
 def _way_on(index: int, arguments: Sequence[str]) -> str:
     if "--overwrite" not in arguments:
-        return "--resume goes on"
-    return f"--resume --model-index {index} goes on with it, and --overwrite --model-index with each one after it"
+        return "use --resume to continue"
+    return (
+        f"continue it with --resume --model-index {index}, and train each later model with --overwrite --model-index"
+    )
 
 
 def comparison(runs: Sequence[Path], codes: Sequence[int]) -> Table:

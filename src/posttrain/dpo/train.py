@@ -38,8 +38,9 @@ _WORDS = {
 }
 
 _NOTHING_LEFT = (
-    "every pair of the step is told apart as far as the method asks, so these pairs teach nothing more: end the stage "
-    "earlier (stages.until_step or epochs), mix in harder pairs, or lower training.learning_rate if it came early"
+    "every pair of the step already reaches the method's margin, so these pairs have nothing left to teach: end the "
+    "stage earlier (stages.until_step or epochs), mix in harder pairs, or lower training.learning_rate if this came "
+    "early"
 )
 
 
@@ -106,8 +107,8 @@ def require_same_tokens(config: DPOConfig, tokenizer: Any) -> None:
     other = choose_backend(reference).load_tokenizer(reference, chatml=config.chat.template == "chatml")
     if other.get_vocab() != tokenizer.get_vocab():
         raise ModelError(
-            f"reference.name: {reference.name} has other tokens than {config.model.name}, so that it cannot judge the "
-            "same answers; choose a model of the same tokenizer, with the same added_tokens"
+            f"reference.name: {reference.name} has a different vocabulary from {config.model.name}, so it cannot score "
+            "the same answers; choose a model with the same tokenizer and the same added_tokens"
         )
 
 

@@ -181,7 +181,7 @@ class VllmEngine:
 
     def _load_adapter(self, folder: Path) -> Any:
         if not self._options.adapter_rank:
-            raise ConfigError("this engine was made without room for adapters: give it an adapter_rank")
+            raise ConfigError("this engine was created without adapter support: set adapter_rank")
         require_usable_adapter(folder)
         from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
 
@@ -196,17 +196,17 @@ class VllmEngine:
         longest = max((len(request.prompt_ids) for request in requests), default=0)
         if longest + max_new_tokens > self._options.max_length:
             raise ConfigError(
-                f"a prompt of {longest} tokens and {max_new_tokens} new ones do not fit into the "
-                f"{self._options.max_length} of the engine: allow fewer new tokens or shorter prompts"
+                f"a prompt of {longest} tokens plus {max_new_tokens} new tokens exceeds the engine's max_length of "
+                f"{self._options.max_length}: allow fewer new tokens or shorten the prompts"
             )
 
     def _forget_prompts(self) -> None:
         if not self._engine.reset_prefix_cache():
-            raise RuntimeError("vLLM does not give up what it computed of earlier prompts")
+            raise RuntimeError("vLLM cannot clear its prefix cache")
 
     def _require_idle(self) -> None:
         if self._engine.has_unfinished_requests():
-            raise RuntimeError("the engine still generates: take all completions of the last call, or close it")
+            raise RuntimeError("the engine is still generating: consume all completions of the last call, or close it")
 
 
 def _completion(output: Any) -> Completion:
@@ -256,7 +256,7 @@ def require_plain_logprobs(sampling: Sampling) -> None:
     filtered = sampling.temperature > 0 and (sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0)
     if sampling.logprobs and (filtered or sampling.repetition_penalty != 1):
         raise ConfigError(
-            "vLLM tells log-probabilities only after top_p, top_k, min_p and repetition_penalty, but the model's own "
+            "vLLM returns log-probabilities only after top_p, top_k, min_p and repetition_penalty, but the model's own "
             "are needed: leave these options at their defaults, or use the hf engine"
         )
 

@@ -80,7 +80,7 @@ def start_vllm(folder: Path, options: VllmOptions) -> Any:
         ConfigError: vLLM is not installed, or does not support adapters of that rank.
         ModelError: vLLM cannot load the model, or the model cannot hold `max_length` tokens.
     """
-    require_extra("vllm", "generation by vLLM")
+    require_extra("vllm", "generation with vLLM")
     adapter_rank = _room_for(options.adapter_rank)
     for name, value in (_ENVIRONMENT | ({} if torch.cuda.is_available() else _CPU_ENVIRONMENT)).items():
         os.environ.setdefault(name, value)
@@ -131,7 +131,7 @@ def vllm_errors(kind: type[ToolkitError], what: str) -> Iterator[None]:
 def _room_for(rank: int) -> int:
     room = next((size for size in _ADAPTER_RANKS if size >= rank), None)
     if room is None:
-        raise ConfigError(f"vLLM takes adapters of rank {_ADAPTER_RANKS[-1]} at most, and this one has {rank}")
+        raise ConfigError(f"vLLM supports adapters up to rank {_ADAPTER_RANKS[-1]}, but this one has rank {rank}")
     return room
 
 

@@ -39,8 +39,8 @@ def require_one_machine(engine: EngineName) -> None:
     here, everywhere = (int(os.environ.get(name, 1)) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
     if here != everywhere:
         raise ConfigError(
-            f"rollout.engine: {engine} takes the weights through the memory of one machine, and only {here} of the "
-            f"{everywhere} processes are on this one; use engine: hf"
+            f"rollout.engine: {engine} receives the weights through the memory of one machine, but only {here} of the "
+            f"{everywhere} processes run on this one; use engine: hf"
         )
 
 
@@ -187,8 +187,8 @@ def _merged(name: str, layer: Any) -> torch.nn.Module:
     """A plain copy of `layer`, without adapters, that computes the same."""
     if any(not values.is_floating_point() for values in layer.parameters()):
         raise ModelError(
-            f"{name} is quantised, and no weights can be merged into it: load the model with quantization: none, or "
-            "have the engine take the adapter alone"
+            f"{name} is quantised, so the adapter cannot be merged into it: load the model with quantization: none, or "
+            "let the engine apply the adapter itself"
         )
     layer = copy.deepcopy(layer)
     try:
@@ -206,8 +206,8 @@ def _drop_tied_head(base: Any, state: dict[str, torch.Tensor]) -> None:
     embedding, head = names[id(base.get_input_embeddings())], names[id(base.get_output_embeddings())]
     if not torch.equal(state.pop(f"{head}.weight"), state[f"{embedding}.weight"]):
         raise ModelError(
-            f"the model uses {embedding} as its {head} too, but an adapter makes them differ: no model of this "
-            "architecture computes that; train both or neither"
+            f"{head} is tied to {embedding}, but an adapter makes them differ, which this architecture cannot "
+            "represent; train both or neither"
         )
 
 

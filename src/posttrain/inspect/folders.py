@@ -35,7 +35,7 @@ class KeptRun:
         """sft, dpo or rl; ConfigError if this version does not know the run's command."""
         command = self.manifest["command"]
         if command not in KINDS:
-            raise ConfigError(f"{self.directory.path} is a run of {command}, which this version does not know")
+            raise ConfigError(f"{self.directory.path} is a run of {command}, which this version does not support")
         return KINDS[command]
 
     @property
@@ -52,7 +52,7 @@ def read_run(path: Path) -> KeptRun:
     """
     run = RunDirectory(path)
     if not run.manifest.is_file():
-        raise ConfigError(f"there is no run in {path}: it has no {run.manifest.name}; name the folder of a run")
+        raise ConfigError(f"there is no run in {path}: it has no {run.manifest.name}; give the folder of a run")
     return KeptRun(run, _object(run.manifest), read_raw(run.config), read_metrics(run.metrics), _result(run))
 
 
@@ -66,5 +66,5 @@ def _object(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{path} is damaged: {error}") from None
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} is damaged: it holds no JSON object")
+        raise ConfigError(f"{path} is damaged: it is not a JSON object")
     return value

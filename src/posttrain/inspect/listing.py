@@ -43,7 +43,7 @@ def list_runs(folder: Path) -> list[Summary]:
         ConfigError: there is no such folder.
     """
     if not folder.is_dir():
-        raise ConfigError(f"there is no folder {folder}; name the one that holds the runs, as run.output_dir does")
+        raise ConfigError(f"there is no folder {folder}; give the one that contains the runs (run.output_dir)")
     return [_summary(path, str(path.relative_to(folder)) if path != folder else path.name) for path in _runs(folder)]
 
 

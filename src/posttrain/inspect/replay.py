@@ -76,16 +76,16 @@ def replay_prompts(run: KeptRun, report: Report) -> Replay:
     """
     config = load_config(run.directory.config, RLConfig)
     if config.dataserver.config is None:
-        where = f"the prompts came from the server at {config.dataserver.url}, of which this machine has no config"
+        where = f"the prompts came from the server at {config.dataserver.url}, whose config is not on this machine"
         return Replay(None, None, where)
-    require_extra("server", "toolkit-runs verify of reinforcement learning")
+    require_extra("server", "toolkit-runs verify of a reinforcement learning run")
     from posttrain.dataserver.config.dataserver import DataserverConfig
     from posttrain.dataserver.runtime import Loaded
 
     loaded = Loaded.read(load_config(config.dataserver.config, DataserverConfig), report)
     identity = rl_identity(config, loaded.meta, _tokenizer(config))
     if loaded.config.adaptive is not None:
-        return Replay(identity, None, "adaptive sampling made it depend on what was graded, which only the journal has")
+        return Replay(identity, None, "with adaptive sampling it depends on earlier grades, which only the journal has")
     schedule = RolloutSchedule.of(config)
 
     def sample_ids(generation: int) -> list[str]:

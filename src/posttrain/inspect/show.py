@@ -24,9 +24,9 @@ def show_comparison(comparison: Comparison, names: tuple[str, str]) -> None:
     for kind, rows in groups.items():
         _print_table(kind, ("", *names), rows)
     if comparison.is_same:
-        _console().print("nothing differs but times, and where the runs are kept")
+        _console().print("nothing differs except times and where the runs are kept")
     final = [(key, *values) for key, values in comparison.final.items()]
-    _print_table("came to", ("", *names), final)
+    _print_table("final values", ("", *names), final)
 
 
 def show_comparison_as_json(comparison: Comparison, names: tuple[str, str]) -> None:

@@ -35,7 +35,9 @@ def verify(run: KeptRun, report: "Report") -> list[Finding]:
         ConfigError: the run is of a kind that this version does not know, or an extra is not installed.
     """
     holder = holder_of(run.directory.lock)
-    running = [] if holder is None else [Finding("unknown", f"it is being trained by {holder}: this is a moment of it")]
+    running = (
+        [] if holder is None else [Finding("unknown", f"it is still being trained by {holder}: this is a snapshot")]
+    )
     require_extra("train", "toolkit-runs verify")
     from posttrain.inspect.replay import replay_prompts, replay_rows  # imports all trainers
 
@@ -44,7 +46,7 @@ def verify(run: KeptRun, report: "Report") -> list[Finding]:
         replayed = replay(run, report)
     except ToolkitError as error:
         replayed = None
-        recomputed = [Finding("fails", f"config and data: they cannot be read as they were: {error}")]
+        recomputed = [Finding("fails", f"config and data: they can no longer be read: {error}")]
     else:
         recomputed = [*_identity_findings(run, replayed), *_row_order_findings(run, replayed)]
     expected = replayed.steps if replayed else None
@@ -55,7 +57,7 @@ def _steps_finding(run: KeptRun) -> Finding:
     numbers = [row["step"] for row in run.steps]
     for place, number in enumerate(numbers, start=1):
         if number != place:
-            return Finding("fails", f"metrics.jsonl: where step {place} should be there is step {number}")
+            return Finding("fails", f"metrics.jsonl: expected step {place}, found step {number}")
     return Finding("holds", f"metrics.jsonl: {len(numbers)} steps, each once and in order")
 
 
@@ -67,7 +69,7 @@ def _identity_findings(run: KeptRun, replay: "Replay") -> Iterator[Finding]:
     # number of processes.
     compared = (saved.keys() & replay.identity.keys()) - {"processes"}
     changed = differences(*({key: each[key] for key in compared} for each in (saved, replay.identity)))
-    told = f"they are not those of the manifest: {'; '.join(changed)}" if changed else "they are those of the manifest"
+    told = f"they differ from the manifest: {'; '.join(changed)}" if changed else "they match the manifest"
     yield Finding("fails" if changed else "holds", f"config, data, weights and tokenizer: {told}")
 
 
@@ -76,7 +78,7 @@ def _row_order_findings(run: KeptRun, replay: "Replay") -> Iterator[Finding]:
         yield Finding("unknown", f"row order: {replay.why_not}")
         return
     if len(run.steps) > len(replay.steps):
-        yield Finding("fails", f"row order: the stages end at step {len(replay.steps)}, and {len(run.steps)} were done")
+        yield Finding("fails", f"row order: the stages end at step {len(replay.steps)}, but {len(run.steps)} were done")
     for key in replay.steps[0] if replay.steps else ():
         yield _compared(run, replay.steps, key)
 
@@ -84,9 +86,9 @@ def _row_order_findings(run: KeptRun, replay: "Replay") -> Iterator[Finding]:
 def _compared(run: KeptRun, expected: Sequence[Mapping[str, Any]], key: str) -> Finding:
     for row, wanted in zip(run.steps, expected, strict=False):
         if row.get(key) != wanted[key]:
-            told = f"metrics.jsonl has {row.get(key)}, and config and data give {wanted[key]}"
+            told = f"metrics.jsonl has {row.get(key)}, but config and data give {wanted[key]}"
             return Finding("fails", f"{key}: at step {row['step']} {told}")
-    return Finding("holds", f"{key}: all {len(expected)} steps are as config and data give them")
+    return Finding("holds", f"{key}: all {len(expected)} steps match config and data")
 
 
 def _checkpoint_findings(run: KeptRun, expected: Sequence[Mapping[str, Any]] | None) -> Iterator[Finding]:
@@ -96,18 +98,18 @@ def _checkpoint_findings(run: KeptRun, expected: Sequence[Mapping[str, Any]] | N
     """
     folders = sorted(run.directory.path.glob("checkpoint-*"), key=lambda path: (len(path.name), path.name))
     if not folders:
-        yield Finding("unknown", "checkpoints: there is none yet")
+        yield Finding("unknown", "checkpoints: there are none yet")
     for folder in folders:
         faults = list(_checkpoint_faults(folder, run, expected))
         if faults:
             yield Finding("fails", f"{folder.name}: {'; '.join(faults)}")
         else:
-            yield Finding("holds", f"{folder.name}: all files are as they were written, and its state is of that step")
+            yield Finding("holds", f"{folder.name}: all files are intact, and its state is from that step")
     for name in ("latest", "best"):
         pointer = run.directory.path / name
         named = pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else "."
         if not (run.directory.path / named).is_dir():
-            yield Finding("fails", f"{name}: it names {named}, which is not there")
+            yield Finding("fails", f"{name}: it names {named}, which does not exist")
 
 
 def _checkpoint_faults(folder: Path, run: KeptRun, expected: Sequence[Mapping[str, Any]] | None) -> Iterator[str]:
@@ -120,15 +122,15 @@ def _checkpoint_faults(folder: Path, run: KeptRun, expected: Sequence[Mapping[st
     yield from damage
     step = counters["step"]
     if folder.name != f"checkpoint-{step}":
-        yield f"its state is of step {step}"
+        yield f"its state is from step {step}"
         return
     row = next((row for row in run.steps if row["step"] == step), None)
     if row is None:
         yield f"step {step} is not in metrics.jsonl"
     elif row["order_hash"] != counters["order_hash"]:
-        yield f"its order_hash is {counters['order_hash']}, and metrics.jsonl has {row['order_hash']}"
+        yield f"its order_hash is {counters['order_hash']}, but metrics.jsonl has {row['order_hash']}"
     elif row.get("total_tokens", counters["tokens"]) != counters["tokens"]:
-        yield f"it counts {counters['tokens']} tokens, and metrics.jsonl {row['total_tokens']}"
+        yield f"it counts {counters['tokens']} tokens, but metrics.jsonl has {row['total_tokens']}"
     wanted = expected[step - 1]["order_hash"] if expected and 0 < step <= len(expected) else None
     if wanted not in (None, counters["order_hash"]):
-        yield f"its order_hash is {counters['order_hash']}, and config and data give {wanted}"
+        yield f"its order_hash is {counters['order_hash']}, but config and data give {wanted}"

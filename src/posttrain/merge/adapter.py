@@ -56,7 +56,7 @@ def open_adapter(folder: Path) -> Adapter:
     start = config.init_lora_weights
     if isinstance(start, str) and start.startswith(_CHANGES_THE_BASE):
         raise ModelError(
-            f"the adapter in {folder} was started by {start}, which changed the base weights too; save it with "
+            f"the adapter in {folder} was initialised with {start}, which also changed the base weights; save it with "
             "PEFT's path_initial_model_for_weight_conversion and merge the result"
         )
     return Adapter(config, stored_tensors(folder / WEIGHTS_FILE))
@@ -183,10 +183,10 @@ def _require_same_tensors(
 ) -> None:
     unknown = sorted(stored.keys() - possible.keys())
     if unknown:
-        raise ModelError(f"this model has no place for {_some(unknown)} in the adapter's file")
+        raise ModelError(f"the adapter's file has tensors that this model has no place for: {_some(unknown)}")
     missing = sorted(required.keys() - stored.keys())
     if missing:
-        raise ModelError(f"the adapter's file lacks {_some(missing)}, which its config asks for")
+        raise ModelError(f"the adapter's file lacks {_some(missing)}, which its config requires")
     for name, shape in stored.items():
         if shape != own[possible[name]]:
             raise ModelError(

@@ -94,7 +94,7 @@ def merge(  # noqa: PLR0913 - one parameter for each option of the command
             it is kept for inspection.
     """
     if dtype is not None and dtype not in DTYPES:
-        raise ConfigError(f"--dtype {dtype}: choose one of {', '.join(DTYPES)}, or leave it out for the base's own")
+        raise ConfigError(f"--dtype {dtype}: choose one of {', '.join(DTYPES)}, or omit it to keep the base's dtype")
     run = load_trained_run(config_path, run_name, overrides, model_index)
     adapter = _adapter_folder(run, checkpoint)
     default = "merged" if adapter == run.directory.path else f"merged-{adapter.name}"
@@ -127,8 +127,8 @@ def _adapter_folder(run: TrainedRun, checkpoint: str | None) -> Path:
     steps = ", ".join(str(complete.step) for complete in complete_checkpoints(run.directory))
     if checkpoint is None and steps:
         raise ConfigError(
-            f"the run in {root} has not ended, so it has no adapter yet; let it end (toolkit-sft --resume), or merge "
-            f"one of its checkpoints by --checkpoint: {steps}"
+            f"the run in {root} has not finished, so it has no adapter yet; finish it (toolkit-sft --resume), or merge "
+            f"one of its checkpoints with --checkpoint: {steps}"
         )
     raise ConfigError(f"there is no adapter in {folder}; train first")
 

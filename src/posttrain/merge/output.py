@@ -31,11 +31,9 @@ def check_output(output: Path, *, overwrite: bool, inputs: tuple[Path, ...]) -> 
     resolved = output.resolve()
     for path in inputs:
         if path.resolve().is_relative_to(resolved):
-            raise ConfigError(f"--output: {output} holds what is to be merged; give another folder")
+            raise ConfigError(f"--output: {output} contains an input of the merge; choose another folder")
     if output.is_dir() and any(output.iterdir()) and not overwrite:
-        raise ConfigError(
-            f"there is something in {output} already; replace it with --overwrite, or give another --output"
-        )
+        raise ConfigError(f"{output} is not empty; replace it with --overwrite, or choose another --output")
 
 
 @contextmanager
@@ -64,7 +62,7 @@ def new_folder(output: Path) -> Iterator[Path]:
         if reason is None:
             raise
         raise RunError(
-            f"{output} was not written: {reason}; nothing of it is left. Make room, and start again"
+            f"{output} was not written: {reason}; no partial output is left. Fix that or free some space, and try again"
         ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -43,7 +43,7 @@ class Merger:
         """The base's tensor for `parameter`, which may be stored under the name of the one it is tied to."""
         found = self.stored.get(parameter) or self.stored.get(self._tied_to(parameter) or "")
         if found is None:
-            raise ModelError(f"the adapter changes {parameter}, which the base model's files do not hold")
+            raise ModelError(f"the adapter changes {parameter}, which is missing from the base model's files")
         return found
 
     def merged(self, parameter: str, dtype: torch.dtype) -> torch.Tensor:

@@ -131,7 +131,7 @@ def _checkpoint_files(folder: Path) -> list[Path]:
         return [folder / SINGLE_FILE]
     raise ModelError(
         f"{folder} holds neither {SINGLE_FILE} nor {INDEX_FILE}; load the model once with transformers and "
-        "save_pretrained it, which writes safetensors"
+        "call save_pretrained, which writes safetensors"
     )
 
 

@@ -54,8 +54,8 @@ class Verification:
 
     def __str__(self) -> str:
         return (
-            f"largest logit difference {self.max_difference:.2g} (at most {self.tolerance:.2g} by rounding), "
-            f"same first choice for {self.top1_agreement:.1%} of {self.tokens} tokens"
+            f"largest logit difference {self.max_difference:.2g} (at most {self.tolerance:.2g} from rounding), "
+            f"same top-1 token for {self.top1_agreement:.1%} of {self.tokens} positions"
         )
 
 
@@ -76,7 +76,7 @@ def verify_merge(
     alone = {**computing, "name": str(merged), "revision": None, "added_tokens": (), "adapter": None}
     merged_rows, actual = _logits(base.model_copy(update=alone), None, chat)
     if rows != merged_rows:
-        raise RunError(f"the tokenizer in {merged} does not tokenise as the one in training did")
+        raise RunError(f"the tokenizer in {merged} does not tokenise like the one used in training")
     difference = max(_largest(one - other) for one, other in zip(expected, actual, strict=True))
     same = [one.argmax(dim=-1) == other.argmax(dim=-1) for one, other in zip(expected, actual, strict=True)]
     share = _ARITHMETIC + (0 if weights_dtype.itemsize >= 4 else _EPSILONS * torch.finfo(weights_dtype).eps)
@@ -87,7 +87,7 @@ def verify_merge(
         tokens=sum(len(row) for row in rows),
     )
     if not difference <= result.tolerance:  # also catches NaN
-        raise RunError(f"the merged model in {merged} does not compute what the adapter does: {result}")
+        raise RunError(f"the merged model in {merged} does not match base plus adapter: {result}")
     return result
 
 

@@ -33,8 +33,8 @@ def load_trained_weights(model: Any, folder: Path) -> None:
     written = "adapter_model.safetensors" if is_adapter else "model*.safetensors"
     if not any(folder.glob(written)):
         raise ModelError(
-            f"{folder} is not as this toolkit writes checkpoints: it has no {written}; resume from an older one "
-            "without it, or start another run"
+            f"{folder} is not a checkpoint written by this toolkit: it has no {written}; move it away to resume from "
+            "an older one, or start a new run"
         )
     if is_adapter:
         # The base that the adapter's own config names is loaded already.
@@ -45,4 +45,4 @@ def load_trained_weights(model: Any, folder: Path) -> None:
         saved = type(model).from_pretrained(str(folder), dtype=torch.float32, use_safetensors=True)
         missing = model.load_state_dict(saved.state_dict(), strict=False).missing_keys
     if missing:
-        raise ModelError(f"{folder} has no weights for {len(missing)} places of the model, such as {missing[0]}")
+        raise ModelError(f"{folder} lacks {len(missing)} of the model's weights, such as {missing[0]}")

@@ -87,8 +87,8 @@ def _copy_adapter(model: PeftModel) -> None:
             twin = ".".join(FROZEN_ADAPTER if part == TRAINED_ADAPTER else part for part in parts)
             if twin not in state:
                 raise ModelError(
-                    f"PEFT keeps no frozen copy of {name}, so the start of training cannot be asked later; for "
-                    "preferences set reference.type: cached, for reinforcement learning objective.beta: 0"
+                    f"PEFT keeps no frozen copy of {name}, so the model at the start of training is not available "
+                    "later; for preferences set reference.type: cached, for reinforcement learning objective.beta: 0"
                 )
             state[twin].copy_(state[name])
     for name, parameter in model.named_parameters():

@@ -150,8 +150,8 @@ def with_adapter(model: Any, adapter: Path, *, trainable: bool) -> PeftModel:
     astray = [*loading.missing_keys, *(key for key in loading.unexpected_keys if ".lora_" in key)]
     if astray:
         raise ModelError(
-            f"the adapter in {adapter} was made for another model: {len(astray)} of its weights and this model's "
-            f"places for them do not match, such as {astray[0]}"
+            f"the adapter in {adapter} was made for another model: {len(astray)} of its weights are missing or "
+            f"unexpected, such as {astray[0]}"
         )
     return adapted
 
@@ -210,14 +210,14 @@ def require_trust(config: "ModelConfig", files: str) -> None:
         if "trust_remote_code" not in str(error):
             raise
         raise ModelError(
-            f"{config.key}.name: {config.name} is a model of its own kind, defined by Python code that comes "
-            f"with it; read that code, and where you trust it set {config.key}.trust_remote_code: true"
+            f"{config.key}.name: {config.name} has a custom architecture, defined by Python code that comes with it; "
+            f"read that code, and if you trust it set {config.key}.trust_remote_code: true"
         ) from None
 
 
 @cache
 def _announce_trust(key: str, name: str) -> None:
-    console.print(f"{key}.trust_remote_code: Python code that {on_one_line(name)} brings along runs with your rights")
+    console.print(f"{key}.trust_remote_code: Python code shipped with {on_one_line(name)} runs with your permissions")
 
 
 def source_of(config: "ModelConfig") -> dict[str, Any]:
@@ -235,9 +235,9 @@ def one_line_errors(config: "ModelConfig") -> Iterator[None]:
     except (*_LOADERS_ERRORS, SafetensorError, StrictDataclassError, UnpicklingError) as error:
         reason = first_line(error)
         if "with `safetensors`" in reason:  # transformers then advises loading the pickles
-            raise ModelError(f"{config.key}.name: {config.name} has no weights as safetensors; {CONVERT}") from error
+            raise ModelError(f"{config.key}.name: {config.name} has no safetensors weights; {CONVERT}") from error
         if "trust_remote_code" in str(error):
-            reason = f"it brings Python code along, which only {config.key}.trust_remote_code: true lets run"
+            reason = f"it ships Python code, which runs only with {config.key}.trust_remote_code: true"
         raise ModelError(
             f"{config.key}.name: cannot load {config.name!r}: {reason} "
             "(without a hub, give a local folder, a .gguf file or smollm2-135m-instruct)"

@@ -28,7 +28,7 @@ _INDEX = "model.safetensors.index.json"
 _OF_BASE = ("*.safetensors", "config.json")
 _OF_ADAPTER = ("*.safetensors", "adapter_config.json")
 
-CONVERT = "convert them, by the command in docs/security.md, or take a model that has safetensors"
+CONVERT = "convert them with the command in docs/security.md, or use a model that has safetensors"
 """What to do about pickled weights, for the end of a message."""
 
 
@@ -95,8 +95,8 @@ def require_no_pickle(folder: Path, place: str) -> None:
     pickled = [files[ending] for ending in _PICKLES if ending in files]
     if pickled and ".safetensors" not in files:
         raise ModelError(
-            f"{place}: {pickled[0]} is a pickle, which may run code when it is read, and there are no weights as "
-            f"safetensors beside it; {CONVERT}"
+            f"{place}: {pickled[0]} is a pickle, which may run code when it is read, and there are no "
+            f"safetensors weights beside it; {CONVERT}"
         )
 
 

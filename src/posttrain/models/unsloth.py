@@ -166,7 +166,7 @@ def _targets(model: Any, wanted: "PeftLoraConfig") -> Any:
         kind = model.config.model_type
         if kind not in TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING:
             raise ModelError(
-                f"lora.target_modules: auto knows nothing of {kind} models; use all-linear, or name layers"
+                f"lora.target_modules: auto does not support {kind} models; use all-linear, or name layers"
             )
         return sorted(TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING[kind])
     if isinstance(targets, str):

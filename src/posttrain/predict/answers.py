@@ -98,13 +98,13 @@ class PartialOutput:
         taken = [path for path in outputs if path.exists()]
         if taken and not (overwrite or was_finishing):
             more = f" (and {len(taken) - 1} more)" if len(taken) > 1 else ""
-            raise ConfigError(f"{taken[0]}{more} is there already; choose another name, or replace it with --overwrite")
+            raise ConfigError(f"{taken[0]}{more} already exists; choose another name, or replace it with --overwrite")
         if self._places and not (overwrite or same):
             changed = differences(self.job or {}, dict(job))
             shown = "".join(f"\n  {line}" for line in changed[:_SHOWN_DIFFERENCES])
             raise ConfigError(
                 f"{self.path} holds answers of another job ({len(self)} of them); what differs:{shown}\n"
-                "put it back to go on with them, or start over with --overwrite"
+                "undo these changes to continue, or start over with --overwrite"
             )
 
     def begin(self, job: Mapping[str, Any]) -> None:
@@ -158,7 +158,7 @@ class PartialOutput:
             head = file.readline()
             self.job = (_object(head) or {}).get("job")
             if not isinstance(self.job, dict):
-                raise ConfigError(f"{self.path} is not a file of toolkit-predict; move it out of the way")
+                raise ConfigError(f"{self.path} was not written by toolkit-predict; move it out of the way")
             start = len(head)
             for raw in file:
                 value = _object(raw)

@@ -74,7 +74,7 @@ def _endings(work: Work) -> str:
         "end": "ended by the model",
         "stop": "ended at a stop string",
         "length": "cut at max_new_tokens",
-        "empty": "empty, which no training takes",
+        "empty": "empty, so not usable for training",
     }
     return f"{len(work.partial)} answers: " + ", ".join(f"{counts[key]} {told[key]}" for key in told if counts[key])
 
@@ -86,10 +86,10 @@ def _say_what_is_kept(work: Work) -> Iterator[None]:
     except BaseException as error:
         kept = (
             f"{len(work.partial)} of {len(work.keys())} answers are kept in {work.partial.path}; "
-            "the same command goes on with them"
+            "run the same command again to continue"
         )
         reason = why_unwritten(error) if isinstance(error, Exception) else None
         if reason is not None:
-            raise RunError(f"{reason}; make room: {kept}") from error
+            raise RunError(f"{reason}; free some space; {kept}") from error
         console.print(kept)
         raise

@@ -85,12 +85,12 @@ def _matched(input_: Path, output: Path) -> dict[Path, Path]:
     files = {input_: output}
     if input_.is_dir():
         if output.exists() and not output.is_dir():
-            raise ConfigError(f"{as_shown(output)} is a file; the output of a folder is a folder")
+            raise ConfigError(f"{as_shown(output)} is a file; if the input is a folder, the output must be one too")
         files = {source: output / source.name for source in sorted(input_.glob("[!.]*.jsonl"))}
         if not files:
             raise ConfigError(f"there is no .jsonl file in {as_shown(input_)}")
     elif output.is_dir():
-        raise ConfigError(f"{as_shown(output)} is a folder; the output of one file is a file: name it, as in out.jsonl")
+        raise ConfigError(f"{as_shown(output)} is a folder; if the input is a file, the output must be one too")
     for source, target in files.items():
         if os.path.realpath(source) == os.path.realpath(target):
             raise ConfigError(f"{as_shown(output)} is the input; give the output another name")
@@ -148,7 +148,7 @@ def encode_prompts(
     prompts = Prompts([], [], [])
     encoded = iter(_encode([row for row in rows if row.prompt.messages], encoder))
     for row in rows:
-        ids = next(encoded) if row.prompt.messages else "there is nothing before the answer that could be asked"
+        ids = next(encoded) if row.prompt.messages else "there is no prompt before the answer"
         fault = ids if isinstance(ids, str) else _too_long(len(ids), room)
         if fault:
             prompts.faults.append(f"{row.place}: {fault}")
@@ -179,8 +179,8 @@ def _too_long(length: int, room: Room) -> str | None:
         return f"the prompt has {length} tokens, more than chat.max_length: {room.max_length}"
     if room.positions is not None and length + room.max_new_tokens > room.positions:
         return (
-            f"the prompt has {length} tokens; with generation.max_new_tokens: {room.max_new_tokens} that is more "
-            f"than the {room.positions} that the model can hold"
+            f"the prompt has {length} tokens; with generation.max_new_tokens: {room.max_new_tokens} that exceeds the "
+            f"model's {room.positions} positions"
         )
     return None
 
@@ -188,5 +188,5 @@ def _too_long(length: int, room: Room) -> str | None:
 def _refusal(prompts: Prompts) -> str:
     count = len(prompts.faults)
     head = f"{count} rows cannot be answered:" if count > 1 else "a row cannot be answered:"
-    advice = "correct them, or leave them out by on_bad_record: skip" if prompts.rows else "no other row is left"
+    advice = "correct them, or skip them with on_bad_record: skip" if prompts.rows else "no rows are left"
     return "\n".join([head, *(f"  {line}" for line in first_faults(prompts.faults)), advice])

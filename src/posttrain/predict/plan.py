@@ -126,7 +126,7 @@ def show_plan(job: PredictJob) -> None:
 def print_plan(job: PredictJob, work: Work) -> None:
     """Print the rows left out, and then rows, answers, weights, sampling options and output."""
     if others := passed_over(job.input):
-        console.print(f"passed over, for only .jsonl files of a folder are read: {', '.join(others)}")
+        console.print(f"skipped (only .jsonl files in a folder are read): {', '.join(others)}")
     for fault in first_faults(work.faults):
         console.print(f"left out: {fault}")
     generation = job.generation
@@ -134,9 +134,9 @@ def print_plan(job: PredictJob, work: Work) -> None:
     there = len(work.partial) if work.partial.job == work.identity else 0
     lengths = [len(request.prompt_ids) for request in work.requests]
     left_out = f", {len(work.faults)} left out" if work.faults else ""
-    found = f", {there} of them in {work.partial.path} already" if there else ""
+    found = f", {there} of them already in {work.partial.path}" if there else ""
     console.print(f"rows      {len(work.rows)} in {job.input}{left_out}; {min(lengths)} to {max(lengths)} tokens")
-    console.print(f"answers   {answers}: {generation.n} for each row{found}")
+    console.print(f"answers   {answers}: {generation.n} per row{found}")
     console.print(f"weights   {job.weights}")
     console.print(f"sampling  {_sampling(job)}")
     console.print(f"output    {job.output}")

@@ -59,7 +59,9 @@ def choose_weights(
     """
     if weights == "base":
         if checkpoint is not None:
-            raise ConfigError("--weights base is the model before training, which has no checkpoint; leave one out")
+            raise ConfigError(
+                "--weights base is the model before training, which has no checkpoints; drop --weights or --checkpoint"
+            )
         return _base(load_predict_config(config_path, overrides).of_model(model_index))
     run = load_trained_run(config_path, run_name, overrides, model_index).directory
     folder = run.path if checkpoint is None else find_checkpoint(run, checkpoint).path
@@ -67,7 +69,7 @@ def choose_weights(
     trained = load_predict_config(run.config, [text for text in overrides if section_of(text) in ("model", "chat")])
     if weights == "merged" or (weights == "auto" and _is_newer(merged / "config.json", folder)):
         if not (merged / "config.json").is_file():
-            raise ConfigError(f"there is no merged model in {merged}; make it with toolkit-merge")
+            raise ConfigError(f"there is no merged model in {merged}; create it with toolkit-merge")
         return _whole(trained, merged)
     if (folder / "adapter_config.json").is_file():
         locate_model(trained.model.name)
@@ -75,8 +77,8 @@ def choose_weights(
     if (folder / "config.json").is_file():  # all weights were trained: the folder is the model
         return _whole(trained, folder)
     raise ConfigError(
-        f"there is no trained model in {folder} yet; let the training end (--resume), or name one of its "
-        "checkpoints by --checkpoint"
+        f"there is no trained model in {folder} yet; finish training (--resume), or choose a checkpoint with "
+        "--checkpoint"
     )
 
 

@@ -92,9 +92,9 @@ class RolloutConfig(SamplingConfig):
         for option, ability in (("sleep", "sleeps"), ("compile", "compiles")):
             if getattr(self, option) is True and not getattr(self.traits, ability):
                 able = " or ".join(name for name, traits in ENGINES.items() if getattr(traits, ability))
-                raise ValueError(f"{option}: true is for engine: {able}, and this is {self.engine}; leave it out")
+                raise ValueError(f"{option}: true needs engine: {able}, but this is {self.engine}; leave it out")
         if self.sync == "adapter" and self.traits.has_weights and not self.traits.takes_adapter:
-            raise ValueError(f"sync: adapter is not possible with {self.traits.title}; give weights, or auto")
+            raise ValueError(f"sync: adapter is not possible with {self.traits.title}; use weights or auto")
         return self
 
     @model_validator(mode="after")
@@ -135,13 +135,15 @@ class DataserverSection(StrictModel):
     @classmethod
     def _holds_no_secret(cls, url: str | None) -> str | None:
         if url is not None and "@" in url:
-            raise ValueError("the url holds a user name or password; put a token into the environment (token_env)")
+            raise ValueError(
+                "the url contains a user name or password; put the token in an environment variable (token_env)"
+            )
         return url
 
     @model_validator(mode="after")
     def _one_server(self) -> "DataserverSection":
         if (self.config is None) == (self.url is None):
-            raise ValueError("give one of `config` (start a dataserver) and `url` (use one that runs)")
+            raise ValueError("give either `config` (start a dataserver) or `url` (use a running one), not both")
         return self
 
 
@@ -176,7 +178,7 @@ class EvaluationConfig(SamplingConfig):
     @model_validator(mode="after")
     def _samples_differ(self) -> "EvaluationConfig":
         if self.samples > 1 and self.temperature == 0:
-            raise ValueError(f"samples: {self.samples} with temperature: 0 is one answer {self.samples} times")
+            raise ValueError(f"samples: {self.samples} with temperature: 0 gives the same answer {self.samples} times")
         return self
 
 
@@ -252,11 +254,11 @@ class RLConfig(StrictModel):
         if not rollout.traits.takes_adapter or rollout.sync != "adapter" or model is None or "lora" not in info.data:
             return rollout
         if lora is None and model.adapter is None:
-            raise ValueError("sync: adapter, but there is no adapter: all weights are trained; give weights, or auto")
+            raise ValueError("sync: adapter, but there is no adapter: all weights are trained; use weights or auto")
         if lora is not None and (lora.dora or lora.modules_to_save):
             raise ValueError(
                 "sync: adapter is not possible with lora.dora or lora.modules_to_save, which "
-                f"{rollout.traits.title} does not take; give weights, or auto"
+                f"{rollout.traits.title} does not support; use weights or auto"
             )
         return rollout
 
@@ -267,8 +269,8 @@ class RLConfig(StrictModel):
             return rollout
         if resolve_objective(info.data["algorithm"], info.data["objective"]).mask_truncated_completions:
             raise ValueError(
-                "stop: mask_truncated_completions (of dapo, or in objective) would also leave out of the loss what "
-                "ended at a stop text; leave stop out, or set objective.mask_truncated_completions: false"
+                "stop: mask_truncated_completions (of dapo, or in objective) would also mask completions that end at a "
+                "stop text; leave stop out, or set objective.mask_truncated_completions: false"
             )
         return rollout
 

@@ -161,10 +161,10 @@ class UserTensors:
         if not isinstance(made, torch.Tensor) or list(made.shape) != list(shape):
             found = list(made.shape) if isinstance(made, torch.Tensor) else type(made).__name__
             raise RunError(
-                f"{self._where()}: {self._place} must give a tensor of shape {list(shape)}, and gave {found}"
+                f"{self._where()}: {self._place} must return a tensor of shape {list(shape)}, but returned {found}"
             )
         if not bool(made.isfinite().all()):
-            raise RunError(f"{self._where()}: {self._place} gave a number that is not finite")
+            raise RunError(f"{self._where()}: {self._place} returned a number that is not finite")
         return made
 
     def _where(self, error: BaseException | None = None) -> str:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from posttrain.train.estimate import Estimate
 
 _SYNC = {
-    "auto": "the adapter on CUDA and all weights elsewhere",
-    "adapter": "the adapter of each step",
-    "weights": "the weights of each step",
+    "auto": "the adapter on CUDA, all weights on other devices",
+    "adapter": "the adapter after each step",
+    "weights": "the weights after each step",
 }
 
 
@@ -64,13 +64,13 @@ def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: b
 def _schedule_lines(config: RLConfig, schedule: RolloutSchedule) -> list[str]:
     served, ranks = schedule.iteration_stride, process_count()
     at_once = config.training.micro_batch_size
-    passes = f", {schedule.passes} times over" if schedule.passes > 1 else ""
+    passes = f", in {schedule.passes} passes" if schedule.passes > 1 else ""
     return [
         f"optimizer step  {schedule.rows_per_step} completions, the groups of {schedule.prompts_per_step} prompts: "
         f"{at_once} at once × {ranks} process{'es' * (ranks > 1)} × "
         f"{schedule.rows_per_step // (at_once * ranks)} micro-batches",
         f"generation      {schedule.prompts_per_iteration * schedule.generations} completions, {schedule.generations} "
-        f"of each of {schedule.prompts_per_iteration} prompts, serve {served} optimizer "
+        f"for each of {schedule.prompts_per_iteration} prompts, serve {served} optimizer "
         f"step{'s' * (served > 1)}{passes}",
         f"dataserver      needs prompts_per_iteration: {schedule.prompts_per_iteration} and "
         f"iteration_stride: {schedule.iteration_stride}",
@@ -120,7 +120,7 @@ def _missing_for(section: DataserverSection) -> str | None:
     """Which packages for querying the dataserver are missing; the plan may be made on another machine than the run."""
     try:
         if section.config is not None:
-            require_extra("server", "a dataserver that is started beside the trainer")
+            require_extra("server", "a dataserver started by the trainer")
     except ConfigError as error:
         return str(error)
     missing = [module for module in ("httpx", "tenacity") if find_spec(module) is None]
@@ -130,7 +130,7 @@ def _missing_for(section: DataserverSection) -> str | None:
 def _run_lines(config: RLConfig, meta: Meta, max_steps: int) -> list[str]:
     training, evaluation = config.training, config.evaluation
     held_out = sum(dataset.validation_rows for dataset in meta.datasets)
-    evaluated = f"{held_out} held-out prompts are never asked: there is no evaluation section"
+    evaluated = f"{held_out} held-out prompts are unused: the config has no evaluation section"
     if evaluation is not None:
         asked = held_out_count(meta, evaluation)
         evaluated = (
@@ -164,7 +164,7 @@ def _show_prompts(config: RLConfig, schedule: RolloutSchedule, samples: "SampleS
     if longer:
         told += (
             f"; {longer} of them are longer than rollout.max_prompt_tokens {rollout.max_prompt_tokens} and would be "
-            "passed over (toolkit-rl-debug tells how long prompts are)"
+            "skipped (toolkit-rl-debug shows prompt lengths)"
         )
     console.print(f"prompts         {told}")
     _check_length(config, text.positions)
@@ -177,13 +177,10 @@ def _check_length(config: RLConfig, positions: int | None) -> None:
     longest = rollout.max_prompt_tokens + new_tokens
     if positions is None or longest <= positions:
         return
-    told = (
-        f"the model holds {positions} tokens, fewer than the {longest} of rollout.max_prompt_tokens and max_new_tokens "
-        "together"
-    )
+    told = f"rollout.max_prompt_tokens + max_new_tokens = {longest} exceeds the model's context of {positions} tokens"
     if rollout.traits.refuses_long:
-        raise ConfigError(f"{told}, and {rollout.traits.title} refuses that; lower one of them")
-    console.print(f"{told}: what is longer comes out as nonsense, so lower one of them")
+        raise ConfigError(f"{told}, which {rollout.traits.title} rejects; lower one of the two")
+    console.print(f"{told}: longer sequences produce garbage; lower one of the two")
 
 
 def _estimated(config: RLConfig) -> "Estimate":
@@ -206,7 +203,7 @@ def _show_resume(config: RLConfig, schedule: RolloutSchedule, meta: Meta, run: R
     if finished_result(run, max_steps):
         console.print(f"{run.path} is finished: nothing is left to resume")
     elif point.checkpoint is not None:
-        console.print(f"{run.path} would go on from step {point.counters.step}")
+        console.print(f"{run.path} would continue from step {point.counters.step}")
 
 
 def _trained(config: RLConfig) -> str:
@@ -214,7 +211,7 @@ def _trained(config: RLConfig) -> str:
     if adapter is not None:
         if not (adapter / "adapter_config.json").is_file():
             raise ModelError(f"model.adapter: {adapter} has no adapter_config.json, so it is not a LoRA adapter")
-        return f"going on from the adapter {adapter}"
+        return f"continuing from the adapter {adapter}"
     if config.lora is None:
         return "all weights trained"
     return f"LoRA r={config.lora.r} on {config.lora.target_modules}"
@@ -233,7 +230,7 @@ def objective_table(config: RLConfig) -> Table:
         if name in given:
             origin = f"set in objective; {config.algorithm} has {_worded(preset[name])}"
         elif value != preset[name]:
-            origin = f"goes with epsilon; {config.algorithm} has {_worded(preset[name])}"
+            origin = f"follows epsilon; {config.algorithm} has {_worded(preset[name])}"
         table.add_row(name, _worded(value), origin)
     return table
 
@@ -262,7 +259,7 @@ def stage_table(meta: Meta, max_steps: int) -> Table:
     if max_steps < meta.total_iterations:
         table.caption = f"training.max_steps stops at step {max_steps}"
     elif max_steps > meta.total_iterations:
-        table.caption = f"training.max_steps goes on with the last stage's mix until step {max_steps}"
+        table.caption = f"training.max_steps continues the last stage's mix until step {max_steps}"
     return table
 
 

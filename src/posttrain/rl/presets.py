@@ -81,7 +81,7 @@ class ObjectiveConfig(StrictModel):
     def _stands_alone(cls, advantage: UserFunction | None, info: ValidationInfo) -> UserFunction | None:
         given = [name for name in ("baseline", "scale_rewards") if info.data.get(name) is not None]
         if advantage is not None and given:
-            raise ValueError(f"a function of your own takes the place of {' and '.join(given)}; leave that out")
+            raise ValueError(f"a function of your own replaces {' and '.join(given)}; leave that out")
         return advantage
 
 
@@ -140,13 +140,13 @@ PRESETS: dict[Algorithm, Preset] = {
     "bnpo": Preset(
         "arXiv:2506.02864",
         Objective(aggregation="micro_batch_tokens"),
-        "its token mean is that of each micro-batch",
+        "the token mean is taken over each micro-batch",
     ),
     "cispo": Preset("arXiv:2506.13585", Objective(policy_loss="cispo", epsilon_high=5.0, aggregation="step_tokens")),
     "rloo": Preset(
         "arXiv:2402.14740",
         Objective(baseline="leave_one_out", scale_rewards="none", importance_sampling_level="sequence_sum"),
-        "with objective.beta the KL divergence is a term of the loss, where the paper has it in the reward",
+        "with objective.beta the KL divergence is a term of the loss; the paper has it in the reward",
     ),
 }
 

@@ -103,7 +103,7 @@ class Transcript:
         if (step - 1) % self._every == 0:
             best_first = sorted(group, key=lambda each: -(each.reward or -1))
             lines = [_shown(each) for each in best_first[:_SHOWN_AT_ONCE]]
-            console.print("\n".join([f"step {step} asked: {_on_one_line(asked.text)}", *lines]))
+            console.print("\n".join([f"step {step} prompt: {_on_one_line(asked.text)}", *lines]))
 
 
 def _shown(graded: Rollout) -> str:
@@ -173,7 +173,7 @@ def change_table(changes: dict[str, dict[str, float]]) -> Table:
     title = f"{prompts} held-out prompts, first evaluation against last"
     table = new_table(title, "", "before", "after", "difference, 95 % interval")
     if prompts < _FEW:
-        table.caption = f"{prompts} prompts tell little: ask {_FEW} or more (evaluation.prompts)"
+        table.caption = f"{prompts} prompts are too few to judge by: use {_FEW} or more (evaluation.prompts)"
         table.caption_justify = "left"
     for name, change in changes.items():
         difference = f"{change['mean']:+.3f}  ({change['low']:+.3f} to {change['high']:+.3f})"

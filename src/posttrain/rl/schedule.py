@@ -45,7 +45,7 @@ class RolloutSchedule:
             nearest = f"{below} or {above}" if below else str(above)
             raise ConfigError(
                 f"training.rows_per_step: {rows} is not a multiple of rollout.generations {group}, and the completions "
-                f"of a prompt are trained in one step; choose {nearest}, or other generations"
+                f"of a prompt are trained in one step; choose {nearest}, or change rollout.generations"
             )
 
     @classmethod
@@ -98,7 +98,7 @@ class RolloutSchedule:
         """Raise ConfigError unless a generation begins at every multiple of `every`, the value of config key `key`."""
         if not self.starts_generation(every):
             raise ConfigError(
-                f"{key}: {every} falls into the middle of a generation, which serves {self.iteration_stride} optimizer "
+                f"{key}: {every} falls in the middle of a generation, which serves {self.iteration_stride} optimizer "
                 f"steps ({self._reuse()}); choose a multiple of {self.iteration_stride}"
             )
 
@@ -133,7 +133,7 @@ def require_within_curriculum(max_steps: int, total_iterations: int, *, beyond_l
     if max_steps > total_iterations and not beyond_last_stage:
         raise ConfigError(
             f"training.max_steps: {max_steps} is beyond the dataserver's last stage, which ends at {total_iterations}; "
-            "lower it, lengthen the stage, or set dataserver.beyond_last_stage: true to go on with that stage's mix"
+            "lower it, lengthen the stage, or set dataserver.beyond_last_stage: true to continue with that stage's mix"
         )
 
 
@@ -182,9 +182,9 @@ def _require_optimizer_steps(config: RLConfig, meta: Meta) -> None:
     prompts = training.rows_per_step // rollout.generations * steps
     if (meta.prompts_per_iteration, meta.iteration_stride) == (prompts, steps * rollout.iterations):
         raise ConfigError(
-            f"rollout.steps_per_generation: {rollout.steps_per_generation} counts optimizer steps, and the "
+            f"rollout.steps_per_generation: {rollout.steps_per_generation} counts optimizer steps, but the "
             f"dataserver's prompts_per_iteration {meta.prompts_per_iteration} fits {rollout.steps_per_generation} "
-            f"micro-batches, which are {steps}; set it to {steps}"
+            f"micro-batches; set it to {steps}"
         )
 
 

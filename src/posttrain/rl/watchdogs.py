@@ -26,7 +26,7 @@ _LOSS_LEAST = 1.0
 _LOSS_WINDOW = 20
 _LOSS_FEWEST = 10
 
-NEVER_ENDS = "a model that never ends its turn has to learn that by SFT first"
+NEVER_ENDS = "a model that never ends its turn must learn to end it by SFT first"
 
 
 def rl_watchdogs(config: RLConfig) -> list[Watchdog]:
@@ -35,8 +35,8 @@ def rl_watchdogs(config: RLConfig) -> list[Watchdog]:
         NoAdvantage(),
         ZeroGradient(
             _had_advantage,
-            "if metrics.jsonl shows sampling/ratio_beyond_limit near 1, raise rollout.importance_limit; otherwise see "
-            "that something is trained: lora.target_modules, and the weights of model.adapter, which must not all be 0",
+            "if metrics.jsonl shows sampling/ratio_beyond_limit near 1, raise rollout.importance_limit; otherwise "
+            "check that something is trained: lora.target_modules, and that the weights of model.adapter are not all 0",
         ),
         PolicyLossSpike(),
         OverflowingGradient(),
@@ -60,17 +60,17 @@ class NoAdvantage:
         if "reward" in row and row["reward"] is None:
             return (
                 f"no completion has a reward ({row.get('abstained') or 0:.0%} abstained, {row.get('failed') or 0:.0%} "
-                "failed, or the dataserver was away), so the step teaches nothing: see to the graders and golds; "
-                "toolkit-rl-debug shows what they say"
+                "failed, or the dataserver was unreachable), so the step teaches nothing: check the graders and gold "
+                "answers; toolkit-rl-debug shows the reasons"
             )
         if row.get("truncated_share") == 1 and row.get("zero_variance_share") != 1:
             return (
-                "every completion was cut, and the algorithm leaves such out of the loss, so the step teaches nothing: "
-                "raise rollout.max_new_tokens, or set objective.mask_truncated_completions: false"
+                "every completion was cut, and the algorithm leaves those out of the loss, so the step teaches "
+                "nothing: raise rollout.max_new_tokens, or set objective.mask_truncated_completions: false"
             )
         return (
-            "all completions of each prompt earned the same, so every advantage is 0 and the step teaches nothing: "
-            "raise rollout.generations or training.rows_per_step, or take prompts that are solved now and then"
+            "all completions of each prompt earned the same reward, so every advantage is 0 and the step teaches "
+            "nothing: raise rollout.generations or training.rows_per_step, or use prompts that are sometimes solved"
         )
 
 
@@ -90,7 +90,7 @@ class EqualRewards:
         if self._in_a_row < _EQUAL_IN_A_ROW:
             return None
         why = why_equal(row.get("reward"))
-        return f"the rewards of every prompt were all equal {self._in_a_row} times running, and {why}"
+        return f"the rewards of every prompt were all equal {self._in_a_row} times in a row, and {why}"
 
 
 class AllTruncated:
@@ -111,7 +111,7 @@ class AllTruncated:
         if self._in_a_row < _CUT_IN_A_ROW:
             return None
         return (
-            f"every completion was cut at {self._limit} tokens {self._in_a_row} times running: raise "
+            f"every completion was cut at {self._limit} tokens {self._in_a_row} times in a row: raise "
             f"rollout.max_new_tokens; {NEVER_ENDS}"
         )
 
@@ -140,9 +140,9 @@ class EntropyCollapse:
         if len(self._recent) < _ENTROPY_WINDOW or now >= _ENTROPY_LEFT * before:
             return None
         return (
-            f"the entropy has fallen from {before:.3g} to {now:.3g} nats per token, so completions hardly differ any "
-            "more: go back to a checkpoint with a lower training.learning_rate, a higher objective.epsilon_high, an "
-            "objective.beta above 0 or a higher rollout.temperature; if rewards are high, stop here"
+            f"the entropy has fallen from {before:.3g} to {now:.3g} nats per token, so completions hardly differ: "
+            "go back to an earlier checkpoint and use a lower training.learning_rate, a higher objective.epsilon_high, "
+            "an objective.beta above 0 or a higher rollout.temperature; if rewards are high, stop here"
         )
 
 
@@ -163,7 +163,7 @@ class PolicyLossSpike:
         if largest is None or abs(row["loss"]) <= max(_LOSS_TIMES * largest, _LOSS_LEAST):
             return None
         return (
-            f"the loss is {row['loss']:.4g}, and was within ±{largest:.4g} in the steps before, so some ratio of new "
+            f"the loss is {row['loss']:.4g} but was within ±{largest:.4g} in the previous steps, so some ratio of new "
             "to old policy has run away: lower training.learning_rate or rollout.iterations, or set objective.delta"
         )
 
@@ -173,9 +173,9 @@ def why_equal(reward: float | None) -> str:
     if reward == 0:
         return "all are 0: the task is too hard or a format is never met, so begin with easier prompts, or with SFT"
     if reward == 1:
-        return "all are 1: the task is solved, so stop here, or take harder prompts"
+        return "all are 1: the task is solved, so stop here, or use harder prompts"
     return (
-        "take prompts that are solved now and then, graders that tell good from better, or a higher "
+        "use prompts that are sometimes solved, graders that score more finely, or a higher "
         "rollout.temperature if the completions are alike"
     )
 

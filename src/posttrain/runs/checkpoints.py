@@ -108,11 +108,11 @@ def find_checkpoint(run: RunDirectory, wanted: str) -> Checkpoint:
         raise ConfigError(f"there is no complete checkpoint in {run.path}")
     by_step = {str(checkpoint.step): checkpoint for checkpoint in complete}
     if wanted != "latest" and wanted not in by_step:
-        raise ConfigError(f"--checkpoint {wanted}: there is none of that step; there are: {', '.join(by_step)}")
+        raise ConfigError(f"--checkpoint {wanted}: no checkpoint at that step; available: {', '.join(by_step)}")
     found = _read((complete[-1] if wanted == "latest" else by_step[wanted]).path, contents=True)
     if isinstance(found, Damaged):
         others = ", ".join(name for name in by_step if name != str(_step_of(found.path)))
-        raise ConfigError(f"{found.path} is damaged: {found.reason}; other steps that are there: {others or 'none'}")
+        raise ConfigError(f"{found.path} is damaged: {found.reason}; other available steps: {others or 'none'}")
     return found
 
 
@@ -220,7 +220,7 @@ def _fault(file: Path, facts: Mapping[str, Any], *, contents: bool) -> str | Non
         return "is missing"
     try:
         if file.stat().st_size != size:
-            return f"has {file.stat().st_size:,} bytes, and had {size:,}"
+            return f"has {file.stat().st_size:,} bytes instead of {size:,}"
         return "is not what was written (its digest differs)" if contents and content_digest(file) != digest else None
     except OSError as error:
         return f"cannot be read: {error.strerror}"

@@ -120,7 +120,7 @@ def _require_unwritten(run: RunDirectory) -> None:
 
 
 def _in_use(run: RunDirectory, holder: Holder) -> ConfigError:
-    instead = "give this run a name of its own by --run-name"
+    instead = "give this run its own name with --run-name"
     return in_use(f"{run.path} is being trained", run.lock, holder, instead)
 
 
@@ -132,8 +132,8 @@ def _require_room(run: RunDirectory, *, resume: bool, overwrite: bool) -> None:
         return
     if not (resume or overwrite):
         raise ConfigError(
-            f"there is a run in {path} already; continue it with --resume, replace it with --overwrite, "
-            "or give this one a name of its own by --run-name"
+            f"a run already exists in {path}; continue it with --resume, replace it with --overwrite, "
+            "or give this one its own name with --run-name"
         )
     if not run.manifest.is_file():
         raise ConfigError(f"{path} is not empty, and not a run's folder; choose another --run-name")

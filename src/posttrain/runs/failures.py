@@ -56,11 +56,11 @@ def ranks_explained(run: RunDirectory) -> Iterator[None]:
         latest = latest_checkpoint(run)
         again = f"--resume, with {process_count()} processes again,"
         raise RunError(
-            f"another of this run's {process_count()} processes ended: it was killed, or says why itself; "
+            f"another of this run's {process_count()} processes ended: it was killed, or its own output says why; "
             + (
-                f"no checkpoint had been written, so {again} begins anew"
+                f"no checkpoint had been written, so {again} starts from the beginning"
                 if latest is None
-                else f"{again} goes on from {latest.path.name}, which is whole"
+                else f"{again} continues from {latest.path.name}, which is complete"
             )
         ) from error
 
@@ -91,7 +91,7 @@ def storage_explained(run: RunDirectory) -> Iterator[None]:
         reason += f"; {shutil.disk_usage(there).free / 2**20:,.0f} MiB are free at {there}"
         latest = latest_checkpoint(run)
         if latest is None:
-            way_on = "no checkpoint had been written. Mend that, or make room, and start again with --resume"
+            way_on = "no checkpoint had been written. Fix that or free space, and start again with --resume"
         else:
-            way_on = f"{latest.path.name} is complete. Mend that, or make room, and --resume goes on from it"
+            way_on = f"{latest.path.name} is complete. Fix that or free space; --resume then continues from it"
         raise RunError(f"{reason}; {way_on}") from error

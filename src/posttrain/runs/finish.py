@@ -110,7 +110,7 @@ def summary(result: dict[str, Any]) -> str:
     return (
         f"{result['steps']} steps, {result['tokens']:,} tokens in {result['seconds']:.0f} s "
         f"({result['tokens_per_second']:,.0f} tok/s), {losses}, peak memory {result['peak_memory_gib']:.1f} GiB\n"
-        f"{result['exported']} is exported to {result['directory']}; plots are in its folder plots"
+        f"{result['exported']} is exported to {result['directory']}; plots are in its plots folder"
     )
 
 
@@ -120,7 +120,7 @@ def _exported_checkpoint(
     """The checkpoint to export; prints a note if the best one was wanted and measured but cannot be used."""
     best = best_checkpoint(run, contents=True) if export == "best" else None
     if export == "best" and best is None and is_measured:
-        console.print(f"the best checkpoint is lost or damaged, so the last one is exported: {last.path.name}")
+        console.print(f"the best checkpoint is missing or damaged, so the last one is exported: {last.path.name}")
     return best or last.path
 
 

@@ -83,8 +83,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         return {**manifest, "identity": dict(manifest["identity"])}
     except (ValueError, LookupError, TypeError):
         raise ConfigError(
-            f"{path} is damaged, so the run cannot be told from another; put it back, replace the run by --overwrite, "
-            "or give this one a name of its own by --run-name"
+            f"{path} is damaged, so the run cannot be identified; restore it, replace the run with --overwrite, or "
+            "give this one its own name with --run-name"
         ) from None
 
 
@@ -99,7 +99,7 @@ def require_same_run(saved: dict[str, Any], identity: dict[str, Any]) -> None:
         raise ConfigError(
             "this would not be the same run, so it is not resumed; what changed:\n  "
             + "\n  ".join(changed)
-            + "\nput it back, or start a new run with --run-name"
+            + "\nundo the changes, or start a new run with --run-name"
         )
 
 

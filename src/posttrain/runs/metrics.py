@@ -32,7 +32,7 @@ def keep_until(path: Path, step: int) -> None:
     if damaged:
         aside = path.with_name(f"damaged-{path.name}")
         atomic_write_bytes(aside, path.read_bytes())
-        console.print(f"{path.name} has {_listed('line', damaged)} damaged; as it was it is kept as {aside.name}")
+        console.print(f"{path.name} is damaged at {_listed('line', damaged)}; the original is kept as {aside.name}")
     kept = [row for row in rows if row["step"] <= step]
     atomic_write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept))
 
@@ -42,7 +42,7 @@ def tell_missing_steps(path: Path, step: int) -> None:
     found = {row["step"] for row in read_metrics(path) if "order_hash" in row}
     missing = [each for each in range(1, step + 1) if each not in found]
     if missing:
-        console.print(f"{path.name} has nothing of {_listed('step', missing)}, so plots and warnings know less")
+        console.print(f"{path.name} has no line for {_listed('step', missing)}, so plots and warnings are incomplete")
 
 
 def _read(path: Path) -> tuple[list[dict[str, Any]], list[int]]:

@@ -78,12 +78,12 @@ def find_resume_point(
         if counters.step > curriculum.total_steps:
             raise ConfigError(
                 f"the run is at step {counters.step}, beyond the last stage, which ends at {curriculum.total_steps}; "
-                "put the stages back, or start a new run with --run-name"
+                "restore the stages, or start a new run with --run-name"
             )
         if order_hash_after(curriculum, counters.step) != counters.order_hash:
             raise ConfigError(
                 f"the stages before step {counters.step} changed: they would have drawn other rows than the run has "
-                "seen; put them back (stages after that step may change), or start a new run with --run-name"
+                "seen; restore them (stages after that step may change), or start a new run with --run-name"
             )
 
     return resume_point(run, identity, require_same_rows, resume=resume)
@@ -120,7 +120,7 @@ def _require_known_format(checkpoint: Checkpoint) -> None:
     if checkpoint.format != FORMAT:
         raise ConfigError(
             f"{checkpoint.path} was written by another version of the toolkit (checkpoint format {checkpoint.format}, "
-            f"and this one goes on from format {FORMAT}); end the run with that version, or start another with "
+            f"and this version resumes format {FORMAT}); finish the run with that version, or start another with "
             "--run-name. What it has trained can be merged and used as before"
         )
 
@@ -130,13 +130,13 @@ def _require_nothing_learnt(run: RunDirectory, damaged: Sequence[Damaged]) -> No
     if damaged:
         told = "\n  ".join(f"{each.path.name}: {each.reason}" for each in damaged)
         raise ConfigError(
-            f"no checkpoint in {run.path} is whole, so there is none to resume from:\n  {told}\n"
-            "put the files back, start again with --overwrite, or start another run with --run-name"
+            f"every checkpoint in {run.path} is damaged, so there is nothing to resume from:\n  {told}\n"
+            "restore the files, start again with --overwrite, or start another run with --run-name"
         )
     learnt = sorted(path.name for pattern in _LEARNT for path in run.path.glob(pattern))
     if learnt:
         raise ConfigError(
-            f"there is no checkpoint in {run.path} to resume from, and to begin again would remove what was learnt "
+            f"there is no checkpoint in {run.path} to resume from, and starting again would remove what was learnt "
             f"({', '.join(learnt)}); do so with --overwrite, or start another run with --run-name"
         )
 

@@ -67,7 +67,7 @@ def load_trained_run(
     directory = _run_directory(Path(config_path), run_name, overrides, model_index)
     if not directory.config.is_file():
         raise ConfigError(
-            f"there is no run in {directory.path}; train with {config_path} first, or name the run by --run-name"
+            f"there is no run in {directory.path}; train with {config_path} first, or name the run with --run-name"
         )
     content = load_config(directory.config, _Content)
     return TrainedRun(directory, content.model, content.lora, content.chat)

@@ -53,7 +53,7 @@ def show_plan(config: SFTConfig, name: str, *, resume: bool = False, overwrite: 
 
 def _counted_curriculum(config: SFTConfig) -> Curriculum:
     """The curriculum if the base install cannot tokenise: rows that are too long are unknown and so not left out."""
-    console.print("without the [train] extra rows are checked and counted but not tokenised, so there is no ledger")
+    console.print("without the [train] extra, rows are checked and counted but not tokenised, so there is no ledger")
     validation = config.validation
     fraction = validation.fraction if validation is not None else None
     sizes = {}

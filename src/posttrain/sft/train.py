@@ -23,8 +23,8 @@ from posttrain.train.session import Session, require_kernels
 from posttrain.train.watchdogs import Row, Watchdog, training_watchdogs
 
 _NOTHING_LEFT = (
-    "the model gives every trained token of the step with certainty, so these rows teach nothing more: end the stage "
-    "earlier (stages.until_step), mix in other data, or see whether all answers are the same"
+    "the model predicts every trained token of the step with certainty, so these rows have nothing left to teach: end "
+    "the stage earlier (stages.until_step), mix in other data, or check whether all answers are the same"
 )
 
 # An answer can end in many ways, so its end is never certain; but below a probability of 0.1 nine in ten do not stop.
@@ -125,14 +125,14 @@ class EndTokenUnlearnt:
             return None
         return (
             f"where an answer ends, the model gives its end token a probability of {math.exp(-typical):.1%}, so it "
-            "would not stop: raise training.learning_rate or train longer; if the model never knew the token, let its "
-            "row learn by lora.modules_to_save: [embed_tokens, lm_head], or set chat.template: tokenizer"
+            "would not stop: raise training.learning_rate or train longer; if the token is new to the model, train its "
+            "row with lora.modules_to_save: [embed_tokens, lm_head], or set chat.template: tokenizer"
         )
 
     def _never_trained(self) -> str | None:
         if self._losses or self._steps < _STEPS_WITHOUT_END:
             return None
         return (
-            f"no answer of {self._steps} steps has its end token, so the model does not learn to stop: raise "
+            f"no answer in {self._steps} steps includes its end token, so the model does not learn to stop: raise "
             "chat.max_length or set chat.truncation: drop, and keep chat.min_end_tokens_kept above 0"
         )

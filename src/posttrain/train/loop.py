@@ -78,7 +78,7 @@ class Loop:
             losses.append(loss.detach().float())
         total = torch.stack(losses)
         rate = learning_rate(self.training, self.recipe.max_steps, step)
-        with during(Phase.UPDATE, f"while optimizer step {step + 1} changed the weights"):
+        with during(Phase.UPDATE, f"while optimizer step {step + 1} updated the weights"):
             norm = update(state.optimizer, state.scaler, rate, self.training.max_grad_norm)
         seconds = time.perf_counter() - began
         result = StepResult(step + 1, float(summed(accelerator, total.sum())), norm, rate, seconds)
@@ -102,7 +102,8 @@ class Loop:
         if is_stopped:
             checkpoint = self.run.path / f"checkpoint-{step}"
             raise RunInterrupted(
-                f"stopped after step {step}, which is saved in {checkpoint}; --resume goes on from it", stop.exit_code
+                f"stopped after step {step}, which is saved in {checkpoint}; --resume continues from it",
+                stop.exit_code,
             )
         return ends
 
@@ -136,10 +137,10 @@ class Loop:
     def _save_and_give_up(self, first: int, error: UnavailableError) -> None:
         step = self.state.counters.step
         if step == 0:
-            raise RunError(f"stopped before the first step was done, so there is nothing to save: {error}") from error
+            raise RunError(f"stopped before the first step finished, so there is nothing to save: {error}") from error
         if step > first:
             self._save(is_best=False)
-        raise RunError(f"stopped after step {step}, which is saved; --resume goes on from it: {error}") from error
+        raise RunError(f"stopped after step {step}, which is saved; --resume continues from it: {error}") from error
 
     def _require_finite(self, result: StepResult, losses: torch.Tensor) -> None:
         """`losses` are those of this rank's micro-batches, shape [micro-batches]."""
@@ -176,7 +177,7 @@ def require_finite(
             raise RunError(
                 "\n".join(
                     [
-                        f"{name} is {value} at step {step}, so training stopped; earlier checkpoints are as they were. "
+                        f"{name} is {value} at step {step}, so training stopped; earlier checkpoints are unchanged. "
                         "Lower training.learning_rate, or keep training.max_grad_norm above 0"
                         + (", or set model.dtype: bfloat16 or float32" if scaled else ""),
                         *told(),
@@ -189,8 +190,8 @@ def last_checkpoint(run: RunDirectory) -> str:
     """The checkpoint from which training can continue, as a line of a message."""
     latest = latest_checkpoint(run)
     if latest is None:
-        return "no checkpoint had been written"
+        return "no checkpoint was written"
     return (
-        f"the last checkpoint is {latest.path}: --resume goes on from it, also with another training.learning_rate or "
-        "training.max_grad_norm"
+        f"the last checkpoint is {latest.path}: --resume continues from it, also with a different "
+        "training.learning_rate or training.max_grad_norm"
     )

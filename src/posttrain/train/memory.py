@@ -194,20 +194,20 @@ def _same_training(situation: Situation) -> Iterator[Change]:
     # Under a new adapter, the base itself is the reference, which needs no memory of its own.
     is_copy = situation.trains_all or value("model.adapter") is not None
     if value("reference.type") == "live" and is_copy:
-        yield Change("reference.type", "live", "cached", "computed once before training, so no frozen copy stays")
+        yield Change("reference.type", "live", "cached", "computed once before training, so no frozen copy is kept")
     if phase in (Phase.STEP, Phase.SCORE) and (rows := value("training.micro_batch_size")) > 1:
         # A divisor, so that an optimizer step still consists of whole micro-batches, on any number of devices.
         fewer = max(divisor for divisor in range(1, rows) if rows % divisor == 0)
-        cost = "the same training in smaller pieces: rows_per_step stays"
+        cost = "the same training in smaller pieces: rows_per_step is unchanged"
         yield Change("training.micro_batch_size", str(rows), str(fewer), cost)
     in_batches = phase is Phase.GENERATE and engine is not None and not engine.has_weights
     if in_batches and (size := value("rollout.batch_size")) > 1:
-        yield Change("rollout.batch_size", str(size), str(size // 2), "as many completions, in more rounds")
+        yield Change("rollout.batch_size", str(size), str(size // 2), "the same number of completions, in more rounds")
     if (beside := situation.engine_beside) is not None:
         is_awake = phase in (Phase.ENGINE, Phase.GENERATE)
         if beside.sleeps and not is_awake and not value("rollout.sleep"):
-            moved = "its weights go to the machine's memory and back"
-            cost = f"{beside.title}'s memory is free while the model learns; {moved}"
+            moved = "its weights are moved to the machine's memory and back"
+            cost = f"{beside.title}'s memory is freed while the model trains; {moved}"
             yield Change("rollout.sleep", "false", "true", cost)
         share = value("rollout.gpu_memory_utilization")
         if share > 0.1 and (is_awake or not value("rollout.sleep")):
@@ -222,14 +222,14 @@ def _slower_or_less_exact(situation: Situation) -> Iterator[Change]:
         yield Change("training.gradient_checkpointing", "false", "true", "about a third slower")
     has_states = phase in (Phase.STEP, Phase.UPDATE) and situation.on_cuda and situation.trains_all
     if has_states and value("training.optimizer") == "adamw":
-        cost = "2 bytes of states for each weight in place of 8"
+        cost = "2 bytes of optimizer states per weight instead of 8"
         yield Change("training.optimizer", "adamw", "adamw_8bit", cost)
     if value("model.dtype") == "float32":
-        yield Change("model.dtype", "float32", "auto", "16 bits where the device computes them fast; less exact")
+        yield Change("model.dtype", "float32", "auto", "16 bits if the device computes them fast; less precise")
     engine = situation.engine
     can_quantise = situation.on_cuda and not situation.trains_all and (engine is None or engine.samples_quantised)
     if can_quantise and (kind := value("model.quantization")) in ("none", "8bit"):
-        cost = "the frozen weights take half a byte each; slower, and less exact"
+        cost = "the frozen weights take half a byte each; slower and less precise"
         yield Change("model.quantization", kind, "4bit", cost)
 
 
@@ -237,23 +237,22 @@ def _other_training(situation: Situation) -> Iterator[Change]:
     phase, value = situation.phase, situation.value
     new_tokens = value("rollout.max_new_tokens")
     if phase in (Phase.STEP, Phase.SCORE, Phase.GENERATE) and new_tokens is not None and new_tokens > 1:
-        cost = "longer completions are cut"
+        cost = "longer completions are truncated"
         yield Change("rollout.max_new_tokens", str(new_tokens), str(_half(new_tokens)), cost)
     # Generated completions have limits of their own.
     if phase in (Phase.STEP, Phase.SCORE) and value("rollout") is None:
         tokens = value("chat.max_length")
         shorter = max(8, _half(min(tokens, situation.longest or tokens)))
         if shorter < tokens:
-            fate = {"error": "refused", "drop": "dropped", "left": "cut", "right": "cut"}[value("chat.truncation")]
-            yield Change("chat.max_length", str(tokens), str(shorter), f"longer conversations are {fate}")
+            fates = {"error": "refused", "drop": "dropped", "left": "truncated", "right": "truncated"}
+            cost = f"longer conversations are {fates[value('chat.truncation')]}"
+            yield Change("chat.max_length", str(tokens), str(shorter), cost)
     if phase is not Phase.GENERATE and (modules := value("lora.modules_to_save")):
-        cost = "16 bytes for each of their weights are not needed; what they would have learnt is not learnt"
+        cost = "saves 16 bytes for each of their weights, which are then not trained"
         yield Change("lora.modules_to_save", f"[{', '.join(modules)}]", "[]", cost)
     if situation.trains_all:
         # float32: weight 4, gradient 4, two moments 8; frozen in 16 bits: 2.
-        cost = (
-            "an adapter learns in the place of all weights: 2 bytes for each of them, or 4 in float32, in place of 16"
-        )
+        cost = "trains an adapter instead of all weights: 2 bytes for each weight, or 4 in float32, instead of 16"
         yield Change("lora", "null", "{r: 16}", cost)
 
 
@@ -274,9 +273,9 @@ def _message(
     changes = cheapest_changes(Situation(config, phase, on_cuda, sizes.tokens if measured else None))
     rows = f", with {sizes.rows} rows of up to {sizes.tokens:,} tokens in the model at once" * measured
     used = _cuda_memory() if on_cuda else _machine_memory()
-    advice = ["nothing in this config can be lowered: take a smaller model, or more memory"]
+    advice = ["nothing in this config can be reduced: use a smaller model, or more memory"]
     if changes:
-        advice = ["what would help, the cheapest first:", *(f"  {change}" for change in changes)]
+        advice = ["what would help, cheapest first:", *(f"  {change}" for change in changes)]
     first = f"out of memory {place}{rows}: {used}{_asked(error)}"
     return "\n".join([first, *advice, _way_on(run, counters.step, changes)])
 
@@ -285,7 +284,7 @@ def _asked(error: BaseException) -> str:
     found = _ASKED.search(str(error)) or _ASKED.search(str(error.__cause__))
     if found is None:
         return ""
-    return f", and {float(found[1]) * _UNITS[found[2].lower()] / GIB:.2f} GiB more were asked for"
+    return f", and the failed allocation needed {float(found[1]) * _UNITS[found[2].lower()] / GIB:.2f} GiB more"
 
 
 def _cuda_memory() -> str:
@@ -294,9 +293,9 @@ def _cuda_memory() -> str:
     free, total = torch.cuda.mem_get_info()
     device = torch.cuda.current_device()
     return (
-        f"of the {total / GIB:.1f} GiB of cuda:{device} ({torch.cuda.get_device_name(device)}) "
-        f"{(total - free) / GIB:.1f} were in use, {torch.cuda.memory_allocated() / GIB:.1f} of them by tensors of "
-        "this process"
+        f"{(total - free) / GIB:.1f} of the {total / GIB:.1f} GiB of cuda:{device} "
+        f"({torch.cuda.get_device_name(device)}) were in use, {torch.cuda.memory_allocated() / GIB:.1f} of them by "
+        "tensors of this process"
     )
 
 
@@ -306,10 +305,10 @@ def _machine_memory() -> str:
     process, machine = psutil.Process().memory_info(), psutil.virtual_memory()
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:
-        return f"this process may have {limit / GIB:.1f} GiB (ulimit -v), of which {process.vms / GIB:.1f} were taken"
+        return f"this process used {process.vms / GIB:.1f} of its {limit / GIB:.1f} GiB (ulimit -v)"
     return (
-        f"of the machine's {machine.total / GIB:.1f} GiB {machine.available / GIB:.1f} were free, and this process "
-        f"had {process.rss / GIB:.1f}"
+        f"{machine.available / GIB:.1f} of the machine's {machine.total / GIB:.1f} GiB were free, this process used "
+        f"{process.rss / GIB:.1f}"
     )
 
 
@@ -337,12 +336,12 @@ def available_bytes(device: str) -> float:
 def _way_on(run: RunDirectory, done: int, changes: list[Change]) -> str:
     latest = latest_checkpoint(run) if done else None
     if latest is None:
-        return "nothing was saved yet; start again, with --overwrite where the run's folder is there already"
+        return "nothing was saved yet; start again, with --overwrite if the run's folder already exists"
     same = [change.key for change in changes if change.key in _CHANGEABLE]
-    also = f" (and another {' or '.join(same)})" if same else ""
+    also = f" ({' and '.join(same)} may change)" if same else ""
     is_adapter = (latest.path / "adapter_config.json").is_file()
-    key = "model.adapter, in the place of the lora section," if is_adapter else "model.name"
+    key = "model.adapter, in place of the lora section," if is_adapter else "model.name"
     return (
-        f"{latest.path} is whole: --resume goes on from it with the same config{also}; with another it is a new run, "
-        f"by --run-name, which goes on from what was learnt if {key} names that folder"
+        f"{latest.path} is complete: --resume continues from it with the same config{also}; another config needs a new "
+        f"run (--run-name), which starts from these weights if {key} names that folder"
     )

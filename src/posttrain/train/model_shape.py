@@ -92,9 +92,9 @@ class TrainedModel:
         """
         backend = choose_backend(config.model)
         if not isinstance(backend, HfBackend):
-            raise ModelError(f"the {backend.name} backend has layers of its own")
+            raise ModelError(f"the {backend.name} backend has its own layers, whose cost is unknown")
         if config.model.quantization != "none":
-            raise ModelError("quantised weights are not counted here")
+            raise ModelError("the cost of quantised weights is unknown")
         _, new_ids = backend.tokenizer_with_new_ids(config.model, chatml=config.chat.template == "chatml")
         architecture = AutoConfig.from_pretrained(
             model_files(config.model),
@@ -156,7 +156,7 @@ def read_shape(trained: TrainedModel) -> ModelShape:
     model = trained.build("meta")
     for name, parameter in model.named_parameters():
         if parameter.ndim > 2 or ".experts." in name:
-            raise ModelError(f"{name} is of experts or of a convolution, whose cost is not known here")
+            raise ModelError(f"{name} belongs to experts or a convolution, whose cost is unknown")
     config = model.config.get_text_config()
     maps = {name: each for name, each in model.named_modules() if isinstance(each, _MAPS) and _is_used(name)}
     head = {id(each) for each in model.get_output_embeddings().modules()}

@@ -26,8 +26,8 @@ def require_unsharded(command: str) -> None:
     for variable, kind in _LAUNCHED_WITH.items():
         if os.environ.get(variable, "").lower() in _YES:
             raise ConfigError(
-                f"{kind} was asked for by accelerate launch, and {command} cannot train what is sharded over ranks; "
-                "launch with torchrun, where each rank has the whole model, and make it small enough by a lora section "
+                f"accelerate launch requested {kind}, but {command} does not support sharding across ranks; launch "
+                "with torchrun, where each rank has the complete model, and make it small enough with a lora section "
                 "and model.quantization"
             )
 

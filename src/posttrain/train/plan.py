@@ -64,7 +64,7 @@ def find_model(model: ModelConfig) -> ModelLocation:
 def trained_weights(model: ModelConfig, lora: LoraConfig | None) -> str:
     """What is trained, in a few words."""
     if model.adapter is not None:
-        return f"going on from the adapter {model.adapter}"
+        return f"continuing from the adapter {model.adapter}"
     if lora is None:
         return "all weights trained"
     return f"LoRA r={lora.r} on {lora.target_modules}"
@@ -94,20 +94,20 @@ def show_estimate(config: BaseModel, compute: Callable[[], "Estimate"]) -> None:
     console.print(estimate_line(found))
     if found.bytes > found.available:
         situation = Situation(config.model_dump(mode="json"), Phase.STEP, found.on_cuda, found.longest)
-        console.print("WARNING         that is more memory than there is; what would help, the cheapest first:")
+        console.print("WARNING         this is more memory than is available; what would help, cheapest first:")
         console.print("\n".join(f"                {change}" for change in cheapest_changes(situation)))
 
 
 def estimate_line(found: "Estimate") -> str:
     """The plan's line for an estimate."""
-    need, free = f"{found.bytes / GIB:.1f} GiB of memory", f"of {found.available / GIB:.1f} that are free"
+    need, free = f"{found.bytes / GIB:.1f} GiB of memory", f"({found.available / GIB:.1f} GiB available)"
     if not found.seconds:
-        return f"estimate        at most {need} to learn, {free}{'; seconds are known on a CPU only' * found.on_cuda}"
+        return f"estimate        at most {need} to train {free}{'; time is estimated on a CPU only' * found.on_cuda}"
     mean, least, most = sum(found.seconds) / len(found.seconds), min(found.seconds), max(found.seconds)
-    before = f" and {_spoken(found.before)} before for the reference" * (found.before > 0)
+    before = f" plus {_spoken(found.before)} beforehand for the reference" * (found.before > 0)
     return (
         f"estimate        about {_spoken(mean)} per step ({_spoken(least)} to {_spoken(most)}), "
-        f"{_spoken(mean * found.count)} in all{before}, without evaluations; {need}, {free}"
+        f"{_spoken(mean * found.count)} in total{before}, without evaluations; {need} {free}"
     )
 
 
@@ -132,7 +132,7 @@ def show_resume_point(
     if resume and finished_result(run, max_steps):
         console.print(f"{run.path} is finished: nothing is left to resume")
     elif point.checkpoint is not None:
-        console.print(f"{run.path} would go on from step {point.counters.step}")
+        console.print(f"{run.path} would continue from step {point.counters.step}")
 
 
 def rows_left_to_train(rows: int, fraction: float | None) -> int:

@@ -152,7 +152,7 @@ class PlannedSteps:
         if 0 < len(broken) < len(micro_batches):
             rows = [draw for number in broken for draw in micro_batches[number]]
             return f"it comes from {self._named(rows)}: look at them, the step's other rows are fine"
-        every = "each micro-batch has it, so it may be the weights and no row; " if broken else ""
+        every = "every micro-batch is affected, so the cause may be the weights rather than a row; " if broken else ""
         return f"{every}the rows of the step: {self._named([draw for rows in micro_batches for draw in rows])}"
 
     def _all_micro_batches(self, step: int) -> list[list[Draw]]:

@@ -104,7 +104,7 @@ class Session:
                 rows=self.max_steps * training.rows_per_step,
                 rows_at_once=training.micro_batch_size,
             )
-            with during(Phase.LOAD, "while the model was loaded"):
+            with during(Phase.LOAD, "while loading the model"):
                 loaded = self.backend.load_for_training(config.model, config.lora, settings=settings)
             use_trained_template(loaded.tokenizer, config.chat)  # every checkpoint saves it beside its weights
             sizes.watch(loaded.model)
@@ -161,7 +161,7 @@ def _announce_start(run: RunDirectory, point: ResumePoint, model: Any) -> None:
     trained, total = sum(size for size, is_trained in sizes if is_trained), sum(size for size, _ in sizes)
     console.print(f"trained parameters: {trained:,} of {total:,} ({trained / total:.1%})")
     if point.checkpoint is None:
-        anew = "; no checkpoint had been written, so the run begins anew" * point.begins_anew
+        anew = "; no checkpoint was written, so the run starts from the beginning" * point.begins_anew
         console.print(f"run directory: {run.path}{anew}")
     else:
         console.print(f"resuming {run.path} from step {point.counters.step}")
@@ -186,6 +186,6 @@ def require_kernels(training: TrainingConfig, backend: str) -> None:
     if training.liger_kernel and backend == "unsloth":
         raise ConfigError("training.liger_kernel: unsloth has kernels of its own; set it to false, or backend: hf")
     if training.compile is True and backend == "unsloth":
-        raise ConfigError("training.compile: unsloth compiles what it wants to; set it to auto, or backend: hf")
+        raise ConfigError("training.compile: unsloth does its own compilation; set it to auto, or backend: hf")
     if training.liger_kernel and find_spec("liger_kernel") is None:
         raise ConfigError("training.liger_kernel: not installed here: pip install liger-kernel, or set it to false")

@@ -11,7 +11,7 @@ from posttrain.base.processes import is_main_process
 from posttrain.train.parallel import any_rank
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_STOPPING = b"\nstopping: this step is finished and saved first; once more (Ctrl-C) stops at once\n"
+_STOPPING = b"\nstopping: this step is finished and saved first; press Ctrl-C again to stop at once\n"
 
 
 class StopRequest:

@@ -120,8 +120,8 @@ class TrainState:
             optimizer = torch.load(checkpoint / _OPTIMIZER, map_location="cpu", weights_only=True)
         except UnpicklingError as error:  # torch reads only tensors and numbers
             raise ModelError(
-                f"{checkpoint} is not as this toolkit writes checkpoints: a file in it holds more than tensors and "
-                "numbers, and was not read; resume from an older one without it, or start another run"
+                f"{checkpoint} is not a checkpoint written by this toolkit: a file in it holds more than tensors and "
+                "numbers, and was not read; move it away to resume from an older one, or start a new run"
             ) from error
         self.optimizer.load_state_dict(optimizer)
         kept = checkpoints.read_state(checkpoint)

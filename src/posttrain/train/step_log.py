@@ -62,8 +62,8 @@ class StepLog:
         self._progress.say(f"step {step}: {facts}")
         if lost:
             self._progress.say(
-                f"warning at step {step}: {', '.join(lost)} is not finite, so no checkpoint is the best by it: look at "
-                "the held-out rows; if the loss of training is fine, model.dtype: float32 may help"
+                f"warning at step {step}: {', '.join(lost)} is not finite, so this evaluation cannot select the best "
+                "checkpoint: look at the held-out rows; if the training loss is fine, model.dtype: float32 may help"
             )
 
     def has_evaluation(self, step: int) -> bool:

@@ -59,8 +59,11 @@ class Watch:
         """How often each watchdog has warned, in one line; None if none has."""
         if not self._counts:
             return None
-        told = ", ".join(f"{name} in {count}" for name, count in self._counts.most_common())
-        return f"warnings, in steps: {told}; metrics.jsonl has which, docs/watchdogs.md what they mean"
+        told = ", ".join(f"{name} {count}" for name, count in self._counts.most_common())
+        return (
+            f"warnings by number of steps: {told}; see metrics.jsonl for the steps and docs/watchdogs.md for their "
+            "meaning"
+        )
 
     def _is_to_be_said(self, name: str, step: int) -> bool:
         if name in self._said and step - self._said[name] < SAY_AGAIN:
@@ -141,9 +144,9 @@ class LossSpike:
         if usual is None:
             return None
         return (
-            f"the loss is {loss:.4g}, after {usual:.4g} in the middle of the steps before: if it stays up, go back to "
-            "a checkpoint with a lower training.learning_rate, more training.warmup_steps or a lower "
-            "training.max_grad_norm; if it comes back, look at the rows of this step"
+            f"the loss is {loss:.4g}, against a median of {usual:.4g} over the previous steps: if it stays high, go "
+            "back to a checkpoint with a lower training.learning_rate, more training.warmup_steps or a lower "
+            "training.max_grad_norm; if it falls again, look at the rows of this step"
         )
 
     def _usual_below(self, loss: float) -> float | None:
@@ -170,8 +173,8 @@ class OverflowingGradient:
         if self._in_a_row < _OVERFLOWS_IN_A_ROW:
             return None
         return (
-            f"no weight has changed for {self._in_a_row} steps, since the gradient overflows float16 however small the "
-            "loss is scaled: set model.dtype: bfloat16 or float32; if there were good steps before, go back to a "
+            f"no weight has changed for {self._in_a_row} steps, because the gradient overflows float16 at any loss "
+            "scale: set model.dtype: bfloat16 or float32; if there were good steps before, go back to a "
             "checkpoint with a lower training.learning_rate"
         )
 
@@ -192,8 +195,8 @@ def training_watchdogs(nothing_to_learn: str) -> list[Watchdog]:
         NothingToLearn(nothing_to_learn),
         ZeroGradient(
             lambda row: not has_no_loss(row),
-            "see that something is trained that the loss depends on: lora.target_modules, and the weights of "
-            "model.adapter, which must not all be 0",
+            "make sure that the trained weights affect the loss: check lora.target_modules, and that the weights of "
+            "model.adapter are not all 0",
         ),
         LossSpike(),
         OverflowingGradient(),

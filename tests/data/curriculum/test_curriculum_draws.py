@@ -140,14 +140,14 @@ def test_seeds_change_the_rows_and_not_the_data_sets():
     ("stages", "rows_per_step", "message"),
     [
         ([], 4, "at least one stage"),
-        ([Stage("a", 5, {"chat": 1})], 0, "1 row per optimizer step or more, not 0"),
+        ([Stage("a", 5, {"chat": 1})], 0, "at least 1 row per optimizer step, not 0"),
         ([Stage("a", 0, {"chat": 1})], 4, "stage 'a': until_step is 0, .* raise it to 1 or more"),
         (
             [Stage("a", 5, {"chat": 1}), Stage("b", 5, {"chat": 1})],
             4,
             "stage 'b': until_step is 5.* 6 or more",
         ),
-        ([Stage("a", 5, {"chat": 1}), Stage("a", 9, {"chat": 1})], 4, "two stages of this name"),
+        ([Stage("a", 5, {"chat": 1}), Stage("a", 9, {"chat": 1})], 4, "two stages with this name"),
         ([Stage("a", 5, {"chta": 1})], 4, "stage 'a'.*'chta'; known: chat, code, empty, maths"),
         ([Stage("a", 5, {"chat": 1, "chta": 0})], 4, "stage 'a'.*'chta'"),
         ([Stage("a", 5, {"chat": 1, "empty": 0.1})], 4, "stage 'a'.*'empty' has no rows"),

@@ -47,7 +47,7 @@ def test_sampling_is_not_adaptive_unless_told() -> None:
 
 
 def test_a_section_that_changes_nothing_is_refused() -> None:
-    assert "the section changes nothing; give it pools, easy or replay" in refusal(lag=3)
+    assert "the section has no effect; add pools, easy or replay" in refusal(lag=3)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_shares_may_fill_all_slots_and_no_more() -> None:
     half = {"share": {0: 0.0, 100: 0.5}}
     AdaptiveConfig.model_validate({"easy": {"dataset": "easy", "share": {0: 0.7, 200: 0.3}}, "replay": half})
     told = refusal(easy={"dataset": "easy", "share": {0: 0.7, 200: 0.32}}, replay=half)
-    assert "at iteration 100 easy.share is 0.51 and replay.share 0.5, together more than all slots" in told
+    assert "at iteration 100 easy.share is 0.51 and replay.share 0.5, together more than 1" in told
 
 
 def test_an_easy_data_set_needs_no_stage() -> None:
@@ -97,7 +97,7 @@ def test_the_easy_data_set_must_be_there() -> None:
 def test_adaptive_sampling_needs_the_journal() -> None:
     where, what = config_refusal(["hard"], adaptive={"pools": {}}, journal={"enabled": False})
     assert where == ("journal", "enabled")
-    assert "adaptive sampling looks at the grades in the journal" in what
+    assert "adaptive sampling needs the grades in the journal" in what
 
 
 def test_trainers_are_told_and_can_compare_it(tmp_path: Path) -> None:
@@ -128,10 +128,11 @@ def test_a_dry_run_tells_how_rows_are_chosen_and_shows_the_first(
     show_plan(loaded.config)
     shown = "".join(capsys.readouterr())
     assert (
-        "adaptive: iteration i is decided by the grades of iterations up to i − 4\n"
-        "  pools: rows with 4 or more grades are kept with a chance of 0.1 from a mean of 1 up, of 0.5 from 0 down\n"
+        "adaptive: iteration i depends on the grades of iterations up to i − 4\n"
+        "  pools: rows with 4 or more grades are kept with probability 0.1 if their mean is at least 1, and with 0.5 "
+        "if it is at most 0\n"
         "  easy: 0.5 at iteration 0, then 0 at iteration 200, of the prompts come from easy\n"
-        "  replay: 0.25 at iteration 0 of the prompts are rows that were asked before\n"
+        "  replay: 0.25 at iteration 0 of the prompts are rows from earlier iterations\n"
     ) in shown
     assert loaded.config.adaptive is not None
     first = Planner(loaded, loaded.config.adaptive).plan(0, {})[:4]

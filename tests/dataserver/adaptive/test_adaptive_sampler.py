@@ -189,5 +189,5 @@ def test_a_damaged_plan_is_told(loaded: Loaded, engine: Engine) -> None:
     damaged: list[Plan] = [{"rows": []}, {}, {"rows": [["hard", "one", "replay"]] * SLOTS}]
     for iteration, plan in enumerate(damaged):
         PlanStore(engine).store_plan("run", loaded.meta.config_id, iteration, plan)
-        with pytest.raises(ServerError, match="a plan is damaged: it has not the 8 rows of an iteration"):
+        with pytest.raises(ServerError, match="a plan is damaged: it does not have the 8 rows of an iteration"):
             ask(a_server(loaded, engine), iteration)

@@ -37,11 +37,11 @@ BAD_RECORDS = {
     ),
     "half a character in the gold": (
         rb'{"prompt": "q", "answer": ["a", "\ud83d"]}',
-        "the gold answer holds a lone surrogate, which no completion can hold",
+        "the gold answer contains a lone surrogate, which no completion can contain",
     ),
     "no prompt": (
         b'{"question": "q", "answer": "1"}',
-        "wants 'messages' or 'prompt', has 'question', 'answer'; the `columns` section can rename them",
+        "needs columns 'messages' or 'prompt', but has 'question', 'answer'; the `columns` section can rename them",
     ),
     "an empty prompt": (b'{"prompt": " ", "answer": "1"}', "prompt is empty"),
     "a number for a prompt": (b'{"prompt": 4, "answer": "1"}', "prompt must be text or a list of messages, not int"),
@@ -56,17 +56,17 @@ BAD_RECORDS = {
     ),
     "no gold": (
         b'{"prompt": "q"}',
-        "there is no gold answer: 'answer' is missing or null; name the column in gold.column, or write gold: null "
-        "where no grader needs one",
+        "there is no gold answer: 'answer' is missing or null; set gold.column to the right column, or gold: null if "
+        "no grader needs one",
     ),
     "a gold that is null": (
         b'{"prompt": "q", "answer": null}',
-        "there is no gold answer: 'answer' is missing or null; name the column in gold.column, or write gold: null "
-        "where no grader needs one",
+        "there is no gold answer: 'answer' is missing or null; set gold.column to the right column, or gold: null if "
+        "no grader needs one",
     ),
     "an empty gold": (
         b'{"prompt": "q", "answer": " "}',
-        "there is no gold answer: 'answer' holds nothing where gold.extract looks",
+        "there is no gold answer: gold.extract finds nothing in 'answer'",
     ),
 }
 
@@ -80,7 +80,7 @@ def test_a_bad_record_is_told_with_its_file_and_line_and_the_way_out(line: bytes
     assert str(error.value).splitlines() == [
         f"{file} has 1 bad record:",
         f"  {file}:2: {fault}",
-        "correct them, or leave them out by on_bad_record: skip",
+        "correct them, or skip them with on_bad_record: skip",
     ]
 
 
@@ -98,8 +98,8 @@ def test_bad_records_of_all_data_sets_are_told_at_once(tmp_path: Path) -> None:
     ]
     assert told[19:] == [
         f"datasets.words: {tmp_path}/words.jsonl has 1 bad record:",
-        f"  {tmp_path}/words.jsonl:1: there is no gold answer: 'answer' holds nothing where gold.extract looks",
-        "correct them, or leave them out by on_bad_record: skip",
+        f"  {tmp_path}/words.jsonl:1: there is no gold answer: gold.extract finds nothing in 'answer'",
+        "correct them, or skip them with on_bad_record: skip",
         f"datasets.none: no such file: {tmp_path}/none.jsonl",
     ]
 
@@ -182,7 +182,7 @@ def test_other_columns_may_hold_half_a_character(tmp_path: Path) -> None:
 def test_a_packed_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
     packed = gzip.compress(b"".join(json.dumps(row).encode() + b"\n" for row in questions("sums", 2000)))
     (tmp_path / "rows.jsonl.gz").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(DataError, match=r"rows.jsonl.gz cannot be read to its end"):
+    with pytest.raises(DataError, match=r"rows.jsonl.gz cannot be read to the end"):
         load(tmp_path / "rows.jsonl.gz")
 
 
@@ -231,7 +231,7 @@ def test_prompts_that_are_too_long_are_left_out_and_counted_each_time_the_file_i
 
 
 def test_a_limit_that_leaves_nothing_is_refused_with_the_length_of_the_shortest_prompt(tmp_path: Path):
-    with pytest.raises(DataError, match="max_prompt_chars: 4 leaves out every row; the shortest prompt has 5 char"):
+    with pytest.raises(DataError, match="max_prompt_chars: 4 excludes every row; the shortest prompt has 5 char"):
         load(prompts_of(tmp_path), max_prompt_chars=4)
 
 
@@ -271,7 +271,7 @@ def test_a_link_that_leads_out_is_refused(path: str, target: str, root: Path) ->
     (root / "folder").symlink_to("..")
     (root / "link.jsonl").symlink_to(target)
     (root / "inner" / "link.jsonl").symlink_to("../link.jsonl")
-    with pytest.raises(DataError, match="data are only read inside of it"):
+    with pytest.raises(DataError, match="data are read only from inside it"):
         confined_file(root, path)
 
 
@@ -279,7 +279,7 @@ def test_a_folder_whose_name_begins_like_the_root_is_outside(root: Path, tmp_pat
     (tmp_path / "data2").mkdir()
     (tmp_path / "data2" / "rows.jsonl").write_text("{}")
     (root / "link.jsonl").symlink_to("../data2/rows.jsonl")
-    with pytest.raises(DataError, match="outside of data_root"):
+    with pytest.raises(DataError, match="outside data_root"):
         confined_file(root, "link.jsonl")
 
 

@@ -132,8 +132,8 @@ def test_the_scorers_that_are_refused_take_wrong_answers() -> None:
         ("leg_counting", {"animals": 3}, "no parameter 'animals'; it has .*max_animals"),
         ("leg_counting", {"seed": 3}, "no parameter 'seed'"),
         ("leg_counting", {"size": 3}, "no parameter 'size'"),
-        ("leg_counting", {"max_animals": 0}, "refuses its parameters"),
-        ("leg_counting", {"max_animals": "three"}, "refuses its parameters"),
+        ("leg_counting", {"max_animals": 0}, "rejects its parameters"),
+        ("leg_counting", {"max_animals": "three"}, "rejects its parameters"),
     ],
 )
 def test_a_data_set_that_cannot_be_made_is_told(name: str, config: dict[str, Any], message: str) -> None:
@@ -193,7 +193,7 @@ def test_neighbouring_seeds_of_a_section_have_no_items_in_common() -> None:
         ({"task": "leg_countin"}, "did you mean 'leg_counting'?"),
         ({"params": {"animals": 3}}, "leg_counting has no parameter 'animals'; it has max_animals, "),
         ({"params": {"seed": 3}}, "leg_counting has no parameter 'seed'"),
-        ({"params": {"min_animals": 0}}, "leg_counting refuses its parameters"),
+        ({"params": {"min_animals": 0}}, "leg_counting rejects its parameters"),
         ({"task": "word_ladder"}, "cannot be used"),
     ],
 )

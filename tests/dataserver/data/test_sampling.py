@@ -222,7 +222,7 @@ def test_iterations_past_the_end_are_refused_where_the_config_says_so() -> None:
     config = configured(sizes, [stage("all", 5, {"a": 1})], after_last_stage="refuse")
     one = sampler(config, sizes)
     assert len(one.slots(4, 0, 8, "train")) == 8
-    with pytest.raises(ConfigError, match="iteration 5 lies past the last stage, which ends at 5"):
+    with pytest.raises(ConfigError, match="iteration 5 is beyond the last stage, which ends at 5"):
         one.slots(5, 0, 1, "train")
 
 
@@ -237,7 +237,7 @@ def test_huge_iterations_are_as_fast_as_small_ones() -> None:
     slots = one.slots(last - 1, 0, 1000, "train")
     assert time.perf_counter() - begin < 1
     assert Counter(slot.dataset for slot in slots) == {"a": 750, "b": 250}
-    with pytest.raises(ConfigError, match="past the last stage"):
+    with pytest.raises(ConfigError, match="beyond the last stage"):
         one.slots(10**15, 0, 1, "train")
 
 
@@ -245,7 +245,7 @@ def test_far_past_the_end_it_goes_on_for_longer_than_anybody_trains() -> None:
     sizes = {"a": 9}
     config = configured(sizes, [stage("all", 5, {"a": 1})])
     assert len(sampler(config, sizes).slots(2**40 - 1, 0, 8, "train")) == 8
-    with pytest.raises(ConfigError, match="past the last stage"):
+    with pytest.raises(ConfigError, match="beyond the last stage"):
         sampler(config, sizes).slots(2**40, 0, 1, "train")
 
 
@@ -254,7 +254,7 @@ def test_far_past_the_end_it_goes_on_for_longer_than_anybody_trains() -> None:
     [
         (0, 0, 9, "offset 0 + batch_size 9 is more than the 8 prompts that an iteration has (prompts_per_iteration)"),
         (0, 8, 1, "offset 8 + batch_size 1 is more than the 8 prompts that an iteration has (prompts_per_iteration)"),
-        (3, 0, 1, "iteration 3 is not drawn: only those that iteration_stride 2 divides"),
+        (3, 0, 1, "iteration 3 is not drawn: only multiples of iteration_stride 2 are"),
     ],
 )
 def test_slots_that_are_not_there_are_refused(iteration: int, offset: int, count: int, message: str) -> None:

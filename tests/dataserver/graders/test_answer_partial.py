@@ -18,7 +18,7 @@ def test_the_defaults_are_a_scale_from_minus_2_to_5():
 
 
 def test_what_is_nearer_must_not_earn_less():
-    with pytest.raises(ValidationError, match="must not rise"):
+    with pytest.raises(ValidationError, match="must not increase"):
         AnswerPartial(within_10_percent=0.4)
 
 
@@ -32,7 +32,7 @@ def test_white_space_inside_a_group_is_seen():
     grader = AnswerPartial.model_validate({"extract": {"regex": "<SOLUTION>(.+?)</SOLUTION>"}})
     answer = "<SOLUTION> 100 </SOLUTION>"
 
-    assert grader.score(GradeInput(answer, answer, gold="100")) == (0.786, "equal but for white space")
+    assert grader.score(GradeInput(answer, answer, gold="100")) == (0.786, "equal except for white space")
 
 
 def test_a_gold_of_thousands_of_digits_is_refused():

@@ -9,8 +9,8 @@ from posttrain.errors import DataError
 def test_labels_are_told_apart_where_ones_sign_is_part_of_anothers() -> None:
     grader = CategoryMatch(allowed_categories=("C", "C++"), contained_score=0.5)
 
-    assert grader.score(GradeInput("C++", "C++", gold="C")) == (0.0, "holds c++")
-    assert grader.score(GradeInput("it is C++!", "it is C++!", gold="C++")) == (0.5, "holds c++")
+    assert grader.score(GradeInput("C++", "C++", gold="C")) == (0.0, "contains c++")
+    assert grader.score(GradeInput("it is C++!", "it is C++!", gold="C++")) == (0.5, "contains c++")
 
 
 def test_a_label_that_comes_twice_in_the_list_is_refused() -> None:

@@ -38,7 +38,7 @@ def test_a_text_named_twice_counts_once() -> None:
 
 
 def test_nothing_to_look_for_is_refused() -> None:
-    with pytest.raises(ValidationError, match="nothing is wanted or forbidden"):
+    with pytest.raises(ValidationError, match="texts and forbidden are both empty"):
         Contains(texts=())
     with pytest.raises(ValidationError):
         Contains(texts=(" ",))

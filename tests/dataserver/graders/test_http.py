@@ -151,11 +151,11 @@ def test_any_batches_in_any_order_give_the_same_scores(
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda found: found[:1], "the service gave no result for it"),
-        (lambda found: [*found, {"item_id": "1", "score": 1.0}], "the service gave more than one result for it"),
-        (lambda found: [found[0], {"item_id": "7", "score": 1.0}], "the service gave no result for it"),
-        (lambda found: [found[0], {"item_id": 1, "score": 1.0}], "the service gave no result for it"),
-        (lambda found: [found[0], {"score": 1.0}, "1", None], "the service gave no result for it"),
+        (lambda found: found[:1], "the service returned no result for it"),
+        (lambda found: [*found, {"item_id": "1", "score": 1.0}], "the service returned more than one result for it"),
+        (lambda found: [found[0], {"item_id": "7", "score": 1.0}], "the service returned no result for it"),
+        (lambda found: [found[0], {"item_id": 1, "score": 1.0}], "the service returned no result for it"),
+        (lambda found: [found[0], {"score": 1.0}, "1", None], "the service returned no result for it"),
         (lambda found: [found[0], {"item_id": "1", "score": math.nan}], "nan"),
         (lambda found: [found[0], {"item_id": "1", "score": math.inf}], "inf"),
         (lambda found: [found[0], {"item_id": "1", "score": 1.5}], "1.5"),
@@ -163,7 +163,7 @@ def test_any_batches_in_any_order_give_the_same_scores(
         (lambda found: [found[0], {"item_id": "1", "score": True}], "True"),
         (lambda found: [found[0], {"item_id": "1", "score": "1"}], "'1'"),
         (lambda found: [found[0], {"item_id": "1"}], "None"),
-        (lambda found: [found[0], {"item_id": "1", "score": 1, "status": "error"}], "does not go with a score"),
+        (lambda found: [found[0], {"item_id": "1", "score": 1, "status": "error"}], "does not match the score"),
         (lambda found: [found[0], {"item_id": "1", "status": "later"}], "unknown"),
     ],
 )
@@ -253,8 +253,8 @@ def test_an_answer_that_is_cut_or_of_another_form_is_an_error(service: Service, 
 
     assert isinstance(outcome, Failure)
     assert outcome.detail in (
-        f"{url} answered something that is not JSON",
-        f"{url} answered without a list of results",
+        f"{url} sent a response that is not JSON",
+        f"{url} sent a response without a list of results",
     )
 
 
@@ -293,7 +293,7 @@ def test_a_service_that_keeps_failing_is_left_alone_for_a_while(service: Service
             outcomes = await grader.score_all(items, client)
             assert (
                 scores(outcomes)
-                == [f"{url} answered 500"] * 2 + [f"{url} is not called for now, after 2 failed calls in a row"] * 3
+                == [f"{url} answered 500"] * 2 + [f"{url} is not being called, after 2 failed calls in a row"] * 3
             )
             assert len(service.requests) == 2
 

@@ -155,11 +155,11 @@ def test_an_empty_answer_follows_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({}, "'instruction_id_list' must hold a list"),
-        ({"instruction_id_list": [], "kwargs": []}, "'instruction_id_list' must hold a list"),
-        ({"instruction_id_list": ["punctuation:no_comma"]}, "'kwargs' must hold a list of 1 objects"),
-        ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": []}, "'kwargs' must hold a list of 1 objects"),
-        ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": ["x"]}, "'kwargs' must hold a list of 1 objects"),
+        ({}, "'instruction_id_list' must contain a list"),
+        ({"instruction_id_list": [], "kwargs": []}, "'instruction_id_list' must contain a list"),
+        ({"instruction_id_list": ["punctuation:no_comma"]}, "'kwargs' must contain a list of 1"),
+        ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": []}, "'kwargs' must contain a list of 1"),
+        ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": ["x"]}, "'kwargs' must contain a list of 1"),
         (
             row(("punctuation:no_commas", {})),
             "'punctuation:no_commas'; did you mean 'punctuation:no_comma'",

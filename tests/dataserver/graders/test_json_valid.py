@@ -14,7 +14,7 @@ def test_the_detail_says_why_a_text_is_refused() -> None:
     assert score(JsonValid(), "{") == (0.0, "not JSON at column 2: Expecting property name enclosed in double quotes")
     assert score(JsonValid(), '{"a": -Infinity}') == (0.0, "-Infinity is not JSON; leave the value out or write null")
     assert score(JsonValid(), "[1]") == (0.0, "no object")
-    assert score(JsonValid(required_keys=("b",)), '{"a": 1}') == (0.0, "without the key 'b'")
+    assert score(JsonValid(required_keys=("b",)), '{"a": 1}') == (0.0, "the key 'b' is missing")
 
 
 def test_the_fewest_keys_are_those_of_the_outermost_value() -> None:

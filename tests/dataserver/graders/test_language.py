@@ -72,7 +72,7 @@ def test_the_row_can_name_the_language() -> None:
 
 @pytest.mark.parametrize("named", [None, "", "xx", "English", 5])
 def test_a_row_without_a_known_language_is_refused(named: Any) -> None:
-    with pytest.raises(DataError, match="'lang' must hold a language"):
+    with pytest.raises(DataError, match="'lang' must contain a language"):
         Language(column="lang").check_row(GradeInput("", None, record={"lang": named}))
 
 
@@ -88,7 +88,7 @@ def test_a_row_whose_language_is_left_out_is_refused() -> None:
         ({"language": "en", "column": "lang"}, "give either language"),
         ({"language": "english"}, "did you mean en"),
         ({"language": "EN"}, "did you mean en"),
-        ({"language": "fr", "among": ["en", "de"]}, "among lacks"),
+        ({"language": "fr", "among": ["en", "de"]}, "among does not contain"),
         ({"language": "en", "among": ["en"]}, "single language"),
         ({"language": "en", "among": ["en", "q!"]}, "not a known language code"),
     ],

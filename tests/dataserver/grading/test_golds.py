@@ -75,7 +75,7 @@ def test_every_row_that_cannot_be_graded_is_named_by_its_line(check: Check, tmp_
         f"  {file}:2: string_exact: the gold must be a text or a list of texts, not {{'a': 1}}",
         f"  {file}:4: string_exact: the gold must be a text or a list of texts, not []",
         f"  {file}:6: string_exact: the gold must be a text or a list of texts, not True",
-        "correct the rows, or leave them out of the file",
+        "fix the rows, or remove them from the file",
     ]
 
 
@@ -94,7 +94,7 @@ def test_the_graders_of_every_stage_are_asked(tmp_path: Path, pools: list[Gradin
     file = rows_with(["1", "2 or 3"], tmp_path)
     last = {"name": "last", "until_step": 2, "mix": {"sums": 1}, "grading": {"sums": {"graders": {"number_exact": 1}}}}
     stages = [{"name": "first", "until_step": 1, "mix": {"sums": 1}}, last]
-    with pytest.raises(DataError, match=f"{file}:2: number_exact: the gold must hold exactly one plain number"):
+    with pytest.raises(DataError, match=f"{file}:2: number_exact: the gold must contain exactly one plain number"):
         check_all(make_config(tmp_path, {"sums": {}}, stages=stages, limits={"workers": 1}), pools)
 
 
@@ -121,7 +121,7 @@ def test_a_row_whose_tests_do_not_fit_into_the_time_for_a_completion_is_named(
     with pytest.raises(DataError) as error:
         check(2.0)
     assert str(error.value).splitlines()[1] == (
-        f"  {file}:2: code: one completion may take 2.5 s by the grader's own limits, and limits.grader_seconds is 2"
+        f"  {file}:2: code: one completion may take 2.5 s under the grader's own limits, but limits.grader_seconds is 2"
     )
 
 
@@ -223,8 +223,9 @@ def test_the_command_ends_where_a_gold_is_bad(tmp_path: Path) -> None:
     shown, error = finished.stderr.split("error: ")
     assert error.splitlines() == [
         "datasets.sums: 1 row cannot be graded:",
-        f"  {tmp_path}/sums.jsonl:3: number_exact: the gold must hold exactly one plain number, and is 'about 2 or 3'",
-        "correct the rows, or leave them out of the file",
+        f"  {tmp_path}/sums.jsonl:3: number_exact: the gold must contain exactly one plain number, but is "
+        "'about 2 or 3'",
+        "fix the rows, or remove them from the file",
     ]
     assert "ready\n" not in shown
     assert not ready.exists()

@@ -225,9 +225,9 @@ def test_graders_of_both_kinds_judge_one_completion(with_book: Any) -> None:
 @pytest.mark.parametrize(
     ("order", "status", "reason"),
     [
-        ("nan", "error", "service: the grader answered 'nan', which is not a number from 0 to 1"),
-        ("two", "error", "service: the grader answered '2.0', which is not a number from 0 to 1"),
-        ("text", "error", "service: the grader answered '1.0', which is not a number from 0 to 1"),
+        ("nan", "error", "service: the grader returned 'nan', not a number from 0 to 1"),
+        ("two", "error", "service: the grader returned '2.0', not a number from 0 to 1"),
+        ("text", "error", "service: the grader returned '1.0', not a number from 0 to 1"),
         ("abstain", "abstain", "service: no idea"),
         ("error", "error", "service: it is down?"),
         ("break", "error", "service: ConnectionError: no way there"),
@@ -255,7 +255,7 @@ def test_where_no_process_can_be_started_each_completion_is_told_so() -> None:
     with closing(GradingPool(1, setup, tasks_per_worker=5)) as pool:
         graded = asyncio.run(use())
 
-    reason = "grader: grading failed: the grading processes end as soon as they are started; see the log"
+    reason = "grader: grading failed: the grading processes exit as soon as they start; see the log"
     assert [one.reward.status for one in graded] == ["error", "error"]
     assert all(one.reward.reason.startswith(reason) for one in graded)
 

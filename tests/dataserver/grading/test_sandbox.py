@@ -89,7 +89,7 @@ print(Point(1), "ä".encode("latin-1"), __name__, sys.argv)
         ("import numpy", "ModuleNotFoundError: No module named 'numpy'"),
         ("import posttrain", "ModuleNotFoundError: No module named 'posttrain'"),
         ("print(1)\0", "NUL"),
-        ("print('\ud800')", "no valid Unicode"),
+        ("print('\ud800')", "not valid Unicode"),
         ("#" * 200_000, "more than 120000 bytes"),
     ],
 )
@@ -130,7 +130,7 @@ def test_the_time_of_the_processor_is_limited_too(kind: Kind) -> None:
     # As where the clock of the machine is slow: the program's own limit of a second is reached before anything else.
     program = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 6))\nprint(1, flush=True)\nwhile True: pass"
 
-    assert run(program, kind) == Run("timeout", "1\n", "used up its time")
+    assert run(program, kind) == Run("timeout", "1\n", "exceeded its time limit")
 
 
 @kinds

@@ -12,7 +12,7 @@ from posttrain.rl.client.client import DataserverClient
 from posttrain.rl.client.connection import handshake
 from running import BIN
 
-WARNING = "graders.code: warning: programs that a model wrote run under limits alone (sandbox: rlimits)"
+WARNING = "graders.code: warning: model-written programs run with resource limits only (sandbox: rlimits)"
 
 
 def a_code_config(folder: Path, **grader: str) -> Path:
@@ -64,4 +64,4 @@ def test_limits_alone_are_warned_of_at_the_start_and_told_to_whoever_asks(
         assert 'dataserver_sandbox{grader="code",sandbox="rlimits"} 1.0' in server.client.get("/metrics").text
         with DataserverClient(server.url, run_id="a run") as client:
             handshake(client)
-    assert "the dataserver's graders code run the programs of completions under limits alone" in caplog.text
+    assert "the dataserver's graders code run programs from completions with resource limits only" in caplog.text

@@ -38,9 +38,9 @@ def test_a_password_in_the_url_is_refused_and_not_repeated(url: str, tmp_path: P
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("mysql://anna@host/db", "kept in PostgreSQL"),
-        ("sqlite:///journal.sqlite", "kept in PostgreSQL"),
-        ("postgresql+psycopg://anna@host", "kept in PostgreSQL"),
+        ("mysql://anna@host/db", "stored in PostgreSQL"),
+        ("sqlite:///journal.sqlite", "stored in PostgreSQL"),
+        ("postgresql+psycopg://anna@host", "stored in PostgreSQL"),
         ("host/db", "not a database URL"),
         ("postgresql+psycopg://anna@host:port/db", "not a database URL"),
         ("", "not a database URL"),

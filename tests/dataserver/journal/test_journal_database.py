@@ -24,7 +24,8 @@ def test_a_new_journal_has_all_tables_and_may_be_opened_again(engine: Engine, co
 def test_a_journal_of_another_version_is_refused(version: int, age: str, engine: Engine, config: JournalConfig):
     with engine.begin() as connection:
         connection.execute(update(schema_version).values(version=version))
-    with pytest.raises(ConfigError, match=rf"written by {age} toolkit \(its tables have version {version}, this one"):
+    message = rf"written by {age} version of the toolkit \(its tables have version {version}, this one"
+    with pytest.raises(ConfigError, match=message):
         open_database(config)
 
 
@@ -63,7 +64,7 @@ def test_a_file_that_is_something_else_is_refused_and_left_alone(sqlite_config: 
 
 def test_a_folder_under_a_file_cannot_be_made(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be made: "):
+    with pytest.raises(ConfigError, match="cannot be created: "):
         open_database(JournalConfig(path=tmp_path / "file" / "journal.sqlite"))
 
 

@@ -64,7 +64,7 @@ def test_rows_wait_while_the_disk_is_full_and_are_written_when_there_is_room(
         assert stats == (0, 0, 50, "database or disk is full")
         time.sleep(1.2)  # another try
         assert [record.levelname for record in caplog.records] == ["WARNING"]
-        assert "cannot be written (database or disk is full); 50 rows wait, 0 are dropped" in caplog.text
+        assert "cannot be written (database or disk is full); 50 rows are waiting, 0 were dropped" in caplog.text
     make_room(engine)
     assert writer.flush()
     assert len(everything(JournalReader(engine))) == 50

@@ -41,7 +41,7 @@ def test_a_long_prompt_gold_and_detail_are_bounded(writer: JournalWriter, reader
 def test_a_gold_that_json_cannot_hold_does_not_cost_the_row(gold: object, writer: JournalWriter, reader: JournalReader):
     writer.add([row(gold=gold)])
     assert writer.flush()
-    assert everything(reader)[0].gold == f"not kept: a {type(gold).__name__} that JSON cannot hold"
+    assert everything(reader)[0].gold == f"not stored: a {type(gold).__name__} that cannot be written as JSON"
 
 
 def test_numbers_that_no_column_holds_do_not_cost_the_row(writer: JournalWriter, reader: JournalReader):

@@ -88,24 +88,24 @@ WRONG = {
     ),
     "reasoning apart": (
         {"messages": [{"role": "user", "content": "sums 1?"}, {"role": "assistant", "content": "1", "reasoning": "?"}]},
-        "the answer has reasoning_content apart from its content; give all that the model wrote as completion",
+        "the answer has reasoning_content besides its content; give everything the model wrote as completion",
     ),
     "half a surrogate pair": (
         '{"dataset": "sums", "line": 1, "completion": "ab\\ud800"}',
-        "the completion holds a lone surrogate at character 2",
+        "the completion contains a lone surrogate at character 2",
     ),
     "a negative iteration": (
         {**ROW, "completion": "1", "iteration": -1},
-        "iteration must be a whole number from 0, not '-1'",
+        "iteration must be a non-negative integer, not '-1'",
     ),
-    "tokens as text": ({**ROW, "completion": "1", "tokens": "5"}, "tokens must be a whole number from 0, not '5'"),
+    "tokens as text": ({**ROW, "completion": "1", "tokens": "5"}, "tokens must be a non-negative integer, not '5'"),
     "tokens as true": (
         {**ROW, "completion": "1", "completion_tokens": True},
-        "completion_tokens must be a whole number from 0, not 'True'",
+        "completion_tokens must be a non-negative integer, not 'True'",
     ),
     "more tokens than a server takes": (
         {**ROW, "completion": "1", "tokens": 2**40 + 1},
-        "tokens must be a whole number from 0, not '1099511627777'",
+        "tokens must be a non-negative integer, not '1099511627777'",
     ),
     "truncated as text": ({**ROW, "completion": "1", "truncated": "no"}, "truncated must be true or false, not 'no'"),
     "no such row": ({"dataset": "sums", "line": 9, "completion": "1"}, "the data set sums has no row 9"),
@@ -117,7 +117,7 @@ def test_a_line_that_cannot_be_graded_is_told_why(
     loaded: Loaded, tmp_path: Path, line: dict[str, Any] | str, message: str
 ):
     assert refusal(loaded, tmp_path, line)[:2] == [
-        "c.jsonl: 1 line cannot be graded, and no other:",
+        "c.jsonl: 1 line cannot be graded, and there are no others:",
         f"  c.jsonl:1: {message}",
     ]
 
@@ -126,15 +126,15 @@ def test_all_wrong_lines_are_told_and_how_to_leave_them_out(loaded: Loaded, tmp_
     assert refusal(loaded, tmp_path, {**ROW, "completion": "1"}, "[1]", {"completion": "1"}) == [
         "c.jsonl: 2 lines cannot be graded:",
         "  c.jsonl:2: not a JSON object but an array",
-        "  c.jsonl:3: it names no row and repeats no prompt; it holds only completion",
-        "a line names its row by sample_id, by dataset and line, or by a prompt that is word for word the row's own; "
+        "  c.jsonl:3: it names no row and contains no prompt, only completion",
+        "a line names its row with sample_id, with dataset and line, or with exactly the row's prompt; "
         "on_bad_record: skip leaves such lines out",
     ]
 
 
 def test_of_very_many_wrong_lines_the_first_are_told(loaded: Loaded, tmp_path: Path):
     message = refusal(loaded, tmp_path, *["[1]"] * 1234)
-    assert message[0] == "c.jsonl: 1,234 lines cannot be graded, and no other:"
+    assert message[0] == "c.jsonl: 1,234 lines cannot be graded, and there are no others:"
     assert message[-3:-1] == ["  c.jsonl:20: not a JSON object but an array", "  ... and 1,214 more"]
 
 
@@ -146,8 +146,8 @@ def test_wrong_lines_are_left_out_and_counted_where_the_config_says_so(config: P
         assert [each.number for each in completions] == [2]
         assert completions.fault_count == 2
         assert completions.first_faults[0] == f"{path}:1: not a JSON object but an array"
-    assert refusal(loaded, tmp_path, "[1]")[0] == "c.jsonl: 1 line cannot be graded, and no other:"
+    assert refusal(loaded, tmp_path, "[1]")[0] == "c.jsonl: 1 line cannot be graded, and there are no others:"
 
 
 def test_a_file_without_completions_is_refused(loaded: Loaded, tmp_path: Path):
-    assert refusal(loaded, tmp_path) == ["c.jsonl holds no completions"]
+    assert refusal(loaded, tmp_path) == ["c.jsonl contains no completions"]

@@ -109,16 +109,16 @@ def test_a_run_is_chosen_of_a_journal(tmp_path: Path):
     write_journal(journal, LINES[1:], run_id="b")
     assert [each.number for each in read(None, journal, RowFilter(run_id="b"))] == [2, 3]
     assert refusal(None, journal, RowFilter(run_id="c")) == (
-        "the journal holds no such completions; its runs are 'b' (2 completions), 'a' (1 completion)"
+        "the journal contains no such completions; its runs are 'b' (2 completions), 'a' (1 completion)"
     )
 
 
 def test_a_file_knows_no_runs(tmp_path: Path):
     path = write_lines(tmp_path / "graded.jsonl", LINES)
     assert refusal(path, sqlite_at(path), RowFilter(run_id="b")) == (
-        f"--run: {path} tells no runs, as a journal does; leave it out"
+        f"--run: only a journal has runs, and {path} is not one; leave --run out"
     )
-    assert refusal(path, sqlite_at(path), RowFilter(dataset="other")) == f"{path} holds no such completions"
+    assert refusal(path, sqlite_at(path), RowFilter(dataset="other")) == f"{path} contains no such completions"
 
 
 def test_a_journal_can_be_named_whatever_its_ending(tmp_path: Path):
@@ -194,10 +194,10 @@ def test_a_database_that_is_no_journal_is_told(tmp_path: Path, postgres: Postgre
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE t (x)")
     before = path.read_bytes()
-    assert refusal(path, JournalConfig()) == f"journal: {path} holds no journal"
+    assert refusal(path, JournalConfig()) == f"journal: {path} contains no journal"
     assert path.read_bytes() == before
     url = postgres.new_database()
-    assert refusal(None, JournalConfig(url=url)) == f"journal: {url} holds no journal"
+    assert refusal(None, JournalConfig(url=url)) == f"journal: {url} contains no journal"
 
 
 def test_a_file_that_is_no_database_is_told(tmp_path: Path):
@@ -219,8 +219,8 @@ def test_a_journal_of_another_version_is_told_and_not_read(version: int, age: st
     with pytest.raises(ConfigError) as caught:
         read(None, journal)
     assert str(caught.value) == (
-        f"journal: {journal.path} was written by {age} toolkit (its tables have version {version}, this one has 1); "
-        "name another database, or use that toolkit"
+        f"journal: {journal.path} was written by {age} version of the toolkit (its tables have version {version}, this "
+        "one uses 1); name another database, or use that version"
     )
     assert everything_in(tmp_path) == before
 
@@ -228,7 +228,7 @@ def test_a_journal_of_another_version_is_told_and_not_read(version: int, age: st
 def test_an_empty_journal_is_told(tmp_path: Path):
     journal = JournalConfig(path=tmp_path / "journal.sqlite")
     write_journal(journal, [])
-    assert refusal(None, journal) == "the journal holds no completions"
+    assert refusal(None, journal) == "the journal contains no completions"
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
@@ -256,7 +256,7 @@ def test_lines_that_were_never_graded_are_told(tmp_path: Path):
         tmp_path / "c.jsonl", [{"prompt": "sums 1?", "completion": "1"}, graded(2), "{", graded(4, status="fine")]
     )
     assert refusal(path, JournalConfig()).splitlines() == [
-        f"{path} is no file that toolkit-rl-grade wrote:",
+        f"{path} was not written by toolkit-rl-grade:",
         f"  {path}:1: dataset: Field required",
         f"  {path}:3: not JSON at column 2: Expecting property name enclosed in double quotes",
         f"  {path}:4: status: Input should be 'ok', 'abstain' or 'error'",

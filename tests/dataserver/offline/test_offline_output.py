@@ -22,7 +22,7 @@ def test_a_file_that_is_there_is_replaced_only_when_told_so(loaded: Loaded, tmp_
     check_output(output, [], loaded.config, overwrite=False)
     output.write_text("mine")
     assert refusal(loaded, output) == (
-        f"{output} is there already; choose another name, or replace it with --overwrite"
+        f"{output} already exists; choose another name, or replace it with --overwrite"
     )
     check_output(output, [], loaded.config, overwrite=True)
     assert output.read_text() == "mine"
@@ -48,7 +48,7 @@ def test_a_journal_that_is_not_there_yet_is_no_output_either(loaded: Loaded, tmp
 
 def test_a_place_where_no_file_can_be_is_told(loaded: Loaded, tmp_path: Path):
     (tmp_path / "file").touch()
-    assert refusal(loaded, tmp_path) == f"{tmp_path} is a folder; the output is a file: name it, as in graded.jsonl"
+    assert refusal(loaded, tmp_path) == f"{tmp_path} is a folder; the output must be a file, e.g. graded.jsonl"
     assert refusal(loaded, tmp_path / "file/a/b") == (
         f"{tmp_path}/file/a/b cannot be written: {tmp_path}/file is a file, not a folder"
     )

@@ -65,7 +65,7 @@ def test_the_tables_are_right_to_the_last_digit(capsys: pytest.CaptureFixture[st
     assert ["sums", "one", "0.5", "0.75", "0.6250", "0.6250"] in rows
     assert ["two", "0.5", "0.25", "0.5000", "0.5000"] in rows
     assert text.endswith(
-        "3 of 4 completions change: 1 with a higher reward, 1 with a lower reward, 1 from abstain to ok\n"
+        "3 of 4 completions changed: 1 with a higher reward, 1 with a lower reward, 1 from abstain to ok\n"
         "the largest changes:\n"
         "  journal row 4 (sums:4:abc): abstain → 0.7500\n"
         "  journal row 1 (sums:1:abc): 0.5000 → 0.7500\n"
@@ -79,7 +79,7 @@ def test_where_nothing_changes_it_says_so(capsys: pytest.CaptureFixture[str]):
     changes = Changes()
     # Sums of the same shares in another order differ in the last bit.
     changes.add(earlier(1, 0.1 + 0.2, one=component(0.3, 1.0)), now(0.3, one=component(0.3, 1.0)))
-    assert shown(changes, capsys).endswith("none of 1 completions changes\n")
+    assert shown(changes, capsys).endswith("none of 1 completions changed\n")
 
 
 @pytest.mark.parametrize(

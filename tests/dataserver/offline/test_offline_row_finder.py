@@ -120,7 +120,7 @@ def twice(folder: Path, *answers: str) -> Loaded:
 def test_rows_that_ask_the_same_are_not_chosen_from_by_chance(tmp_path: Path):
     loaded = twice(tmp_path, "a", "b", "a")
     assert refusal(loaded, prompt="same?") == (
-        "sums line 1, sums line 2, sums line 3 ask the same, 'same?'; name one by dataset and line"
+        "sums line 1, sums line 2, sums line 3 have the same prompt, 'same?'; name one with dataset and line"
     )
     assert found(loaded, prompt="same?", dataset="sums", line=2) == "sums:2"
 
@@ -141,14 +141,14 @@ def test_the_system_message_tells_them_apart(tmp_path: Path):
     columns = {"prompt": "question", "system": "rule"}
     loaded = load(config, f"datasets.sums.columns={columns}")
     assert found(loaded, messages=[{"role": "system", "content": "b"}, user("same?")]) == "sums:2"
-    assert "ask the same" in refusal(loaded, messages=[user("same?")])
+    assert "have the same prompt" in refusal(loaded, messages=[user("same?")])
 
 
 def test_the_data_set_tells_them_apart(tmp_path: Path):
     config = write_config(tmp_path)
     write_lines(tmp_path / "words.jsonl", [{"question": "sums 1?", "answer": "x"}])
     loaded = load(config)
-    assert refusal(loaded, prompt="sums 1?").startswith("sums line 1, words line 1 ask the same")
+    assert refusal(loaded, prompt="sums 1?").startswith("sums line 1, words line 1 have the same prompt")
     assert found(loaded, prompt="sums 1?", dataset="words") == "words:1"
 
 
@@ -163,7 +163,7 @@ def test_items_that_a_program_makes_are_named_by_number_and_not_searched(tmp_pat
     loaded = load(write_config(tmp_path, datasets={"legs": made}, stages=stages))
     assert found(loaded, dataset="legs", line=49) == "legs:49"
     assert "has no row 50" in refusal(loaded, dataset="legs", line=50)
-    assert "name one by its line, counted from 0" in refusal(loaded, dataset="legs", prompt="How many legs?")
+    assert "name one with its line, counted from 0" in refusal(loaded, dataset="legs", prompt="How many legs?")
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def test_items_that_a_program_makes_are_named_by_number_and_not_searched(tmp_pat
         ({"prompt": "x" * 100}, f"no data set has the prompt '{'x' * 80}...'"),
         (
             {"completion": "1", "text": "sums 1?"},
-            "it names no row and repeats no prompt; it holds only completion, text",
+            "it names no row and contains no prompt, only completion, text",
         ),
-        ({str(key): 1 for key in range(20)}, "it holds only 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 8 more"),
+        ({str(key): 1 for key in range(20)}, "no prompt, only 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 8 more"),
         ({"prompt": 7}, "prompt must be text or a list of messages, not int"),
         ({"messages": [user("sums 1?"), user("\ud800")]}, "messages[1]: content holds a lone surrogate"),
     ],

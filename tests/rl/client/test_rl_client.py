@@ -110,7 +110,7 @@ def test_a_completion_that_fits_into_no_request_costs_its_own_reward(strict_serv
         results = client.grade(0, "too large", items)
 
     assert outcomes(results) == [("0-0", "ok", 1.0), ("0-1", "error", None), ("0-2", "ok", 1.0)]
-    assert results[1].reason == "the completion is larger than a request may be (limits.body_mb of the dataserver)"
+    assert results[1].reason == "the completion exceeds the dataserver's request size limit (limits.body_mb)"
 
 
 def test_completions_that_need_more_time_than_a_request_has_are_asked_for_again(strict_server: Server) -> None:
@@ -171,7 +171,7 @@ def test_a_server_that_comes_back_with_other_data_is_not_believed(server: Server
             lambda: client.connect(5),
         ]
         for ask in asks:
-            with pytest.raises(ServerError, match="no longer serves what this run began with") as told:
+            with pytest.raises(ServerError, match="no longer serves what this run started with") as told:
                 ask()
             assert before in str(told.value)
             assert after in str(told.value)
@@ -197,7 +197,7 @@ def test_what_the_server_refuses_is_not_repeated(server: Server) -> None:
 def test_a_wrong_token_says_what_to_set(strict_server: Server) -> None:
     with a_client(strict_server.url, token=f" {TOKEN}\n") as client:
         assert client.connect(5).prompts_per_iteration == 8
-    for token, state in ((None, "wants a token"), ("another", "refuses the token")):
+    for token, state in ((None, "requires a token"), ("another", "rejects the token")):
         with a_client(strict_server.url, token=token) as client:
             with pytest.raises(ConfigError, match=rf"{state}: .*listen\.token_env.*dataserver\.token_env"):
                 client.connect(5)
@@ -214,9 +214,9 @@ def test_a_wrong_token_says_what_to_set(strict_server: Server) -> None:
         ("ftp://a", None, "'ftp://a' is not the address of a server"),
         ("http://", None, "is not the address of a server"),
         ("http://a:99999999", None, "is not the address of a server"),
-        ("http://me:secret@a", None, "holds a name or password"),
-        ("http://a", " ", "empty or holds line breaks"),
-        ("http://a", "b\nc", "empty or holds line breaks"),
+        ("http://me:secret@a", None, "contains a user name or password"),
+        ("http://a", " ", "empty or contains line breaks"),
+        ("http://a", "b\nc", "empty or contains line breaks"),
     ],
 )
 def test_an_address_or_token_that_cannot_be_used_is_told_before_anything_is_sent(
@@ -242,13 +242,13 @@ def test_an_outage_that_is_too_long_says_what_was_tried(
     assert client.retries >= 2
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("posttrain.rl")]
     place = f"the dataserver at http://127.0.0.1:{port} cannot be reached ([Errno 111] Connection refused)"
-    assert lines[0] == f"{place}; asking again for up to 0.7 s"
+    assert lines[0] == f"{place}; retrying for up to 0.7 s"
     assert len(lines) == client.retries
-    assert all(re.fullmatch(rf"{re.escape(place)}; so it has been for \d s", line) for line in lines[1:])
+    assert all(re.fullmatch(rf"{re.escape(place)}; this has lasted for \d s", line) for line in lines[1:])
     tries = client.retries + 1
     assert str(told.value) == (
-        f"no good answer after 1 s and {tries} tries; at last: {place}. See whether the server runs and what its log "
-        "says; --resume goes on from the last checkpoint"
+        f"no valid answer after 1 s and {tries} tries; last error: {place}. Check whether the server is running and "
+        "what its log says; --resume continues from the last checkpoint"
     )
 
 
@@ -295,15 +295,15 @@ GRADE_FAULTS: dict[str, tuple[Fault, str]] = {
     "one missing": (changed(lambda told: told["results"].pop() and None), "no result for '1-1'"),
     "one too many": (
         changed(lambda told: told["results"].append({**told["results"][0], "item_id": "9"})),
-        "results for '9', which nobody asked for",
+        "results for '9', which were not requested",
     ),
     "all missing": (changed(lambda told: told["results"].clear()), "no result for '0-0', '0-1', '1-0' and 1 more"),
-    "disorder": (changed(lambda told: told["results"].reverse()), "its results in disorder"),
-    "another request": (changed(lambda told: told.update(request_id="x")), "for the request 'x' in place of"),
-    "a reward without ok": (first({"status": "abstain"}), "the reward 1.0 and status abstain: no such pair"),
-    "ok without a reward": (first({"reward": None}), "the reward None and status ok: no such pair"),
-    "a reward above 1": (first({"reward": 1.5}), "the reward 1.5 and status ok: no such pair"),
-    "a reward below 0": (first({"reward": -0.1}), "the reward -0.1 and status ok: no such pair"),
+    "disorder": (changed(lambda told: told["results"].reverse()), "its results out of order"),
+    "another request": (changed(lambda told: told.update(request_id="x")), "for request 'x' instead of"),
+    "a reward without ok": (first({"status": "abstain"}), "reward 1.0 and status abstain, which do not match"),
+    "ok without a reward": (first({"reward": None}), "reward None and status ok, which do not match"),
+    "a reward above 1": (first({"reward": 1.5}), "reward 1.5 and status ok, which do not match"),
+    "a reward below 0": (first({"reward": -0.1}), "reward -0.1 and status ok, which do not match"),
     "no number": (first({"reward": float("nan")}), r"results\.0\.reward: Input should be a finite number"),
     "infinity": (first({"reward": float("inf")}), r"results\.0\.reward: Input should be a finite number"),
     "true": (first({"reward": True}), r"results\.0\.reward: Input should be a valid number"),
@@ -342,18 +342,18 @@ def test_a_wrong_answer_is_never_a_reward(server: Server, name: str, caplog: pyt
     assert outcomes(good) == [(f"{slot}-{number}", "ok", 1.0 - number) for slot in range(2) for number in range(2)]
     assert client.retries == 2
     told = [record.getMessage() for record in caplog.records if record.name.startswith("posttrain.rl")]
-    assert [line.partition("; ")[2] for line in told[:1]] == ["asking again for up to 30 s"]
+    assert [line.partition("; ")[2] for line in told[:1]] == ["retrying for up to 30 s"]
     assert [line.partition(", after ")[0] for line in told[1:]] == [f"the dataserver at {url} answers again"]
     # Only what is the same may be repeated.
     assert proxy.requests == [proxy.requests[0]] * 3
 
 
 SAMPLE_FAULTS: dict[str, tuple[Fault, str]] = {
-    "one missing": (changed(lambda told: told["samples"].pop() and None), "slots 2, 3 in place of 2 to 4"),
-    "none": (changed(lambda told: told["samples"].clear()), "slots none in place of 2 to 4"),
+    "one missing": (changed(lambda told: told["samples"].pop() and None), "slots 2, 3 instead of 2 to 4"),
+    "none": (changed(lambda told: told["samples"].clear()), "slots none instead of 2 to 4"),
     "one twice": (changed(lambda told: told["samples"].append(told["samples"][0])), "slots 2, 3, 4 and 1 more"),
-    "disorder": (changed(lambda told: told["samples"].reverse()), "slots 4, 3, 2 in place of"),
-    "another iteration": (changed(lambda told: told.update(iteration=9)), "for iteration 9 in place of 1"),
+    "disorder": (changed(lambda told: told["samples"].reverse()), "slots 4, 3, 2 instead of"),
+    "another iteration": (changed(lambda told: told.update(iteration=9)), "for iteration 9 instead of 1"),
     "no prompt": (changed(lambda told: told["samples"][0].pop("messages") and None), r"samples\.0\.messages: Field"),
 }
 
@@ -381,7 +381,7 @@ def test_answers_from_another_config_are_an_error_at_once(server: Server) -> Non
         proxy.always = changed(lambda told: told.update(config_id="another"))
 
         for ask in (lambda: client.sample(0, 0, 1), lambda: client.grade(0, "g", items_for(samples, "gold"))):
-            with pytest.raises(ServerError, match="its config_id is another, that of the run "):
+            with pytest.raises(ServerError, match="its config_id is another, but the run has "):
                 ask()
         assert client.retries == 0
 

@@ -42,7 +42,7 @@ def test_a_server_that_is_not_there_yet_is_waited_for_until_it_is_ready(tmp_path
             with pytest.raises(OutageError, match="answered /readyz with 503: the gold answers are being checked"):
                 handshake(impatient, wait_seconds=0.3)
             # What can be told before it is ready is told.
-            with pytest.raises(ServerError, match="that of the run another"), a_client(url) as resumed:
+            with pytest.raises(ServerError, match="but the run has another"), a_client(url) as resumed:
                 handshake(resumed, config_id="another")
             assert not greeting.done()
 
@@ -57,7 +57,7 @@ def test_a_run_that_goes_on_holds_the_server_to_its_config(server: Server) -> No
     with a_client(server.url) as client:
         assert handshake(client, config_id=config_id).config_id == config_id
     with a_client(server.url) as client:
-        with pytest.raises(ServerError, match=f"its config_id is {config_id}, that of the run 0123"):
+        with pytest.raises(ServerError, match=f"its config_id is {config_id}, but the run has 0123"):
             handshake(client, config_id="0123")
         assert client.retries == 0
 
@@ -79,9 +79,9 @@ WRONG: dict[str, tuple[Fault, type[Exception], str]] = {
     "another service": (
         changed(lambda meta: {"status": "ok"}),
         ConfigError,
-        "does not describe itself as one; is this the address of a toolkit-rl-dataserver?",
+        "does not identify itself as one; is this the address of a toolkit-rl-dataserver?",
     ),
-    "a list": (changed(lambda meta: [meta]), ConfigError, "does not describe itself as one"),
+    "a list": (changed(lambda meta: [meta]), ConfigError, "does not identify itself as one"),
     "nothing of that name": (failing(404), ConfigError, "with 404: Not Found; is this the address of a toolkit-rl"),
     "a login page": (
         failing(302, Location="https://login.example/a"),
@@ -110,7 +110,7 @@ def test_a_wrong_server_is_told_at_once(server: Server, name: str) -> None:
     [
         (lambda reply: reply._replace(content=b"<html>"), "answered /meta with something that is not JSON"),
         (lambda reply: reply._replace(content=reply.content[:-9]), "answered /meta with something that is not JSON"),
-        (changed(lambda meta: meta.pop("limits") and None), "answered /meta with what cannot be read: limits: Field"),
+        (changed(lambda meta: meta.pop("limits") and None), "answered /meta with an invalid body: limits: Field"),
         (failing(502), "answered /meta with 502: Bad Gateway"),
     ],
     ids=["HTML", "cut", "incomplete", "502"],

@@ -104,10 +104,10 @@ def test_a_server_that_is_killed_is_started_again_and_no_reward_changes(
 
     assert [(result.item_id, result.status) for result in results] == [(item.item_id, "ok") for item in items]
     assert [result.reward for result in results] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0] * 8
-    assert without_waiting(said) == ["the dataserver was ended by a signal (Killed); restart 1 of at most 5"]
+    assert without_waiting(said) == ["the dataserver was terminated by a signal (Killed); restart 1 of at most 5"]
     told = [record.getMessage() for record in caplog.records if record.name.startswith("posttrain.rl")]
     assert len(told) == 2
-    assert told[0].endswith("asking again for up to 300 s")
+    assert told[0].endswith("retrying for up to 300 s")
     assert told[1].startswith(f"the dataserver at {url} answers again, after ")
 
 
@@ -172,7 +172,7 @@ def test_a_server_that_fails_for_another_reason_shows_the_end_of_its_log(
     killing.join()
 
     first, *last = str(told.value).splitlines()
-    assert first == f"the dataserver of {config} was ended by a signal (Killed); the end of {log}:"
+    assert first == f"the dataserver of {config} was terminated by a signal (Killed); the end of {log}:"
     # Processes that the server leaves behind may go on to speak.
     logged = [line.strip() for line in log.read_text().splitlines()]
     assert [line.strip() for line in last] == logged[: len(last)]

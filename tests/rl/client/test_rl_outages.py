@@ -41,7 +41,7 @@ def test_a_run_does_not_notice_that_its_dataserver_is_killed(
         train_here(config)
         killed.result()
 
-    assert "was ended by a signal (Killed); restart 1 of at most 5" in " ".join(capfd.readouterr().err.split())
+    assert "was terminated by a signal (Killed); restart 1 of at most 5" in " ".join(capfd.readouterr().err.split())
     require_same_runs(config, left_alone)
     # What was answered just before the kill may not have been written down; nothing else is there, and nothing twice.
     rows = journal(config)
@@ -64,7 +64,7 @@ def test_a_run_whose_dataserver_stays_away_stops_with_all_it_learnt_and_goes_on_
     with serving(data) as server, refusing(server.url, kill) as url:
         config = a_run(dataserver={"config": None, "url": url, "retry_seconds": 1.0})
         run(config, expect=1)
-        assert "error: stopped after step 3, which is saved; --resume goes on from it: " in said(config)
+        assert "error: stopped after step 3, which is saved; --resume continues from it: " in said(config)
         assert "Traceback" not in said(config)
         assert (folder_of(config) / "checkpoint-3" / "optimizer.pt").is_file()
         assert (folder_of(config) / "latest").read_text() == "checkpoint-3"
@@ -86,7 +86,7 @@ def test_a_step_that_breaks_off_is_trained_anew_from_its_start_however_often_tha
     with serving(a_run(**changes).with_name("data.yaml")) as server, refusing(server.url, refuse) as url:
         changes["dataserver"] = {"config": None, "url": url, "retry_seconds": 0.2}
         whole, broken = a_run("whole", **changes), a_run("broken", **changes)
-        with pytest.raises(RunError, match="before the first step was done, so there is nothing to save: no good"):
+        with pytest.raises(RunError, match="before the first step finished, so there is nothing to save: no valid"):
             train_here(whole)
         assert not list(folder_of(whole).glob("checkpoint-*"))
         refused = "nothing"

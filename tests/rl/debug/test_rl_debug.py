@@ -94,7 +94,7 @@ def test_a_generation_for_several_steps_can_be_looked_at_where_it_is_made(traine
     served = (trained.parent / "data.yaml").read_text()
     (trained.parent / "strided.yaml").write_text(f"{served}iteration_stride: 2\n")
     refused = shown(trained, *stride, "--iteration", "3", exit_code=2)
-    assert the_one_error(refused, "") == "--iteration 3: nothing is asked at that step; give 2 or 4"
+    assert the_one_error(refused, "") == "--iteration 3: no prompts are sampled at that step; give 2 or 4"
     assert "prompt 1 of 1: data set a, iteration 2, slot 0, " in shown(
         trained, *stride, "--iteration", "2", "--prompts", "1", "--samples", "1"
     )
@@ -103,7 +103,7 @@ def test_a_generation_for_several_steps_can_be_looked_at_where_it_is_made(traine
 def test_everything_is_printed(trained: Path, served: str):
     told = shown(trained, "--set", served, "--prompts", "2", "--samples", "3", "--iteration", "2")
     seen = look(trained, DebugRequest(prompts=2, samples=3, iteration=2), served)
-    assert told.startswith(f"{seen_model(trained)} with the adapter in {trained.parent}/runs/rl: 3 completions of each")
+    assert told.startswith(f"{seen_model(trained)} with the adapter in {trained.parent}/runs/rl: 3 completions for ")
     for number, group in enumerate(seen.groups, start=1):
         assert f"prompt {number} of 2: data set a, iteration 2, slot {number - 1}, " in told
         assert f"  user: {group.sample.messages[-1].content}" in told
@@ -112,7 +112,7 @@ def test_everything_is_printed(trained: Path, served: str):
             line = next(line for line in told.split(f"prompt {number} of 2")[1].splitlines() if f"  {place}. " in line)
             assert line.startswith(f"  {place}. reward {completion.reward:.3f}, {completion.tokens} tokens")
             assert score in line
-        assert f"  {group.different} different of 3 completions\n" in told
+        assert f"  {group.different} of 3 completions are distinct\n" in told
     rows = [line.split() for line in told.splitlines()]
     assert ["completions", "6"] in rows
     assert any(row[:1] == ["says_digit"] and row[-3:] == ["6", "of", "6"] for row in rows)
@@ -124,7 +124,7 @@ def test_everything_is_printed(trained: Path, served: str):
 def test_a_look_at_prompts_that_are_all_too_long_still_tells_how_long_they_are(trained: Path, served: str):
     told = shown(trained, "--set", served, "--prompts", "1", "--set", "rollout.max_prompt_tokens=1")
     assert "  too long: nothing is generated for it\n" in told
-    assert "\n- 16 of 16 prompts (100%) are longer than rollout.max_prompt_tokens 1 and would be passed over: " in told
+    assert "\n- 16 of 16 prompts (100%) are longer than rollout.max_prompt_tokens 1 and would be skipped: " in told
 
 
 def seen_model(config: Path) -> str:

@@ -91,7 +91,7 @@ Looking = Callable[..., Look]
 NOTHING_TO_LEARN = "the rewards of every prompt are all equal, so there is nothing to learn: "
 TOO_HARD = f"{NOTHING_TO_LEARN}all are 0: the task is too hard or a format is never met, "
 ALWAYS = "the grader always gives 1 to all 32 completions, so it teaches nothing: "
-NEVER = "the grader never gives 0 to all 32 completions: if it is its format that is never met, teach that by SFT first"
+NEVER = "the grader never gives 0 to all 32 completions: if its format is never met, teach that by SFT first"
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ NEVER = "the grader never gives 0 to all 32 completions: if it is its format tha
         ("nothing earned", [TOO_HARD, NEVER]),
         (
             "all earned",
-            [f"{NOTHING_TO_LEARN}all are 1: the task is solved, so stop here, or take harder", ALWAYS],
+            [f"{NOTHING_TO_LEARN}all are 1: the task is solved, so stop here, or use harder", ALWAYS],
         ),
         ("gate", [TOO_HARD, "the grader never gives 0 to all 32 completions, and as a gate makes every reward 0: "]),
-        ("half", [f"{NOTHING_TO_LEARN}take prompts that are solved now and then", ALWAYS, NEVER]),
+        ("half", [f"{NOTHING_TO_LEARN}use prompts that are sometimes solved", ALWAYS, NEVER]),
         (
             "quiet",
             [
@@ -120,7 +120,7 @@ NEVER = "the grader never gives 0 to all 32 completions: if it is its format tha
                 "broken: ValueError: no such thing (32 times); "
             ],
         ),
-        ("marks", ["every prompt speaks of ####, </think>, <think>, which no completion has: "]),
+        ("marks", ["every prompt mentions ####, </think>, <think>, which no completion contains: "]),
     ],
 )
 def test_what_is_wrong_with_rewards_is_told_and_nothing_else(fault: str, beginnings: list[str], look: Looking):
@@ -163,7 +163,7 @@ def test_prompts_that_are_too_long_are_told_with_the_lengths_that_would_do(look:
     # All of the 9 iterations are looked at, 2 prompts of each, though only the first is completed.
     assert len(seen.lengths) == 18 and 0 < len(longer) < 18
     assert seen.findings[0].startswith(f"{len(longer)} of 18 prompts ({len(longer) / 18:.0%}) are longer than ")
-    assert seen.findings[0].endswith(f", {max(seen.lengths)} takes all")
+    assert seen.findings[0].endswith(f", {max(seen.lengths)} fits all")
     for group in seen.groups:
         assert len(group.completions) == (0 if len(group.prompt.ids) > 20 else 16)
 
@@ -189,9 +189,9 @@ def knows_tags(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Pa
 
 def test_a_tag_that_the_tokenizer_takes_for_its_own_is_told(look: Looking, knows_tags: Path):
     found = look("marks", f"model.name={knows_tags}").findings
-    assert "</think> ends a completion and is taken off its text, so no grader ever sees it: " in " ".join(found)
+    assert "</think> ends a completion and is removed from its text, so no grader ever sees it: " in " ".join(found)
     # Its seven letters are in no merge that the tokenizer has learnt.
-    assert "<think> is a special token of the tokenizer, and prompts spell it by 7 ordinary ones, " in " ".join(found)
+    assert "<think> is a special token of the tokenizer, but prompts spell it with 7 ordinary tokens" in " ".join(found)
 
 
 def test_marks_that_the_chat_template_leaves_out_are_told(look: Looking, tiny_model: Path, tmp_path: Path):
@@ -203,4 +203,4 @@ def test_marks_that_the_chat_template_leaves_out_are_told(look: Looking, tiny_mo
     )
     found = look("marks", "chat.template=tokenizer", f"model.name={folder}").findings
     left_out = [line.split(",")[0] for line in found]
-    assert left_out == [f"the prompts say {marker}" for marker in ("####", "</think>", "<think>")]
+    assert left_out == [f"the prompts contain {marker}" for marker in ("####", "</think>", "<think>")]

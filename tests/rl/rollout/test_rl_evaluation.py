@@ -177,7 +177,7 @@ def test_a_comparison_of_few_prompts_says_that_they_are_few(prompts: int, said: 
     console.print(change_table({"reward": {**change, "prompts": prompts}}))
     text = console.file.getvalue()  # pyright: ignore
     assert "+0.250  (+0.125 to +0.375)" in text
-    assert ("prompts tell little" in text) is said
+    assert ("prompts are too few to judge by" in text) is said
 
 
 def test_evaluations_of_later_steps_are_discarded(tmp_path: Path) -> None:

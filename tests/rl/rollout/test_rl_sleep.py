@@ -19,7 +19,7 @@ from posttrain.rl.rollout.vllm import VllmRolloutEngine
 
 
 def test_the_training_model_itself_cannot_sleep() -> None:
-    with pytest.raises(ValidationError, match="sleep: true is for engine: vllm, and this is hf; leave it out"):
+    with pytest.raises(ValidationError, match="sleep: true needs engine: vllm, but this is hf; leave it out"):
         RolloutConfig(sleep=True)
     assert RolloutConfig(sleep=True, engine="vllm").sleep
 
@@ -29,7 +29,7 @@ def test_without_a_cuda_device_it_is_refused_before_vllm_is_started(tmp_path: Pa
     config = RLConfig.model_validate({**sections, "rollout": {"engine": "vllm", "sleep": True}})
     model: Any = SimpleNamespace()
     loaded = LoadedModel(model, model, torch.device("cpu"), torch.float32, ())
-    with pytest.raises(ConfigError, match=r"rollout\.sleep: vLLM can leave its memory .* on CUDA devices only"):
+    with pytest.raises(ConfigError, match=r"rollout\.sleep: vLLM can release its memory only on CUDA devices"):
         rollout_engine(config, loaded, frozenset({2}), tmp_path)
 
 

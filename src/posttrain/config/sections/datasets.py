@@ -88,13 +88,13 @@ class HeldOutConfig(StrictModel, Generic[D]):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.dataset is None) == (self.fraction is None):
-            raise ValueError("give one of `dataset` (a file of its own) and `fraction` (a share of the data)")
+            raise ValueError("give either `dataset` (a file of its own) or `fraction` (a share of the data)")
         return self
 
     @model_validator(mode="after")
     def _improvement_is_read(self) -> Self:
         if self.min_improvement and self.patience is None:
-            raise ValueError("min_improvement only says when patience runs out; give patience too, or leave it out")
+            raise ValueError("min_improvement has no effect without patience; give patience too, or leave it out")
         return self
 
 

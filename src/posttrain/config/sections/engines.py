@@ -45,7 +45,7 @@ class EngineTraits:
         """Raise ValueError if `temperature` is higher than the engine accepts."""
         if temperature > self.highest_temperature:
             raise ValueError(
-                f"temperature: {temperature:g} is more than {self.title} takes; at most {self.highest_temperature:g}"
+                f"temperature: {temperature:g} is more than {self.title} accepts; at most {self.highest_temperature:g}"
             )
 
 

@@ -58,5 +58,7 @@ class GenerationConfig(SamplingConfig):
     @model_validator(mode="after")
     def _answers_differ(self) -> "GenerationConfig":
         if self.n > 1 and self.temperature == 0:
-            raise ValueError(f"n: {self.n} with temperature: 0 is one answer {self.n} times; raise the temperature")
+            raise ValueError(
+                f"n: {self.n} with temperature: 0 gives the same answer {self.n} times; raise the temperature"
+            )
         return self

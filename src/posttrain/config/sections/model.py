@@ -59,7 +59,7 @@ class ModelConfig(StrictModel):
     @model_validator(mode="after")
     def _revision_is_read(self) -> "ModelConfig":
         if self.revision is not None and (Path(self.name).is_absolute() or self.name.endswith(".gguf")):
-            raise ValueError("revision is for Hugging Face ids, and name is a local path; leave revision out")
+            raise ValueError("revision is for Hugging Face ids, but name is a local path; leave revision out")
         return self
 
     @model_validator(mode="after")
@@ -98,7 +98,7 @@ class LoraConfig(StrictModel):
 def require_lora_fits(lora: LoraConfig | None, model: ModelConfig | None) -> LoraConfig | None:
     """Return the section; ValueError if the model section (None if itself invalid) contradicts it."""
     if model is not None and model.adapter is not None and lora != LoraConfig():
-        raise ValueError("model.adapter brings its own shape; leave the lora section out")
+        raise ValueError("model.adapter already has its own shape; leave the lora section out")
     if model is not None and model.quantization != "none" and lora is None:
         raise ValueError("quantised weights cannot be trained in full; keep the lora section or drop quantization")
     return lora
@@ -120,7 +120,7 @@ class OneOrSeveralModels(StrictModel):
         if not isinstance(data, dict) or not isinstance(models := data.get("models"), list | tuple) or not models:
             return data
         if "model" in data:
-            raise ValueError("give `model`, or several `models`, and not both")
+            raise ValueError("give either `model` or `models`, not both")
         try:
             first = ModelConfig.model_validate(models[0], context=info.context)
         except ValidationError:

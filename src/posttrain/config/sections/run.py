@@ -47,13 +47,15 @@ class RunConfig(StrictModel):
 def require_run_name(name: str) -> str:
     """Return the name; ConfigError unless it is valid as the name of one folder."""
     if not name.strip() or name in (".", "..") or "\0" in name or Path(name).name != name:
-        raise ConfigError(f"a run's name is that of one folder, without a slash, so not {shown(name)}")
+        raise ConfigError(f"a run's name must be a single folder name without a slash, not {shown(name)}")
     try:
         one_line(name)
     except ValueError as error:
-        raise ConfigError(f"a run's name is that of one folder: {error}") from None
+        raise ConfigError(f"a run's name must be a single folder name: {error}") from None
     if len(os.fsencode(name)) > _LONGEST_NAME:
-        raise ConfigError(f"a run's name is that of one folder, of at most {_LONGEST_NAME} bytes: not {shown(name)}")
+        raise ConfigError(
+            f"a run's name must be a single folder name of at most {_LONGEST_NAME} bytes, not {shown(name)}"
+        )
     return name
 
 

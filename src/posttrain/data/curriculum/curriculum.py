@@ -62,7 +62,7 @@ class Curriculum:
                 invalid or name a data set that is unknown or empty.
         """
         if rows_per_step < 1:
-            raise ConfigError(f"a curriculum needs 1 row per optimizer step or more, not {rows_per_step}")
+            raise ConfigError(f"a curriculum needs at least 1 row per optimizer step, not {rows_per_step}")
         _check_stages(stages, sizes)
         self.stages = tuple(stages)
         self.rows_per_step = rows_per_step
@@ -127,7 +127,7 @@ def _check_stages(stages: Sequence[Stage], sizes: Mapping[str, int]) -> None:
     names, end = set[str](), 0
     for stage in stages:
         if stage.name in names:
-            raise ConfigError(f"stage {stage.name!r}: there are two stages of this name; rename one")
+            raise ConfigError(f"stage {stage.name!r}: there are two stages with this name; rename one")
         if stage.until_step <= end:
             raise ConfigError(
                 f"stage {stage.name!r}: until_step is {stage.until_step}, but the stage begins at {end}; "

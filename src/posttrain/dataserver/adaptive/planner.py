@@ -200,17 +200,17 @@ class Planner:
     def outline(self) -> Iterator[str]:
         """The lines of a dry run: one on which grades count, and one for each way of choosing rows."""
         adaptive = self._adaptive
-        yield f"adaptive: iteration i is decided by the grades of iterations up to i − {adaptive.lag * self._stride}"
+        yield f"adaptive: iteration i depends on the grades of iterations up to i − {adaptive.lag * self._stride}"
         if pools := adaptive.pools:
             yield (
-                f"  pools: rows with {pools.min_grades} or more grades are kept with a chance of "
-                f"{pools.solved_weight:g} from a mean of {pools.solved_at:g} up, of {pools.unsolved_weight:g} from "
-                f"{pools.unsolved_at:g} down"
+                f"  pools: rows with {pools.min_grades} or more grades are kept with probability "
+                f"{pools.solved_weight:g} if their mean is at least {pools.solved_at:g}, and with "
+                f"{pools.unsolved_weight:g} if it is at most {pools.unsolved_at:g}"
             )
         if easy := adaptive.easy:
             yield f"  easy: {_points(easy.share)} of the prompts come from {easy.dataset}"
         if replay := adaptive.replay:
-            yield f"  replay: {_points(replay.share)} of the prompts are rows that were asked before"
+            yield f"  replay: {_points(replay.share)} of the prompts are rows from earlier iterations"
 
 
 def _points(share: Mapping[int, float]) -> str:

@@ -81,5 +81,5 @@ def _slots(plan: Plan, count: int) -> list[Slot]:
     except ValidationError:
         rows = []
     if len(rows) != count:
-        raise ServerError(f"journal: a plan is damaged: it has not the {count} rows of an iteration")
+        raise ServerError(f"journal: a plan is damaged: it does not have the {count} rows of an iteration")
     return [Slot(slot, row.dataset, row.number) for slot, row in enumerate(rows)]

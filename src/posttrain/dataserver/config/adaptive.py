@@ -91,8 +91,8 @@ class PoolsConfig(StrictModel):
     def _pools_are_apart(self) -> "PoolsConfig":
         if self.unsolved_at >= self.solved_at:
             raise ValueError(
-                f"a row with the mean reward {self.solved_at:g} would be solved and unsolved at once; set unsolved_at "
-                "below solved_at"
+                f"a row with mean reward {self.solved_at:g} would be both solved and unsolved; set unsolved_at below "
+                "solved_at"
             )
         return self
 
@@ -145,7 +145,7 @@ class AdaptiveConfig(StrictModel):
     @model_validator(mode="after")
     def _something_adapts(self) -> "AdaptiveConfig":
         if self.pools is None and self.easy is None and self.replay is None:
-            raise ValueError("the section changes nothing; give it pools, easy or replay, or take it out")
+            raise ValueError("the section has no effect; add pools, easy or replay, or remove it")
         return self
 
     @model_validator(mode="after")
@@ -158,6 +158,6 @@ class AdaptiveConfig(StrictModel):
             if easy.at(iteration) + replay.at(iteration) > 1:
                 raise ValueError(
                     f"at iteration {iteration} easy.share is {float(easy.at(iteration)):g} and replay.share "
-                    f"{float(replay.at(iteration)):g}, together more than all slots; lower one of them"
+                    f"{float(replay.at(iteration)):g}, together more than 1; lower one of them"
                 )
         return self

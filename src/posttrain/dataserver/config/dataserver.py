@@ -98,7 +98,7 @@ class DataserverConfig(StrictModel):
     @classmethod
     def _graders_fit(cls, datasets: dict[str, GradedDataset], info: ValidationInfo) -> dict[str, GradedDataset]:
         faults = [
-            Fault((name,), name, "a data set's name has 1 to 100 characters")
+            Fault((name,), name, "a data set's name must have 1 to 100 characters")
             for name in datasets
             if not name.strip() or len(name) > 100
         ]
@@ -147,7 +147,7 @@ class DataserverConfig(StrictModel):
             reason = f"no stage uses {', '.join(unused)}; add it to a stage's mix or remove it from datasets"
             refuse([Fault(("stages",), self.stages, reason)])
         if self.adaptive is not None and not self.journal.enabled:
-            reason = "adaptive sampling looks at the grades in the journal; leave it on, or take out adaptive"
+            reason = "adaptive sampling needs the grades in the journal; keep it enabled, or remove adaptive"
             refuse([Fault(("journal", "enabled"), False, reason)])
         return self
 
@@ -177,7 +177,7 @@ def strided_stages(stages: tuple[RLStageConfig, ...], stride: int) -> list[Stage
         end = -(-stage.until_step // stride)
         if stride > 1 and end == start:
             raise ValueError(
-                f"stage {stage.name!r} has no iteration that {stride} divides, so nothing would ever be drawn from it; "
+                f"stage {stage.name!r} has no iteration divisible by {stride}, so nothing would ever be drawn from it; "
                 f"end it at {(start + 1) * stride} or later"
             )
         strided.append(Stage(stage.name, end, stage.mix))

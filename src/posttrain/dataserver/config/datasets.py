@@ -131,7 +131,7 @@ class FileDataset(GradedDataset):
             raise ValueError("the path holds a NUL character, which no file name can have")
         leads_up = PurePath(os.path.normpath(path)).parts[:1] == ("..",)
         if leads_up or PurePath(path).is_absolute() or path.startswith("~"):
-            raise ValueError(f"{path!r} leaves data_root; every path starts from it and stays inside")
+            raise ValueError(f"{path!r} is outside data_root; give a relative path that stays inside")
         return path
 
 

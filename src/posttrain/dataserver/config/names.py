@@ -60,7 +60,7 @@ def section_faults(graders: Mapping[str, Grader]) -> Iterator[Fault]:
     for name, grader in graders.items():
         built_in = built_in_graders().get(name)
         if built_in is not None and not isinstance(grader, built_in):
-            yield Fault((name,), name, f"{name} is the name of a built-in grader; call this one differently")
+            yield Fault((name,), name, f"{name} is the name of a built-in grader; choose another name")
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ class ListenConfig(StrictModel):
     def _token_where_others_listen(self) -> "ListenConfig":
         if not self.is_loopback and self.token_env is None:
             raise ValueError(
-                f"on host {self.host} other machines reach prompts and rewards; name the environment variable that "
-                "holds a token by token_env"
+                f"on host {self.host} other machines can reach prompts and rewards; set token_env to the name of an "
+                "environment variable that holds a token"
             )
         return self
 
@@ -106,8 +106,8 @@ class LimitsConfig(StrictModel):
     def _a_body_fits(self) -> "LimitsConfig":
         if self.bodies_mb < self.body_mb:
             raise ValueError(
-                f"bodies_mb {self.bodies_mb:g}, for all requests together, is less than body_mb {self.body_mb:g}, for "
-                "one; raise the former"
+                f"bodies_mb {self.bodies_mb:g} (for all requests together) is less than body_mb {self.body_mb:g} (for "
+                "one); raise bodies_mb"
             )
         return self
 
@@ -116,6 +116,6 @@ class LimitsConfig(StrictModel):
         if self.grader_seconds >= self.grade_seconds:
             raise ValueError(
                 f"grader_seconds {self.grader_seconds:g} leaves no time for an answer within grade_seconds "
-                f"{self.grade_seconds:g}; raise the latter"
+                f"{self.grade_seconds:g}; raise grade_seconds"
             )
         return self

@@ -45,7 +45,7 @@ def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
     loaded: dict[str, Rows] = {}
     problems: list[str] = []
     if any(isinstance(dataset, FileDataset) for dataset in config.datasets.values()) and not config.data_root.is_dir():
-        raise DataError(f"data_root {config.data_root} is not a folder; set data_root to where the data are")
+        raise DataError(f"data_root {config.data_root} is not a folder; set it to the folder with the data")
     for name, dataset in config.datasets.items():
         try:
             if isinstance(dataset, ReasoningGymDataset):
@@ -104,7 +104,7 @@ def _checked_prompt(record: Mapping[str, Any], dataset: FileDataset) -> Conversa
     try:
         json.dumps(gold_answer(record, dataset.gold), ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
-        raise DataError("the gold answer holds a lone surrogate, which no completion can hold") from None
+        raise DataError("the gold answer contains a lone surrogate, which no completion can contain") from None
     return conversation
 
 
@@ -118,7 +118,7 @@ def _limit_prompts(writer: RowWriter, dataset: FileDataset) -> None:
         writer.leave_out_longer(min(limits))
         if not len(writer):
             raise DataError(
-                f"max_prompt_chars: {dataset.max_prompt_chars} leaves out every row; the shortest prompt has "
+                f"max_prompt_chars: {dataset.max_prompt_chars} excludes every row; the shortest prompt has "
                 f"{shortest} characters"
             )
 
@@ -139,6 +139,6 @@ def confined_file(root: Path, relative: str) -> Path:
     path = root / relative
     real, real_root = os.path.realpath(path), os.path.realpath(root)
     if os.path.commonpath([real, real_root]) != real_root:
-        raise DataError(f"{path} leads to {real}, outside of data_root {real_root}; data are only read inside of it")
+        raise DataError(f"{path} points to {real}, outside data_root {real_root}; data are read only from inside it")
     require_file(path)
     return path

@@ -13,8 +13,8 @@ from posttrain.errors import ConfigError
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
 
-_BY_HASH = "its items depend on Python's hash seed, so they change from process to process"
-_ANY_SOLUTION = "its scorer does not look at the numbers of the question: one fixed answer is right everywhere"
+_BY_HASH = "its items depend on Python's hash seed, so they differ between processes"
+_ANY_SOLUTION = "its scorer ignores the numbers in the question: one fixed answer is always accepted"
 
 # Found by running all data sets of reasoning-gym 0.1.25.
 REFUSED: Mapping[str, str] = {
@@ -24,10 +24,10 @@ REFUSED: Mapping[str, str] = {
     "ransom_note": _BY_HASH,
     "word_ladder": _BY_HASH,
     "puzzle24": _ANY_SOLUTION,
-    "coin_flip": "its scorer pays in full for the first digits alone: 0 is right for nearly all items",
-    "game_of_life_halting": "its scorer takes any text for the answer True",
-    "acre": "it cannot make one item without all the others",
-    "composite": "a mix of data sets is what the stages are for",
+    "coin_flip": "its scorer gives full marks for the first digits alone: 0 is accepted for nearly all items",
+    "game_of_life_halting": "its scorer reads any text as the answer True",
+    "acre": "it cannot generate one item without all the others",
+    "composite": "mix data sets in the stages instead",
 }
 """Data sets that cannot be trained on, and why."""
 
@@ -52,7 +52,7 @@ def make_dataset(name: str, config: Mapping[str, Any], seed: int = 0, size: int 
     try:
         return library.create_dataset(name, **config, seed=seed, size=size)
     except (AssertionError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ConfigError(f"{name} refuses its parameters: {error}") from None
+        raise ConfigError(f"{name} rejects its parameters: {error}") from None
 
 
 def load_library() -> ModuleType:
@@ -65,7 +65,7 @@ def load_library() -> ModuleType:
         import reasoning_gym
     except ImportError:
         raise ConfigError(
-            "items and scores of reasoning-gym need that package: pip install 'posttrain-toolkit[reasoning-gym]'"
+            "items and scores of reasoning-gym need its package: pip install 'posttrain-toolkit[reasoning-gym]'"
         ) from None
     return reasoning_gym
 

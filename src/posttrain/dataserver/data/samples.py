@@ -133,14 +133,14 @@ def gold_answer(record: Mapping[str, Any], gold: GoldConfig | None) -> Any:
     value = column_value(record, gold.column)
     if value is None:
         raise DataError(
-            f"there is no gold answer: {gold.column!r} is missing or null; name the column in gold.column, or write "
-            "gold: null where no grader needs one"
+            f"there is no gold answer: {gold.column!r} is missing or null; set gold.column to the right column, or "
+            "gold: null if no grader needs one"
         )
     if not isinstance(value, str):
         return value
     found = extract(value, gold.extract)
     if not found:
-        raise DataError(f"there is no gold answer: {gold.column!r} holds nothing where gold.extract looks")
+        raise DataError(f"there is no gold answer: gold.extract finds nothing in {gold.column!r}")
     return found
 
 

@@ -54,8 +54,8 @@ def split_rows(config: DataserverConfig, datasets: Mapping[str, Rows]) -> dict[s
             sides[name] = Sides(train, held_out[by_rank(contents[held_out], config.seed)])
         except DataError:
             problems.append(
-                f"datasets.{name}.validation_fraction: the {len(rows)} rows all ask the same, so none can be held out; "
-                "leave it out"
+                f"datasets.{name}.validation_fraction: all {len(rows)} rows have the same prompt, so none can be held "
+                "out; remove this option"
             )
     if problems:
         raise DataError("\n".join(problems))
@@ -125,9 +125,9 @@ class Sampler:
             return
         stride, end = self._config.iteration_stride, self._config.total_iterations
         if iteration % stride:
-            raise ConfigError(f"iteration {iteration} is not drawn: only those that iteration_stride {stride} divides")
+            raise ConfigError(f"iteration {iteration} is not drawn: only multiples of iteration_stride {stride} are")
         if iteration >= end and (iteration >= _LAST_ITERATION or self._config.after_last_stage == "refuse"):
-            raise ConfigError(f"iteration {iteration} lies past the last stage, which ends at {end}")
+            raise ConfigError(f"iteration {iteration} is beyond the last stage, which ends at {end}")
 
     def _draw(self, iteration: int, slot: int) -> Slot:
         draw = self._curriculum.draw(iteration // self._config.iteration_stride, slot)

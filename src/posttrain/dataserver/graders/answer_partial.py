@@ -61,7 +61,7 @@ class AnswerPartial(TextGrader):
     @model_validator(mode="after")
     def _nearer_is_better(self) -> "AnswerPartial":
         if not self.after_trimming >= self.within_10_percent >= self.within_20_percent:
-            raise ValueError("after_trimming, within_10_percent and within_20_percent must not rise in this order")
+            raise ValueError("after_trimming, within_10_percent and within_20_percent must not increase in this order")
         return self
 
     def check_row(self, item: GradeInput) -> None:
@@ -74,11 +74,11 @@ class AnswerPartial(TextGrader):
         gold = _text_of(item.gold)
         given = extract_untrimmed(text, self.extract)
         if given is None:
-            return Score(0.0, "the part that should hold the answer is not there")
+            return Score(0.0, "the part that should contain the answer is missing")
         if given == gold:
             return 1.0
         if given.strip() == gold.strip():
-            return Score(self.after_trimming, "equal but for white space")
+            return Score(self.after_trimming, "equal except for white space")
         return self._score_number(given, gold)
 
     def _score_number(self, given: str, gold: str) -> Score:

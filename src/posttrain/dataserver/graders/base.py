@@ -26,7 +26,7 @@ def checked_score(value: object) -> Score:
     score = value if isinstance(value, Score) else Score(value)  # type: ignore[arg-type]
     number = score.value
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0.0 <= number <= 1.0:
-        raise ValueError(f"the grader answered {str(number)[:60]!r}, which is not a number from 0 to 1")
+        raise ValueError(f"the grader returned {str(number)[:60]!r}, not a number from 0 to 1")
     return Score(float(number), str(score.detail))
 
 

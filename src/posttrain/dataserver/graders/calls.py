@@ -35,7 +35,7 @@ class _Breaker:
             return
         now = time.monotonic()
         if now < self.resting_until:
-            raise CallFailedError(f"{grader.place} is not called for now, after {self.failures} failed calls in a row")
+            raise CallFailedError(f"{grader.place} is not being called, after {self.failures} failed calls in a row")
         # This call is the only one until it returns, or until `breaker_seconds` have passed again.
         self.resting_until = now + grader.breaker_seconds
 
@@ -106,11 +106,11 @@ class Caller:
         except TimeoutError:
             raise PassingError(f"{place} did not answer within {seconds:g} s") from None
         except TooLargeError:
-            raise CallFailedError(f"{place} answered more than {_LARGEST_REPLY_BYTES >> 20} MiB") from None
+            raise CallFailedError(f"{place} sent more than {_LARGEST_REPLY_BYTES >> 20} MiB") from None
         except httpx.TransportError as error:
             raise PassingError(f"cannot reach {place} ({type(error).__name__})") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise CallFailedError(f"{place} sent a broken answer ({type(error).__name__})") from None
+            raise CallFailedError(f"{place} sent an invalid response ({type(error).__name__})") from None
         if response.status_code in _WORTH_REPEATING:
             raise PassingError(f"{place} answered {response.status_code}", retry_after(response))
         if not response.is_success:
@@ -118,7 +118,7 @@ class Caller:
         try:
             return json.loads(content)
         except (ValueError, RecursionError):
-            raise CallFailedError(f"{place} answered something that is not JSON") from None
+            raise CallFailedError(f"{place} sent a response that is not JSON") from None
 
 
 _callers: "WeakKeyDictionary[httpx.AsyncClient, dict[str, Caller]]" = WeakKeyDictionary()

@@ -71,7 +71,8 @@ class CategoryMatch(TextGrader):
             return 1.0
         longest_first = sorted(map(re.escape, self._labels()), key=len, reverse=True)
         held = set(re.findall(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)", given))
-        return Score(self.contained_score if held == {gold} else 0.0, f"holds {', '.join(sorted(held)) or 'no label'}")
+        detail = f"contains {', '.join(sorted(held)) or 'no label'}"
+        return Score(self.contained_score if held == {gold} else 0.0, detail)
 
     def _gold(self, gold: Any) -> str:
         label = self._normal(str(gold))

@@ -82,9 +82,9 @@ class Choice(TextGrader):
     @classmethod
     def _labels_can_be_found(cls, choices: str | tuple[str, ...]) -> str | tuple[str, ...]:
         if not all(label.isalnum() for label in choices):
-            raise ValueError("a label is made of letters and digits")
+            raise ValueError("a choice must consist of letters and digits")
         if len({label.casefold() for label in choices}) < len(choices):
-            raise ValueError("two of the choices are the same letter; leave each once")
+            raise ValueError("two of the choices are the same letter; list each once")
         return choices
 
     def check_row(self, item: GradeInput) -> None:

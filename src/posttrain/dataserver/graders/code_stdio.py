@@ -88,16 +88,16 @@ class CodeStdio(TextGrader):
         """Name the sandbox that the programs run in; ConfigError if it does not work."""
         require_sandbox(self.sandbox)
         if self.sandbox == "bubblewrap":
-            return "programs that a model wrote run in bubblewrap"
+            return "model-written programs run in bubblewrap"
         return (
-            "warning: programs that a model wrote run under limits alone (sandbox: rlimits), with the network and with "
-            "all files that their user can read"
+            "warning: model-written programs run with resource limits only (sandbox: rlimits), and with access to "
+            "the network and to all files that their user can read"
         )
 
     def check_row(self, item: GradeInput) -> None:
         """Raise DataError unless the row has tests and at least one of them expects some output."""
         if not any(test.wanted.strip() for test in self._tests(item)):
-            raise DataError(f"no test in the column {self.column!r} wants any output")
+            raise DataError(f"no test in the column {self.column!r} expects any output")
 
     def seconds_at_most(self, item: GradeInput) -> float:
         """The time limit of all tests together."""
@@ -135,14 +135,14 @@ class CodeStdio(TextGrader):
     def _tests(self, item: GradeInput) -> list[StdioTest]:
         tests = item.record.get(self.column)
         if not isinstance(tests, list) or not tests:
-            raise DataError(f"the column {self.column!r} must hold a list of tests, {{input, output}} each")
+            raise DataError(f"the column {self.column!r} must contain a list of tests, {{input, output}} each")
         return [self._test(test) for test in tests]
 
     def _test(self, test: Any) -> StdioTest:
         match test:
             case {"input": str(given), "output": str(wanted)}:
                 return StdioTest(given, wanted)
-        raise DataError(f"a test in the column {self.column!r} is no {{input, output}} with two texts: {test!r}"[:200])
+        raise DataError(f"a test in the column {self.column!r} must be {{input, output}}, both strings: {test!r}"[:200])
 
 
 def last_program(text: str) -> str | None:

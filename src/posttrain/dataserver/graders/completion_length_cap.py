@@ -36,7 +36,7 @@ class CompletionLengthCap(Grader):
     def score(self, item: GradeInput) -> Score | float:
         """1 or `over_score`."""
         if item.completion_tokens is None and self.on_missing == "abstain":
-            raise Abstain("the trainer did not tell the number of tokens")
+            raise Abstain("the trainer did not send the number of tokens")
         if item.completion_tokens is None:
-            return Score(self.over_score, "the trainer did not tell the number of tokens")
+            return Score(self.over_score, "the trainer did not send the number of tokens")
         return 1.0 if item.completion_tokens <= self.max_tokens else self.over_score

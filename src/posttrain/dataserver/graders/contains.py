@@ -70,7 +70,7 @@ class Contains(TextGrader):
         if self.texts is None:
             return self
         if not self.texts and not self.forbidden:
-            raise ValueError("nothing is wanted or forbidden; name texts, or leave the key out to want the gold")
+            raise ValueError("texts and forbidden are both empty; list texts, or leave texts out to require the gold")
         self._enough(self.texts)
         return self
 
@@ -85,7 +85,7 @@ class Contains(TextGrader):
             return Score(0.0, "empty")
         for unwanted in self.forbidden:
             if self._holds(text, unwanted):
-                return Score(0.0, f"holds {unwanted!r}")
+                return Score(0.0, f"contains {unwanted!r}")
         wanted = self._wanted(item)
         found, enough = sum(self._holds(text, each) for each in wanted), self._enough(wanted)
         share = min(1.0, found / enough) if enough else 1.0
@@ -102,7 +102,7 @@ class Contains(TextGrader):
     def _enough(self, wanted: tuple[str, ...]) -> int:
         enough, different = self.at_least or len(set(wanted)), len(set(wanted))
         if enough > different:
-            raise DataError(f"at_least is {enough}, but only {different} different texts are wanted")
+            raise DataError(f"at_least is {enough}, but only {different} different texts are required")
         return enough
 
     def _folded(self, text: str) -> str:

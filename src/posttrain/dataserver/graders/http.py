@@ -53,7 +53,7 @@ async def _score(batch: Sequence[GradeInput], service: "Caller", client: "httpx.
         except CallFailedError as error:
             found = dict.fromkeys(sent, Failure("error", str(error)))
     unsent = Failure("error", "its record cannot be written as JSON")
-    missing = Failure("error", "the service gave no result for it")
+    missing = Failure("error", "the service returned no result for it")
     return [found.get(item_id, missing) if item_id in sent else unsent for item_id in written]
 
 
@@ -80,11 +80,11 @@ def _written(item_id: str, item: GradeInput) -> str | None:
 def _outcomes(reply: object, service: "Caller") -> dict[str, Outcome]:
     results = reply.get("results") if isinstance(reply, dict) else None
     if not isinstance(results, list):
-        raise CallFailedError(f"{service.grader.place} answered without a list of results")
+        raise CallFailedError(f"{service.grader.place} sent a response without a list of results")
     named = [(result["item_id"], result) for result in results if isinstance(result, dict) and _id_of(result)]
     twice = {item_id for item_id, count in Counter(item_id for item_id, _ in named).items() if count > 1}
     return {
-        item_id: Failure("error", "the service gave more than one result for it")
+        item_id: Failure("error", "the service returned more than one result for it")
         if item_id in twice
         else _outcome(result, service)
         for item_id, result in named
@@ -110,4 +110,4 @@ def _outcome(result: Mapping[str, Any], service: "Caller") -> Outcome:
                 return checked_score(Score(checkable, detail))  # type: ignore[arg-type]
             except ValueError as error:
                 return Failure("error", service.clean(str(error)))
-    return Failure("error", "the service gave a status that is unknown, or does not go with a score")
+    return Failure("error", "the service returned a status that is unknown, or does not match the score")

@@ -281,14 +281,14 @@ class IfEval(TextGrader):
     def _instructions(self, record: Mapping[str, Any]) -> list[_Instruction]:
         names, arguments = record.get(self.ids_column), record.get(self.arguments_column)
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-            raise DataError(f"the column {self.ids_column!r} must hold a list of instruction ids")
+            raise DataError(f"the column {self.ids_column!r} must contain a list of instruction ids")
         count = len(names)
         if not (
             isinstance(arguments, list)
             and len(arguments) == count
             and all(given is None or isinstance(given, Mapping) for given in arguments)
         ):
-            raise DataError(f"the column {self.arguments_column!r} must hold a list of {count} objects, one per id")
+            raise DataError(f"the column {self.arguments_column!r} must contain a list of {count} objects, one per id")
         return [
             _Instruction(name, {key: _seen(value) for key, value in (given or {}).items() if value is not None})
             for name, given in zip(names, arguments, strict=True)

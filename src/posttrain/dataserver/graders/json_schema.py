@@ -76,7 +76,7 @@ class JsonSchema(JsonGrader):
     @model_validator(mode="after")
     def _one_schema(self) -> "JsonSchema":
         if (self.inline is None) == (self.column is None):
-            raise ValueError("give the schema as inline, or the name of the column that holds it, and not both")
+            raise ValueError("give the schema as inline, or the name of the column that contains it, but not both")
         if self.inline is not None:
             compile_schema(self.inline)
         return self
@@ -102,7 +102,7 @@ class JsonSchema(JsonGrader):
             return compile_schema(self.inline)
         schema = column_value(item.record, self.column)
         if schema is None:
-            raise DataError(f"the column {self.column!r} is missing or null, and should hold a JSON Schema")
+            raise DataError(f"the column {self.column!r} is missing or null, but must contain a JSON Schema")
         try:
             return compile_schema(schema)
         except DataError as error:
@@ -171,7 +171,7 @@ def _check_references(schema: Any, dialect: str, validator_class: "type[Validato
             try:
                 found = resolver.lookup(target)
             except (Unresolvable, LookupError, ValueError, TypeError):
-                raise DataError(f"$ref: {target!r} is not within it, and nothing is fetched") from None
+                raise DataError(f"$ref: {target!r} is not in the schema, and nothing is fetched") from None
             contents: Any = found.contents
             validator_class.check_schema(contents)
             waiting.append((specification.create_resource(contents), found.resolver))

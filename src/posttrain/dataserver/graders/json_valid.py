@@ -66,4 +66,4 @@ class JsonValid(JsonGrader):
         if isinstance(value, dict | list) and len(value) < self.min_keys:
             return Score(0.0, f"fewer than {self.min_keys} keys or elements")
         missing = [key for key in self.required_keys if key not in value]
-        return Score(0.0, f"without the key {missing[0]!r}") if missing else Score(1.0)
+        return Score(0.0, f"the key {missing[0]!r} is missing") if missing else Score(1.0)

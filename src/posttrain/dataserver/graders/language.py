@@ -77,15 +77,15 @@ class Language(TextGrader):
     @classmethod
     def _are_several(cls, among: tuple[str, ...]) -> tuple[str, ...]:
         if len(among) == 1:
-            raise ValueError("among holds a single language, so that every answer would be in it; name the others too")
+            raise ValueError("among has a single language, so every answer would count as that; list the others too")
         return tuple(_known(language) for language in among)
 
     @model_validator(mode="after")
     def _one_source(self) -> "Language":
         if (self.language is None) == (self.column is None):
-            raise ValueError("give either language (a code such as en) or column (where the rows hold one)")
+            raise ValueError("give either language (a code such as en) or column (where the rows have one)")
         if self.language and self.among and self.language not in self.among:
-            raise ValueError(f"among lacks the wanted language {self.language}; add it")
+            raise ValueError(f"among does not contain {self.language}, the expected language; add it")
         return self
 
     def load(self) -> None:
@@ -103,7 +103,7 @@ class Language(TextGrader):
         prose, wanted = prose_of(text), self._wanted(item)
         letters = sum(map(str.isalpha, prose))
         if letters < self.min_letters:
-            raise Abstain(f"{letters} letters are too few to tell the language")
+            raise Abstain(f"{letters} letters are too few to detect the language")
         guess = guess_language(prose, self.among or LANGUAGES)
         if guess.confidence < self.min_confidence:
             raise Abstain(f"perhaps {guess.language}, but with a confidence of only {guess.confidence:.2f}")
@@ -116,7 +116,7 @@ class Language(TextGrader):
         try:
             wanted = _known(named if isinstance(named, str) else "")
         except ValueError as error:
-            raise DataError(f"the column {self.column!r} must hold a language: {error}") from None
+            raise DataError(f"the column {self.column!r} must contain a language: {error}") from None
         if self.among and wanted not in self.among:
             raise DataError(
                 f"the language {wanted} of the column {self.column!r} is not one of {', '.join(self.among)}"

@@ -43,5 +43,5 @@ class LengthSoft(Grader):
     def score(self, item: GradeInput) -> Score | float:
         """In [0, 1]."""
         if item.completion_tokens is None:
-            raise Abstain("the trainer did not tell the number of tokens")
+            raise Abstain("the trainer did not send the number of tokens")
         return min(1.0, max(0.0, (self.max_tokens - item.completion_tokens) / self.buffer_tokens))

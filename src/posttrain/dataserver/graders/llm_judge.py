@@ -119,20 +119,20 @@ class LlmJudge(RemoteGrader):
     def _shows_the_answer(cls, template: str) -> str:
         missing = [field for field in ("{answer}", "{reply}") if field not in template]
         if missing:
-            raise ValueError(f"the template lacks {' and '.join(missing)}")
+            raise ValueError(f"the template must contain {' and '.join(missing)}")
         return template
 
     @field_validator("request")
     @classmethod
     def _holds_no_secret(cls, request: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        require_no_secret(request, "name it by token_env")
+        require_no_secret(request, "name its environment variable with token_env")
         return request
 
     @model_validator(mode="after")
     def _votes_differ(self) -> "LlmJudge":
         if self.votes > 1 and self.temperature == 0:
             raise ValueError(
-                f"{self.votes} votes at temperature 0 are one vote; raise the temperature, or take one vote"
+                f"{self.votes} votes at temperature 0 are all the same; raise the temperature, or set votes to 1"
             )
         return self
 
@@ -147,7 +147,7 @@ class LlmJudge(RemoteGrader):
         if item.answer is None:
             return Score(0.0, "the reasoning is not closed, so there is no answer")
         if is_empty_answer(item.answer):
-            return Score(0.0, "nothing is answered")
+            return Score(0.0, "the answer is empty")
         if len(item.answer) > self.longest_answer:
             return Score(0.0, f"the answer is longer than {self.longest_answer} characters")
         return None

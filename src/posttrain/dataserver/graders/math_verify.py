@@ -171,7 +171,7 @@ class MathVerify(TextGrader):
         if len(answers) == 1 and gold.number is not None and answers[0].number is not None:
             return float(_is_same_number(answers[0], gold))
         if any(_is_misread(answer.latex, gold) for answer in answers):
-            return Score(0.0, "a base, a modulus, an approximation or an interval that the gold has not")
+            return Score(0.0, "a base, a modulus, an approximation or an interval that is not in the gold")
         return self._compare(answers, gold)
 
     def _compare(self, answers: list[Expression], gold: Expression) -> Score | float:
@@ -183,7 +183,7 @@ class MathVerify(TextGrader):
             return Score(0.0, "not an expression that can be parsed")
         givens = known[0] if len(known) == 1 else [set_of([each[0] for each in known])]
         if any(map(is_heavy, (*rights, *givens))):
-            return Score(float(rights == givens), "too much to work out, so it is right only if written as the gold is")
+            return Score(float(rights == givens), "too expensive to evaluate, so right only if written like the gold")
         equal = [(given, right) for given in givens for right in rights if _are_equal(given, right, _places(gold))]
         if equal and self.require_simplified and not is_as_simple(answers, *equal[0]):
             return Score(0.0, "equal, but not in simplest form")
@@ -224,7 +224,7 @@ def _read_gold(gold: object) -> Expression:
         raise DataError(f"the gold must be a text or a number, not {shown(gold)}")
     expression = _gold_expression(spelled(gold))
     if expression is None:
-        raise DataError(f"the gold must be one expression, as LaTeX or plain (72, 1/2), and is {shown(gold)}")
+        raise DataError(f"the gold must be one expression, as LaTeX or plain (72, 1/2), not {shown(gold)}")
     return expression
 
 

@@ -93,10 +93,10 @@ class NumberExact(TextGrader):
         """1 or 0."""
         part = text if self.extract == "last_number" else extract(text, self.extract)
         if part is None:
-            return Score(0.0, "the part that should hold the number is not there")
+            return Score(0.0, "the part that should contain the number is missing")
         if self.max_numbers is not None and len(list(islice(numerals(part), self.max_numbers + 1))) > self.max_numbers:
-            return Score(0.0, f"more numbers than {self.max_numbers}")
+            return Score(0.0, f"more than {self.max_numbers} numbers")
         given = last_number(part)
         if given is None:
-            return Score(0.0, "it does not end on a plain number")
+            return Score(0.0, "there is no plain number at the end")
         return float(is_near(given.value, gold_number(item.gold), self.relative_tolerance, self.absolute_tolerance))

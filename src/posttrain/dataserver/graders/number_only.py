@@ -44,4 +44,4 @@ class NumberOnly(TextGrader):
             return Score(0.0, "no number")
         beside = len(answer) - (number.span[1] - number.span[0])
         score = next((score for most, score in _STEPS if beside <= most), 0.0)
-        return Score(score, f"{beside} characters beside the number" if beside else "")
+        return Score(score, f"{beside} characters besides the number" if beside else "")

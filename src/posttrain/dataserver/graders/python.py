@@ -58,7 +58,7 @@ class PythonGrader(Grader):
         if base is not None:
             folder, real = os.path.realpath(base), os.path.realpath(resolved)
             if os.path.commonpath([folder, real]) != folder:
-                raise ValueError(f"{resolved} leads outside of {folder}, the folder of the config file; move it there")
+                raise ValueError(f"{resolved} is outside of {folder}, the folder of the config file; move it there")
         return f"{resolved}:{name}"
 
     @field_validator("params")
@@ -140,7 +140,7 @@ def _from_class(found: type, params: dict[str, Any], place: str) -> Scorer:
         made = found(**params)
     except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise ConfigError(
-            f"{place} cannot be made with the params {sorted(params)}: {error_in_words(error)}"
+            f"{place} cannot be created with the params {sorted(params)}: {error_in_words(error)}"
         ) from error
     score = getattr(made, "score", None)
     if not callable(score):

@@ -70,7 +70,7 @@ class ReasoningFormat(Grader):
     def score(self, item: GradeInput) -> Score | float:
         """In [0, 1]."""
         if item.tags is None:
-            raise Abstain("the data set names no reasoning tags")
+            raise Abstain("the data set has no reasoning tags")
         form = _read(item.completion.strip(), item.tags, self.min_reasoning_chars)
         return Score(_points(form) if self.graded else float(form.is_right), _fault(form))
 
@@ -132,7 +132,7 @@ def _fault(form: _Form) -> str:
     faults = {
         "not opened at the start": not form.opened_at_start,
         "not closed": not form.closed,
-        "a tag too many": form.tags_too_many > 0,
+        "too many tags": form.tags_too_many > 0,
         "no reasoning": form.answer is not None and not form.has_reasoning,
         "no answer": form.answer is not None and not form.has_answer,
     }

@@ -114,7 +114,7 @@ class ReasoningGym(TextGrader):
             return Score(0.0, "no answer")
         dataset, entry = _source(item.record)
         if not is_harmless(answer, item.record["reasoning_gym"]["dataset"], entry.get("answer")):
-            return Score(0.0, "an answer that holds what no right answer holds")
+            return Score(0.0, "contains something that no right answer contains")
         try:
             given = float(dataset.score_answer(answer, entry))
         except (MemoryError, RecursionError):

@@ -85,10 +85,10 @@ class RemoteGrader(Grader):
         if not is_whole or not url.isprintable() or " " in url:
             raise ValueError("the url must begin with http:// or https:// and name a host")
         if "@" in url:
-            raise ValueError("the url holds a user name or password; put a token into the environment (token_env)")
+            raise ValueError("the url contains a user name or password; put a token into the environment (token_env)")
         named = [name for name, _ in parse_qsl(urlsplit(url).query) if is_secret((name,))]
         if named:
-            raise ValueError(f"the url holds a secret ({named[0]}); put it into the environment (token_env)")
+            raise ValueError(f"the url contains a secret ({named[0]}); put it into the environment (token_env)")
         return url
 
     @property
@@ -107,9 +107,9 @@ class RemoteGrader(Grader):
             return None
         token = os.environ.get(self.token_env, "")
         if not token:
-            raise ConfigError(f"the environment variable {self.token_env} is not set; {self.place} wants a token")
+            raise ConfigError(f"the environment variable {self.token_env} is not set; {self.place} requires a token")
         if not (token.isascii() and token.isprintable()) or " " in token:
-            raise ConfigError(f"the environment variable {self.token_env} holds white space or odd characters")
+            raise ConfigError(f"the environment variable {self.token_env} contains white space or unusual characters")
         return token
 
     def hide_token(self, text: str) -> str:
@@ -135,7 +135,7 @@ def require_no_secret(value: JsonValue, instead: str) -> None:
     """Raise ValueError if free-form data has a value named like a secret; `instead` says where to put it."""
     place = place_of_secret(value)
     if place is not None:
-        raise ValueError(f"{place} holds a secret, which has no place in a config; {instead}")
+        raise ValueError(f"{place} contains a secret, which must not be in a config; {instead}")
 
 
 def place_of_secret(value: JsonValue, path: KeyPath = ()) -> str | None:

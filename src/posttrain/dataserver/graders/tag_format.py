@@ -83,7 +83,7 @@ class TagFormat(Grader):
         once = sum(text.count(tag) == 1 for tag in tags)
         if self.mode == "approximate":
             share = once / len(tags) if _without(text, tags) else 0.0
-            return Score(share, f"{once} of {len(tags)} tags stand there once")
+            return Score(share, f"{once} of {len(tags)} tags appear exactly once")
         is_right = once == len(tags) and text.count(self.reasoning_open) == (not self.opened_in_prompt)
         return float(is_right and self._has_form(text))
 

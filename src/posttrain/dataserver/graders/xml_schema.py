@@ -56,7 +56,7 @@ class Outline:
     def comment(self, text: str) -> None:
         """Handle a comment: it is ignored inside the root element; DataError outside it."""
         if not self.depth:
-            raise DataError("a comment or an instruction stands beside the element")
+            raise DataError("a comment or processing instruction is outside the root element")
 
     def pi(self, target: str, data: str | None = None) -> None:
         """Handle a processing instruction, in the same way as a comment."""
@@ -85,9 +85,9 @@ def outline(text: str) -> Outline:
         parser.feed(text.strip())
         parser.close()
     except DefusedXmlException:
-        raise DataError("a document type or an entity is refused") from None
+        raise DataError("document types and entities are not allowed") from None
     except UnicodeEncodeError:
-        raise DataError("half a character (a lone surrogate) is not XML") from None
+        raise DataError("a lone surrogate is not valid in XML") from None
     except ParseError as error:
         raise DataError(f"not XML: {error}") from None
     return found
@@ -169,7 +169,7 @@ class XmlSchema(FencedTextGrader):
     @model_validator(mode="after")
     def _one_shape(self) -> "XmlSchema":
         if (self.inline is None) == (self.column is None):
-            raise ValueError("give the shape as inline, or the name of the column that holds it, and not both")
+            raise ValueError("give the shape as inline, or the name of the column that contains it, but not both")
         return self
 
     def check_row(self, item: GradeInput) -> None:
@@ -185,7 +185,7 @@ class XmlSchema(FencedTextGrader):
             return Score(0.0, str(error))
         root = found.root
         if root is None or root.name != shape.root:
-            return Score(0.0, f"the root is {root.name[:100] if root else 'not there'}")
+            return Score(0.0, f"the root is {root.name[:100]}" if root else "there is no root element")
         if root.is_empty and not shape.allow_empty:
             return Score(0.0, "empty")
         missing = _missing(shape, root, found)

@@ -47,7 +47,7 @@ async def check_golds(loaded: Loaded, pool: GradingPools, progress: Progress) ->
             mark.parent.mkdir(parents=True, exist_ok=True)
             atomic_write_text(mark, f"{name}: {len(loaded.datasets[name])} rows\n")
     if problems:
-        raise DataError("\n".join([*problems, "correct the rows, or leave them out of the file"]))
+        raise DataError("\n".join([*problems, "fix the rows, or remove them from the file"]))
 
 
 async def _check(
@@ -75,8 +75,8 @@ def _too_long(check: RowCheck, graders: Mapping[str, Grader], most: float) -> It
     for name, grader in graders.items():
         seconds = grader.seconds_at_most(check.item)
         if seconds > most:
-            reason = f"one completion may take {seconds:g} s by the grader's own limits"
-            yield RowFault(check.row, name, f"{reason}, and limits.grader_seconds is {most:g}")
+            reason = f"one completion may take {seconds:g} s under the grader's own limits"
+            yield RowFault(check.row, name, f"{reason}, but limits.grader_seconds is {most:g}")
 
 
 def _key(loaded: Loaded, name: str, graders: Mapping[str, Grader]) -> str:

@@ -90,7 +90,7 @@ class GradingPool:
         try:
             return await self._run(worker.check_graders, (), 120.0)
         except WorkerDiedError as error:
-            return [f"graders: loading them ended the process: {error}"]
+            return [f"graders: loading them failed: {error}"]
 
     async def check_rows(self, rows: Sequence[RowCheck]) -> list[RowFault]:
         """The rows that a grader cannot use."""
@@ -98,9 +98,7 @@ class GradingPool:
             return await self._run(worker.check_rows, (list(rows),), self._setup.seconds * len(rows) + _GRACE_SECONDS)
         except WorkerDiedError as error:
             if len(rows) == 1:
-                return [
-                    RowFault(rows[0].row, name, f"checking it ends the process: {error}") for name in rows[0].graders
-                ]
+                return [RowFault(rows[0].row, name, f"checking it failed: {error}") for name in rows[0].graders]
         return [fault for row in rows for fault in await self.check_rows([row])]
 
     def close(self) -> None:
@@ -154,16 +152,16 @@ class GradingPool:
                 raise WorkerDiedError("timeout") from None
             except ProcessExpired as error:
                 self.deaths += 1
-                raise WorkerDiedError(f"the grading process ended (exit code {error.exitcode})") from None
+                raise WorkerDiedError(f"the grading process died (exit code {error.exitcode})") from None
             except (BrokenProcessPool, RuntimeError):
                 if self._is_closed:
-                    raise RunError("the grading processes were ended") from None
+                    raise RunError("the grading processes were stopped") from None
                 # A worker that dies between two tasks breaks the whole pool.
                 if self._pool is pool:
-                    logger.warning("the grading processes are restarted")
+                    logger.warning("restarting the grading processes")
                     pool.stop()
                     self._pool = self._new_pool()
-        raise RunError("the grading processes end as soon as they are started; see the log for what they print")
+        raise RunError("the grading processes exit as soon as they start; see the log for their output")
 
     async def _outcome(self, pool: ProcessPool, scheduled: Future[T], place: int | None) -> T:
         """Wait for the answer of a task, and watch its worker. The pool itself does not report that it broke while the

@@ -110,7 +110,7 @@ def graded_result(item_id: str, plan: GradingPlan, graded: Graded) -> GradeResul
 
 def deadline_result(item_id: str) -> GradeResult:
     """The result of an item that was not graded in time; a repeated request may find it done."""
-    reason = "deadline: the graders were not done within limits.grade_seconds"
+    reason = "deadline: the graders did not finish within limits.grade_seconds"
     return GradeResult(item_id=item_id, status="abstain", reward=None, reason=reason, components={})
 
 

@@ -76,9 +76,9 @@ def run_program(program: str, stdin: str, limits: Limits, kind: Kind) -> Run:
     """
     try:
         if len(program.encode()) > _LONGEST_PROGRAM_BYTES or "\0" in program:
-            return Run("failed", "", f"the program holds NUL characters or more than {_LONGEST_PROGRAM_BYTES} bytes")
+            return Run("failed", "", f"the program contains NUL characters or more than {_LONGEST_PROGRAM_BYTES} bytes")
     except UnicodeEncodeError:
-        return Run("failed", "", "the program is no valid Unicode")
+        return Run("failed", "", "the program is not valid Unicode")
     run = _run_once(program, stdin, limits, kind)
     # Somebody else killed it: the system, e.g. because memory ran out, or a person.
     return _run_once(program, stdin, limits, kind) if run.status == "killed" else run
@@ -115,19 +115,19 @@ def require_sandbox(kind: Kind) -> None:
     """
     reason = _fault(kind)
     if reason is not None:
-        raise ConfigError(
-            f"sandbox: {kind} does not work here: {reason}"
-            + "; sandbox: rlimits does without, and is no protection against a hostile program" * (kind == "bubblewrap")
-        )
+        advice = ""
+        if kind == "bubblewrap":
+            advice = "; sandbox: rlimits works without it, but does not protect against a hostile program"
+        raise ConfigError(f"sandbox: {kind} does not work here: {reason}{advice}")
 
 
 def _fault(kind: Kind) -> str | None:
     if os.name != "posix":
         return "only on Linux and macOS"
     if kind == "bubblewrap" and _bwrap() is None:
-        return "there is no program bwrap; install the package bubblewrap"
+        return "the program bwrap is missing; install the package bubblewrap"
     run = run_program("import json\nprint(json.loads(input()) + 1)", "41", Limits(seconds=10.0), kind)
-    return None if run.output.strip() == "42" else f"a test program fails: {run.detail or run.output}"[:300]
+    return None if run.output.strip() == "42" else f"a test program failed: {run.detail or run.output}"[:300]
 
 
 def _command(program: str, limits: Limits, kind: Kind) -> list[str]:
@@ -204,10 +204,10 @@ def _result(code: int, output: str, errors: str) -> Run:
     last = errors.strip().splitlines()[-1][:300] if errors.strip() else ""
     ended_by = -code if code < 0 else code - 128  # bubblewrap exits with 128 + n after signal n, as shells do
     if ended_by in (signal.SIGXCPU, signal.SIGALRM):
-        return Run("timeout", output, "used up its time")
+        return Run("timeout", output, "exceeded its time limit")
     # bubblewrap's 137 does not count as killed: a program can exit with that code itself.
     if code == -signal.SIGKILL:
-        return Run("killed", "", "killed by somebody else")
+        return Run("killed", "", "killed from outside")
     if code:
         return Run("failed", output, last or f"exit code {code}")
     return Run("ok", output, last)
@@ -236,8 +236,8 @@ def _wait(process: "subprocess.Popen[bytes]", seconds: float) -> int | Run:
         if left <= 0 and (look.computed > computed or not look.is_runnable):
             return Run("timeout", "", f"ran longer than {seconds:g} s")
         if time.monotonic() > end:
-            had = f"{look.own:.1f} s of its {seconds:g} s in {PATIENCE:g} times as long"
-            return Run("starved", "", f"the machine is too busy: {had}")
+            had = f"{look.own:.1f} s of its {seconds:g} s within {PATIENCE * seconds:g} s"
+            return Run("starved", "", f"the machine is too busy: the program got {had}")
         computed = look.computed
 
 

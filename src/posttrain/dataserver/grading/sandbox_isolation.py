@@ -44,13 +44,13 @@ def own_user() -> int | None:
     except OSError as error:
         raise ConfigError(f"{_LOCKS} cannot be used: {error.strerror}; remove it") from None
     if os.fstat(locks).st_uid != 0:
-        raise ConfigError(f"{_LOCKS} belongs to somebody else than root; remove it")
+        raise ConfigError(f"{_LOCKS} is not owned by root; remove it")
     for place in range(_COUNT):
         with suppress(OSError):
             fcntl.lockf(locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
             remove_left(_FIRST + place)
             return _FIRST + place
-    raise ConfigError(f"{_COUNT} processes on this machine run programs already; there are no users for more")
+    raise ConfigError(f"{_COUNT} processes on this machine already run programs; there are no users left for more")
 
 
 def remove_left(user: int) -> None:

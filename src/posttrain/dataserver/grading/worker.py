@@ -122,7 +122,7 @@ def check_rows(rows: Sequence[RowCheck]) -> list[RowFault]:
                 with _deadline(_setup.seconds):
                     _setup.graders[name].check_row(row.item)
             except _TimedOut:
-                faults.append(RowFault(row.row, name, f"the check takes longer than {_setup.seconds:g} s"))
+                faults.append(RowFault(row.row, name, f"the check took longer than {_setup.seconds:g} s"))
             except Exception as error:  # noqa: BLE001  # whatever a grader raises is the fault of this row
                 faults.append(RowFault(row.row, name, _reason(error)))
     return faults

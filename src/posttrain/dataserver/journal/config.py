@@ -49,13 +49,13 @@ class JournalConfig(StrictModel):
         secrets = [key for key in parsed.query if key.endswith(("password", "secret"))]
         if parsed.password is not None or "password" in secrets:
             raise ValueError(
-                "the URL holds a password; leave it out, and give it by the environment variable PGPASSWORD"
+                "the URL contains a password; remove it, and set the environment variable PGPASSWORD instead"
             )
         if secrets:
-            raise ValueError(f"the URL holds a secret ({secrets[0]}); leave it out, and use a service file of libpq")
+            raise ValueError(f"the URL contains a secret ({secrets[0]}); remove it, and use a libpq service file")
         if parsed.drivername != _DRIVER or not parsed.database:
             raise ValueError(
-                f"the journal is kept in PostgreSQL, {_DRIVER}://user@host/database, or in the SQLite file `path` "
-                "where there is no url"
+                f"the journal is stored in PostgreSQL, {_DRIVER}://user@host/database, or without a url in the SQLite "
+                "file `path`"
             )
         return url

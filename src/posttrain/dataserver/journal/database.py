@@ -161,7 +161,7 @@ def journal_to_read(config: JournalConfig) -> Iterator[Engine]:
     try:
         with engine.connect() as connection:
             if not {schema_version.name, grades.name} <= {*inspect(connection).get_table_names()}:
-                raise DataError(f"journal: {place} holds no journal")
+                raise DataError(f"journal: {place} contains no journal")
             _require_our_version(connection, place)
         yield engine
     except SQLAlchemyError as error:
@@ -203,7 +203,7 @@ def _sqlite(path: Path) -> Engine:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"journal: {path.parent} cannot be made: {error.strerror}") from None
+        raise ConfigError(f"journal: {path.parent} cannot be created: {error.strerror}") from None
     url = URL.create("sqlite", database=str(path))
     engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS}, json_serializer=_write_json)
 
@@ -281,6 +281,6 @@ def _require_our_version(connection: Connection, place: str) -> None:
     if found != SCHEMA_VERSION:
         age = "a newer" if found is not None and found > SCHEMA_VERSION else "an older"
         raise ConfigError(
-            f"journal: {place} was written by {age} toolkit (its tables have version {found}, this one has "
-            f"{SCHEMA_VERSION}); name another database, or use that toolkit"
+            f"journal: {place} was written by {age} version of the toolkit (its tables have version {found}, this one "
+            f"uses {SCHEMA_VERSION}); name another database, or use that version"
         )

@@ -59,7 +59,7 @@ class PlanStore:
             ServerError: the database does not answer.
         """
         key = {"config_id": config_id, "run_id": storable(run_id), "iteration": iteration}
-        purpose = f"the plan of iteration {iteration} cannot be kept"
+        purpose = f"the plan of iteration {iteration} cannot be stored"
         with connected(self._engine, purpose, survives_power_cuts=True) as connection, connection.begin():
             ours = insert_into(connection, plans).values(**key, plan=plan)
             connection.execute(ours.on_conflict_do_nothing())

@@ -202,7 +202,7 @@ class JournalSummaries:
         return times
 
     def _all(self, query: Executable) -> list[Any]:
-        with connected(self._engine, "the summary cannot be made") as connection:
+        with connected(self._engine, "the summary cannot be computed") as connection:
             return list(connection.execute(query))
 
 

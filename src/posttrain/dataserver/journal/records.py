@@ -209,5 +209,5 @@ def _bounded_gold(gold: object) -> object:
     try:
         written = storable(json.dumps(gold, ensure_ascii=False, allow_nan=False, default=str))
     except (TypeError, ValueError, RecursionError):
-        return f"not kept: a {type(gold).__name__} that JSON cannot hold"
+        return f"not stored: a {type(gold).__name__} that cannot be written as JSON"
     return without_middle(written, MAX_GOLD_CHARS) if len(written) > MAX_GOLD_CHARS else json.loads(written)

@@ -174,14 +174,14 @@ class JournalWriter:
         with self._changed:
             self._last_error = reason
             waiting, dropped = len(self._queue), self._dropped
-            self._warn(f"cannot be written ({reason}); {waiting} rows wait, {dropped} are dropped so far")
+            self._warn(f"cannot be written ({reason}); {waiting} rows are waiting, {dropped} were dropped so far")
             self._changed.wait_for(lambda: self._closing, _SECONDS_BETWEEN_TRIES)
 
     def _warn(self, message: str) -> None:
         """Log a warning, at most one a minute."""
         if time.monotonic() >= self._next_warning:
             self._next_warning = time.monotonic() + _SECONDS_BETWEEN_WARNINGS
-            _log.warning("journal: %s; grading goes on", message)
+            _log.warning("journal: %s; grading continues", message)
 
 
 def _is_outage(error: Exception) -> bool:

@@ -21,7 +21,7 @@ from posttrain.dataserver.offline.display import counted
 from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import DataError
 
-_NAMING = "a line names its row by sample_id, by dataset and line, or by a prompt that is word for word the row's own"
+_NAMING = "a line names its row with sample_id, with dataset and line, or with exactly the row's prompt"
 
 _SHOWN_KEYS = 12
 _SHOWN_ROWS = 4
@@ -88,7 +88,7 @@ class CompletionFile:
         if self.fault_count and (not self._leaves_out or not usable):
             raise DataError(self._refusal(usable))
         if not usable:
-            raise DataError(f"{self._name} holds no completions")
+            raise DataError(f"{self._name} contains no completions")
 
     def _completion(self, line: Line) -> Completion:
         if line.value is None:
@@ -109,7 +109,8 @@ class CompletionFile:
 
     def _refusal(self, usable: int) -> str:
         count, hidden = self.fault_count, self.fault_count - len(self.first_faults)
-        lines = [f"{self._name}: {counted(count, 'line')} cannot be graded{'' if usable else ', and no other'}:"]
+        others = "" if usable else ", and there are no others"
+        lines = [f"{self._name}: {counted(count, 'line')} cannot be graded{others}:"]
         lines += [f"  {fault}" for fault in self.first_faults]
         lines += [f"  ... and {hidden:,} more"] if hidden else []
         advice = "; on_bad_record: skip leaves such lines out" if usable else ""
@@ -126,7 +127,7 @@ def _written(line: Mapping[str, Any]) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"the completion holds a lone surrogate at character {error.start}") from None
+        raise DataError(f"the completion contains a lone surrogate at character {error.start}") from None
     return text
 
 
@@ -138,7 +139,7 @@ def _answer(line: Mapping[str, Any]) -> str:
         raise DataError(f"there is no completion, and the messages end with a {last.role} message")
     for key, value in (("reasoning_content", last.reasoning), ("tool_calls", last.tool_calls)):
         if value:
-            raise DataError(f"the answer has {key} apart from its content; give all that the model wrote as completion")
+            raise DataError(f"the answer has {key} besides its content; give everything the model wrote as completion")
     return last.content
 
 
@@ -156,7 +157,7 @@ def _whole_number(line: Mapping[str, Any], key: str) -> int | None:
     if number is None:
         return None
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= LARGEST_NUMBER:
-        raise DataError(f"{key} must be a whole number from 0, not {str(number)[:60]!r}")
+        raise DataError(f"{key} must be a non-negative integer, not {str(number)[:60]!r}")
     return number
 
 
@@ -208,7 +209,7 @@ class RowFinder:
         # The line may be a row of data with its own column `dataset`, which may hold anything.
         named = name if isinstance(name := line.get("dataset"), str) else None
         if named in self._loaded.datasets and named not in self._files:
-            raise DataError(f"the rows of {named} are not searched for a prompt; name one by its line, counted from 0")
+            raise DataError(f"the rows of {named} are not searched for prompts; name one with its line, counted from 0")
         asked: list[Conversation] = []
         found: list[_Found] = []
         for name in [named] if named in self._files else self._files:
@@ -217,7 +218,7 @@ class RowFinder:
                     asked.append(parse_prompt(line, columns, None))
                     found += self._asking(name, asked[-1])
         if not asked:
-            raise DataError(f"it names no row and repeats no prompt; it holds only {_shown_keys(line)}")
+            raise DataError(f"it names no row and contains no prompt, only {_shown_keys(line)}")
         if not found:
             raise DataError(f"no data set has the prompt {_excerpt(asked[0])}")
         dataset, row = self._only_one(found, line, asked[0])
@@ -240,7 +241,7 @@ class RowFinder:
         found = [each for each in found if self._system(each) == _system_of(asked)] or found
         if len({(each.dataset, each.row.digest) for each in found}) > 1:
             shown = first_of([f"{each.dataset} line {each.row.key}" for each in found], _SHOWN_ROWS)
-            raise DataError(f"{shown} ask the same, {_excerpt(asked)}; name one by dataset and line")
+            raise DataError(f"{shown} have the same prompt, {_excerpt(asked)}; name one with dataset and line")
         return found[0]
 
     def _system(self, found: _Found) -> str | None:

@@ -54,7 +54,7 @@ def earlier_completions(
     """
     if source is not None and not _is_sqlite(source):
         if chosen.run_id is not None:
-            raise ConfigError(f"--run: {source} tells no runs, as a journal does; leave it out")
+            raise ConfigError(f"--run: only a journal has runs, and {source} is not one; leave --run out")
         yield _count_lines(source, chosen), _from_file(source, chosen)
         return
     with journal_to_read(journal if source is None else JournalConfig(path=source)) as engine:
@@ -76,8 +76,8 @@ def _is_sqlite(path: Path) -> bool:
 def _nothing_chosen(engine: Engine) -> str:
     runs = [f"{run.run_id!r} ({counted(run.rows, 'completion')})" for run in JournalSummaries(engine).runs()]
     if not runs:
-        return "the journal holds no completions"
-    return f"the journal holds no such completions; its runs are {first_of(runs, _SHOWN_RUNS)}"
+        return "the journal contains no completions"
+    return f"the journal contains no such completions; its runs are {first_of(runs, _SHOWN_RUNS)}"
 
 
 def _from_journal(engine: Engine, chosen: RowFilter, newest: int) -> Iterator[Earlier]:
@@ -114,9 +114,9 @@ def _count_lines(path: Path, chosen: RowFilter) -> int:
                 first_faults.append(f"  {path}:{line.number}: {clipped(str(error))}")
     if fault_count:
         more = [f"  ... and {fault_count - SHOWN_FAULTS:,} more"] if fault_count > SHOWN_FAULTS else []
-        raise DataError("\n".join([f"{path} is no file that toolkit-rl-grade wrote:", *first_faults, *more]))
+        raise DataError("\n".join([f"{path} was not written by toolkit-rl-grade:", *first_faults, *more]))
     if not count:
-        raise DataError(f"{path} holds no such completions")
+        raise DataError(f"{path} contains no such completions")
     return count
 
 

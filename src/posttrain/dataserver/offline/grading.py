@@ -184,14 +184,14 @@ def check_output(output: Path, inputs: Iterable[Path], config: DataserverConfig,
     if any(_is_same(output, path) for path in (*inputs, *data)):
         raise ConfigError(f"{output} is an input; give the output another name")
     if output.is_dir():
-        raise ConfigError(f"{output} is a folder; the output is a file: name it, as in graded.jsonl")
+        raise ConfigError(f"{output} is a folder; the output must be a file, e.g. graded.jsonl")
     if output.exists() and not overwrite:
-        raise ConfigError(f"{output} is there already; choose another name, or replace it with --overwrite")
+        raise ConfigError(f"{output} already exists; choose another name, or replace it with --overwrite")
     existing = next(parent for parent in Path(os.path.realpath(output)).parents if parent.exists())
     if not existing.is_dir():
         raise ConfigError(f"{output} cannot be written: {existing} is a file, not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(f"{output} cannot be written: nothing may be created in {existing}")
+        raise ConfigError(f"{output} cannot be written: no file can be created in {existing}")
 
 
 @contextmanager

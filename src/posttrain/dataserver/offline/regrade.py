@@ -64,7 +64,7 @@ def regrade(
     """
     first, last = chosen.first_iteration, chosen.last_iteration
     if first is not None and last is not None and first > last:
-        raise ConfigError(f"--from-iteration {first} lies after --to-iteration {last}")
+        raise ConfigError(f"--from-iteration {first} is after --to-iteration {last}")
     with (
         checked_output(output, [source or config.journal.path], config, overwrite=overwrite, dry_run=dry_run),
         earlier_completions(source, config.journal, chosen) as (count, earlier),
@@ -123,7 +123,7 @@ class _Usable:
         """Print how many completions were left out, and how many were graded by rows that have changed."""
         if self._changed_rows:
             answers = counted(self._changed_rows, "completion")
-            say(f"graded by rows that ask the same as before and differ in the rest: {answers}")
+            say(f"graded by rows that have changed since, except for their prompt: {answers}")
         if self._skipped.total:
             left_out = counted(self._skipped.total, "completion")
             say(f"left out: {left_out} that cannot be graded again", *self._skipped.lines())
@@ -136,19 +136,19 @@ def _as_it_is_now(loaded: Loaded, earlier: Earlier) -> Earlier:
         DataError: the completion was not kept whole, or its data set or row is gone, or the row asks something else.
     """
     if not earlier.is_whole:
-        raise DataError("not all of the completion is kept; see journal.max_completion_chars")
+        raise DataError("only part of the completion was stored; see journal.max_completion_chars")
     dataset, key, _ = ["", "", *earlier.sample_id.rsplit(":", 2)][-3:]
     if dataset not in loaded.datasets:
         raise DataError(f"the config has no data set {dataset!r}")
     index = loaded.datasets[dataset].find(key)
     if index is None:
-        raise DataError(f"its row in the data set {dataset} is gone")
+        raise DataError(f"its row in the data set {dataset} no longer exists")
     sample_id = loaded.samples.sample_id(dataset, index)
     if sample_id == earlier.sample_id:
         return earlier
     prompt = loaded.samples.target(sample_id).prompt
     if earlier.prompt not in (prompt, storable(without_middle(prompt, MAX_PROMPT_CHARS))):
-        raise DataError(f"its row in the data set {dataset} asks something else now")
+        raise DataError(f"its row in the data set {dataset} now has a different prompt")
     return replace(earlier, sample_id=sample_id)
 
 
@@ -206,10 +206,10 @@ class Changes:
         )
         total = sum(now.count + now.missing for _, now in self._rewards.values())
         if not self._kinds:
-            say(f"none of {total:,} completions changes")
+            say(f"none of {total:,} completions changed")
         else:
             kinds = ", ".join(f"{number:,} {kind}" for kind, number in self._kinds.most_common())
-            say(f"{self._kinds.total():,} of {total:,} completions change: {kinds}", "the largest changes:")
+            say(f"{self._kinds.total():,} of {total:,} completions changed: {kinds}", "the largest changes:")
             say(*(line for _, _, line in self._largest))
         if self._reasons.total:
             say("why scores are missing now:", *self._reasons.lines())

@@ -76,7 +76,7 @@ class _CheckedRequest(Request):
 
 def _parsed_large(body: bytes, model: type[M], most_values: int) -> M:
     if _has_more_values(body, most_values):
-        raise Refusal("bad_request", f"the body holds more values than {most_values}, far more than limits.items have")
+        raise Refusal("bad_request", f"the body has more than {most_values} values, far more than limits.items allows")
     return _parsed(body, model)
 
 
@@ -107,9 +107,9 @@ def _has_more_values(body: bytes, most: int) -> bool:
 def _as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(pairs) > _MOST_KEYS:
-        raise Refusal("bad_request", f"an object of the body has {len(pairs)} keys; no request has so many")
+        raise Refusal("bad_request", f"an object in the body has {len(pairs)} keys, more than any request has")
     if len(found) < len(pairs):
-        raise Refusal("bad_request", "an object of the body has a key twice; which of the two is meant?")
+        raise Refusal("bad_request", "an object in the body has a duplicate key")
     return found
 
 

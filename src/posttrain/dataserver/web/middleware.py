@@ -71,7 +71,7 @@ def refusal_response(refusal: Refusal, fields: Sequence[str] = (), ends_connecti
 
 def failure_response(request_id: str) -> JSONResponse:
     """The response to a request that the server failed to handle, as a `Problem`."""
-    message = f"the server failed; its log says why, under the request id {request_id}"
+    message = f"the server failed; see its log for the request id {request_id}"
     return JSONResponse(Problem(code="internal", message=message).model_dump(), 500)
 
 
@@ -101,7 +101,7 @@ class TokenCheck:
         if scope["type"] != "http" or scope["path"] in _OPEN_TO_ALL or self._is_welcome(scope):
             await self._app(scope, receive, send)
             return
-        refusal = Refusal("unauthorized", "this server wants its token: Authorization: Bearer <token>")
+        refusal = Refusal("unauthorized", "this server requires a token: Authorization: Bearer <token>")
         await refusal_response(refusal, ends_connection=True)(scope, receive, send)
 
     def _is_welcome(self, scope: Scope) -> bool:
@@ -195,7 +195,7 @@ class BodyLimit:
         encoding = headers.get(b"content-encoding", b"identity").lower()
         if encoding not in (b"identity", b"gzip"):
             raise Refusal(
-                "bad_request", f"Content-Encoding {encoding.decode('latin-1')!r} is not known; send gzip or none"
+                "bad_request", f"Content-Encoding {encoding.decode('latin-1')!r} is not supported; send gzip or none"
             )
         if int(headers.get(b"content-length", b"0")) > self._max_bytes:
             raise self._too_large()
@@ -212,9 +212,9 @@ class BodyLimit:
             else:
                 await self._unpack(body, unpack, part, received)
         if unpack is not None and not unpack.eof:
-            raise Refusal("bad_request", "the gzip body is cut short")
+            raise Refusal("bad_request", "the gzip body is truncated")
         if unpack is not None and unpack.unused_data:
-            raise Refusal("bad_request", "something follows the end of the gzip body")
+            raise Refusal("bad_request", "there is data after the end of the gzip body")
         return True
 
     async def _unpack(self, body: "_Body", unpack: "zlib._Decompress", part: bytes, received: int) -> None:
@@ -233,7 +233,7 @@ class BodyLimit:
         if max(received, body.size + len(part)) > self._max_bytes:
             raise self._too_large()
         if len(part) > self._left:
-            raise Refusal("overloaded", "the bodies under way fill limits.bodies_mb; try again later")
+            raise Refusal("overloaded", "the bodies being received fill limits.bodies_mb; try again later")
         body.content += part
         body.size += len(part)
         self._left -= len(part)

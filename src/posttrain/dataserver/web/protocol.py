@@ -47,7 +47,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._bytes_without_content += len(piece)
             super().data_received(piece)  # type: ignore[arg-type]
             if self._bytes_without_content >= _MOST_HEAD_BYTES:
-                message = f"the headers of a request have {_MOST_HEAD_BYTES // 2**10} KiB at most"
+                message = f"the headers of a request may have at most {_MOST_HEAD_BYTES // 2**10} KiB"
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", message)
 
     def on_message_begin(self) -> None:
@@ -87,7 +87,7 @@ class BoundedProtocol(HttpToolsProtocol):
             # Send no answer where nothing was asked: it would be taken for the answer to the next request.
             self.transport.close()
             return
-        message = f"the request was not there within {self.seconds_to_ask:g} s (limits.receive_seconds)"
+        message = f"the request did not arrive within {self.seconds_to_ask:g} s (limits.receive_seconds)"
         self._refuse(HTTPStatus.REQUEST_TIMEOUT, "too_slow", message)
 
     def _refuse(self, status: HTTPStatus, code: str, message: str) -> None:

@@ -144,8 +144,8 @@ def _token(listen: ListenConfig) -> str | None:
     if len(token) < _SHORTEST_TOKEN:
         state = "not set" if not token else f"shorter than {_SHORTEST_TOKEN} characters"
         raise ConfigError(
-            f"listen.token_env: the environment variable {listen.token_env} is {state}; put a long random text there, "
-            f"as by: export {listen.token_env}=$(openssl rand -hex 32)"
+            f"listen.token_env: the environment variable {listen.token_env} is {state}; set it to a long random "
+            f"string, e.g. export {listen.token_env}=$(openssl rand -hex 32)"
         )
     return token
 

@@ -173,9 +173,9 @@ class PreferenceStageConfig(StrictModel):
     @model_validator(mode="after")
     def _one_end(self) -> "PreferenceStageConfig":
         if (self.until_step is None) == (self.epochs is None):
-            raise ValueError("give one of `until_step` (a step) and `epochs` (times through the data)")
+            raise ValueError("give exactly one of `until_step` (a step) and `epochs` (passes over the data)")
         if self.mix is None and self.epochs is None:
-            raise ValueError("mix is missing; only a stage that lasts for `epochs` may leave it out")
+            raise ValueError("mix is missing; only a stage with `epochs` may omit it")
         return self
 
     def resolved(self, start: int, sizes: Mapping[str, int], rows_per_step: int) -> Stage:

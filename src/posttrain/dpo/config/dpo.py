@@ -149,8 +149,8 @@ class DPOConfig(OneOrSeveralModels):
     def _adapter_fits(cls, lora: LoraConfig | None, info: ValidationInfo) -> LoraConfig | None:
         if lora is not None and lora.dropout:
             raise ValueError(
-                "dropout must be 0: by it the model would differ from its own reference before it has learnt anything, "
-                "so preferences are trained without any"
+                "dropout must be 0: with dropout the model would differ from its own reference before training, so "
+                "preferences are trained without it"
             )
         for model in info.data.get("models", ()):
             require_lora_fits(lora, model)
@@ -163,7 +163,7 @@ class DPOConfig(OneOrSeveralModels):
         if method is None:
             return reference
         if not method.needs_reference and reference is not None:
-            raise ValueError(f"{method.type} compares with no reference; leave the section out")
+            raise ValueError(f"{method.type} uses no reference; remove the section")
         return reference or CachedReference() if method.needs_reference else None
 
     @field_validator("datasets")
@@ -218,6 +218,6 @@ class DPOConfig(OneOrSeveralModels):
 def _require_paired(dataset: AnyPreferences, method: AnyMethod | None, name: str) -> None:
     if dataset.labelled and method is not None and not method.unpaired:
         raise ValueError(
-            f"{name}: {method.type} compares two answers of a pair, and these are labelled each by itself; "
+            f"{name}: {method.type} compares the two answers of a pair, but these answers are labelled individually; "
             "set method.type: kto, or give pairs"
         )

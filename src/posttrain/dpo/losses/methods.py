@@ -100,9 +100,7 @@ class MixtureMethod(PairMethod):
             raise ValueError(f"{', '.join(twice)} is in the mixture twice; keep one, with the sum of the weights")
         kinds = {part.needs_reference: part.type for part in self.losses if not isinstance(part, SFTPart)}
         if len(kinds) > 1:
-            raise ValueError(
-                f"{kinds[True]} compares with a reference and {kinds[False]} needs none; mix losses of one kind"
-            )
+            raise ValueError(f"{kinds[True]} needs a reference and {kinds[False]} does not; mix losses of one kind")
         return self
 
 

@@ -38,7 +38,7 @@ def should_compile(wanted: bool | None, model: Any, device: torch.device, rows: 
         return device.type == "cpu" and has_compiler() and not _has_experts(model) and work >= _WORTH_IT
     if device.type == "cpu" and not has_compiler():
         raise ModelError(
-            "training.compile: true needs a C++ compiler, and neither CXX nor g++ (on a Mac clang++) names one; "
+            "training.compile: true needs a C++ compiler, but neither CXX nor g++ (on a Mac clang++) points to one; "
             "install one (Debian: apt install g++), or set it to false"
         )
     return True
@@ -53,7 +53,7 @@ def compile_layers(model: Any, rows_at_once: int, dtype: torch.dtype) -> None:
     device = next(model.parameters()).device
     if device.type == "cpu" and model.config._attn_implementation == "sdpa":
         recomputed_attention.use_in(model)
-    console.print("compiling the model's layers: about 40 seconds, less where it was done before")
+    console.print("compiling the model's layers: about 40 seconds, less if compiled before")
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.compile(dynamic=True)

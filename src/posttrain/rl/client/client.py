@@ -199,5 +199,5 @@ class DataserverClient:
 
 
 def _too_large(item: GradeItem) -> GradeResult:
-    reason = "the completion is larger than a request may be (limits.body_mb of the dataserver)"
+    reason = "the completion exceeds the dataserver's request size limit (limits.body_mb)"
     return GradeResult(item_id=item.item_id, status="error", reward=None, reason=reason, components={})

@@ -91,7 +91,7 @@ def handshake(client: DataserverClient, *, config_id: str | None = None, wait_se
     exposed = [name for name, sandbox in meta.sandboxes.items() if sandbox == "rlimits"]
     if exposed:
         logger.warning(
-            "the dataserver's graders %s run the programs of completions under limits alone (sandbox: rlimits)",
+            "the dataserver's graders %s run programs from completions with resource limits only (sandbox: rlimits)",
             ", ".join(exposed),
         )
     return meta

@@ -126,7 +126,7 @@ class LocalServer:
                 raise self._ended(code)
             now = time.monotonic()
             if now - told > _SECONDS_BETWEEN_LINES:
-                last = (self._messages().splitlines() or ["it has said nothing yet"])[-1]
+                last = (self._messages().splitlines() or ["no output yet"])[-1]
                 self._say(f"waiting for the dataserver, {now - begin:.0f} s: {last}")
                 told = now
             time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -149,7 +149,7 @@ class LocalServer:
                     return
                 self._start_again(code, begun)
         except OSError as error:
-            self._failure = ServerError(f"the dataserver cannot be started again: {error}")
+            self._failure = ServerError(f"the dataserver cannot be restarted: {error}")
             self._say(str(self._failure))
 
     def _start_again(self, code: int, begun: deque[float]) -> None:
@@ -177,7 +177,7 @@ class LocalServer:
         if mark and code > 0:
             message = f"the dataserver of {self._config}: {told}"
         else:
-            last = "\n  ".join(text.splitlines()[-_SHOWN_LINES:]) or "nothing"
+            last = "\n  ".join(text.splitlines()[-_SHOWN_LINES:]) or "(empty)"
             message = f"the dataserver of {self._config} {_ending(code)}; the end of {self._log}:\n  {last}"
         return ConfigError(message) if code == ConfigError.exit_code else ServerError(message)
 
@@ -209,4 +209,4 @@ class LocalServer:
 
 
 def _ending(code: int) -> str:
-    return f"ended with exit code {code}" if code >= 0 else f"was ended by a signal ({signal.strsignal(-code)})"
+    return f"ended with exit code {code}" if code >= 0 else f"was terminated by a signal ({signal.strsignal(-code)})"

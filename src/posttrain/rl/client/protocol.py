@@ -143,7 +143,7 @@ def read_meta(content: bytes, place: str) -> Meta:
     version = told.get("protocol_version") if isinstance(told, dict) else None
     if not isinstance(version, str):
         raise WrongServerError(
-            f"{place} does not describe itself as one; is this the address of a toolkit-rl-dataserver?"
+            f"{place} does not identify itself as one; is this the address of a toolkit-rl-dataserver?"
         )
     if version.partition(".")[0] != PROTOCOL_VERSION.partition(".")[0]:
         raise ServerError(
@@ -173,10 +173,10 @@ def read_samples(content: bytes, request: SampleRequest, place: str) -> list[Sam
     require_config(answer.config_id, request.config_id, place)
     slots = list(range(request.offset, request.offset + request.batch_size))
     if answer.iteration != request.iteration:
-        raise PassingError(f"{asked} for iteration {answer.iteration} in place of {request.iteration}")
+        raise PassingError(f"{asked} for iteration {answer.iteration} instead of {request.iteration}")
     if [sample.slot for sample in answer.samples] != slots:
         told = _listed([sample.slot for sample in answer.samples])
-        raise PassingError(f"{asked} with slots {told} in place of {slots[0]} to {slots[-1]}")
+        raise PassingError(f"{asked} with slots {told} instead of {slots[0]} to {slots[-1]}")
     return answer.samples
 
 
@@ -195,13 +195,13 @@ def read_results(
     require_config(answer.config_id, config_id, place)
     if answer.request_id != request_id:
         told = as_told(repr(answer.request_id))
-        raise PassingError(f"{asked} for the request {told} in place of {request_id!r}")
+        raise PassingError(f"{asked} for request {told} instead of {request_id!r}")
     told = [result.item_id for result in answer.results]
     if told != list(item_ids):
         raise PassingError(f"{asked} with {_difference(told, item_ids)}")
     for result in answer.results:
         if not _is_consistent(result):
-            raise PassingError(f"{asked} with the reward {result.reward} and status {result.status}: no such pair")
+            raise PassingError(f"{asked} with reward {result.reward} and status {result.status}, which do not match")
     return answer.results
 
 
@@ -217,13 +217,13 @@ def _parsed(model: type[Answer], content: bytes, asked: str) -> Answer:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = as_told(".".join(map(str, first["loc"])))
-        raise PassingError(f"{asked} with what cannot be read: {f'{where}: ' if where else ''}{first['msg']}") from None
+        raise PassingError(f"{asked} with an invalid body: {f'{where}: ' if where else ''}{first['msg']}") from None
 
 
 def require_config(told: str, wanted: str | None, place: str) -> None:
     """Raise ServerError if the server has another config than `wanted`; None accepts any."""
     if wanted is not None and told != wanted:
-        raise config_changed(place, f"its config_id is {as_told(told)}, that of the run {wanted}")
+        raise config_changed(place, f"its config_id is {as_told(told)}, but the run has {wanted}")
 
 
 def _difference(told: Sequence[str], asked: Sequence[str]) -> str:
@@ -232,8 +232,8 @@ def _difference(told: Sequence[str], asked: Sequence[str]) -> str:
     if missing := set(asked) - set(told):
         return f"no result for {_listed(sorted(missing))}"
     if unasked := set(told) - set(asked):
-        return f"results for {_listed(sorted(unasked))}, which nobody asked for"
-    return "its results in disorder"
+        return f"results for {_listed(sorted(unasked))}, which were not requested"
+    return "its results out of order"
 
 
 def _is_consistent(result: GradeResult) -> bool:

@@ -168,9 +168,9 @@ class Transport:
             return PassingError(told, retry_after(response))
         if status == 401:
             return WrongServerError(
-                f"{self.place} {'refuses the token' if self._secrets else 'wants a token'}: put the token that the "
-                "server was started with (its listen.token_env) into the environment variable that "
-                "dataserver.token_env of this run's config names"
+                f"{self.place} {'rejects the token' if self._secrets else 'requires a token'}: put the token that the "
+                "server was started with (its listen.token_env) into the environment variable named by "
+                "dataserver.token_env in this run's config"
             )
         if status in (404, 405) or response.is_redirect:
             location = as_told(without_secrets(response.headers.get("Location", ""), self._secrets))
@@ -207,10 +207,10 @@ class _Outage:
         """Record that a request is about to be repeated."""
         now = time.monotonic()
         if self._tries == 1:
-            logger.warning("%s; asking again for up to %g s", error, self._budget)
+            logger.warning("%s; retrying for up to %g s", error, self._budget)
             self._told = now
         elif now - self._told > _SECONDS_BETWEEN_LINES:
-            logger.warning("%s; so it has been for %.0f s", error, now - self._begin)
+            logger.warning("%s; this has lasted for %.0f s", error, now - self._begin)
             self._told = now
         self._tries += 1
 
@@ -225,8 +225,8 @@ class _Outage:
         seconds = time.monotonic() - self._begin
         tries = "1 try" if self._tries == 1 else f"{self._tries} tries"
         return OutageError(
-            f"no good answer after {seconds:.0f} s and {tries}; at last: {last}. See whether the server runs and what "
-            "its log says; --resume goes on from the last checkpoint"
+            f"no valid answer after {seconds:.0f} s and {tries}; last error: {last}. Check whether the server is "
+            "running and what its log says; --resume continues from the last checkpoint"
         )
 
 
@@ -238,8 +238,8 @@ def as_told(text: str) -> str:
 def config_changed(place: str, details: str) -> ServerError:
     """The error for a server that now serves other prompts and rewards than the run began with."""
     return ServerError(
-        f"{place} no longer serves what this run began with: {details}. Start it with the config, data and graders "
-        "of this run and resume, or begin a new run"
+        f"{place} no longer serves what this run started with: {details}. Start it with the config, data and graders "
+        "of this run and resume, or start a new run"
     )
 
 
@@ -250,7 +250,7 @@ def _checked_url(url: str) -> str:
     except (httpx.InvalidURL, UnicodeError):
         raise _no_address(url) from None
     if parsed.userinfo:
-        raise ConfigError("the address of the dataserver holds a name or password; give the token through token_env")
+        raise ConfigError("the dataserver URL contains a user name or password; pass the token through token_env")
     if not is_address:
         raise _no_address(url)
     return str(parsed).rstrip("/")
@@ -265,7 +265,7 @@ def _authorization(token: str | None) -> list[tuple[bytes, bytes]]:
         return []
     token = token.strip()
     if not token or not token.isprintable():
-        raise ConfigError("the dataserver's token is empty or holds line breaks; check the environment variable")
+        raise ConfigError("the dataserver's token is empty or contains line breaks; check the environment variable")
     return [(b"Authorization", f"Bearer {token}".encode())]
 
 

@@ -145,25 +145,25 @@ def marker_faults(groups: Sequence[Group], tokenizer: Any, encoder: Conversation
     for marker in asked_markers(groups):
         if not all(marker in text for text in shown):
             faults.append(
-                f"the prompts say {marker}, and it is not in what the model is shown: its chat template leaves it out; "
+                f"the prompts contain {marker}, but the model does not see it: its chat template leaves it out; "
                 "set chat.template: chatml"
             )
         elif marker in ends:
             faults.append(
-                f"{marker} ends a completion and is taken off its text, so no grader ever sees it: take another tag, "
-                "or a grader that does not want it"
+                f"{marker} ends a completion and is removed from its text, so no grader ever sees it: use another tag, "
+                "or a grader that does not need it"
             )
         elif marker in special and (pieces := _pieces(marker, groups[0], tokenizer)) > 1:
             faults.append(
-                f"{marker} is a special token of the tokenizer, and prompts spell it by {pieces} ordinary ones, so the "
-                "model may not see that it is meant: take another tag, or show it by SFT first"
+                f"{marker} is a special token of the tokenizer, but prompts spell it with {pieces} ordinary tokens, so "
+                "the model may not recognise it: use another tag, or teach it by SFT first"
             )
         elif marker not in marker_counts(groups):
             unwritten.append(marker)
     if unwritten and all_completions(groups):
         faults.append(
-            f"every prompt speaks of {', '.join(unwritten)}, which no completion has: where a grader wants that, teach "
-            "it by SFT first, or show an example in the prompt"
+            f"every prompt mentions {', '.join(unwritten)}, which no completion contains: if a grader requires that, "
+            "teach it by SFT first, or show an example in the prompt"
         )
     return faults
 

@@ -69,7 +69,9 @@ def look_at_rollouts(config: RLConfig, name: str, request: DebugRequest) -> Look
     if not schedule.starts_generation(request.iteration):
         below = request.iteration - request.iteration % schedule.iteration_stride
         above = below + schedule.iteration_stride
-        raise ConfigError(f"--iteration {request.iteration}: nothing is asked at that step; give {below} or {above}")
+        raise ConfigError(
+            f"--iteration {request.iteration}: no prompts are sampled at that step; give {below} or {above}"
+        )
     weights = choose_weights(config, name, request.weights)
     choose_backend(weights.model)  # before anything imports transformers
     from posttrain.rl.debug import rollouts
@@ -85,7 +87,7 @@ def look_at_rollouts(config: RLConfig, name: str, request: DebugRequest) -> Look
             lengths = rollouts.prompt_lengths(source, schedule, max_steps)
             asked = rollouts.training_prompts(source, schedule, request.iteration, request.prompts)
         samples = request.samples or config.rollout.generations
-        console.print(f"{weights}: {samples} completions of each of {len(asked)} prompts")
+        console.print(f"{weights}: {samples} completions for each of {len(asked)} prompts")
         with closing(rollouts.debug_engine(weights, config)) as engine:
             completions = rollouts.sampled(asked, engine, text.tokenizer, config, samples)
         groups = rollouts.graded(asked, completions, connection.client, kept)
@@ -143,5 +145,5 @@ def _of_folder(model: ModelConfig, folder: Path, told_by: str) -> DebugWeights:
         return DebugWeights(model.model_copy(update=whole), None)
     raise ModelError(
         f"{told_by}: {folder} has neither an adapter_config.json nor a config.json, so there is no model in it; "
-        "name the folder of an adapter or of a checkpoint, or give --weights start"
+        "name the folder of an adapter or of a checkpoint, or use --weights start"
     )

@@ -43,7 +43,7 @@ def show_groups(groups: Sequence[Group]) -> None:
         for place, completion in enumerate(group.completions, start=1):
             console.print(f"  {place}. {_facts(completion)}")
             console.print(_indented(completion.text or "(empty)", 5))
-        console.print(f"  {group.different} different of {len(group.completions)} completions")
+        console.print(f"  {group.different} of {len(group.completions)} completions are distinct")
 
 
 def show_summary(groups: Sequence[Group], summary: Summary, lengths: Sequence[int]) -> None:
@@ -111,7 +111,7 @@ def _grader_table(groups: Sequence[Group]) -> Table:
 
 
 def _marker_table(markers: Mapping[str, int], completions: int) -> Table:
-    table = new_table("Tags and marks", "", "in completions", "share")
+    table = new_table("Tags and markers", "", "in completions", "share")
     for marker, count in list(markers.items())[:_SHOWN_MARKERS]:
         table.add_row(marker, str(count), f"{count / completions:.0%}")
     if len(markers) > _SHOWN_MARKERS:
@@ -179,8 +179,8 @@ def _prompts_too_long(lengths: Sequence[int], limit: int) -> Iterator[str]:
         share = longer / len(lengths)
         yield (
             f"{longer} of {len(lengths)} prompts ({share:.0%}) are longer than rollout.max_prompt_tokens {limit} and "
-            f"would be passed over: {percentile(lengths, _PERCENT_TAKEN)} takes {_PERCENT_TAKEN} % of them, "
-            f"{max(lengths)} takes all"
+            f"would be skipped: {percentile(lengths, _PERCENT_TAKEN)} fits {_PERCENT_TAKEN} % of them, "
+            f"{max(lengths)} fits all"
         )
 
 
@@ -219,7 +219,7 @@ def _without_reward(groups: Sequence[Group]) -> Iterator[str]:
             reason, count = Counter(result.reason for result in found).most_common(1)[0]
             yield (
                 f"{len(found)} of {len(completions)} completions {told}, so they have no reward and teach nothing: "
-                f"{one_line(reason)} ({count} times); see to the grader or to the gold answers"
+                f"{one_line(reason)} ({count} times); check the grader or the gold answers"
             )
 
 
@@ -245,8 +245,8 @@ def _constant_graders(groups: Sequence[Group]) -> Iterator[str]:
             detail = Counter(component.detail for _, component in scored).most_common(1)[0][0]
             said_so = f" (it says: {one_line(detail)})" if detail else ""
             yield (
-                f"the grader {name} gives 0 to all {len(scored)} completions{effect}{said_so}: if it is its format "
-                f"that is never met, teach that by SFT first, or check what it looks for; one completion: "
+                f"the grader {name} gives 0 to all {len(scored)} completions{effect}{said_so}: if its format is "
+                "never met, teach that by SFT first, or check what it looks for; one completion: "
                 f"{_quoted([completion for completion, _ in scored])}"
             )
         elif scores == {1.0} and not gate:

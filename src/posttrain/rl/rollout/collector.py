@@ -158,7 +158,7 @@ class Collector:
         self.engine.update(step)
         self.timer.add("sync", began)
         prompts = on_all_ranks(
-            lambda: self.prompts.of_generation(generation), "another process could not ask for its prompts"
+            lambda: self.prompts.of_generation(generation), "another process could not get its prompts"
         )
         began = time.perf_counter()
         with during(Phase.GENERATE, f"while completions were generated after optimizer step {step}"):

@@ -26,7 +26,7 @@ def start(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: P
     rollout = config.rollout
     require_one_machine(rollout.engine)
     if rollout.sleep and loaded.device.type != "cuda":
-        raise ConfigError("rollout.sleep: vLLM can leave its memory to others on CUDA devices only; set it to false")
+        raise ConfigError("rollout.sleep: vLLM can release its memory only on CUDA devices; set it to false")
     alone = chosen_sync(config, loaded) == "adapter"
     sync = AdapterAlone(loaded.model, Path(model_files(config.model)), run) if alone else MergedWeights(loaded, run)
     new_tokens = [section.max_new_tokens for section in (rollout, config.evaluation) if section is not None]
@@ -61,7 +61,7 @@ def chosen_sync(config: RLConfig, loaded: LoadedModel) -> Literal["adapter", "we
     if wanted == "auto":
         return "adapter" if loaded.device.type == "cuda" and not hindrance else "weights"
     if hindrance:
-        raise ConfigError(f"rollout.sync: adapter is not possible with vLLM ({hindrance}); give weights, or auto")
+        raise ConfigError(f"rollout.sync: adapter is not possible with vLLM ({hindrance}); use weights or auto")
     return "adapter"
 
 
@@ -99,7 +99,7 @@ class VllmRolloutEngine:
     def update(self, step: int) -> None:
         """Load the weights, unless those of this step are already loaded."""
         if step != self._step:
-            with during(Phase.ENGINE, f"while vLLM got the weights after optimizer step {step}"):
+            with during(Phase.ENGINE, f"while vLLM received the weights after optimizer step {step}"):
                 self._engine.wake_up()
                 self._sync.bring(self._engine)
             self._step = step

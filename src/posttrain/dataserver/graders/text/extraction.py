@@ -46,7 +46,7 @@ class CompiledPattern:
         try:
             self._compiled = re2.compile(pattern, options)
         except UnicodeEncodeError:
-            raise ValueError("a pattern cannot hold half a character (a lone surrogate)") from None
+            raise ValueError("a pattern cannot contain a lone surrogate (half a character)") from None
         except re2.error as error:
             reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
             raise ValueError(

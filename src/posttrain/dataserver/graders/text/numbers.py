@@ -222,7 +222,7 @@ def gold_number(gold: object) -> Decimal:
         raise DataError(f"the gold must be a number or a text with one, not {shown(gold)}")
     number = _only_number(spelled(gold))
     if number is None:
-        raise DataError(f"the gold must hold exactly one plain number, and is {shown(gold)}")
+        raise DataError(f"the gold must contain exactly one plain number, but is {shown(gold)}")
     return number.value
 
 
@@ -241,7 +241,7 @@ def spelled(gold: str | int | float) -> str:
     try:
         return str(gold)
     except ValueError:
-        raise DataError(f"the gold must be a number that can be written out, and is {shown(gold)}") from None
+        raise DataError(f"the gold must be a number that can be written out, but is {shown(gold)}") from None
 
 
 def is_near(given: Decimal, gold: Decimal, relative: float = 0.0, absolute: float = 0.0) -> bool:
