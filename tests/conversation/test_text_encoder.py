@@ -69,7 +69,7 @@ def test_a_control_token_that_is_missing_is_named(name, request):
 def test_a_control_token_that_anyone_could_type_is_refused(qwen_like_tokenizer):
     encoder = HfTextEncoder(qwen_like_tokenizer)
     assert len(encoder.encode(["<think>"])[0]) == 1
-    with pytest.raises(ModelError, match="ordinary text as the control token .*; register it as a special"):
+    with pytest.raises(ModelError, match=r"ordinary text as the control token .*; register it as a special"):
         encoder.control_id("<think>")
 
 

@@ -111,7 +111,7 @@ def test_weights_are_rounded_to_the_wanted_dtype_once(model: PreTrainedModel, tm
 
 @pytest.mark.parametrize("options", [{"target_modules": ["lm_head"]}, {"modules_to_save": ["embed_tokens"]}])
 def test_a_head_that_an_adapter_parts_from_its_embedding_is_refused(model, tmp_path: Path, options: dict[str, Any]):
-    with pytest.raises(ModelError, match="lm_head is tied to .*, but an adapter makes them differ"):
+    with pytest.raises(ModelError, match=r"lm_head is tied to .*, but an adapter makes them differ"):
         write_merged_weights(moved(adapted(model, **options)), tmp_path, torch.float32)
 
 

@@ -113,9 +113,7 @@ def test_too_long_prompts_can_be_left_out(task: Task, run: Callable):
     result = run(task.config, path, task.output, *BASE, "--set", "on_bad_record=skip")
     assert [answer["line"] for answer in task.answers()] == [2]
     assert f"left out: {path}:1: the prompt has" in result.stderr
-    assert "no rows are left" in refused(
-        run, task.config, task.ask([{"prompt": "q" * 2000}]), task.folder / "b.jsonl"
-    )
+    assert "no rows are left" in refused(run, task.config, task.ask([{"prompt": "q" * 2000}]), task.folder / "b.jsonl")
 
 
 def test_a_conversation_that_the_tokenizers_template_refuses_is_a_bad_row(task: Task, run: Callable, sharp_model: Path):

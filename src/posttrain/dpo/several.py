@@ -84,9 +84,7 @@ def _run(command: Sequence[str], told: str, asked: list[int]) -> int:
 def _way_on(index: int, arguments: Sequence[str]) -> str:
     if "--overwrite" not in arguments:
         return "use --resume to continue"
-    return (
-        f"continue it with --resume --model-index {index}, and train each later model with --overwrite --model-index"
-    )
+    return f"continue it with --resume --model-index {index}, and train each later model with --overwrite --model-index"
 
 
 def comparison(runs: Sequence[Path], codes: Sequence[int]) -> Table:

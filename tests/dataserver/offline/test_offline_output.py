@@ -21,9 +21,7 @@ def test_a_file_that_is_there_is_replaced_only_when_told_so(loaded: Loaded, tmp_
     output = tmp_path / "out.jsonl"
     check_output(output, [], loaded.config, overwrite=False)
     output.write_text("mine")
-    assert refusal(loaded, output) == (
-        f"{output} already exists; choose another name, or replace it with --overwrite"
-    )
+    assert refusal(loaded, output) == (f"{output} already exists; choose another name, or replace it with --overwrite")
     check_output(output, [], loaded.config, overwrite=True)
     assert output.read_text() == "mine"
 
