@@ -32,7 +32,8 @@ def new_table(title: str, *columns: str, words: Collection[str] = ()) -> Table:
     """A table without rows: the first column and those in `words` are left-aligned, all others right-aligned."""
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for place, column in enumerate(columns):
-        table.add_column(column, justify="left" if not place or column in words else "right")
+        side = "left" if not place or column in words else "right"
+        table.add_column(column, justify=side, overflow="fold")
     return table
 
 

@@ -68,21 +68,21 @@ class DatasetMeta(_Response):
 
     validation_rows: int
     too_long_rows: int = 0
-    """Rows that were left out because of the length of their prompts."""
+    """Rows left out because their prompts are too long."""
 
     digest: str
     """Hash of its content and of how it is read."""
 
 
 class Limits(_Response):
-    """What one request may hold, and how long it may take."""
+    """How much one request may contain, and how long it may take."""
 
     max_batch_size: int
     max_items: int
     max_body_bytes: int
     max_completion_chars: int
     grade_timeout_seconds: float
-    """A response to `/grade` comes within this time; what is not graded by then abstains."""
+    """Time limit for a response to `/grade`; completions that are not graded by then abstain."""
 
 
 class Meta(_Response):
@@ -95,13 +95,13 @@ class Meta(_Response):
 
     seed: int
     prompts_per_iteration: int
-    """How many prompts one iteration has; `/sample` wants offset + batch_size within it."""
+    """Prompts per iteration; `/sample` requires offset + batch_size to be within it."""
 
     iteration_stride: int
-    """Only iterations that this number divides are sampled; see `prompts_per_iteration` in the docs."""
+    """Only iterations divisible by this number are sampled; see `prompts_per_iteration` in the docs."""
 
     total_iterations: int
-    """Where the last stage ends; iterations after it go on with the last stage."""
+    """Where the last stage ends; later iterations continue with the last stage."""
 
     adaptive: bool
     """Whether sampling depends on earlier grades."""
@@ -109,10 +109,10 @@ class Meta(_Response):
     stages: list[StageMeta]
     datasets: list[DatasetMeta]
     graders: dict[str, str]
-    """Name of each grader and its type."""
+    """Type of each grader, by name."""
 
     sandboxes: dict[str, str] = {}
-    """Of each grader that runs programs which a model wrote: what they run in, bubblewrap or rlimits (limits alone)."""
+    """For each grader that runs programs written by a model: what they run in, bubblewrap or rlimits (limits alone)."""
 
     limits: Limits
 
@@ -128,7 +128,7 @@ class WireMessage(_Response):
 
 
 class SampleRequest(_Request):
-    """Asks for the prompts in slots offset … offset + batch_size − 1 of an iteration."""
+    """Requests the prompts in slots offset … offset + batch_size − 1 of an iteration."""
 
     iteration: Iteration
     """Optimizer steps done so far."""
@@ -136,21 +136,21 @@ class SampleRequest(_Request):
     batch_size: int = Field(ge=1, le=_LARGEST)
     offset: int = Field(default=0, ge=0, le=_LARGEST)
     split: Split = "train"
-    """For validation the slots are the held-out rows in a fixed order, the same at every iteration, of which any first
-    few are of all data sets in proportion."""
+    """For validation, the slots are the held-out rows in a fixed order, the same at every iteration; any prefix of them
+    contains all data sets in proportion."""
 
     config_id: str | None = None
-    """If given, a server with another config answers 409."""
+    """If given, a server with a different config answers 409."""
 
     run_id: str = Field(default="", max_length=200)
-    """Names the run; only adaptive sampling depends on it."""
+    """Identifies the run; only adaptive sampling depends on it."""
 
 
 class Sample(_Response):
     """One prompt. The right answer stays on the server."""
 
     sample_id: str
-    """Names the row and its content; `/grade` wants it back."""
+    """Identifies the row and its content; `/grade` requires it."""
 
     dataset: str
     slot: int
@@ -166,7 +166,7 @@ class SampleResponse(_Response):
     stage: str
     config_id: str
     exhausted: bool
-    """Whether the iteration lies past the last stage."""
+    """Whether the iteration is past the last stage."""
 
     samples: list[Sample]
 
@@ -175,7 +175,7 @@ class GradeItem(_Request):
     """One completion to grade."""
 
     item_id: Identifier
-    """Comes back with the result; unique within the request."""
+    """Returned with the result; unique within the request."""
 
     sample_id: Identifier
     completion: str
@@ -184,17 +184,17 @@ class GradeItem(_Request):
     """Whether generation stopped at its limit."""
 
     slot: int | None = Field(default=None, ge=0, le=_LARGEST)
-    """The slot that the prompt came from; with it the journal can tell the group of a completion."""
+    """The slot that the prompt came from; with it the journal knows which group a completion belongs to."""
 
 
 class GradeRequest(_Request):
-    """Asks for the rewards of completions."""
+    """Requests the rewards of completions."""
 
     iteration: Iteration
-    """Optimizer steps done so far: decides the stage, and so the weights."""
+    """Optimizer steps done so far: determines the stage, and so the weights."""
 
     request_id: Identifier
-    """Repeating a request under its id changes nothing; another request needs another id."""
+    """Repeating a request with the same id changes nothing; a different request needs a different id."""
 
     # Of a million wrong items, report only the first.
     items: Annotated[list[GradeItem], FailFast()] = Field(min_length=1)
@@ -203,7 +203,7 @@ class GradeRequest(_Request):
 
 
 class Component(_Response):
-    """What one grader said about one completion."""
+    """One grader's result for one completion."""
 
     score: float | None
     """In [0, 1]; null unless the status is ok."""
@@ -213,10 +213,10 @@ class Component(_Response):
 
     status: Status
     ms: float
-    """Milliseconds in the grader."""
+    """Time spent in the grader, in milliseconds."""
 
     detail: str = ""
-    """A few words on the score, or the reason why there is none."""
+    """A few words on the score, or why there is none."""
 
 
 class GradeResult(_Response):
@@ -224,7 +224,7 @@ class GradeResult(_Response):
 
     item_id: str
     status: Status
-    """ok; abstain: it cannot be judged; error: grading it failed. Without ok there is no reward, which is not 0."""
+    """ok; abstain: it cannot be judged; error: grading it failed. Unless ok, there is no reward, which is not 0."""
 
     reward: float | None
     reason: str = ""
@@ -249,4 +249,4 @@ class Problem(_Response):
     code: str
     message: str
     fields: list[str] = []
-    """The request's fields that are wrong, as paths."""
+    """Paths of the request's invalid fields."""

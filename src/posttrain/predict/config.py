@@ -18,7 +18,7 @@ from posttrain.errors import ConfigError
 
 
 class PredictConfig(OneOrSeveralModels):
-    """The sections that generation needs; the others belong to the trainer, which checks them itself."""
+    """The sections that generation needs; the trainer checks the others."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -26,10 +26,10 @@ class PredictConfig(OneOrSeveralModels):
     """Template and length limit."""
 
     on_bad_record: OnBadRecord = "error"
-    """Whether an input row that cannot be answered stops the command, or is left out and reported."""
+    """Whether an input row that cannot be answered stops the command, or is skipped and reported."""
 
     run: RunConfig = RunConfig()
-    """Where the run is kept."""
+    """Run directory, checkpoints and trackers."""
 
     generation: GenerationConfig = GenerationConfig()
     """How answers are sampled."""

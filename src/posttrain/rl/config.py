@@ -19,52 +19,53 @@ _FILTERS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 class RolloutConfig(SamplingConfig):
-    """The completions that are trained on: groups of `generations` for each prompt."""
+    """The completions to train on: a group of `generations` for each prompt."""
 
     temperature: float = Field(default=1.0, ge=0)
-    """1 samples as the model's own probabilities are; higher is more varied."""
+    """1 samples from the model's own probabilities; higher values give more varied completions."""
 
     generations: int = Field(default=8, ge=2)
-    """Completions of each prompt, which are judged against each other."""
+    """Completions per prompt, which are compared with each other."""
 
     steps_per_generation: int = Field(default=1, ge=1)
-    """Optimizer steps that go once through what was generated, each with its own part of the prompts."""
+    """Optimizer steps in one pass over the generated completions, each with its own share of the prompts."""
 
     iterations: int = Field(default=1, ge=1)
-    """How often what was generated is gone through, and so each completion is trained on."""
+    """Number of passes over the generated completions: how often each one is trained on."""
 
     engine: EngineName = "hf"
-    """What generates: `hf` is the training model itself, through transformers, and repeats exactly; the others keep a
-    copy of its weights and are several times as fast (each is an extra of its name; the README says how on a CPU)."""
+    """Inference engine: `hf` is the training model itself, through transformers, and is exactly reproducible; the
+    others keep a copy of its weights and are several times as fast (each needs the extra of the same name; for a CPU
+    see the README)."""
 
     compile: bool | Literal["auto"] = "auto"
-    """Whether the engine compiles its copy of the model: 1.4 times as fast on a CPU, after 45 s more at the first start
-    and 6 s at later ones. `auto` does so on CUDA, and on a CPU where the layers that train are compiled too."""
+    """Whether the engine compiles its copy of the model: 1.4 times as fast on a CPU, but the first start takes 45 s
+    longer and later ones 6 s. `auto` compiles on CUDA, and on a CPU if the layers being trained are compiled too."""
 
     sync: Literal["auto", "adapter", "weights"] = "auto"
-    """What an engine with weights of its own gets of each optimizer step: the LoRA adapter alone, or all weights with
-    it folded in; `auto` takes the adapter on CUDA, unless the engine cannot use it as it is."""
+    """What an engine with its own weights receives after each optimizer step: only the LoRA adapter, or all weights
+    with the adapter merged in; `auto` sends the adapter on CUDA, unless the engine cannot use it as it is."""
 
     gpu_memory_utilization: float = Field(default=0.3, gt=0, lt=1)
-    """Share of a CUDA device for the engine's own weights, keys and values, beside the training model."""
+    """Share of a CUDA device's memory for the engine's own weights and KV cache, beside the training model."""
 
     sleep: bool = False
-    """Whether the engine gives that share up while the model learns (on CUDA, where the engine can): the share can be
-    larger, but the engine's weights move to the machine's memory and back at each step."""
+    """Whether the engine frees that memory while the model trains (on CUDA, if the engine supports it): the share can
+    then be larger, but the engine's weights move to host memory and back at each step."""
 
     batch_size: int = Field(default=64, ge=1)
-    """Completions that `hf` generates at once; other engines fill their own batches."""
+    """Completions that `hf` generates at once; other engines do their own batching."""
 
     max_prompt_tokens: int = Field(default=1024, ge=1)
-    """Longer prompts are passed over and counted: none of their completions is generated or trained."""
+    """Longer prompts are skipped and counted: they get no completions and are not trained on."""
 
     importance_correction: Literal["auto"] | Correction = "auto"
     """How the loss corrects for sampling probabilities that differ from the training model's own: not at all, or by
-    their ratio per token or per completion, cut at a limit (truncate) or left out beyond it (mask); `auto` is none with
-    `hf`, which samples from the training model, and what the engine needs otherwise."""
+    their ratio per token or per completion, capped at a limit (truncate) or left out beyond it (mask); `auto` is none
+    for `hf`, which samples from the training model, and otherwise what the engine needs."""
 
     importance_limit: float = Field(default=3.0, gt=1)
-    """The limit of that ratio."""
+    """Limit on that ratio."""
 
     @property
     def traits(self) -> EngineTraits:
@@ -110,26 +111,26 @@ class DataserverSection(StrictModel):
     """Where prompts and rewards come from."""
 
     config: ConfigPath | None = None
-    """Config file of a dataserver that is started beside the trainer and ended with it."""
+    """Config file of a dataserver to start with the trainer and stop with it."""
 
     url: str | None = Field(default=None, pattern=r"^https?://")
-    """Or: address of one that runs already, such as `http://127.0.0.1:9000`."""
+    """Or: address of a dataserver that is already running, such as `http://127.0.0.1:9000`."""
 
     token_env: VariableName | None = None
-    """Environment variable that holds the server's token, where it wants one."""
+    """Environment variable that holds the server's token, if it requires one."""
 
     retry_seconds: float = Field(default=300.0, gt=0)
-    """How long a request is tried again while the server cannot be reached or is overloaded."""
+    """How long to retry a request while the server is unreachable or overloaded."""
 
     on_grade_failure: Literal["stop", "abstain"] = "stop"
-    """What follows when that was in vain: stop, after a checkpoint; or go on without rewards, so that a step teaches
-    nothing, for at most `abstain_steps` generations in a row."""
+    """What to do if the retries fail: stop, after writing a checkpoint; or continue without rewards, so that a step
+    teaches nothing, for at most `abstain_steps` generations in a row."""
 
     abstain_steps: int = Field(default=5, ge=1)
     """How many generations in a row may go without rewards."""
 
     beyond_last_stage: bool = False
-    """Let `training.max_steps` go beyond the dataserver's last stage, whose mix then goes on."""
+    """Allow `training.max_steps` to go beyond the dataserver's last stage, whose mix then continues."""
 
     @field_validator("url")
     @classmethod
@@ -151,26 +152,26 @@ class EvaluationConfig(SamplingConfig):
     """Rewards on the dataserver's held-out rows during training."""
 
     temperature: float = Field(default=0.0, ge=0)
-    """0 takes the likeliest token each time, so that evaluations differ by the model alone."""
+    """0 always takes the most likely token, so that evaluations differ only because of the model."""
 
     every: int = Field(default=20, ge=1)
-    """Optimizer steps between two evaluations."""
+    """Optimizer steps between evaluations."""
 
     at_start: bool = True
-    """Evaluate once before the first step too, to see what training changes."""
+    """Also evaluate before the first step, to see what training changes."""
 
     prompts: int | None = Field(default=None, ge=1)
-    """How many of the held-out rows are asked, of the data sets in proportion to what each holds out; all of them
-    unless given."""
+    """How many held-out rows to evaluate, drawn from the data sets in proportion to what each holds out; all by
+    default."""
 
     samples: int = Field(default=1, ge=1)
-    """Completions of each prompt; more than one wants a temperature above 0."""
+    """Completions per prompt; more than one requires a temperature above 0."""
 
     seed: int = Field(default=0, ge=0)
-    """Seed of the samples, the same at every evaluation."""
+    """Seed for sampling, the same at every evaluation."""
 
     patience: int | None = Field(default=None, ge=1)
-    """Stop after so many evaluations in a row without a better reward; null never stops early."""
+    """Stop after this many evaluations in a row without a better reward; null never stops early."""
 
     min_improvement: float = Field(default=0.0, ge=0)
     """How much higher the reward must be to count as better for `patience`."""
@@ -183,59 +184,59 @@ class EvaluationConfig(SamplingConfig):
 
 
 class RLTrainingConfig(TrainingConfig):
-    """One optimizer step trains `rows_per_step` completions, however many devices share the work."""
+    """One optimizer step trains on `rows_per_step` completions, however many devices share the work."""
 
     rows_per_step: int = Field(default=64, ge=2)
-    """Completions in one optimizer step, over all devices together."""
+    """Completions per optimizer step, across all devices."""
 
     micro_batch_size: int = Field(default=8, ge=1)
     """Completions that go through the model at once on one device."""
 
     max_steps: int | None = Field(default=None, ge=1)
-    """Stop after so many optimizer steps; at the end of the dataserver's last stage unless given."""
+    """Stop after this many optimizer steps; by default at the end of the dataserver's last stage."""
 
     learning_rate: float = Field(default=2e-5, gt=0)
     """Peak learning rate."""
 
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate falls after the warm-up; `constant` does not."""
+    """How the learning rate falls after the warm-up; `constant` keeps it."""
 
 
 class RLConfig(StrictModel):
     """Reinforcement learning from graded completions."""
 
     model: ModelConfig
-    """The base model, and in `adapter` where training goes on from, as from an SFT run."""
+    """The base model; set its `adapter` to continue from an earlier run, such as SFT."""
 
     lora: LoraConfig | None = LoraConfig()
     """The adapter; null trains all weights."""
 
     chat: ChatConfig = ChatConfig()
-    """The template of prompts; its loss mask and length limit are for SFT."""
+    """Template of the prompts; its loss mask and length limit apply to SFT only."""
 
     dataserver: DataserverSection
     """Prompts and rewards."""
 
     algorithm: Algorithm = "grpo"
-    """What is optimised; `--dry-run` shows its fields and its paper."""
+    """The algorithm; `--dry-run` shows its settings and its paper."""
 
     objective: ObjectiveConfig = ObjectiveConfig()
-    """Fields of the algorithm to replace."""
+    """Settings of the algorithm to override."""
 
     rollout: RolloutConfig = RolloutConfig()
-    """How the completions that are trained on are sampled."""
+    """How the completions to train on are sampled."""
 
     evaluation: EvaluationConfig | None = None
-    """Rewards on held-out rows; none unless given."""
+    """Rewards on held-out rows; none by default."""
 
     training: RLTrainingConfig = RLTrainingConfig()
-    """Optimizer, schedule and the shape of a step; `rows_per_step` counts completions."""
+    """Optimizer, learning-rate schedule and batch size; `rows_per_step` counts completions."""
 
     run: RunConfig = RunConfig()
-    """Where the run is kept."""
+    """Run directory, checkpoints and trackers."""
 
     generation: GenerationConfig = GenerationConfig()
-    """How toolkit-predict answers with the trained model; training does not read it."""
+    """How toolkit-predict answers with the trained model; training does not use it."""
 
     @field_validator("lora")
     @classmethod

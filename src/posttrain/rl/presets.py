@@ -18,63 +18,62 @@ Aggregation = Literal["completion_mean", "completion_sum", "step_tokens", "micro
 
 
 class UserFunction(StrictModel):
-    """A function of your own; its file's content and the options are part of what a run is."""
+    """A function of your own; its file's content and its options are part of the run's identity."""
 
     path: FunctionPlace
-    """`file.py:function`, relative to this file."""
+    """`file.py:function`, relative to this config file."""
 
     options: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
-    """What the function is given as its last argument."""
+    """Passed to the function as its last argument."""
 
 
 class ObjectiveConfig(StrictModel):
-    """Replaces single fields of the algorithm's preset; what is left out stays as the preset has it."""
+    """Overrides single settings of the algorithm's preset; those left out keep the preset's values."""
 
     baseline: Baseline | None = None
-    """What is taken from a reward: the mean of its prompt's rewards, that of the prompt's other rewards, the mean of
-    all rewards of the generation, or nothing."""
+    """What is subtracted from a reward: the mean of its prompt's rewards, the mean of the prompt's other rewards, the
+    mean of all rewards of the generation, or nothing."""
 
     scale_rewards: Scale | None = None
-    """By which standard deviation advantages are divided."""
+    """Which standard deviation to divide advantages by."""
 
     advantage: UserFunction | None = None
-    """In the place of both: `f(rewards, lengths, options)` gives advantages of the shape of `rewards`, which is
-    [groups, generations] with NaN where there is no reward; `lengths` are the completions' tokens."""
+    """Replaces both: `f(rewards, lengths, options)` returns advantages of the same shape as `rewards`, which is
+    [groups, generations] with NaN for a missing reward; `lengths` are the completions' lengths in tokens."""
 
     policy_loss: PolicyLoss | UserFunction | None = None
     """The loss of a token: the ratio of new to old policy, clipped, times the advantage (clip); its log-probability,
-    weighted by the clipped ratio (cispo); or `f(inputs, options)` of your own, of shape [completions, tokens]."""
+    weighted by the clipped ratio (cispo); or your own `f(inputs, options)`, of shape [completions, tokens]."""
 
     importance_sampling_level: Level | None = None
-    """Whether a ratio of new to old policy belongs to each token, to a whole completion as the geometric mean of its
-    tokens' (sequence), or as their product (sequence_sum)."""
+    """Whether the ratio of new to old policy is taken per token, or per completion as the geometric mean (sequence) or
+    the product (sequence_sum) of its tokens' ratios."""
 
     epsilon: Annotated[float, Field(gt=0)] | None = None
     """How far the ratio may fall below 1 before it is clipped."""
 
     epsilon_high: Annotated[float, Field(gt=0)] | None = None
-    """How far it may rise above 1; for cispo the largest ratio."""
+    """How far the ratio may rise above 1 before it is clipped; for cispo, the largest ratio itself."""
 
     delta: Annotated[float, Field(gt=1)] | None = None
-    """Largest ratio for completions of negative advantage too (two-sided clipping)."""
+    """Largest ratio for completions with a negative advantage too (two-sided clipping)."""
 
     aggregation: Aggregation | None = None
-    """How the losses of tokens become one: their mean or sum in each completion, of which the mean is taken; their mean
-    over all tokens of the optimizer step or of the micro-batch; or their sum over completions × rollout.max_new_tokens
-    (constant)."""
+    """How token losses are combined: the mean over completions of each one's mean or sum; the mean over all tokens of
+    the optimizer step or of the micro-batch; or the sum divided by completions × rollout.max_new_tokens (constant)."""
 
     beta: Annotated[float, Field(ge=0)] | None = None
-    """Weight of the KL divergence from the model that training started with; 0 computes none."""
+    """Weight of the KL divergence from the model at the start of training; at 0 it is not computed."""
 
     kl_estimator: Estimator | None = None
-    """How it is estimated from samples: ½ (log ratio)², the unbiased and positive r − 1 − log r, or that times the
-    ratio of new to old policy."""
+    """How the KL divergence is estimated from samples: ½ (log ratio)² (k2); r − 1 − log r, which is unbiased and
+    positive (k3); or that times the ratio of new to old policy (k3_corrected)."""
 
     mask_truncated_completions: bool | None = None
-    """Whether completions that were cut at the length limit are left out of the loss."""
+    """Whether completions cut off at the length limit are left out of the loss."""
 
     top_entropy_quantile: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Train only this share of the step's tokens: those at which the model is least certain."""
+    """Train on only this share of the step's tokens: those where the model is least certain."""
 
     @field_validator("advantage", mode="after")
     @classmethod

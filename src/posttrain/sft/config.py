@@ -32,25 +32,25 @@ class SFTConfig(StrictModel):
     """Template, loss mask and length limit."""
 
     datasets: dict[OneLine, DatasetConfig] = Field(min_length=1)
-    """The data, each under the name by which the stages mix it."""
+    """The data sets, by the names that the stages use."""
 
     on_bad_record: OnBadRecord = "error"
-    """Whether a record that cannot be used stops the run, or is left out and counted."""
+    """Whether an unusable record stops the run, or is skipped and counted."""
 
     validation: ValidationConfig | None = None
-    """Held-out rows; none unless given."""
+    """Held-out rows; none by default."""
 
     stages: tuple[StageConfig, ...] = Field(min_length=1)
-    """The curriculum: stages in the order in which they are trained."""
+    """The curriculum: the stages in training order."""
 
     training: TrainingConfig = TrainingConfig()
-    """Optimizer, schedule and the shape of a step."""
+    """Optimizer, learning-rate schedule and batch size."""
 
     run: RunConfig = RunConfig()
-    """Where the run is kept."""
+    """Run directory, checkpoints and trackers."""
 
     generation: GenerationConfig = GenerationConfig()
-    """How toolkit-predict answers with the trained model; training does not read it."""
+    """How toolkit-predict answers with the trained model; training does not use it."""
 
     @property
     def max_steps(self) -> int:

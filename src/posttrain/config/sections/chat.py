@@ -14,23 +14,24 @@ class ChatConfig(StrictModel):
     """`chatml`, or the chat template that comes with the tokenizer."""
 
     default_system: str | None = None
-    """System message for conversations that have none; null adds nothing."""
+    """System message for conversations that have none; null adds none."""
 
     train_on: Literal["all", "last"] = "all"
-    """Which assistant turns are trained: all of them, or only the last of each conversation."""
+    """Which assistant turns to train on: all of them, or only the last one of each conversation."""
 
     reasoning_history: Literal["keep", "drop"] = "keep"
-    """Whether earlier assistant turns keep their reasoning block when a later turn is rendered; `drop` wants
+    """Whether earlier assistant turns keep their reasoning block when a later turn is rendered; `drop` requires
     `train_on: last`."""
 
     max_length: int = Field(default=2048, ge=8)
-    """Longest conversation, in tokens."""
+    """Maximum length of a conversation, in tokens."""
 
     truncation: Literal["error", "drop", "left", "right"] = "drop"
-    """What happens to a longer one: stop, drop the row, or cut tokens off its start (left) or its end (right)."""
+    """What to do with a longer conversation: stop, drop the row, or cut tokens off its start (left) or its end
+    (right)."""
 
     min_end_tokens_kept: float = Field(default=0.9, ge=0, le=1)
-    """Smallest share of answers that must keep their end token after truncation, or the run does not start."""
+    """Smallest share of answers that must keep their end token after truncation; below it the run does not start."""
 
     @model_validator(mode="after")
     def _history_fits_the_trained_turns(self) -> "ChatConfig":

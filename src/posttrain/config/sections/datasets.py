@@ -13,7 +13,7 @@ D = TypeVar("D", bound=StrictModel)
 
 
 class DistinctColumns(StrictModel):
-    """Base of sections whose values are names of columns."""
+    """Base of sections whose values are column names."""
 
     @model_validator(mode="after")
     def _each_name_once(self) -> Self:
@@ -25,33 +25,33 @@ class DistinctColumns(StrictModel):
 
 
 class ColumnsConfig(DistinctColumns):
-    """What the columns of a data set are called; a column that is not there is passed over."""
+    """Names of a data set's columns; columns that do not exist are ignored."""
 
     messages: ColumnName = "messages"
-    """Whole conversations: a list of `{role, content}`."""
+    """The whole conversation, as a list of `{role, content}`."""
 
     prompt: ColumnName = "prompt"
-    """The user's text (or a list of messages), where there is no messages column."""
+    """The user's text (or a list of messages), if there is no messages column."""
 
     completion: ColumnName = "completion"
-    """The answer that belongs to the prompt."""
+    """The answer to the prompt."""
 
     system: ColumnName | None = None
-    """A system message of its own for each row."""
+    """System message of each row."""
 
     tools: ColumnName | None = "tools"
-    """Tool definitions for the conversation, as a list of JSON objects; null reads none."""
+    """Tool definitions for the conversation, as a list of JSON objects; null ignores them."""
 
     weight: ColumnName | None = "weight"
-    """A factor on the row's loss, above 0; rows without it count 1, and null passes the column over."""
+    """Factor on the row's loss, above 0; rows without it count as 1, and null ignores the column."""
 
 
 class DataFileConfig(StrictModel):
     """Where rows are read from."""
 
     path: LocalOrNamed
-    """A `.jsonl`, `.json`, `.csv` or `.tsv` file (also with `.gz`), a `.parquet` file, or a Hugging Face data set:
-    `owner/name` or `owner/name:subset`."""
+    """A `.jsonl`, `.json`, `.csv` or `.tsv` file (optionally with `.gz`), a `.parquet` file, or a Hugging Face data
+    set: `owner/name` or `owner/name:subset`."""
 
     split: str = "train"
     """Split of a Hugging Face data set."""
@@ -65,22 +65,23 @@ class DatasetConfig(DataFileConfig):
 
 
 class HeldOutConfig(StrictModel, Generic[D]):
-    """Held-out rows of any kind of data set, and when they are asked."""
+    """Held-out rows of any kind of data set, and when to evaluate them."""
 
     dataset: D | None = None
-    """A data set of its own."""
+    """A separate data set."""
 
     fraction: float | None = Field(default=None, gt=0, lt=1)
-    """Or: this share of every training data set, split off by content and seed, the same in every run."""
+    """Or: hold out this share of every training data set, chosen by content and seed, so that every run holds out the
+    same rows."""
 
     every: int = Field(default=50, ge=1)
-    """Optimizer steps between two evaluations."""
+    """Optimizer steps between evaluations."""
 
     at_start: bool = True
-    """Measure once before the first step too, to see what training changes."""
+    """Also evaluate before the first step, to see what training changes."""
 
     patience: int | None = Field(default=None, ge=1)
-    """Stop after so many evaluations in a row without a better loss; null never stops early."""
+    """Stop after this many evaluations in a row without a better loss; null never stops early."""
 
     min_improvement: float = Field(default=0.0, ge=0)
     """How much lower the loss must be to count as better for `patience`."""
@@ -106,13 +107,13 @@ class StageConfig(StrictModel):
     """One stage of the curriculum."""
 
     name: OneLine = Field(min_length=1)
-    """Shown in the log, the progress bar and the plots."""
+    """Name shown in the log, the progress bar and the plots."""
 
     until_step: int = Field(ge=1)
-    """The optimizer step at which the stage ends, counted from the start of the run."""
+    """Optimizer step at which the stage ends, counted from the start of the run."""
 
     mix: dict[str, Annotated[float, Field(ge=0)]] = Field(min_length=1)
-    """Data set names and their weights: each gets that share of the stage's rows."""
+    """Weight of each data set, by name: the stage's rows are drawn in these proportions."""
 
     @field_validator("mix")
     @classmethod

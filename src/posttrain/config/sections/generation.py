@@ -13,47 +13,47 @@ class SamplingConfig(StrictModel):
     """How one answer is sampled; temperature 0 is greedy decoding."""
 
     max_new_tokens: int = Field(default=256, ge=1)
-    """Longest answer, in tokens."""
+    """Maximum length of an answer, in tokens."""
 
     temperature: float = Field(default=0.0, ge=0)
-    """0 takes the likeliest token each time; higher is more varied."""
+    """0 always takes the most likely token; higher values give more varied answers."""
 
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample from the likeliest tokens that together have this probability."""
+    """Sample from the most likely tokens that together have this probability."""
 
     top_k: int = Field(default=0, ge=0)
-    """Sample from this many of the likeliest tokens; 0 does not limit them."""
+    """Sample from this many of the most likely tokens; 0 sets no limit."""
 
     min_p: float = Field(default=0.0, ge=0, lt=1)
-    """Leave out tokens less likely than this share of the likeliest one."""
+    """Leave out tokens whose probability is less than this share of the most likely token's."""
 
     repetition_penalty: float = Field(default=1.0, gt=0)
-    """Divide the score of tokens that were already said; 1 does nothing."""
+    """Divide the score of tokens that have already occurred; 1 has no effect."""
 
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Texts at which an answer ends, besides the model's own end token."""
+    """Texts that end an answer, besides the model's own end token."""
 
 
 class GenerationConfig(SamplingConfig):
     """Sampling options; temperature 0 is greedy decoding."""
 
     engine: EngineName = "hf"
-    """What generates: `hf` is transformers; the others are several times as fast and take longer to start."""
+    """Inference engine: `hf` is transformers; the others are several times as fast but take longer to start."""
 
     n: int = Field(default=1, ge=1)
-    """Answers for each prompt; more than one wants a temperature above 0."""
+    """Answers per prompt; more than one requires a temperature above 0."""
 
     seed: int = Field(default=0, ge=0)
-    """Seed of the samples."""
+    """Seed for sampling."""
 
     batch_size: int = Field(default=16, ge=1)
-    """Answers that are generated at once by `hf`; other engines see to that themselves."""
+    """Answers that `hf` generates at once; other engines do their own batching."""
 
     logprobs: bool = False
-    """Write the log-probability of each answer's tokens besides."""
+    """Also write the log-probabilities of each answer's tokens."""
 
     columns: ColumnsConfig = ColumnsConfig()
-    """What the columns of the input are called."""
+    """Names of the input's columns."""
 
     @model_validator(mode="after")
     def _answers_differ(self) -> "GenerationConfig":

@@ -22,26 +22,26 @@ class ModelConfig(StrictModel):
     """Branch, tag or commit of a Hugging Face id."""
 
     backend: Literal["auto", "hf", "unsloth"] = "auto"
-    """`hf` is transformers + PEFT; `auto` takes unsloth where an accelerator and unsloth are both there."""
+    """`hf` is transformers + PEFT; `auto` uses unsloth if it is installed and there is an accelerator."""
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
-    """What the forward pass computes in; `auto` is bfloat16 where the device computes it fast, float16 on older
-    CUDA devices, else float32."""
+    """Compute type of the forward pass; `auto` is bfloat16 if the device computes it fast, float16 on older CUDA
+    devices, otherwise float32."""
 
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     """Attention implementation; `auto` leaves the choice to the backend."""
 
     quantization: Literal["none", "4bit", "8bit"] = "none"
-    """Load the base weights quantised by bitsandbytes; needs a CUDA device."""
+    """Load the base weights quantised with bitsandbytes; needs a CUDA device."""
 
     adapter: ConfigPath | None = None
-    """Folder of a LoRA adapter that training goes on from, instead of a new one."""
+    """Folder of an existing LoRA adapter to continue training, instead of starting a new one."""
 
     added_tokens: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Tokens to add to the vocabulary; padded embedding rows are used first, new rows start at the mean."""
+    """Tokens to add to the vocabulary; padding rows of the embedding are used first, and new rows start at the mean."""
 
     trust_remote_code: bool = False
-    """Run Python code that a model folder or hub id brings along; only for sources you trust."""
+    """Run Python code that comes with a model folder or hub id; only for sources you trust."""
 
     _key: str = PrivateAttr("model")
 
@@ -83,16 +83,16 @@ class LoraConfig(StrictModel):
     """Dropout on the adapter's input, during training only."""
 
     target_modules: Literal["auto", "all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = "all-linear"
-    """Which layers get an adapter: every linear layer, PEFT's choice for the architecture (`auto`), or names."""
+    """Which layers get an adapter: every linear layer, PEFT's choice for the architecture (`auto`), or those named."""
 
     rslora: bool = False
-    """Rank-stabilised scale (arXiv:2312.03732): worth having from about r = 64."""
+    """Rank-stabilised scale (arXiv:2312.03732): worthwhile from about r = 64."""
 
     dora: bool = False
-    """Learn magnitude and direction apart (DoRA, arXiv:2402.09353): slower, sometimes better at a low rank."""
+    """Learn magnitude and direction separately (DoRA, arXiv:2402.09353): slower, sometimes better at low ranks."""
 
     modules_to_save: tuple[str, ...] = ()
-    """Modules trained in full and saved beside the adapter, such as `embed_tokens` and `lm_head`."""
+    """Modules to train in full and save with the adapter, such as `embed_tokens` and `lm_head`."""
 
 
 def require_lora_fits(lora: LoraConfig | None, model: ModelConfig | None) -> LoraConfig | None:
@@ -105,14 +105,14 @@ def require_lora_fits(lora: LoraConfig | None, model: ModelConfig | None) -> Lor
 
 
 class OneOrSeveralModels(StrictModel):
-    """Base of configs that may name `models` in the place of `model`."""
+    """Base of configs that may set `models` instead of `model`."""
 
     model: ModelConfig
-    """The base model, and in `adapter` where training goes on from, as from an SFT run."""
+    """The base model; set its `adapter` to continue from an earlier run, such as SFT."""
 
     models: tuple[ModelConfig, ...] = ()
-    """Several models in its place, trained one after another, each in a process and a run directory of its own;
-    `--model-index` takes one of them, counted from 0."""
+    """Several models instead of one, trained one after another, each in its own process and run directory;
+    `--model-index` picks one of them, counting from 0."""
 
     @model_validator(mode="before")
     @classmethod

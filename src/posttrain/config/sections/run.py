@@ -21,22 +21,23 @@ class RunConfig(StrictModel):
     """The run directory is `<output_dir>/<name>`."""
 
     output_dir: ConfigPath = Path("runs")
-    """Folder that holds the runs."""
+    """Folder that contains the runs."""
 
     name: str | None = None
-    """Name of the run; the config file's name without its ending unless given."""
+    """Name of the run; by default the config file's name without its extension."""
 
     save_every: int = Field(default=100, ge=1)
-    """Optimizer steps between two checkpoints; one is always written at the end."""
+    """Optimizer steps between checkpoints; one is always written at the end."""
 
     keep_checkpoints: int = Field(default=2, ge=1)
-    """How many of the newest checkpoints stay; the best one stays besides."""
+    """How many of the newest checkpoints to keep; the best one is kept as well."""
 
     export: Literal["last", "best"] = "last"
-    """Which weights the run directory ends up with: the last step's, or the best (validation loss, held-out reward)."""
+    """Which weights to leave in the run directory: those of the last step, or the best (by validation loss or held-out
+    reward)."""
 
     trackers: tuple[Tracker, ...] = ()
-    """Where metrics are sent besides `metrics.jsonl`; nowhere unless asked."""
+    """Where to send metrics in addition to `metrics.jsonl`; nowhere by default."""
 
     @field_validator("name")
     @classmethod

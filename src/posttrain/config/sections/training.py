@@ -13,40 +13,40 @@ _MOST_ROWS = 2**20
 
 
 class TrainingConfig(StrictModel):
-    """One optimizer step trains `rows_per_step` rows, however many devices share the work."""
+    """One optimizer step trains on `rows_per_step` rows, however many devices share the work."""
 
     rows_per_step: int = Field(default=16, ge=1)
-    """Rows in one optimizer step, over all devices together."""
+    """Rows per optimizer step, across all devices."""
 
     micro_batch_size: int = Field(default=4, ge=1)
-    """Rows that go through the model at once on one device; changes memory and speed, not the training."""
+    """Rows that go through the model at once on one device; affects memory and speed, not the training result."""
 
     max_steps: int | None = Field(default=None, ge=1)
-    """Stop after so many optimizer steps; at the end of the last stage unless given."""
+    """Stop after this many optimizer steps; by default at the end of the last stage."""
 
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Seed of the curriculum, the validation split, the adapter's start and dropout."""
+    """Seed for the curriculum, the validation split, the adapter's initial weights and dropout."""
 
     learning_rate: float = Field(default=2e-4, gt=0)
     """Peak learning rate."""
 
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    """How the learning rate falls after the warm-up; `constant` does not."""
+    """How the learning rate falls after the warm-up; `constant` keeps it."""
 
     warmup_steps: int = Field(default=0, ge=0)
-    """Optimizer steps during which the learning rate rises from 0."""
+    """Optimizer steps over which the learning rate rises from 0."""
 
     min_learning_rate_ratio: float = Field(default=0.0, ge=0, lt=1)
-    """Where a cosine schedule ends, as a share of the peak."""
+    """Final learning rate of a cosine schedule, as a share of the peak."""
 
     optimizer: Literal["adamw", "adamw_8bit", "sgd"] = "adamw"
-    """AdamW in torch, AdamW with 8-bit states from bitsandbytes (CUDA only), or plain SGD."""
+    """AdamW from torch, AdamW with 8-bit states from bitsandbytes (CUDA only), or plain SGD."""
 
     beta1: float = Field(default=0.9, ge=0, lt=1)
-    """AdamW's decay of the gradient's mean."""
+    """AdamW's decay rate for the mean of the gradient."""
 
     beta2: float = Field(default=0.999, ge=0, lt=1)
-    """AdamW's decay of the gradient's square."""
+    """AdamW's decay rate for the mean of the squared gradient."""
 
     epsilon: float = Field(default=1e-8, gt=0)
     """AdamW's epsilon."""
@@ -55,18 +55,19 @@ class TrainingConfig(StrictModel):
     """Decoupled weight decay."""
 
     max_grad_norm: float = Field(default=1.0, ge=0)
-    """Clip the gradient to this norm; 0 does not clip."""
+    """Clip the gradient to this norm; 0 disables clipping."""
 
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third slower."""
+    """Recompute activations in the backward pass: less memory, but about a third slower."""
 
     compile: bool | Literal["auto"] = "auto"
-    """Train through torch.compile (`backend: hf`): a third less time on a CPU, after half a minute of compiling, or
-    some seconds once it has been done. `auto` takes it on a CPU with a C++ compiler where the run is long enough."""
+    """Train with torch.compile (`backend: hf`): saves a third of the time on a CPU, after compiling for half a minute,
+    or for a few seconds if it was compiled before. `auto` uses it on a CPU with a C++ compiler if the run is long
+    enough."""
 
     liger_kernel: bool = False
-    """Liger's Triton kernels for the model's norms, rotary embedding and activation (CUDA, `backend: hf`, and
-    `pip install liger-kernel`); they round differently."""
+    """Use Liger's Triton kernels for the model's norms, rotary embedding and activation (CUDA, `backend: hf`, and `pip
+    install liger-kernel`); they round differently."""
 
     @model_validator(mode="after")
     def _step_divides(self) -> "TrainingConfig":

@@ -65,27 +65,27 @@ SharePoints = Annotated[dict[Annotated[int, Field(ge=0)], Share], Field(min_leng
 
 
 class PoolsConfig(StrictModel):
-    """Rows that are always solved, or never, are drawn less often.
+    """Draws rows that are always solved, or never, less often.
 
-    Which data set fills a slot stays the curriculum's decision. Its row is kept with the weight of its pool as
-    probability; otherwise another row of the same data set is drawn at random and tried likewise, one that the
-    iteration does not ask yet if it can be found. After 64 draws the last one stands, whatever its pool.
+    The curriculum still decides which data set fills a slot. The row is kept with a probability equal to its pool's
+    weight; otherwise another row of the same data set is drawn at random and tested in the same way, if possible one
+    that is not yet in the iteration. After 64 draws the last row is used, whatever its pool.
     """
 
     solved_at: float = Field(default=1.0, ge=0, le=1)
-    """Rows with at least this mean reward are solved."""
+    """Rows with at least this mean reward count as solved."""
 
     unsolved_at: float = Field(default=0.0, ge=0, le=1)
-    """Rows with at most this mean reward are unsolved."""
+    """Rows with at most this mean reward count as unsolved."""
 
     min_grades: int = Field(default=4, ge=1)
     """Rows with fewer graded completions belong to neither pool."""
 
     solved_weight: Share = 0.1
-    """Probability with which a solved row is kept; 0 retires it. All other rows have 1."""
+    """Probability of keeping a solved row; 0 retires it. Rows in neither pool are always kept."""
 
     unsolved_weight: Share = 0.5
-    """Probability with which an unsolved row is kept; 0 retires it."""
+    """Probability of keeping an unsolved row; 0 retires it."""
 
     @model_validator(mode="after")
     def _pools_are_apart(self) -> "PoolsConfig":
@@ -98,49 +98,50 @@ class PoolsConfig(StrictModel):
 
 
 class EasyConfig(StrictModel):
-    """Some slots are filled from an easier data set, so that there is reward to learn from early on."""
+    """Fills some slots from an easier data set, so that there is reward to learn from early on."""
 
     dataset: str = Field(min_length=1)
-    """The data set; no stage need name it. Its rows come in an order of their own, each once before any repeats."""
+    """The data set; no stage needs to name it. Its rows have an order of their own, each used once before any
+    repeats."""
 
     share: SharePoints
-    """Share of the slots by iteration, as `{"0": 0.5, "200": 0}`: linear between the points, constant outside."""
+    """Share of the slots by iteration, such as `{"0": 0.5, "200": 0}`: linear between the points, constant outside."""
 
 
 class ReplayConfig(StrictModel):
-    """Some slots are filled with rows that were asked before, those from which most can still be learnt.
+    """Fills some slots with rows that were asked before, those with the most left to learn.
 
-    These have the highest upper confidence bound v + exploration·√(ln N / n), where v = 4p(1 − p), p is the mean
-    reward of the row, n the number of its grades and N that of all. Rows that the iteration asks anyway, and those
-    that a pool retires, are passed over. Where too few are left, the curriculum fills the slots.
+    These have the highest upper confidence bound v + exploration·√(ln N / n), where v = 4p(1 − p), p is the row's mean
+    reward, n its number of grades and N the number of all grades. Rows that are in the iteration anyway, and those that
+    a pool retires, are skipped. If too few remain, the curriculum fills the slots.
     """
 
     share: SharePoints
-    """Share of the slots by iteration, as `{"0": 0, "50": 0.25}`: linear between the points, constant outside."""
+    """Share of the slots by iteration, such as `{"0": 0, "50": 0.25}`: linear between the points, constant outside."""
 
     exploration: float = Field(default=0.5, ge=0)
-    """How much rows with few grades are preferred."""
+    """How strongly rows with few grades are preferred."""
 
     min_grades: int = Field(default=2, ge=1)
     """Rows with fewer graded completions are not replayed."""
 
 
 class AdaptiveConfig(StrictModel):
-    """Chooses rows by the grades of earlier iterations. What an iteration asks is decided when it is first asked,
-    kept in the journal, and the same ever after, for all replicas of the server."""
+    """Chooses rows by the grades of earlier iterations. The rows of an iteration are decided at its first request, kept
+    in the journal, and the same from then on, for all replicas of the server."""
 
     lag: int = Field(default=2, ge=1)
-    """Iteration i is decided by grades of iterations up to i − lag·iteration_stride. The default suits trainers that
-    fetch the prompts of an iteration before the one before it is graded."""
+    """Iteration i depends on the grades of iterations up to i − lag·iteration_stride. The default suits trainers that
+    fetch an iteration's prompts before the previous iteration is graded."""
 
     pools: PoolsConfig | None = None
-    """Pools of difficulty."""
+    """Pools by difficulty."""
 
     easy: EasyConfig | None = None
     """An easier data set."""
 
     replay: ReplayConfig | None = None
-    """Rows that are asked again."""
+    """Earlier rows to ask again."""
 
     @model_validator(mode="after")
     def _something_adapts(self) -> "AdaptiveConfig":

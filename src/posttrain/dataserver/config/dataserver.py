@@ -24,57 +24,58 @@ class RLStageConfig(StageConfig):
     """One stage of the curriculum; its `until_step` counts the trainer's optimizer steps."""
 
     name: OneLine = Field(min_length=1)
-    """Shown in the plan, the answers of the server, its journal and its metrics."""
+    """Name shown in the plan, the server's responses, its journal and its metrics."""
 
     grading: dict[str, GradingOverride] = Field(default_factory=dict)
-    """Per data set: graders, weights and gates that hold in this stage instead of the data set's own."""
+    """Per data set: graders, weights and gates that replace the data set's own in this stage."""
 
 
 class DataserverConfig(StrictModel):
     """Prompts and rewards for reinforcement learning."""
 
     data_root: ConfigPath = Path(".")
-    """Folder that holds the data; no file outside it is read, not even through a symbolic link."""
+    """Folder that contains the data; no file outside it is read, not even through a symbolic link."""
 
     on_bad_record: OnBadRecord = "error"
-    """Whether a record that cannot be used stops the start, or is left out and counted."""
+    """Whether an unusable record keeps the server from starting, or is skipped and counted."""
 
     allow_code_execution: bool = False
-    """Whether graders may run code that a model wrote; see the docs on what the sandbox is and is not."""
+    """Whether graders may run code written by a model; the docs say what the sandbox does and does not protect
+    against."""
 
     graders: dict[OneLine, AnyGrader] = Field(default_factory=dict)
-    """Graders with parameters of their own, each under the name by which the data sets refer to it."""
+    """Graders with parameters of their own, by the names that the data sets use."""
 
     datasets: dict[OneLine, AnyDataset] = Field(min_length=1)
-    """The data, each under the name by which the stages mix it."""
+    """The data sets, by the names that the stages use."""
 
     stages: tuple[RLStageConfig, ...] = Field(min_length=1)
-    """The curriculum: stages in the order in which they are trained."""
+    """The curriculum: the stages in training order."""
 
     after_last_stage: Literal["continue", "refuse"] = "continue"
-    """Whether iterations past the last stage go on with its mix, or are refused."""
+    """Whether iterations past the last stage continue with its mix, or are refused."""
 
     prompts_per_iteration: int = Field(default=8, ge=1, le=2**20)
-    """Prompts that one iteration draws, over all ranks of the trainer: for a trainer that generates once per
-    optimizer step, its batch in completions divided by the number of generations per prompt."""
+    """Prompts per iteration, across all ranks of the trainer: for a trainer that generates once per optimizer step, its
+    batch size in completions divided by the number of generations per prompt."""
 
     iteration_stride: int = Field(default=1, ge=1)
-    """Optimizer steps that share one set of prompts, for a trainer that uses its rollouts in several steps."""
+    """Optimizer steps that share one set of prompts, for a trainer that uses its rollouts for several steps."""
 
     seed: int = 0
-    """Decides the order of the rows and which are held out."""
+    """Determines the order of the rows and which ones are held out."""
 
     adaptive: AdaptiveConfig | None = None
-    """Sampling that looks at earlier grades; without this section it depends on config and data alone."""
+    """Sampling that depends on earlier grades; without this section it depends only on the config and the data."""
 
     listen: ListenConfig = ListenConfig()
     """Address, token and log."""
 
     limits: LimitsConfig = LimitsConfig()
-    """How much one request may hold, and how long a grader may take."""
+    """How much one request may contain, and how long a grader may take."""
 
     journal: JournalConfig = JournalConfig()
-    """Where every graded completion is kept."""
+    """Where graded completions are stored."""
 
     @property
     def total_iterations(self) -> int:

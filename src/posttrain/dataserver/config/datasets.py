@@ -33,63 +33,64 @@ SomethingCounts = AfterValidator(_something_counts)
 
 
 class GoldConfig(StrictModel):
-    """Where the right answer of a row stands."""
+    """Where to find a row's right answer."""
 
     column: str = Field(default="answer", min_length=1)
     """The column; `a.b` is key b of the object in column a."""
 
     extract: Extract = "all"
-    """Which part of it, where it is text: all, boxed, last_number, `{after: "####"}` or `{regex: "..."}`."""
+    """Which part of it, if it is text: all, boxed, last_number, `{after: "####"}` or `{regex: "..."}`."""
 
 
 class GradingOverride(StrictModel):
-    """What a stage changes about how a data set is graded."""
+    """What a stage changes in the grading of a data set."""
 
     graders: Annotated[dict[str, Weight], SomethingCounts] | None = None
-    """Graders and their weights in this stage, instead of the data set's own."""
+    """Graders and their weights in this stage, replacing the data set's own."""
 
     gates: Gates | None = None
-    """Gates in this stage, instead of the data set's own."""
+    """Gates in this stage, replacing the data set's own."""
 
 
 class PromptColumnsConfig(DistinctColumns):
-    """What the columns of a data set are called; a column that is not there is passed over."""
+    """Names of a data set's columns; columns that do not exist are ignored."""
 
     messages: ColumnName = "messages"
-    """Whole conversations: a list of `{role, content}`. Assistant turns at the end are left out of the prompt."""
+    """The whole conversation, as a list of `{role, content}`. Trailing assistant turns are left out of the prompt."""
 
     prompt: ColumnName = "prompt"
-    """The user's text (or a list of messages), where there is no messages column."""
+    """The user's text (or a list of messages), if there is no messages column."""
 
     system: ColumnName | None = None
-    """A system message of its own for each row."""
+    """System message of each row."""
 
     tools: ColumnName | None = "tools"
-    """Tool definitions, as a list of JSON objects; null reads none."""
+    """Tool definitions, as a list of JSON objects; null ignores them."""
 
 
 class GradedDataset(StrictModel):
-    """What all kinds of data sets have."""
+    """Fields common to all kinds of data sets."""
 
     system: str | None = Field(default=None, min_length=1)
-    """A system message for every row that brings none."""
+    """System message for rows that have none."""
 
     reasoning: ReasoningTags | None = None
-    """The tags around the reasoning; without this section all of a completion is its answer."""
+    """The tags around the reasoning; without this section the whole completion is the answer."""
 
     graders: Annotated[dict[str, Weight], Field(min_length=1), SomethingCounts]
-    """Graders and their weights. A name is one of the section `graders`, or the type of a built-in grader, which
-    then has its defaults."""
+    """Graders and their weights. A name is either from the section `graders`, or the type of a built-in grader, which
+    is then used with its defaults."""
 
     gates: Gates = ()
     """Graders whose scores multiply the reward."""
 
     on_missing_score: OnMissingScore = "abstain"
-    """What a grader without a score does to the reward: none is given; the other weights share its part if it abstains
-    (where it fails, none is given); or it counts as 0. A gate without a score gives no reward, or 0 under `zero`."""
+    """What a grader without a score does to the reward: there is none (abstain); the other graders share its weight if
+    it abstained, but there is no reward if it failed (renormalise); or it counts as 0 (zero). If a gate has no score,
+    there is no reward, or 0 with `zero`."""
 
     validation_fraction: float | None = Field(default=None, gt=0, lt=1)
-    """Share of the rows that is kept for `split: validation` and never trained on; by content and seed."""
+    """Share of the rows held out for `split: validation` and never trained on; chosen by content and seed."""
 
     @property
     def gold_is_missing(self) -> bool:
@@ -98,26 +99,27 @@ class GradedDataset(StrictModel):
 
 
 class FileDataset(GradedDataset):
-    """Rows of a file."""
+    """Rows from a file."""
 
     type: Literal["file"] = "file"
-    """A file; this is also what a data set without a type is."""
+    """A file; the default if `type` is omitted."""
 
     path: str = Field(min_length=1)
-    """A `.jsonl`, `.json`, `.csv`, `.tsv` (also with `.gz`) or `.parquet` file, from `data_root` and inside it."""
+    """A `.jsonl`, `.json`, `.csv`, `.tsv` (optionally with `.gz`) or `.parquet` file, relative to `data_root` and
+    inside it."""
 
     columns: PromptColumnsConfig = PromptColumnsConfig()
     """Names of the columns."""
 
     max_prompt_chars: int | None = Field(default=None, ge=1)
-    """Leave out rows whose messages have more characters together; they are counted. Tokens are the trainer's to
-    limit, in `rollout.max_prompt_tokens`."""
+    """Leave out rows whose messages together have more characters; they are counted. The limit in tokens is the
+    trainer's `rollout.max_prompt_tokens`."""
 
     max_prompt_percentile: float | None = Field(default=None, gt=0, lt=100)
-    """Leave out the longest prompts: 95 keeps those that are no longer than 95 % of the file's prompts are."""
+    """Leave out the longest prompts: 95 keeps those no longer than 95 % of the file's prompts."""
 
     gold: GoldConfig | None = GoldConfig()
-    """Where the right answer stands; null where the graders need none."""
+    """Where to find the right answer; null if the graders do not need it."""
 
     @property
     def gold_is_missing(self) -> bool:
@@ -136,20 +138,20 @@ class FileDataset(GradedDataset):
 
 
 class ReasoningGymDataset(GradedDataset):
-    """Items of the package reasoning-gym, made on demand: item i depends on the seed and on i alone."""
+    """Items from the package reasoning-gym, generated on demand: item i depends only on the seed and on i."""
 
     type: Literal["reasoning_gym"]
-    """Items made by reasoning-gym; needs the extra `reasoning-gym`."""
+    """Items generated by reasoning-gym; needs the extra `reasoning-gym`."""
 
     task: str = Field(min_length=1)
-    """Which of its data sets, as `leg_counting`. To raise the difficulty stage by stage, name the task several
-    times with other parameters and mix those data sets."""
+    """Which of its data sets to use, such as `leg_counting`. To raise the difficulty stage by stage, define several
+    data sets with the same task and different parameters, and mix those."""
 
     rows: int = Field(default=100_000, ge=1, le=10_000_000)
     """How many items there are before they repeat."""
 
     params: dict[str, JsonValue] = Field(default_factory=dict)
-    """Parameters of the task, as its own documentation lists them."""
+    """Parameters of the task, as listed in its own documentation."""
 
 
 def _file_by_default(value: object) -> object:

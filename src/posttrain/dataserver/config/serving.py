@@ -14,16 +14,16 @@ class ListenConfig(StrictModel):
     """Address, token and log."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
-    """Address to listen on. Any other than this machine's own wants a token."""
+    """Address to listen on. Any address other than this machine's own requires a token."""
 
     port: int = Field(default=9000, ge=0, le=65535)
-    """Port to listen on; 0 picks a free one and says which."""
+    """Port to listen on; 0 picks a free one and reports it."""
 
     token_env: VariableName | None = None
-    """Name of the environment variable, in capitals, that holds the bearer token which every request must carry."""
+    """Name of the environment variable, in capitals, that holds the bearer token required of every request."""
 
     log: Literal["text", "json"] = "text"
-    """Form of the log lines."""
+    """Format of the log lines."""
 
     @property
     def is_loopback(self) -> bool:
@@ -44,51 +44,51 @@ class ListenConfig(StrictModel):
 
 
 class LimitsConfig(StrictModel):
-    """How much one request may hold, and how long a grader may take."""
+    """How much one request may contain, and how long a grader may take."""
 
     grader_seconds: float = Field(default=2.0, gt=0)
-    """Deadline of all built-in graders together on one completion, and of all graders of your own together; a worker
-    that takes longer is killed soon after."""
+    """Time limit for all built-in graders together on one completion, and for all graders of your own together; a
+    worker that takes longer is killed soon after."""
 
     grade_seconds: float = Field(default=30.0, gt=0)
-    """A response to `/grade` comes within this time; what is not graded by then abstains."""
+    """Time limit for a response to `/grade`; completions that are not graded by then abstain."""
 
     queue_items: int = Field(default=20_000, ge=1)
-    """Completions that wait for a worker at most; beyond it requests are answered with 429."""
+    """Maximum number of completions waiting for a worker; beyond it, requests get a 429."""
 
     batch_size: int = Field(default=4096, ge=1)
-    """Prompts per `/sample` request at most."""
+    """Maximum number of prompts per `/sample` request."""
 
     items: int = Field(default=4096, ge=1)
-    """Completions per `/grade` request at most."""
+    """Maximum number of completions per `/grade` request."""
 
     body_mb: float = Field(default=64.0, gt=0)
-    """Size of a request's body at most, in MiB, before and after decompression."""
+    """Maximum size of a request's body, in MiB, before and after decompression."""
 
     bodies_mb: float = Field(default=256.0, gt=0)
-    """Size of the bodies of all requests together that are being received or answered, in MiB, unpacked; beyond it
-    requests are answered with 429."""
+    """Maximum total size of the bodies of all requests being received or answered, in MiB after decompression; beyond
+    it, requests get a 429."""
 
     receive_seconds: float = Field(default=60.0, gt=0)
-    """A request has arrived within this time, or its connection is closed."""
+    """Time limit for receiving a request, after which its connection is closed."""
 
     connections: int = Field(default=1000, ge=1)
-    """Connections that are open at a time; one more is answered with 503 and closed."""
+    """Maximum number of open connections; one more gets a 503 and is closed."""
 
     completion_chars: int = Field(default=1_000_000, ge=1)
-    """Length of a completion at most; a longer one gets the status error."""
+    """Maximum length of a completion, in characters; a longer one gets the status error."""
 
     cache_mb: float = Field(default=64.0, ge=0)
-    """Memory for rewards that were given already, in MiB."""
+    """Memory for caching rewards that have already been given, in MiB."""
 
     workers: int | None = Field(default=None, ge=1)
-    """Processes that grade, and as many again for graders of your own; null is one per processor."""
+    """Number of grading processes, with as many again for graders of your own; null is one per processor."""
 
     worker_memory_mb: float = Field(default=2048.0, ge=256)
-    """Address space of one worker at most, in MiB."""
+    """Maximum address space of one worker, in MiB."""
 
     worker_tasks: int = Field(default=2000, ge=1)
-    """A worker is replaced after so many tasks, so that leaks of a grader stay small."""
+    """A worker is replaced after this many tasks, so that memory leaks in graders stay small."""
 
     @property
     def worker_count(self) -> int:

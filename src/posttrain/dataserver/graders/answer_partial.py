@@ -13,26 +13,26 @@ from posttrain.errors import DataError
 
 
 class AnswerPartial(TextGrader):
-    """1 for the gold text; less for the same with white space around it, and for a number near the gold's; else 0.
+    """1 for the gold text; less if it has white space around it, or for a number near the gold; else 0.
 
-    It pays for near misses, so it is no measure of correctness: use it early in training, beside one that is. The
-    defaults are the rewards 5 (equal), 3.5 (but for white space), 2 (within 10 %), 1.5 (within 20 %) and −2 or less
-    (wrong) of a scale from −2 to 5, as (reward + 2) / 7. A weight of 7 keeps the distances of that scale.
+    It rewards near misses, so it does not measure correctness: use it early in training, beside a grader that does. The
+    defaults are the rewards 5 (equal), 3.5 (except for white space), 2 (within 10 %), 1.5 (within 20 %) and −2 or less
+    (wrong) on a scale from −2 to 5, as (reward + 2) / 7. A weight of 7 keeps the distances of that scale.
     """
 
     type: Literal["answer_partial"] = "answer_partial"
 
     extract: Extract = "all"
-    """The part of the answer that is compared."""
+    """The part of the answer to compare."""
 
     after_trimming: float = Field(default=0.786, ge=0, le=1)
-    """For the gold text with white space around it, or its number written in another way."""
+    """Score of the gold text with white space around it, or of its number written differently."""
 
     within_10_percent: float = Field(default=0.571, ge=0, le=1)
-    """For a number that is off by at most a tenth of the gold's."""
+    """Score of a number that is off by at most a tenth of the gold number."""
 
     within_20_percent: float = Field(default=0.5, ge=0, le=1)
-    """For a number that is off by at most a fifth."""
+    """Score of a number that is off by at most a fifth."""
 
     needs_gold: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("google-re2",)
@@ -47,8 +47,8 @@ class AnswerPartial(TextGrader):
         Example("-120", 0.5, gold="-100"),
         Example("121", 0.0, gold="100"),
         Example("-100", 0.0, gold="100"),
-        Example("0.1", 0.0, gold="0", note="nothing is near 0 in percent"),
-        Example("It is 100", 0.0, gold="100", note="nothing else may stand there"),
+        Example("0.1", 0.0, gold="0", note="no number is within a percentage of 0"),
+        Example("It is 100", 0.0, gold="100", note="no other text is allowed"),
         Example("paris", 0.0, gold="Paris"),
         Example(
             "<SOLUTION>90</SOLUTION>", 0.571, gold=100, params={"extract": {"regex": "<SOLUTION>(.+?)</SOLUTION>"}}

@@ -60,22 +60,22 @@ class Grader(StrictModel):
     """Whether every row must have a gold answer."""
 
     is_correctness: ClassVar[bool] = False
-    """Whether the score says that an answer is right, so that nothing but a right answer may earn any of it."""
+    """Whether the score measures correctness, so that only a right answer may earn any of it."""
 
     needs_tags: ClassVar[bool] = False
     """Whether the data set must name its reasoning tags."""
 
     needs_code_execution: ClassVar[bool] = False
-    """Whether it runs code that a model wrote."""
+    """Whether it runs code written by a model."""
 
     is_users_code: ClassVar[bool] = False
-    """Whether it runs what the user wrote, which gets processes of its own: it could change any other grader there."""
+    """Whether it runs the user's code, which gets its own processes because it could change any other grader there."""
 
     libraries: ClassVar[tuple[str, ...]] = ()
-    """Packages whose version decides the scores."""
+    """Packages whose versions affect the scores."""
 
     preload: ClassVar[tuple[str, ...]] = ()
-    """Modules that take long to import; the grading processes are forked from one that has them."""
+    """Modules that are slow to import; the grading processes are forked from one that has them."""
 
     examples: ClassVar[tuple[Example, ...]] = ()
     """The table in the catalogue."""
@@ -128,10 +128,10 @@ Part = Literal["answer", "completion", "reasoning"]
 
 
 class TextGrader(Grader):
-    """Base of the graders that look at one part of the completion; without that part the score is 0."""
+    """Base of the graders that score one part of the completion; without that part the score is 0."""
 
     part: Part = "answer"
-    """What is looked at: the answer (what follows the reasoning), the reasoning, or the whole completion."""
+    """What to score: the answer (what follows the reasoning), the reasoning, or the whole completion."""
 
     def score(self, item: GradeInput) -> Score | float:
         """Score `part` of the completion."""

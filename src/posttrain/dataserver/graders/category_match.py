@@ -14,7 +14,7 @@ _CHEAPER = {**_LABELS, "contained_score": 0.5}
 
 
 class CategoryMatch(TextGrader):
-    """1 if the answer is the gold label and nothing else; else 0, for a wrong label as for none.
+    """1 if the answer is the gold label and nothing else; else 0, whether the label is wrong or missing.
 
     White space is collapsed and trimmed before labels are compared.
     """
@@ -22,14 +22,14 @@ class CategoryMatch(TextGrader):
     type: Literal["category_match"] = "category_match"
 
     allowed_categories: tuple[Annotated[str, Field(pattern=r"\S")], ...] = Field(min_length=2)
-    """All labels; each gold must be one of them."""
+    """All labels; every gold answer must be one of them."""
 
     ignore_case: bool = True
-    """Whether capital and small letters are the same."""
+    """Whether upper and lower case count as equal."""
 
     contained_score: float = Field(default=0.0, ge=0, le=1)
-    """Score of a longer answer that holds exactly one of the labels, as a whole word, and that is the gold. Above 0
-    `not Math` earns it too."""
+    """Score of a longer answer that contains exactly one of the labels, as a whole word, if that is the gold. If this
+    is above 0, `not Math` earns it too."""
 
     needs_gold: ClassVar[bool] = True
     is_correctness: ClassVar[bool] = True
@@ -39,10 +39,10 @@ class CategoryMatch(TextGrader):
         Example("math", 0.0, gold="Math", params={**_LABELS, "ignore_case": False}),
         Example("Art", 0.0, gold="Math", params=_LABELS, note="a wrong label earns nothing"),
         Example("It is Math.", 0.0, gold="Math", params=_LABELS),
-        Example("It is Math.", 0.5, gold="Math", params=_CHEAPER, note="if that is wanted"),
+        Example("It is Math.", 0.5, gold="Math", params=_CHEAPER, note="if the config allows it"),
         Example("It is Art.", 0.0, gold="Math", params=_CHEAPER),
-        Example("Math, Applied Math, Art", 0.0, gold="Math", params=_CHEAPER, note="all labels"),
-        Example("It is Applied Math.", 0.0, gold="Math", params=_CHEAPER, note="the longer label is meant"),
+        Example("Math, Applied Math, Art", 0.0, gold="Math", params=_CHEAPER, note="several labels"),
+        Example("It is Applied Math.", 0.0, gold="Math", params=_CHEAPER, note="the longer label counts"),
         Example("the aftermath", 0.0, gold="Math", params=_CHEAPER, note="part of a word"),
         Example("", 0.0, gold="Math", params=_CHEAPER),
     )

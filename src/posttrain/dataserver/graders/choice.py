@@ -18,27 +18,27 @@ _BE = r"(?:is|are|(?:must|should|would|has[ \t]to)[ \t]be)"
 class Choice(TextGrader):
     """1 if the answer chooses the gold letter and no other; else 0.
 
-    A letter is chosen where it is written as an answer. These places are looked at in turn, and the first kind
-    that holds a letter decides:
+    A letter is chosen where it is written as an answer. These places are searched in order, and the first kind that
+    contains a letter decides:
 
     1. in `\\boxed{…}`;
     2. after the word "answer": `Answer: B`, `the answer is (B)`, `answers A and B`;
-    3. said to be right, or chosen: `the correct option is B`, `B is correct`, `I choose B`, `it must be B`;
+    3. called right, or chosen: `the correct option is B`, `B is correct`, `I choose B`, `it must be B`;
     4. marked as a letter: alone on a line (`B`, `B.`), at the start of a line before its text (`B) Rome`), in
        brackets (`(B)`), in bold (`**B**`), or after "option" or "choice".
 
-    Several different letters in the places that decide choose nothing, so a text never chooses more than one. A
-    letter elsewhere in a sentence, as in `A dog`, is no choice; nor is one that is denied right before or after it,
-    as in `not B`, `B is wrong`, `A, B and D are wrong` and `B? No`. A denial in other words is not understood.
+    If the deciding places contain different letters, nothing is chosen, so a text never chooses more than one. A letter
+    elsewhere in a sentence, as in `A dog`, is not a choice; nor is one that is denied right before or after it, as in
+    `not B`, `B is wrong`, `A, B and D are wrong` and `B? No`. Denials in other words are not recognised.
     """
 
     type: Literal["choice"] = "choice"
 
     choices: str | tuple[str, ...] = Field(default="ABCD", min_length=2)
-    """The letters that can be chosen, as one text, or a list of labels such as `[A1, A2]`."""
+    """The letters to choose from, as one text, or a list of labels such as `[A1, A2]`."""
 
     ignore_case: bool = False
-    """Whether `b` chooses B. In sentences such as `the answer is a dog` this reads words as letters."""
+    """Whether `b` chooses B. In sentences such as `the answer is a dog` this mistakes words for letters."""
 
     needs_gold: ClassVar[bool] = True
     is_correctness: ClassVar[bool] = True
@@ -51,14 +51,14 @@ class Choice(TextGrader):
         Example("**Answer:** (B) Rome", 1.0, gold="B"),
         Example("\\boxed{\\text{B}}", 1.0, gold="B"),
         Example("B) Rome, because A is in France", 1.0, gold="B"),
-        Example("Not (A), and not (C). The answer is B.", 1.0, gold="B", note="what the answer is said to be decides"),
+        Example("Not (A), and not (C). The answer is B.", 1.0, gold="B", note="the stated answer decides"),
         Example("The correct option is B.", 1.0, gold="B"),
         Example("I choose B.", 1.0, gold="B"),
         Example("B is correct", 1.0, gold="B"),
         Example("The answer is B; A, C and D are wrong.", 1.0, gold="B"),
         Example("The answer is A? No, it is C", 0.0, gold="A", note="taken back"),
         Example("The answer is A? No, it is C", 1.0, gold="C"),
-        Example("(B) is wrong", 0.0, gold="B", note="a letter that is denied"),
+        Example("(B) is wrong", 0.0, gold="B", note="a denied letter"),
         Example("The answer cannot be (B)", 0.0, gold="B"),
         Example("Answer: B, no, A", 0.0, gold="B"),
         Example("C", 0.0, gold="B"),
@@ -68,7 +68,7 @@ class Choice(TextGrader):
         Example("(A) or (B)", 0.0, gold="B", note="two letters choose nothing"),
         Example("Answer: A, B, C or D", 0.0, gold="A"),
         Example("Answer: A\nAnswer: B", 0.0, gold="B"),
-        Example("A. Paris\nB. Rome\nC. Oslo\nD. Bern", 0.0, gold="B", note="the question said again"),
+        Example("A. Paris\nB. Rome\nC. Oslo\nD. Bern", 0.0, gold="B", note="the question repeated"),
         Example("A B C D", 0.0, gold="B"),
         Example("\\boxed{A, B}", 0.0, gold="B"),
         Example("b", 0.0, gold="B", note="unless case is ignored"),

@@ -26,55 +26,55 @@ class StdioTest(NamedTuple):
 class CodeStdio(TextGrader):
     """1 if the answer's Python program passes every test of the row: it reads the input and prints the output; else 0.
 
-    The program is the last fenced block that is marked as Python, or, where none is, the last fenced block. It has
-    the standard library, and neither threads nor processes. It must end with exit code 0; line ends and white
-    space at the end of lines do not count, nor does more than one space between words. It sees one input at a time
-    and never an output that is wanted.
+    The program is the last fenced block marked as Python, or else the last fenced block. It has the standard library,
+    but neither threads nor processes. It must exit with code 0; line endings, white space at the ends of lines and
+    extra spaces between words are ignored. It sees one input at a time and never an expected output.
 
-    Time is the program's own: what it computes and sleeps, and not what it waits for because the machine is busy. One
-    that has not had its time after ten times as long is an error, and no score. `limits.grader_seconds` goes by the
-    clock, and what it ends is an error too: give it more than the tests need where other work shares the processors.
+    The time limit counts only the program's own time: what it computes and sleeps, not counting waits for a busy
+    machine. A program that has not had its time after ten times as long is an error, without a score.
+    `limits.grader_seconds` is wall-clock time, and what it ends is an error too: give it more than the tests need if
+    other work shares the processors.
 
-    Runs what a model wrote, so the config must say `allow_code_execution: true`; needs Linux or macOS. In `bubblewrap`
-    the program has no network and sees no file but the interpreter and the system's libraries, and no other process:
-    what is left to attack is the kernel. Where it does not work the server does not start. `sandbox: rlimits` does
-    without it, and the server warns of it: limits stop loops and floods, and no signal from the program reaches anybody
-    (on Linux, x86-64 or ARM), but it can use the network, read every file that its user can read (the golds too), and
-    write where its user can write. That user is one of its own where the server runs as root; otherwise it is the
-    server's, and then the program can change the memory of the server. Run the programs of models that you do not trust
-    on a machine of its own.
+    It runs code written by a model, so the config must set `allow_code_execution: true`; it needs Linux or macOS. In
+    `bubblewrap` the program has no network and sees no files except the interpreter and the system's libraries, and no
+    other processes: only the kernel is left to attack. If bubblewrap does not work, the server does not start.
+    `sandbox: rlimits` does without it, and the server warns about that: limits stop loops and floods, and the program
+    cannot send a signal to any other process (on Linux, x86-64 or ARM), but it can use the network, read every file
+    that its user can read (including the golds), and write where its user can write. That user is a separate one if the
+    server runs as root; otherwise it is the server's own, and the program can then change the server's memory. Run the
+    programs of models that you do not trust on a separate machine.
 
-    A program that somebody else ends, as the system does where memory runs out, is run once more; where it is ended
-    again, that is an error and no score.
+    A program killed from outside, such as by the system when memory runs out, is run once more; if it is killed again,
+    that is an error without a score.
     """
 
     type: Literal["code_stdio"] = "code_stdio"
 
     column: str = Field(default="tests", min_length=1)
-    """Column with the tests: a list of `{input, output}`, both texts."""
+    """Column with the tests: a list of `{input, output}`, both text."""
 
     fraction: bool = False
-    """Whether the score is the share of tests that pass; a program that prints known outputs then earns some of it."""
+    """Whether the score is the share of tests that pass; a program that prints known outputs then earns part of it."""
 
     seconds: float = Field(default=1.0, gt=0, le=60)
-    """Time for one test: what the program computes and sleeps, and not what it waits for a busy processor. All tests of
-    a row must fit into `limits.grader_seconds` together, which is checked at the start."""
+    """Time for one test: what the program computes and sleeps, not counting waits for a busy processor. All tests of a
+    row together must fit into `limits.grader_seconds`, which is checked at the start."""
 
     memory_mb: int = Field(default=512, ge=64)
-    """Address space of the program at most, in MiB."""
+    """Maximum address space of the program, in MiB."""
 
     output_kb: int = Field(default=1024, ge=1)
-    """What it may print on one test, in KiB."""
+    """Maximum output per test, in KiB."""
 
     sandbox: Kind = "bubblewrap"
-    """What the program runs in. `bubblewrap` (program `bwrap`) shuts it off from network, files and other processes;
-    `rlimits` only limits what it uses up, and is no protection against a hostile program."""
+    """What the program runs in. `bubblewrap` (the program `bwrap`) isolates it from the network, files and other
+    processes; `rlimits` only limits its resources, and is no protection against a hostile program."""
 
     needs_code_execution: ClassVar[bool] = True
     is_correctness: ClassVar[bool] = True
     examples: ClassVar[tuple[Example, ...]] = (
         Example("```python\nprint(2 * int(input()))\n```", 1.0, record=_DOUBLE),
-        Example("```python\nprint(6)\n```", 0.0, record=_DOUBLE, note="passes one test of two"),
+        Example("```python\nprint(6)\n```", 0.0, record=_DOUBLE, note="passes one of two tests"),
         Example("```python\nprint(6)\n```", 0.5, record=_DOUBLE, params={"fraction": True}),
         Example("print(2 * int(input()))", 0.0, record=_DOUBLE, note="no fenced block"),
         Example("", 0.0, record=_DOUBLE),

@@ -13,32 +13,32 @@ Wanted = Annotated[str, Field(min_length=1, pattern=r"\S")]
 
 
 class Contains(TextGrader):
-    """1 if the answer holds enough of the wanted texts and none of the forbidden ones; else 0.
+    """1 if the answer contains enough of the wanted texts and none of the forbidden ones; else 0.
 
-    It pays for whatever else the answer says, so a list of everything earns it too: no check of correctness. Texts are
-    compared after Unicode normalisation (NFKC) and without characters that cannot be seen. Letters of other scripts
-    that look alike are other letters, so what is forbidden can be written with them.
+    It ignores everything else in the answer, so one that lists everything earns 1 too: this does not check correctness.
+    Texts are compared after Unicode normalisation (NFKC) and without invisible characters. Letters of other scripts
+    that look alike are different letters, so forbidden texts can be written with them.
     """
 
     type: Literal["contains"] = "contains"
 
     texts: tuple[Wanted, ...] | None = None
-    """What is wanted; without this key the gold: a text, or a list of texts."""
+    """The wanted texts; if omitted, the gold: a text, or a list of texts."""
 
     at_least: int | None = Field(default=None, ge=1)
-    """How many of them are enough; without this key all."""
+    """How many of them are enough; if omitted, all."""
 
     fraction: bool = False
     """Whether fewer than enough earn their share instead of 0."""
 
     forbidden: tuple[Wanted, ...] = ()
-    """Texts of which a single one makes the score 0."""
+    """Texts any one of which makes the score 0."""
 
     whole_words: bool = False
-    """Whether `cat` is not held by `concatenate`."""
+    """Whether to match whole words only, so that `concatenate` does not contain `cat`."""
 
     ignore_case: bool = True
-    """Whether capital and small letters are the same."""
+    """Whether upper and lower case count as equal."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example("Rome and Paris", 1.0, params={"texts": ["paris", "rome"]}, note="all of them, in any order"),
@@ -52,11 +52,11 @@ class Contains(TextGrader):
         Example("It is Paris.", 1.0, gold="Paris", note="the gold is wanted"),
         Example("Paris", 0.0, gold=["Paris", "Rome"], note="all of a list"),
         Example("paris", 0.0, gold="Paris", params={"ignore_case": False}),
-        Example("Fine.", 1.0, params={"texts": [], "forbidden": ["sorry"]}, note="only forbidding"),
+        Example("Fine.", 1.0, params={"texts": [], "forbidden": ["sorry"]}, note="only forbidden texts"),
         Example(" ", 0.0, params={"texts": [], "forbidden": ["sorry"]}, note="an empty answer earns nothing"),
-        Example("\u200b", 0.0, params={"texts": [], "forbidden": ["sorry"]}, note="nor one that cannot be seen"),
+        Example("\u200b", 0.0, params={"texts": [], "forbidden": ["sorry"]}, note="nor does an invisible one"),
         Example(
-            "I am so\u200brry", 0.0, params={"texts": [], "forbidden": ["sorry"]}, note="which hides no word either"
+            "I am so\u200brry", 0.0, params={"texts": [], "forbidden": ["sorry"]}, note="invisible signs hide no word"
         ),
         Example(
             "I am ｓｏｒｒｙ", 0.0, params={"texts": [], "forbidden": ["sorry"]}, note="full-width letters are the same"

@@ -22,18 +22,18 @@ _PROTOCOL = 1
 
 
 class HttpGrader(RemoteGrader):
-    """The score that a service of yours gives.
+    """The score given by a service of yours.
 
-    It gets `POST {"protocol": 1, "items": [{"item_id", "prompt", "completion", "answer", "reasoning", "gold",
+    It receives `POST {"protocol": 1, "items": [{"item_id", "prompt", "completion", "answer", "reasoning", "gold",
     "record", "completion_tokens"}]}` and answers `{"results": [{"item_id", "score", "detail"}]}` in any order, with a
-    score in [0, 1]; or, in place of a score, `"status": "abstain"` or `"status": "error"`. The detail may be left out.
-    A completion without exactly one such result gets an error, and no other one does.
+    score in [0, 1]; or, instead of a score, `"status": "abstain"` or `"status": "error"`. The detail is optional.
+    A completion that does not get exactly one such result gets an error; the others are not affected.
     """
 
     type: Literal["http"] = "http"
 
     batch_size: int = Field(default=32, ge=1, le=10_000)
-    """Completions in one call at most."""
+    """Maximum number of completions per call."""
 
     async def score_all(self, items: Sequence[GradeInput], client: "httpx.AsyncClient") -> list[Outcome]:
         """Score completions in concurrent calls; a failed call or an invalid result affects only its own items."""

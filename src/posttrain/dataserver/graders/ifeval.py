@@ -229,10 +229,10 @@ _SHORT = _row(
 
 
 class IfEval(TextGrader):
-    """1 if the answer follows all instructions of its row, or the share that it follows; else 0.
+    """1 if the answer follows all instructions of its row, else 0; or the share that it follows.
 
-    The rows are those of IFEval (https://arxiv.org/abs/2311.07911) and of the data sets made like it: a list of
-    instruction ids such as `punctuation:no_comma`, and a list of their arguments. All 25 ids of the paper are known.
+    Rows have the form of IFEval (https://arxiv.org/abs/2311.07911) and data sets modelled on it: a list of instruction
+    ids such as `punctuation:no_comma`, and a list of their arguments. All 25 ids of the paper are supported.
     """
 
     type: Literal["ifeval"] = "ifeval"
@@ -244,17 +244,17 @@ class IfEval(TextGrader):
     """Column with the list of instruction ids."""
 
     arguments_column: str = Field(default="kwargs", min_length=1)
-    """Column with the list of their arguments, an object each; keys that are null do not count."""
+    """Column with the list of their arguments, one object each; keys that are null are ignored."""
 
     libraries: ClassVar[tuple[str, ...]] = ("py3langid",)
     examples: ClassVar[tuple[Example, ...]] = (
         Example("Three short words", 1.0, record=_SHORT),
-        Example("One, two", 0.0, record=_SHORT, note="one instruction of two"),
+        Example("One, two", 0.0, record=_SHORT, note="one of two instructions"),
         Example("One, two", 0.5, record=_SHORT, params={"mode": "fraction"}),
         Example("Five words are too many", 0.0, record=_SHORT),
         Example("* one\n* two", 1.0, record=_row(("detectable_format:number_bullet_lists", {"num_bullets": 2}))),
         Example("", 0.0, record=_SHORT, note="an empty answer follows nothing"),
-        Example("\u200b", 0.0, record=_SHORT, note="nor does one that cannot be seen"),
+        Example("\u200b", 0.0, record=_SHORT, note="nor does an invisible one"),
         Example("I am so\u200brry", 0.0, record=_row(("keywords:forbidden_words", {"forbidden_words": ["sorry"]}))),
         Example("I am ｓｏｒｒｙ", 0.0, record=_row(("keywords:forbidden_words", {"forbidden_words": ["sorry"]}))),
     )

@@ -14,17 +14,17 @@ from posttrain.errors import DataError
 
 
 class JsonEqual(JsonGrader):
-    """1 if the answer is JSON (read as `json_valid` reads it) whose value equals the gold's; else 0.
+    """1 if the answer is JSON (read as in `json_valid`) whose value equals the gold's; else 0.
 
-    The gold is a value, or text that is JSON. The order of an object's keys never counts; 1 equals 1.0, true does
-    not equal 1, and texts are equal only character by character. A number with a point or an exponent is read as a
-    double, as by most programs: beyond 16 digits two of them may be equal that are written differently.
+    The gold is a value, or text that is JSON. The order of an object's keys never matters; 1 equals 1.0, true does not
+    equal 1, and texts must be equal character by character. A number with a decimal point or an exponent is read as a
+    double, as in most programs: beyond 16 digits, two numbers that are written differently may be equal.
     """
 
     type: Literal["json_equal"] = "json_equal"
 
     ignore_order: bool = False
-    """Whether the elements of arrays, at any depth, may stand in another order, each as often as in the gold."""
+    """Whether the elements of arrays, at any depth, may be in another order, each as often as in the gold."""
 
     relative_tolerance: float = Field(default=0.0, ge=0, lt=1)
     """How far a number may be off, as a share of the gold number."""
@@ -35,20 +35,20 @@ class JsonEqual(JsonGrader):
         Example('{"b": 2, "a": 1}', 1.0, gold='{"a": 1, "b": 2}', note="keys have no order"),
         Example('{"a": 1.0}', 1.0, gold={"a": 1}, note="a gold may be a value; 1.0 is 1"),
         Example('{"a": true}', 0.0, gold={"a": 1}, note="true is not 1"),
-        Example('{"a": "1"}', 0.0, gold={"a": 1}, note="nor is a text"),
-        Example('{"a": 1, "c": 3}', 0.0, gold={"a": 1}, note="a key too many"),
+        Example('{"a": "1"}', 0.0, gold={"a": 1}, note="nor is a string"),
+        Example('{"a": 1, "c": 3}', 0.0, gold={"a": 1}, note="an extra key"),
         Example("{}", 0.0, gold={"a": 1}),
         Example("[1, 2]", 1.0, gold=[1, 2]),
         Example("[2, 1]", 0.0, gold=[1, 2]),
         Example("[2, 1]", 1.0, gold=[1, 2], params={"ignore_order": True}),
-        Example("[2, 1, 1]", 0.0, gold=[1, 2, 2], params={"ignore_order": True}, note="each as often"),
+        Example("[2, 1, 1]", 0.0, gold=[1, 2, 2], params={"ignore_order": True}, note="each must occur as often"),
         Example("[true]", 0.0, gold=[1], params={"ignore_order": True}),
         Example('{"a": 3.14}', 0.0, gold={"a": 3.1416}),
         Example('{"a": 3.14}', 1.0, gold={"a": 3.1416}, params={"relative_tolerance": 0.001}),
         Example('"Paris"', 1.0, gold='"Paris"'),
         Example('{"a": 1} {"a": 2}', 0.0, gold={"a": 1}, note="several candidates"),
         Example("9007199254740993", 0.0, gold=9007199254740992, note="whole numbers are exact"),
-        Example("9007199254740993.0", 1.0, gold=9007199254740992, note="with a point they are read as doubles"),
+        Example("9007199254740993.0", 1.0, gold=9007199254740992, note="with a decimal point they are read as doubles"),
         Example("", 0.0, gold={"a": 1}),
     )
 

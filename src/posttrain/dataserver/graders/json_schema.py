@@ -30,42 +30,42 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 class JsonSchema(JsonGrader):
-    """1 if the answer is JSON (read as `json_valid` reads it) that a JSON Schema allows; else 0, or a part of it.
+    """1 if the answer is JSON (read as in `json_valid`) that a JSON Schema allows; else 0, or part of it.
 
-    Schemas are Draft 2020-12, or the draft that `$schema` names. References outside of the schema are refused and
-    `format` is not checked. `pattern` is a Python expression, which can take very long on an unlucky text: the
-    completion then goes without a score at the deadline. With a schema that does not say what it wants, `{}` is
-    valid; the score says nothing about what is right.
+    Schemas are Draft 2020-12, or the draft that `$schema` names. References outside the schema are rejected and
+    `format` is not checked. `pattern` is a Python regular expression, which can take very long on an unlucky text: the
+    completion then has no score at the deadline. If a schema does not say what it requires, `{}` is valid; the score
+    says nothing about what is right.
     """
 
     type: Literal["json_schema"] = "json_schema"
 
     inline: dict[str, Any] | None = None
-    """The schema, for all rows; or else give `column`."""
+    """The schema for all rows; give this or `column`."""
 
     column: str | None = Field(default=None, min_length=1)
-    """The column of the data set that holds the schema of each row, as an object or as JSON text; `a.b` is key b
-    of the object in column a."""
+    """The column of the data set that holds each row's schema, as an object or as JSON text; `a.b` is key b of the
+    object in column a."""
 
     partial: float = Field(default=0.0, ge=0, lt=1)
-    """What JSON that is almost valid earns at most: with e errors `partial` × (1 − e / `max_errors`), not below 0.
-    Above 0, an answer made to have few errors is paid without being right."""
+    """The most that almost valid JSON can earn: with e errors `partial` × (1 − e / `max_errors`), not below 0. If this
+    is above 0, an answer built to have few errors is rewarded without being right."""
 
     max_errors: int = Field(default=10, ge=1)
-    """Number of errors from which on nothing is earned."""
+    """Number of errors at which nothing is earned."""
 
     libraries: ClassVar[tuple[str, ...]] = ("jsonschema",)
     examples: ClassVar[tuple[Example, ...]] = (
         Example('{"name": "Ada", "age": 36}', 1.0, params=_INLINE),
         Example('{"name": "Ada", "age": "36"}', 0.0, params=_INLINE, note="types count"),
         Example('{"name": "Ada"}', 0.0, params=_INLINE, note="a key is missing"),
-        Example('{"name": "Ada", "age": 36, "x": 1}', 0.0, params=_INLINE, note="a key too many"),
+        Example('{"name": "Ada", "age": 36, "x": 1}', 0.0, params=_INLINE, note="an extra key"),
         Example("{}", 0.0, params=_INLINE),
         Example("null", 0.0, params=_INLINE),
-        Example('{"name": "Ada"}', 0.375, params=_PARTIAL, note="one error of four: 0.5 × 3/4"),
+        Example('{"name": "Ada"}', 0.375, params=_PARTIAL, note="one error out of four: 0.5 × 3/4"),
         Example("{}", 0.25, params=_PARTIAL, note="two errors"),
         Example("no JSON", 0.0, params=_PARTIAL),
-        Example("[" * 100_000, 0.0, params=_INLINE, note="nesting does no harm"),
+        Example("[" * 100_000, 0.0, params=_INLINE, note="deep nesting is harmless"),
         Example('```json\n{"name": "Ada", "age": 36}\n```', 0.0, params=_INLINE),
         Example('```json\n{"name": "Ada", "age": 36}\n```', 0.9, params={**_INLINE, "fenced_score": 0.9}),
         Example('"ab"', 1.0, params={"column": "schema"}, record={"schema": '{"type": "string"}'}),

@@ -12,10 +12,10 @@ _KINDS = {"object": dict, "array": list, "any": object}
 
 
 class JsonValid(JsonGrader):
-    """1 if all of the answer is one JSON value of the wanted kind; else 0.
+    """1 if the whole answer is one JSON value of the required kind; else 0.
 
-    Taken strictly: no text around it, no NaN or Infinity, no number beyond the range of a float, no key twice in
-    an object, at most 100 levels deep. It says nothing about what the JSON means: use it as a gate.
+    It is strict: no text around the value, no NaN or Infinity, no number beyond the range of a float, no duplicate key
+    in an object, at most 100 levels deep. It says nothing about what the JSON means: use it as a gate.
     """
 
     type: Literal["json_valid"] = "json_valid"
@@ -24,7 +24,7 @@ class JsonValid(JsonGrader):
     """Which kind of value it must be."""
 
     min_keys: int = Field(default=1, ge=0)
-    """Fewest keys of an object, and elements of an array, so that `{}` earns nothing."""
+    """Minimum number of keys in an object, or of elements in an array, so that `{}` earns nothing."""
 
     required_keys: tuple[str, ...] = ()
     """Keys that the object must have."""
@@ -32,9 +32,9 @@ class JsonValid(JsonGrader):
     examples: ClassVar[tuple[Example, ...]] = (
         Example('{"a": 1}', 1.0),
         Example(' {"a": 1}\n', 1.0, note="white space around it does not count"),
-        Example('<think>one</think>\n{"a": 1}', 1.0, tags=ReasoningTags(), note="the reasoning is no part of it"),
-        Example("{}", 0.0, note="earns nothing"),
-        Example("5", 0.0, note="a bare number is no object"),
+        Example('<think>one</think>\n{"a": 1}', 1.0, tags=ReasoningTags(), note="the reasoning is not part of it"),
+        Example("{}", 0.0, note="an empty object earns nothing"),
+        Example("5", 0.0, note="a bare number is not an object"),
         Example("5", 1.0, params={"require": "any"}),
         Example("[1]", 1.0, params={"require": "array"}),
         Example("[]", 0.0, params={"require": "array"}),
@@ -42,13 +42,13 @@ class JsonValid(JsonGrader):
         Example('{"a": 1} {"a": 1}', 0.0, note="two values"),
         Example("{'a': 1}", 0.0, note="Python is not JSON"),
         Example('{"a": NaN}', 0.0),
-        Example('{"a": 1e999}', 0.0, note="infinite for most programs"),
+        Example('{"a": 1e999}', 0.0, note="infinite in most programs"),
         Example('{"a": 1, "a": 2}', 0.0, note="which of them would count?"),
         Example('{"answer": 1}', 1.0, params={"required_keys": ["answer"]}),
         Example('{"the answer": 1}', 0.0, params={"required_keys": ["answer"]}),
-        Example('"answer"', 0.0, params={"required_keys": ["answer"]}, note="a text that holds the key"),
-        Example('```json\n{"a": 1}\n```', 0.0, note="a fence is refused"),
-        Example('```json\n{"a": 1}\n```', 0.9, params={"fenced_score": 0.9}, note="or made cheaper"),
+        Example('"answer"', 0.0, params={"required_keys": ["answer"]}, note="a string that contains the key"),
+        Example('```json\n{"a": 1}\n```', 0.0, note="a fence is rejected"),
+        Example('```json\n{"a": 1}\n```', 0.9, params={"fenced_score": 0.9}, note="or accepted at a lower score"),
         Example('Here:\n```json\n{"a": 1}\n```', 0.0, params={"fenced_score": 0.9}, note="text before the fence"),
         Example("", 0.0),
     )

@@ -35,35 +35,35 @@ _LONGEST = 20_000
 
 
 class Language(TextGrader):
-    """1 if the answer is in the wanted language, for the most part; else 0.
+    """1 if the answer is mostly in the wanted language; else 0.
 
-    Code, formulas and web addresses do not count. It abstains where what is left is too short or too mixed to tell.
+    Code, formulas and web addresses do not count. It abstains if what is left is too short or too mixed to tell.
     """
 
     type: Literal["language"] = "language"
 
     language: str | None = None
-    """The wanted language, as a code of two letters such as en; this or `column`."""
+    """The wanted language, as a two-letter code such as en; give this or `column`."""
 
     column: str | None = Field(default=None, min_length=1)
-    """The column that holds the code of the wanted language."""
+    """The column with the code of the wanted language."""
 
     among: tuple[str, ...] = ()
-    """Languages that the answer may be in, which helps with short answers; without this key all that are known."""
+    """Languages that the answer may be in, which helps with short answers; if omitted, all known ones."""
 
     min_letters: int = Field(default=20, ge=1)
-    """With fewer letters than this it abstains."""
+    """With fewer letters it abstains."""
 
     min_confidence: float = Field(default=0.5, ge=0, le=1)
-    """With less confidence than this in any language it abstains."""
+    """With less confidence in every language it abstains."""
 
     libraries: ClassVar[tuple[str, ...]] = ("py3langid",)
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_PARIS, 1.0, params=_FRENCH),
         Example(_PARIS, 0.0, params={"language": "de"}),
-        Example(_PARIS, 1.0, params={"column": "lang"}, record={"lang": "fr"}, note="the language of the row"),
+        Example(_PARIS, 1.0, params={"column": "lang"}, record={"lang": "fr"}, note="the row's language"),
         Example("Oui.", None, params=_FRENCH, note="too short to tell"),
-        Example("```\nreturn the answer to everything\n```", None, params=_FRENCH, note="code is in no language"),
+        Example("```\nreturn the answer to everything\n```", None, params=_FRENCH, note="code is not in any language"),
         Example("東京は日本の首都であり、世界最大の都市の一つです。", 1.0, params={"language": "ja"}),
         Example("", 0.0, params=_FRENCH),
     )

@@ -17,10 +17,10 @@ _NOTHING = re.compile(
 
 
 class LatexOnly(TextGrader):
-    r"""1 if the answer is exactly one LaTeX expression, else 0. Whether it is right is not asked.
+    r"""1 if the answer is exactly one LaTeX expression, else 0. It does not check whether it is right.
 
     An expression is `$…$`, `$$…$$`, `\(…\)`, `\[…\]`, `\boxed{…}`, `\fbox{…}` or `\begin{…}…\end{…}`, with something
-    to be seen inside. White space around it is free.
+    visible inside. White space around it is ignored.
     """
 
     type: Literal["latex_only"] = "latex_only"
@@ -45,13 +45,13 @@ class LatexOnly(TextGrader):
         Example("$$", 0.0, note="empty"),
         Example("$ $", 0.0),
         Example(r"\boxed{}", 0.0),
-        Example("$~$", 0.0, note="space is empty, however it is written"),
+        Example("$~$", 0.0, note="any form of white space is empty"),
         Example(r"$\quad\hspace{1em}$", 0.0),
         Example(r"$\text{}$", 0.0),
         Example(r"\boxed{\phantom{72}}", 0.0),
         Example("$\u200b$", 0.0),
         Example(r"\boxed{72", 0.0, note="not closed"),
-        Example(r"$5\$", 0.0, note="an escaped dollar does not close"),
+        Example(r"$5\$", 0.0, note="an escaped dollar does not close it"),
         Example("$72$$", 0.0),
         Example("", 0.0),
     )

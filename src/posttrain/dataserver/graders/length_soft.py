@@ -11,19 +11,19 @@ _DAPO = {"max_tokens": 20480, "buffer_tokens": 4096}
 
 
 class LengthSoft(Grader):
-    """1 up to `max_tokens` − `buffer_tokens`, then a straight line down to 0 at `max_tokens`.
+    """1 up to `max_tokens` − `buffer_tokens`, then falling linearly to 0 at `max_tokens`.
 
-    The soft overlong punishment of DAPO (arXiv 2503.14476, equation 13), which runs from 0 to −1, plus 1. The
-    weight of this grader is the size of the punishment.
+    The soft overlong punishment of DAPO (arXiv 2503.14476, equation 13), which runs from 0 to −1, plus 1. The weight of
+    this grader is the size of the punishment.
     """
 
     type: Literal["length_soft"] = "length_soft"
 
     max_tokens: int = Field(ge=1)
-    """Length from which on the score is 0, in tokens; L_max in the paper."""
+    """Length at which the score reaches 0, in tokens; L_max in the paper."""
 
     buffer_tokens: int = Field(ge=1)
-    """Over how many tokens the score falls; L_cache in the paper."""
+    """Number of tokens over which the score falls; L_cache in the paper."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example("short", 1.0, completion_tokens=10, params=_DAPO),
@@ -31,7 +31,7 @@ class LengthSoft(Grader):
         Example("half way", 0.5, completion_tokens=18432, params=_DAPO),
         Example("at the end", 0.0, completion_tokens=20480, params=_DAPO),
         Example("beyond", 0.0, completion_tokens=30000, params=_DAPO),
-        Example("?", None, params=_DAPO, note="the trainer did not tell the length"),
+        Example("?", None, params=_DAPO, note="the trainer did not report the length"),
     )
 
     @model_validator(mode="after")

@@ -79,40 +79,40 @@ _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*)\n?```", re.DOTALL)
 class LlmJudge(RemoteGrader):
     """The verdict of a judge: any model behind an OpenAI-compatible chat completions URL.
 
-    The judge sees the question (the last user message), the answer without its reasoning, and the gold answer where
-    there is one. Empty answers, and words that only announce a solution, get 0 without being shown to it. A judge can
-    still be talked round, so compare its verdicts with your own now and then: its words are kept as the detail.
+    The judge sees the question (the last user message), the answer without its reasoning, and the gold answer if there
+    is one. Empty answers, and words that only announce a solution, get 0 without being shown to it. A judge can still
+    be fooled, so compare its verdicts with your own now and then: its reply is kept as the detail.
     """
 
     type: Literal["llm_judge"] = "llm_judge"
 
     model: str = Field(min_length=1)
-    """Name of the judge, as the service knows it."""
+    """Name of the judge model, as the service knows it."""
 
     template: str = DEFAULT_TEMPLATE
-    """The message to the judge. `{question}`, `{answer}` and `{gold}` become quotations between marks that the quoted
-    text cannot hold (`{gold}` nothing where there is none), and `{reply}` the form of the reply."""
+    """The message to the judge. `{question}`, `{answer}` and `{gold}` are replaced by quotations between marks that the
+    quoted text cannot contain (`{gold}` by nothing if there is none), and `{reply}` by the format of the reply."""
 
     scale: Scale = "binary"
-    """What the judge gives: 0 or 1, or a number from 0 to 10, which is divided by 10."""
+    """The judge's scale: 0 or 1, or a number from 0 to 10, which is divided by 10."""
 
     votes: int = Field(default=1, ge=1, le=25)
-    """How often each answer is judged; the majority decides on the binary scale, and else the mean."""
+    """How often each answer is judged; the majority decides on the binary scale, otherwise the mean."""
 
     temperature: float = Field(default=0.0, ge=0, le=2)
     """Randomness of the judge; several votes need some."""
 
     max_tokens: int = Field(default=512, ge=1)
-    """Length of the judge's reply at most, in tokens."""
+    """Maximum length of the judge's reply, in tokens."""
 
     request: dict[str, JsonValue] = Field(default={})
-    """Further fields of the request, as `chat_template_kwargs` for a judge whose thinking is to be switched off."""
+    """Further fields of the request, such as `chat_template_kwargs` to turn off a judge's thinking."""
 
     longest_answer: int = Field(default=8000, ge=1)
-    """Characters of an answer at most; a longer one gets 0 without being judged."""
+    """Maximum length of an answer, in characters; a longer one gets 0 without being judged."""
 
     on_unparseable: Literal["abstain", "zero"] = "abstain"
-    """What becomes of an answer to whose judging no reply is a verdict."""
+    """What an answer gets if none of the judge's replies is a verdict."""
 
     @field_validator("template")
     @classmethod

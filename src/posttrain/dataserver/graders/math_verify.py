@@ -36,38 +36,38 @@ _INTERVAL = re.compile(r"\s*(?:\\left\s*)?\[[^,]*,")
 
 
 class MathVerify(TextGrader):
-    r"""1 if the answer equals the gold as mathematics (by Math-Verify and SymPy), else 0.
+    r"""1 if the answer is mathematically equal to the gold (by Math-Verify and SymPy), else 0.
 
-    The answer is what stands in `\boxed{…}`; else the last expression between `$…$`, `\(…\)` and the like; else the
-    whole text, if it is an expression that can be parsed; else the last number or fraction in the prose. Several boxes,
-    and expressions that are listed with commas, `and` or `or`, make a set, which equals no single gold; alternatives
-    that are worded otherwise do not, and the last counts. A number after `minus`, or after a minus that stands apart in
-    prose, is not read, nor is one before `million` and the like, nor one with a base, a modulus or `\approx` that the
-    gold lacks. 1/2 equals 0.5, x = 5 equals 5, 50% equals both 0.5 and 50, and decimals are compared with other forms
-    to six places.
+    The answer is the content of `\boxed{…}`; else the last expression between `$…$`, `\(…\)` and the like; else the
+    whole text, if it can be parsed as an expression; else the last number or fraction in the prose. Several boxes, and
+    expressions listed with commas, `and` or `or`, form a set, which equals no single gold; alternatives worded in
+    another way do not, and the last one counts. A number after `minus`, or after a detached minus sign in prose, is not
+    read, nor is one before `million` and the like, nor one with a base, a modulus or `\approx` that the gold lacks. 1/2
+    equals 0.5, x = 5 equals 5, 50% equals both 0.5 and 50, and decimals are compared with other forms to six places.
 
-    Letters side by side are a product (`xy`, `2ab`), unless they are a short word or a unit, or more than two that do
-    not follow each other in the alphabet. Units do not count: `\text{…}` at the end, one letter after a number and a
-    space (`5 m`), and in an answer to a number also without one (`5m`); `5t` as a gold keeps its t. A base that the
-    answer leaves out is taken for granted. Numbers side by side are neither a sum nor a product, and are not read; a
-    whole number before a proper fraction is a mixed number.
+    Adjacent letters are a product (`xy`, `2ab`), unless they are a short word or a unit, or more than two that are not
+    consecutive in the alphabet. Units are ignored: `\text{…}` at the end, one letter after a number and a space (`5
+    m`), and, if the gold is a number, also without the space (`5m`); `5t` as a gold keeps its t. A base that the answer
+    leaves out is assumed. Adjacent numbers are neither a sum nor a product, and are not read; a whole number before a
+    proper fraction is a mixed number.
 
-    Not read either is an expression of more than 500 characters, with brackets nested more than 8 deep, or with towers
-    of powers. One that would take SymPy seconds to work out, such as `(1+x)^{9999}` or a sum of more than 100 terms, is
-    right only if it is the gold's as written. What still takes long ends at the deadline of the grader: no score.
+    Expressions of more than 500 characters, with brackets nested more than 8 deep, or with towers of powers are not
+    read either. One that would take SymPy seconds to evaluate, such as `(1+x)^{9999}` or a sum of more than 100 terms,
+    is right only if it is written exactly like the gold. What still takes too long ends at the grader's deadline,
+    without a score.
     """
 
     type: Literal["math_verify"] = "math_verify"
 
     extract: Extract = "all"
-    """The part of the answer in which the expression is looked for."""
+    """The part of the answer to search for the expression."""
 
     require_simplified: bool = False
-    """Whether the answer must be written as simply as the gold. Without it a question given back as the answer is
-    right: 6+1 is 7. A rational number must be a plain number or a fraction in lowest terms."""
+    """Whether the answer must be written as simply as the gold. Without this, repeating the question is right: 6+1 is
+    7. A rational number must be a plain number or a fraction in lowest terms."""
 
     max_answer_chars: int = Field(default=2000, ge=1)
-    """How many characters, from the end, are searched for an answer that is not in a box."""
+    """How many characters, from the end, are searched for an answer that is not boxed."""
 
     needs_gold: ClassVar[bool] = True
     is_correctness: ClassVar[bool] = True
@@ -82,14 +82,14 @@ class MathVerify(TextGrader):
         Example("The share is 2/4.", 1.0, gold=r"$\frac{1}{2}$"),
         Example("1,234.0", 1.0, gold="$1234$"),
         Example(r"x = 5", 1.0, gold="5"),
-        Example(r"\boxed{72\text{ cm}}", 1.0, gold="72", note="units do not count"),
+        Example(r"\boxed{72\text{ cm}}", 1.0, gold="72", note="units are ignored"),
         Example(r"\boxed{5 m}", 1.0, gold="5"),
-        Example("8''", 1.0, gold="8", note="inches, say"),
-        Example("5", 0.0, gold="5t", note="but a variable does"),
+        Example("8''", 1.0, gold="8", note="such as inches"),
+        Example("5", 0.0, gold="5t", note="but a variable is not"),
         Example("$yx$", 1.0, gold="xy", note="a product of letters"),
         Example(r"\boxed{\frac{1+\sqrt5}{2}, \frac{1-\sqrt5}{2}}", 1.0, gold=r"\frac{1\pm\sqrt{5}}{2}"),
         Example(r"$\frac{1}{3}$", 1.0, gold=r"0.\overline{3}"),
-        Example("#### 72", 1.0, gold="72", note="no expression, so it is prose"),
+        Example("#### 72", 1.0, gold="72", note="not an expression, so it is prose"),
         Example("A: 72", 1.0, gold="72"),
         Example("-10%", 1.0, gold="-10"),
         Example("50%", 1.0, gold="0.5"),
@@ -99,17 +99,17 @@ class MathVerify(TextGrader):
         Example(r"$e^{i\pi}$", 0.0, gold="-1", note="i is a letter like any other"),
         Example(r"$2x + x^2 + 1$", 1.0, gold="(x+1)^2"),
         Example(r"\boxed{2, 1}", 1.0, gold=r"\{1, 2\}"),
-        Example("$[1, 2)$", 0.0, gold="$(1, 2)$", note="half open is not open"),
-        Example(r"\boxed{7} or \boxed{8}", 0.0, gold="7", note="several boxes make a set"),
+        Example("$[1, 2)$", 0.0, gold="$(1, 2)$", note="half-open is not open"),
+        Example(r"\boxed{7} or \boxed{8}", 0.0, gold="7", note="several boxes form a set"),
         Example("7 or 8", 0.0, gold="8", note="and so does a list"),
         Example("1, 2, 3, 4, 5, 6, 7", 0.0, gold="7"),
         Example("x=8 or x=7", 0.0, gold="7"),
         Example("9 and/or 8", 0.0, gold="8"),
         Example("8 or $7$", 0.0, gold="7"),
         Example("**8** or **7**", 0.0, gold="7"),
-        Example("8, or better 7", 1.0, gold="7", note="other words take the 8 back"),
+        Example("8, or better 7", 1.0, gold="7", note="other words withdraw the 8"),
         Example(r"\boxed{-\,7}", 1.0, gold="-7"),
-        Example("minus 7", 0.0, gold="7", note="a sign in words is not read, nor is one that stands apart in prose"),
+        Example("minus 7", 0.0, gold="7", note="a sign in words, or a detached one in prose, is not read"),
         Example("- $7", 0.0, gold="7"),
         Example(r"\boxed{7-}", 0.0, gold="7"),
         Example(r"\boxed{7\approx 8}", 0.0, gold="7"),
@@ -117,23 +117,23 @@ class MathVerify(TextGrader):
         Example(r"\boxed{7_8}", 0.0, gold="7", note="the base is not read"),
         Example(r"\boxed{42}", 1.0, gold="42_8", note="and may be left out"),
         Example(r"\boxed{42_9}", 0.0, gold="42_8"),
-        Example(r"\boxed{7\text{ million}}", 0.0, gold="7", note="another number"),
+        Example(r"\boxed{7\text{ million}}", 0.0, gold="7", note="a different number"),
         Example("$7$ million", 0.0, gold="7"),
-        Example("seventy-two", 0.0, gold="72", note="nor are words, or digits of other scripts, or in a word"),
+        Example("seventy-two", 0.0, gold="72", note="nor are words, digits of other scripts, or digits in a word"),
         Example("７２", 0.0, gold="72"),
         Example("72km", 0.0, gold="72"),
         Example(r"\boxed{0x48}", 0.0, gold="0"),
-        Example(r"\boxed{[7,7]}", 0.0, gold="7", note="an interval is no number"),
+        Example(r"\boxed{[7,7]}", 0.0, gold="7", note="an interval is not a number"),
         Example("8 = 7", 0.0, gold="7"),
         Example("3 + 4 = 7", 1.0, gold="7"),
-        Example("7 8", 0.0, gold="56", note="two numbers are no product"),
+        Example("7 8", 0.0, gold="56", note="two numbers are not a product"),
         Example(r"\boxed{48\ 24}", 0.0, gold="72", note="nor a sum"),
         Example(r"\boxed{48(24)}", 0.0, gold="72"),
         Example(r"\boxed{2\frac{1}{2}}", 1.0, gold="2.5", note="a mixed number"),
-        Example("1 234", 0.0, gold="1234", note="a space parts no thousands"),
+        Example("1 234", 0.0, gold="1234", note="a space does not separate thousands"),
         Example("3.14.15", 0.0, gold="3.14"),
         Example(r"\boxed{x72}", 0.0, gold="72"),
-        Example(r"\boxed{6+1}", 1.0, gold="7", note="the question given back: equal, unless told otherwise"),
+        Example(r"\boxed{6+1}", 1.0, gold="7", note="the question repeated: equal by default"),
         Example(r"\boxed{6+1}", 0.0, gold="7", params={"require_simplified": True}),
         Example(r"\boxed{\int_0^{12} 1 dx}", 0.0, gold="12", params={"require_simplified": True}),
         Example(r"\boxed{\frac{14}{2}}", 0.0, gold="7", params={"require_simplified": True}),
@@ -145,7 +145,7 @@ class MathVerify(TextGrader):
         ),
         Example(r"$2\sqrt{2}$", 0.0, gold=r"\sqrt{8}", params={"require_simplified": True}),
         Example(r"$9^{9^{9^9}}$", 0.0, gold="9", note="too large to read"),
-        Example(r"\boxed{(1+x)^{9999}}", 0.0, gold="72", note="too much to work out"),
+        Example(r"\boxed{(1+x)^{9999}}", 0.0, gold="72", note="too expensive to evaluate"),
         Example(r"$(1+x)^{9999}$", 1.0, gold="(1+x)^{9999}"),
         Example(r"\boxed{\sum_{n=1}^{9999}\frac{1}{n^3}}", 0.0, gold="72"),
         Example("48+24=72\n#### 72", 1.0, gold="72", params={"extract": {"after": "####"}}),

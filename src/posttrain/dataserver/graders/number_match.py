@@ -12,9 +12,9 @@ from posttrain.dataserver.graders.text.numbers import gold_number, numerals
 class NumberMatch(TextGrader):
     """1 if the first number after the last opening tag equals the gold's, else 0.
 
-    For solutions that name their number first and go on after it; number_exact takes the last number. One guess
-    counts: candidates in a list earn everything where the right one is first. On a scale
-    from −1.5 to 3 it is worth 4.5 · score − 1.5, so give it a weight of 4.5 beside an answer_partial of 7.
+    For solutions that give their number first and continue after it; number_exact takes the last number. Only one guess
+    counts: a list of candidates earns the full score if the right one is first. On a scale from −1.5 to 3 it is worth
+    4.5 · score − 1.5, so give it a weight of 4.5 beside an answer_partial of 7.
     """
 
     type: Literal["number_match"] = "number_match"
@@ -23,7 +23,7 @@ class NumberMatch(TextGrader):
     """Opens the solution."""
 
     close: str = "</SOLUTION>"
-    """Closes it; numbers after it do not count. An empty text, or one that is not there: the solution has no end."""
+    """Closes it; numbers after it do not count. If it is empty or missing, the solution has no end."""
 
     needs_gold: ClassVar[bool] = True
     is_correctness: ClassVar[bool] = True
@@ -31,13 +31,13 @@ class NumberMatch(TextGrader):
         Example("<SOLUTION>72</SOLUTION>", 1.0, gold="72"),
         Example("<SOLUTION> $1,234.0 in 3 weeks </SOLUTION>", 1.0, gold=1234, note="the first number counts"),
         Example("<SOLUTION>71, 72, 73</SOLUTION>", 0.0, gold="72"),
-        Example("<SOLUTION>72, 71, 73</SOLUTION>", 1.0, gold="72", note="one guess counts"),
-        Example("<SOLUTION>- 72</SOLUTION>", 0.0, gold="72", note="a sign that stands apart leaves it in doubt"),
+        Example("<SOLUTION>72, 71, 73</SOLUTION>", 1.0, gold="72", note="only one guess counts"),
+        Example("<SOLUTION>- 72</SOLUTION>", 0.0, gold="72", note="a detached sign makes the number unclear"),
         Example("<SOLUTION>\u22120.50", 1.0, gold="-0.5", note="the closing tag may be missing"),
         Example("72", 0.0, gold="72", note="the opening tag may not"),
         Example("<SOLUTION></SOLUTION> 72", 0.0, gold="72"),
         Example("<SOLUTION>72</SOLUTION><SOLUTION>5</SOLUTION>", 0.0, gold="72", note="the last solution counts"),
-        Example("<SOLUTION>144/2</SOLUTION>", 0.0, gold="144", note="a fraction is no plain number"),
+        Example("<SOLUTION>144/2</SOLUTION>", 0.0, gold="144", note="a fraction is not a plain number"),
         Example("<SOLUTION>x72</SOLUTION>", 0.0, gold="72"),
     )
 

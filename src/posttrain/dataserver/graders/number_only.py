@@ -10,18 +10,18 @@ _STEPS = ((0, 1.0), (9, 0.5), (19, 0.4), (29, 0.3), (39, 0.2), (49, 0.1))
 
 
 class NumberOnly(TextGrader):
-    """1 if the answer is a number and nothing else; less the more stands beside it. Whether it is right is not asked.
+    """1 if the answer is a number and nothing else; less with more text. It does not check whether it is right.
 
-    What counts is how many characters the answer has besides its first number: 0 → 1; fewer than 10 → 0.5, 20 → 0.4,
-    30 → 0.3, 40 → 0.2, 50 → 0.1; else 0. White space around the answer is free, and sign, commas, decimals and
-    exponent are part of the number. An answer without a number scores 0.
+    The score depends on how many characters the answer has besides its first number: 0 → 1; fewer than 10 → 0.5, 20 →
+    0.4, 30 → 0.3, 40 → 0.2, 50 → 0.1; otherwise 0. White space around the answer is ignored, and sign, commas, decimals
+    and exponent are part of the number. An answer without a number scores 0.
     """
 
     type: Literal["number_only"] = "number_only"
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example("72", 1.0),
-        Example(" -1,234.50\n", 1.0, note="sign, commas and decimals belong to the number"),
+        Example(" -1,234.50\n", 1.0, note="sign, commas and decimals are part of the number"),
         Example("\u22121e3", 1.0),
         Example("$72", 0.5, note="1 character more"),
         Example("72 apples", 0.5, note="7 more"),

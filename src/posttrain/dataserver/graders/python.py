@@ -23,12 +23,12 @@ Scorer = Callable[[GradeInput], object]
 
 
 class PythonGrader(Grader):
-    """The score that a function or class of yours gives.
+    """The score given by a function or class of yours.
 
-    A function takes the `GradeInput` and the params as keywords. A class takes the params when it is made, once per
-    grading process, and has a method `score` that takes the `GradeInput`. Both answer a number in [0, 1], or a
-    `Score` with a few words; `raise Abstain(why)` where a completion cannot be judged. What you write is trusted: it
-    runs with the rights of the server.
+    A function takes the `GradeInput` and the params as keyword arguments. A class takes the params when it is created,
+    once per grading process, and has a method `score` that takes the `GradeInput`. Both return a number in [0, 1], or a
+    `Score` with a short comment; `raise Abstain(why)` if a completion cannot be judged. Your code is trusted: it runs
+    with the rights of the server.
     """
 
     # An instance that becomes part of a larger config is validated again, under the names of its fields.
@@ -39,10 +39,10 @@ class PythonGrader(Grader):
     type: Literal["python"] = "python"
 
     import_: str | None = Field(default=None, alias="import", min_length=1)
-    """`package.module:Name` of what can be imported; this or `path`."""
+    """`package.module:Name` of something importable; give this or `path`."""
 
     path: str | None = Field(default=None, min_length=1)
-    """`file.py:Name` of a file in the folder of the config file, or below it; it can import its neighbours."""
+    """`file.py:Name` of a file in the config file's folder, or below it; it can import its neighbours."""
 
     params: dict[str, JsonValue] = Field(default={})
     """Keyword arguments for the function or class."""

@@ -15,29 +15,30 @@ _STRICT = {"graded": False}
 class ReasoningFormat(Grader):
     """Whether a completion is `<think>reasoning</think>` and an answer, with the data set's tags.
 
-    1 for: the opening tag at the start and nowhere else, one closing tag, reasoning and an answer that are not
-    empty (characters that cannot be seen do not fill them), and the answer on a line of its own. Otherwise with
-    `graded` the sum, within [0, 1], of
+    1 for: the opening tag at the start and nowhere else, one closing tag, reasoning and an answer that are not empty
+    (invisible characters do not count), and the answer on a line of its own. Otherwise, with `graded`, the sum, within
+    [0, 1], of
 
-    - 0.125 each for an opening tag, for it standing at the start, for a closing tag, and for the closing tag
-      standing after the opening one (−0.125 if it stands before);
-    - 0.5 for reasoning and an answer; −0.25 if both tags are there and one of the two is empty;
-    - −0.1 if the answer follows the closing tag on the same line, unless a tab stands between them;
-    - −0.15 for each tag too many.
+    - 0.125 each for an opening tag, for its being at the start, for a closing tag, and for its coming after the
+      opening one (−0.125 if it comes before);
+    - 0.5 for reasoning and an answer; −0.25 if both tags are present and one of the two is empty;
+    - −0.1 if the answer follows the closing tag on the same line, unless a tab separates them;
+    - −0.15 for each extra tag.
 
-    Where the prompt already opens the reasoning (`opened_in_prompt`), a closing tag earns the points of the
-    opening tag too, and an opening tag is one too many. What the answer says does not count: give this a small
-    weight, or make it a gate.
+    If the prompt already opens the reasoning (`opened_in_prompt`), a closing tag also earns the points of the opening
+    tag, and an opening tag is an extra one. What the answer says does not count: give this a small weight, or make it a
+    gate.
     """
 
     type: Literal["reasoning_format"] = "reasoning_format"
 
     graded: bool = True
-    """Whether a format that is almost right earns a part of the score; otherwise it earns 0, and the line on which
-    the answer stands does not count."""
+    """Whether an almost right format earns part of the score; otherwise it earns 0, and it does not matter which line
+    the answer is on."""
 
     min_reasoning_chars: int = Field(default=1, ge=1)
-    """Characters that can be seen, without tags and white space around them, from which on reasoning is not empty."""
+    """Minimum number of visible characters, without tags and surrounding white space, for reasoning to count as not
+    empty."""
 
     needs_tags: ClassVar[bool] = True
     examples: ClassVar[tuple[Example, ...]] = (
@@ -52,16 +53,16 @@ class ReasoningFormat(Grader):
         Example("<think>a</think>\nb\n<think>c</think>\nd", 0.0, tags=_TAGS, params=_STRICT),
         Example("<think>a + b</think>", 0.25, tags=_TAGS, note="no answer"),
         Example("<think> </think>\nc", 0.25, tags=_TAGS, note="no reasoning"),
-        Example("<think>\u200b</think>\nc", 0.25, tags=_TAGS, note="nor is what cannot be seen"),
+        Example("<think>\u200b</think>\nc", 0.25, tags=_TAGS, note="invisible characters are not reasoning"),
         Example("<think>a + b</think>\n\u2060", 0.25, tags=_TAGS),
         Example("<think>\U0001d159</think>\nc", 0.25, tags=_TAGS),
         Example("<think>hm</think>\nc", 0.25, tags=_TAGS, params={"min_reasoning_chars": 20}),
         Example("<think>a + b", 0.25, tags=_TAGS, note="never closed"),
-        Example("a + b</think>\nc", 0.125, tags=_TAGS, note="never opened, so there is no answer to pay for"),
+        Example("a + b</think>\nc", 0.125, tags=_TAGS, note="never opened, so no answer is rewarded"),
         Example("a</think>b<think>c", 0.125, tags=_TAGS, note="closed before it is opened"),
         Example("a</think>b</think>c", 0.0, tags=_TAGS),
         Example("a + b</think>\nc", 1.0, tags=_IN_PROMPT, note="opened in the prompt"),
-        Example("<think>a + b</think>\nc", 0.85, tags=_IN_PROMPT, note="and once more"),
+        Example("<think>a + b</think>\nc", 0.85, tags=_IN_PROMPT, note="and opened again"),
         Example("a + b, never closed", 0.0, tags=_IN_PROMPT),
         Example("a + b = c", 0.0, tags=_TAGS, note="no tags"),
         Example("", 0.0, tags=_TAGS),

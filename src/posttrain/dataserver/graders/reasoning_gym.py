@@ -63,20 +63,20 @@ _FORMS: Mapping[str, re.Pattern[str]] = {
 class ReasoningGym(TextGrader):
     """1 if the scorer of the item's own data set gives the answer a full score; else 0.
 
-    The rows must come from a data set of `type: reasoning_gym`. Most of its scorers pay something for an answer that
-    only contains the right one among others, which is why less than a full score counts nothing here unless told.
-    A few read the first number or word and pass over what follows (`gsm_symbolic`, `letter_jumble`, `spell_backward`,
-    `fraction_simplification`, `word_sorting`): there one guess counts, the first, and the right answer in the second
-    place earns nothing. Numbers that are not finite (`nan`, `inf`) are no answer to anything.
+    The rows must come from a data set of `type: reasoning_gym`. Most of its scorers give something for an answer that
+    only contains the right one among others, so less than a full score counts as 0 here unless `exact` is false. A few
+    read the first number or word and ignore what follows (`gsm_symbolic`, `letter_jumble`, `spell_backward`,
+    `fraction_simplification`, `word_sorting`): there only the first guess counts, and the right answer in second place
+    earns nothing. Numbers that are not finite (`nan`, `inf`) are never an answer.
     """
 
     type: Literal["reasoning_gym"] = "reasoning_gym"
 
     exact: bool = True
-    """Whether a partial score counts 0; otherwise it counts as it is."""
+    """Whether a partial score counts as 0; otherwise it counts as it is."""
 
     extract: Extract = "all"
-    """Which part is scored: all, boxed, last_number, `{after: "Answer:"}` or `{regex: "..."}`."""
+    """Which part to score: all, boxed, last_number, `{after: "Answer:"}` or `{regex: "..."}`."""
 
     is_correctness: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("reasoning-gym",)
@@ -85,12 +85,12 @@ class ReasoningGym(TextGrader):
         Example("7", 1.0, record=_SUM),
         Example(" 7\n", 1.0, record=_SUM, note="white space around it does not count"),
         Example("8", 0.0, record=_SUM),
-        Example("6 7 8", 0.0, record=_SUM, note="the scorer pays for holding the answer"),
-        Example("6 7 8", 0.2, record=_SUM, params={"exact": False}, note="1 character of 5"),
+        Example("6 7 8", 0.0, record=_SUM, note="the scorer gives points for containing the answer"),
+        Example("6 7 8", 0.2, record=_SUM, params={"exact": False}, note="1 of 5 characters"),
         Example("7, 8", 0.0, record=_SUM),
-        Example("7 8", 1.0, record=_FIRST, note="a scorer that reads the first number: one guess counts"),
+        Example("7 8", 1.0, record=_FIRST, note="a scorer that reads the first number: only one guess counts"),
         Example("8 7", 0.0, record=_FIRST),
-        Example("nan", 0.0, record=_COMPLEX, note="no number, and no answer"),
+        Example("nan", 0.0, record=_COMPLEX, note="not a number, and not an answer"),
         Example("So it is \\boxed{7}", 1.0, record=_SUM, params={"extract": "boxed"}),
         Example("7", 0.0, record=_SUM, params={"extract": "boxed"}),
         Example("", 0.0, record=_SUM),

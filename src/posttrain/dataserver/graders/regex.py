@@ -11,10 +11,10 @@ from posttrain.errors import DataError
 
 
 class Regex(TextGrader):
-    """1 if the answer, without white space around it, matches a pattern; else 0.
+    """1 if the answer, without surrounding white space, matches a pattern; else 0.
 
-    Patterns are RE2 and take linear time: no look-around, no back-references. With `compare: gold` what the group
-    `answer` matched must also be the gold text.
+    Patterns are RE2 and take linear time: no look-around, no back-references. With `compare: gold`, the match of the
+    group `answer` must also equal the gold text.
     """
 
     type: Literal["regex"] = "regex"
@@ -23,11 +23,11 @@ class Regex(TextGrader):
     """The pattern, in RE2 syntax."""
 
     match: Literal["full", "search"] = "full"
-    """Whether it must match all of the text, or only a piece: then whatever else the text says is passed over."""
+    """Whether the pattern must match all of the text, or only part of it; the rest is then ignored."""
 
     compare: Literal["nothing", "gold"] = "nothing"
-    """Whether the group `(?P<answer>…)` is compared with the gold, both without white space around them. Of
-    several matches under `search` the last one counts."""
+    """Whether the group `(?P<answer>…)` is compared with the gold, both without surrounding white space. If `search`
+    finds several matches, the last one counts."""
 
     libraries: ClassVar[tuple[str, ...]] = ("google-re2",)
     examples: ClassVar[tuple[Example, ...]] = (
@@ -35,7 +35,7 @@ class Regex(TextGrader):
         Example(" 2024-05-31\n", 1.0, params={"pattern": r"\d{4}-\d{2}-\d{2}"}),
         Example("on 2024-05-31", 0.0, params={"pattern": r"\d{4}-\d{2}-\d{2}"}, note="all of the answer must match"),
         Example("on 2024-05-31", 1.0, params={"pattern": r"\d{4}-\d{2}-\d{2}", "match": "search"}),
-        Example("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!", 0.0, params={"pattern": "(a+)+"}, note="no pattern takes for ever"),
+        Example("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!", 0.0, params={"pattern": "(a+)+"}, note="no pattern takes forever"),
         Example(
             "It is 12 cm.",
             1.0,
@@ -47,7 +47,7 @@ class Regex(TextGrader):
             0.0,
             gold="12",
             params={"pattern": r"(?P<answer>\d+) cm", "match": "search", "compare": "gold"},
-            note="the last one counts",
+            note="the last match counts",
         ),
         Example("", 0.0, params={"pattern": ".+"}),
     )

@@ -51,28 +51,28 @@ class CallFailedError(Exception):
 
 
 class RemoteGrader(Grader):
-    """Base of the graders that ask a service."""
+    """Base of the graders that call a service."""
 
     url: str
-    """Where the service listens, beginning with http:// or https://."""
+    """URL of the service, beginning with http:// or https://."""
 
     token_env: VariableName | None = None
-    """Name of the environment variable that holds the service's bearer token, in capitals; never the token."""
+    """Name of the environment variable that holds the service's bearer token, in capitals; never the token itself."""
 
     timeout_seconds: float = Field(default=30.0, gt=0, le=3600)
-    """How long one call may take, from its first byte to its last; each retry has as long again."""
+    """Time limit for one call, from its first byte to its last; each retry has as long again."""
 
     retries: int = Field(default=2, ge=0, le=10)
-    """How often a call is repeated after a timeout, a broken connection, or an answer 429, 502, 503 or 504."""
+    """How often to repeat a call after a timeout, a broken connection, or a response with 429, 502, 503 or 504."""
 
     max_concurrency: int = Field(default=8, ge=1, le=1000)
-    """How many calls may be under way at once."""
+    """Maximum number of calls in flight."""
 
     breaker_failures: int = Field(default=5, ge=1)
-    """After so many failed calls in a row the service is left alone, and completions get an error at once."""
+    """After this many failed calls in a row the service is left alone, and completions get an error immediately."""
 
     breaker_seconds: float = Field(default=30.0, gt=0)
-    """How long it is left alone; then a single call finds out whether it is back."""
+    """How long it is left alone; then a single call checks whether it is back."""
 
     @field_validator("url")
     @classmethod

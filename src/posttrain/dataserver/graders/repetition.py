@@ -14,30 +14,30 @@ _WORD = re.compile(r"(\w{1,20})|[^\w\s]{1,20}")
 
 
 class Repetition(TextGrader):
-    """1 minus the share of runs of `n` words that stood in the text before; 0 for a text without words.
+    """1 minus the share of runs of `n` words that repeat earlier ones; 0 for a text without words.
 
-    A word is a run of up to 20 letters and digits, or of up to 20 other signs; case does not count, nor do characters
-    that cannot be seen, nor which the other signs are, so that signs that vary hide no loop. With w words there are
-    w − n + 1 runs, which overlap; the score is how many different ones there are, divided by that. A text of fewer
-    than `n` words repeats nothing.
+    A word is a sequence of up to 20 letters and digits, or of up to 20 other signs; case and invisible characters are
+    ignored, and all other signs count as the same, so that varying them does not hide a loop. With w words there are w
+    − n + 1 runs, which overlap; the score is the number of different ones, divided by that. A text of fewer than `n`
+    words repeats nothing.
     """
 
     type: Literal["repetition"] = "repetition"
 
     part: Part = "completion"
-    """What is looked at: the whole completion, the reasoning, or the answer."""
+    """What to score: the whole completion, the reasoning, or the answer."""
 
     n: int = Field(default=4, ge=1, le=20)
     """Length of a run, in words."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example("The quick brown fox jumps over it", 1.0),
-        Example("a b a b a b", 2 / 3, params={"n": 4}, note="runs abab, baba, abab: two of three are different"),
-        Example("so so so so so", 0.25, params={"n": 2}, note="four runs, one different"),
+        Example("a b a b a b", 2 / 3, params={"n": 4}, note="runs abab, baba, abab: two of three are distinct"),
+        Example("so so so so so", 0.25, params={"n": 2}, note="four runs, one distinct"),
         Example("so So SO so so", 0.25, params={"n": 2}),
         Example("ha" * 1000, 1 / 97, note="no white space: 100 words of 20 letters, all alike"),
-        Example("so good .! so good ..! so good ...!", 0.375, params={"n": 2}, note="eight runs, three different"),
-        Example("so good so g\u200bood so good", 0.4, params={"n": 2}, note="what cannot be seen makes no other word"),
+        Example("so good .! so good ..! so good ...!", 0.375, params={"n": 2}, note="eight runs, three distinct"),
+        Example("so good so g\u200bood so good", 0.4, params={"n": 2}, note="invisible characters change no word"),
         Example("Yes.", 1.0, note="too short to repeat anything"),
         Example("", 0.0),
         Example(" \n", 0.0),

@@ -15,7 +15,7 @@ _CLOSING = f".{_OPENING}"
 
 
 class StringExact(TextGrader):
-    """1 if the answer equals the gold text, or one of them where the gold is a list; else 0.
+    """1 if the answer equals the gold text, or one of them if the gold is a list; else 0.
 
     Both are compared after Unicode normalisation (NFKC), with white space collapsed and trimmed.
     """
@@ -23,24 +23,24 @@ class StringExact(TextGrader):
     type: Literal["string_exact"] = "string_exact"
 
     ignore_case: bool = True
-    """Whether capital and small letters are the same."""
+    """Whether upper and lower case count as equal."""
 
     ignore_punctuation: bool = False
-    """Whether the signs . , ; : ! ? ' " ( ) [ ] at the ends of words are left out of the comparison, but for a point
-    before a word. Signs within words and all others count, as in -5, C++, C#, 3.5 and don't."""
+    """Whether the signs . , ; : ! ? ' " ( ) [ ] at the ends of words are ignored, except for a point before a word.
+    Signs within words and all others count, as in -5, C++, C#, 3.5 and don't."""
 
     needs_gold: ClassVar[bool] = True
     is_correctness: ClassVar[bool] = True
     examples: ClassVar[tuple[Example, ...]] = (
         Example("Paris", 1.0, gold="Paris"),
         Example("  paris\n", 1.0, gold="Paris", note="white space and case do not count"),
-        Example("Paris.", 0.0, gold="Paris", note="punctuation does, unless told otherwise"),
+        Example("Paris.", 0.0, gold="Paris", note="punctuation does by default"),
         Example("Paris.", 1.0, gold="Paris", params={"ignore_punctuation": True}),
         Example("Paris, (France)!", 1.0, gold="Paris France", params={"ignore_punctuation": True}),
-        Example("5", 0.0, gold="-5", params={"ignore_punctuation": True}, note="signs that mean something stay"),
+        Example("5", 0.0, gold="-5", params={"ignore_punctuation": True}, note="signs with a meaning are kept"),
         Example("C#", 0.0, gold="C++", params={"ignore_punctuation": True}),
         Example("35", 0.0, gold="3.5", params={"ignore_punctuation": True}),
-        Example("It is Paris", 0.0, gold="Paris", note="nothing else may stand there"),
+        Example("It is Paris", 0.0, gold="Paris", note="no other text is allowed"),
         Example("NYC", 1.0, gold=["New York", "NYC"], note="a list of golds: any of them"),
         Example("", 0.0, gold="Paris"),
         Example("Ｐａｒｉｓ", 1.0, gold="Paris", note="full-width letters are the same under NFKC"),

@@ -15,20 +15,20 @@ _IN_PROMPT = {"opened_in_prompt": True}
 class TagFormat(Grader):
     """Whether a completion is reasoning between two tags and then a solution between two others.
 
-    `exact` is 1 for the whole form, with text that can be seen inside of both pairs, each tag once, and nothing but
-    white space elsewhere; else 0. `approximate` is the share of the tags that stand there exactly once, in whatever
-    order; a text of nothing but tags earns 0.
+    `exact` is 1 for the complete form, with visible text inside both pairs, each tag once, and nothing but white space
+    elsewhere; else 0. `approximate` is the share of the tags that occur exactly once, in any order; a text of nothing
+    but tags earns 0.
 
-    Both are rewards in points, rescaled. 3 points for the exact form are 3 × `exact`. Half a point for each of t
-    tags that stands there once, and −1 for each other one, are 1.5 × t × `approximate` − t: from −3 to 1.5 for the
-    three tags that `opened_in_prompt` leaves. So weights of 3 and 1.5 × t keep their proportion; the constant t
-    changes no advantage within a group.
+    Both are rewards in points, rescaled. 3 points for the exact form are 3 × `exact`. Half a point for each of t tags
+    that occurs once, and −1 for each of the others, are 1.5 × t × `approximate` − t: from −3 to 1.5 for the three tags
+    that remain with `opened_in_prompt`. So weights of 3 and 1.5 × t keep their proportion; the constant t does not
+    change any advantage within a group.
     """
 
     type: Literal["tag_format"] = "tag_format"
 
     mode: Literal["exact", "approximate"] = "exact"
-    """Whether the whole form must be right, or each tag counts for itself."""
+    """Whether the whole form must be right, or each tag counts on its own."""
 
     reasoning_open: str = Field(default="<start_working_out>", pattern=r"\S")
     """Opens the reasoning."""
@@ -43,7 +43,7 @@ class TagFormat(Grader):
     """Closes the solution."""
 
     opened_in_prompt: bool = False
-    """Whether the prompt already ends with `reasoning_open`: then it does not count, and must not come again."""
+    """Whether the prompt already ends with `reasoning_open`: then that tag does not count, and must not occur again."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(_RIGHT, 1.0),
@@ -54,13 +54,13 @@ class TagFormat(Grader):
         Example("<start_working_out>6 × 7<end_working_out>So<SOLUTION>42</SOLUTION>", 0.0, note="text between"),
         Example("<start_working_out> <end_working_out><SOLUTION>42</SOLUTION>", 0.0, note="no reasoning"),
         Example("<start_working_out>6 × 7<end_working_out><SOLUTION></SOLUTION>", 0.0, note="no solution"),
-        Example("<start_working_out>6 × 7<end_working_out><SOLUTION>\u200b</SOLUTION>", 0.0, note="none to be seen"),
+        Example("<start_working_out>6 × 7<end_working_out><SOLUTION>\u200b</SOLUTION>", 0.0, note="nothing visible"),
         Example(_RIGHT + _RIGHT, 0.0, note="everything twice"),
         Example("6 × 7<end_working_out><SOLUTION>42</SOLUTION>", 1.0, params=_IN_PROMPT),
-        Example(_RIGHT, 0.0, params=_IN_PROMPT, note="opened once more"),
+        Example(_RIGHT, 0.0, params=_IN_PROMPT, note="opened again"),
         Example(_RIGHT, 1.0, params=_APPROXIMATE),
-        Example("42 <SOLUTION>42</SOLUTION>", 0.5, params=_APPROXIMATE, note="two tags of four"),
-        Example(_RIGHT + "<SOLUTION>43</SOLUTION>", 0.5, params=_APPROXIMATE, note="a tag that comes twice is wrong"),
+        Example("42 <SOLUTION>42</SOLUTION>", 0.5, params=_APPROXIMATE, note="two of four tags"),
+        Example(_RIGHT + "<SOLUTION>43</SOLUTION>", 0.5, params=_APPROXIMATE, note="a tag that occurs twice is wrong"),
         Example("<SOLUTION>42</SOLUTION>", 2 / 3, params={**_APPROXIMATE, **_IN_PROMPT}, note="0 points: −1 + ½ + ½"),
         Example("42", 0.0, params={**_APPROXIMATE, **_IN_PROMPT}, note="−3 points"),
         Example("<start_working_out><end_working_out><SOLUTION></SOLUTION>", 0.0, params=_APPROXIMATE),

@@ -94,13 +94,13 @@ def outline(text: str) -> Outline:
 
 
 class XmlShape(StrictModel):
-    """What an XML text must hold. A name in a namespace is written `{namespace}name`."""
+    """What an XML text must contain. A name in a namespace is written `{namespace}name`."""
 
     root: Name
     """Name of the outermost element."""
 
     required_children: tuple[Name, ...] = ()
-    """Elements that must stand right below the root, each at least once and in any order."""
+    """Elements that must be direct children of the root, each at least once and in any order."""
 
     required_attributes: tuple[Name, ...] = ()
     """Attributes that the root must have."""
@@ -115,51 +115,51 @@ _BOMB = '<!DOCTYPE a [<!ENTITY x "ha"><!ENTITY y "&x;&x;">]><answer>&y;</answer>
 
 
 class XmlSchema(FencedTextGrader):
-    """1 if all of the answer is one XML element of the wanted shape; else 0, or a part of it.
+    """1 if the whole answer is one XML element of the required shape; else 0, or part of it.
 
-    Document types and entities of one's own are refused, so nothing expands and nothing is fetched. Before the element
-    an XML declaration may stand, and nothing else; comments stand inside it.
+    Document types and custom entities are rejected, so nothing is expanded and nothing is fetched. Only an XML
+    declaration may precede the element; comments are allowed only inside it.
     """
 
     type: Literal["xml_schema"] = "xml_schema"
 
     inline: XmlShape | None = None
-    """The shape, for all rows; or else give `column`."""
+    """The shape for all rows; give this or `column`."""
 
     column: str | None = Field(default=None, min_length=1)
-    """The column of the data set that holds the shape of each row, as an object or as JSON text, with the keys of
-    `inline`; `a.b` is key b of the object in column a."""
+    """The column of the data set that holds each row's shape, as an object or as JSON text, with the keys of `inline`;
+    `a.b` is key b of the object in column a."""
 
     partial: float = Field(default=0.0, ge=0, lt=1)
-    """What XML with the right root earns at most while something is missing: this times the share of the required
-    children and attributes that are there."""
+    """The most that XML with the right root can earn while something is missing: this times the share of the required
+    children and attributes that are present."""
 
     libraries: ClassVar[tuple[str, ...]] = ("defusedxml",)
     examples: ClassVar[tuple[Example, ...]] = (
         Example('<note id="1"><to>Ann</to><body>Hi</body></note>', 1.0, params=_NOTE),
-        Example('<note id="1"><body>Hi</body><to>Ann</to><cc>Bob</cc></note>\n', 1.0, params=_NOTE, note="more"),
+        Example('<note id="1"><body>Hi</body><to>Ann</to><cc>Bob</cc></note>\n', 1.0, params=_NOTE, note="extra child"),
         Example('<memo id="1"><to>Ann</to><body>Hi</body></memo>', 0.0, params=_PARTIAL, note="a wrong root"),
         Example('<note id="1"><to>Ann</to></note>', 0.0, params=_NOTE, note="a child is missing"),
         Example('<note id="1"><to>Ann</to></note>', 0.4, params=_PARTIAL, note="two of three: 0.6 × 2/3"),
-        Example('<note id="1"><to/><body/></note>', 0.0, params=_NOTE, note="empty children are not there"),
-        Example('<note id="1"><x><to>A</to><body>B</body></x></note>', 0.0, params=_NOTE, note="too deep down"),
+        Example('<note id="1"><to/><body/></note>', 0.0, params=_NOTE, note="empty children count as missing"),
+        Example('<note id="1"><x><to>A</to><body>B</body></x></note>', 0.0, params=_NOTE, note="nested too deep"),
         Example("<answer>4</answer>", 1.0, params={"inline": {"root": "answer"}}),
         Example("<answer> </answer>", 0.0, params={"inline": {"root": "answer"}}),
         Example("<answer/>", 1.0, params={"inline": {"root": "answer", "allow_empty": True}}),
         Example("<answer>4", 0.0, params={"inline": {"root": "answer"}}),
-        Example("<answer>\u200b</answer>", 0.0, params={"inline": {"root": "answer"}}, note="none to be seen"),
+        Example("<answer>\u200b</answer>", 0.0, params={"inline": {"root": "answer"}}, note="no visible text"),
         Example("<answer>&#8203;</answer>", 0.0, params={"inline": {"root": "answer"}}),
         Example("It is <answer>4</answer>", 0.0, params={"inline": {"root": "answer"}}, note="text around it"),
         Example("<!-- It is --><answer>4</answer>", 0.0, params={"inline": {"root": "answer"}}, note="or a comment"),
         Example("<?It is?><answer>4</answer>", 0.0, params={"inline": {"root": "answer"}}),
         Example("<answer>4</answer><!-- sure -->", 0.0, params={"inline": {"root": "answer"}}),
         Example(
-            "<answer>4<!-- sure --></answer>", 1.0, params={"inline": {"root": "answer"}}, note="inside it is its own"
+            "<answer>4<!-- sure --></answer>", 1.0, params={"inline": {"root": "answer"}}, note="inside, it is allowed"
         ),
         Example('<?xml version="1.0"?><answer>4</answer>', 1.0, params={"inline": {"root": "answer"}}),
         Example("<answer>4</answer><answer>5</answer>", 0.0, params={"inline": {"root": "answer"}}),
         Example(_BOMB, 0.0, params={"inline": {"root": "answer"}}, note="entities that expand"),
-        Example("<answer>" * 100_000, 0.0, params={"inline": {"root": "answer"}}, note="nesting does no harm"),
+        Example("<answer>" * 100_000, 0.0, params={"inline": {"root": "answer"}}, note="deep nesting is harmless"),
         Example("```xml\n<answer>4</answer>\n```", 0.0, params={"inline": {"root": "answer"}}),
         Example("```xml\n<answer>4</answer>\n```", 0.9, params={"inline": {"root": "answer"}, "fenced_score": 0.9}),
         Example("<a>4</a>", 1.0, params={"column": "meta.shape"}, record={"meta": {"shape": '{"root": "a"}'}}),

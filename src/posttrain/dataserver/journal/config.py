@@ -10,26 +10,27 @@ _DRIVER = "postgresql+psycopg"
 
 
 class JournalConfig(StrictModel):
-    """A database that keeps every graded completion: SQLite in a file, or PostgreSQL by its URL."""
+    """A database that stores every graded completion: SQLite in a file, or PostgreSQL by its URL."""
 
     enabled: bool = True
-    """Whether graded completions are kept at all."""
+    """Whether graded completions are stored at all."""
 
     path: ConfigPath = Path("journal.sqlite")
-    """File of the SQLite database, where `url` is null. It must lie on a local disk, not on a network share."""
+    """File of the SQLite database, if `url` is null. It must be on a local disk, not on a network share."""
 
     url: str | None = None
-    """PostgreSQL database instead of the file, as `postgresql+psycopg://user@host/database`; the password comes from
-    the environment variable PGPASSWORD or from ~/.pgpass."""
+    """PostgreSQL database to use instead of the file, such as `postgresql+psycopg://user@host/database`; the password
+    comes from the environment variable PGPASSWORD or from ~/.pgpass."""
 
     max_completion_chars: int = Field(default=20_000, ge=200)
-    """How much of a completion is kept, in characters; of a longer one the head and the tail."""
+    """How many characters of a completion are stored; of a longer one, the beginning and the end."""
 
     batch_seconds: float = Field(default=0.5, ge=0, le=60)
-    """Rows are written at least this often; what is younger is lost when the server is killed."""
+    """Rows are written at least this often; newer ones are lost if the server is killed."""
 
     max_queued_rows: int = Field(default=20_000, ge=1)
-    """Rows that wait in memory while the database cannot be written; beyond it new ones are dropped and counted."""
+    """Maximum number of rows waiting in memory while the database cannot be written to; beyond it, new ones are dropped
+    and counted."""
 
     @field_validator("url")
     @classmethod

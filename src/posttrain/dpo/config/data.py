@@ -26,51 +26,51 @@ OnUselessPair = Literal["drop", "error"]
 
 
 class PairColumnsConfig(DistinctColumns):
-    """What the columns of a data set of pairs are called; a column that is not there is passed over."""
+    """Names of the columns of a data set of pairs; columns that do not exist are ignored."""
 
     prompt: ColumnName = "prompt"
-    """The user's text, or a list of messages. Without it both answers are whole conversations, and what they have in
-    common is the prompt."""
+    """The user's text, or a list of messages. Without it, both answers are whole conversations and their common
+    beginning is the prompt."""
 
     chosen: ColumnName = "chosen"
     """The preferred answer: text, a list of messages that follow the prompt, or the whole conversation."""
 
     rejected: ColumnName = "rejected"
-    """The other answer, likewise."""
+    """The other answer, in any of these forms."""
 
     system: ColumnName | None = None
-    """A system message of its own for each row."""
+    """System message of each row."""
 
     tools: ColumnName | None = "tools"
-    """Tool definitions for the conversation, as a list of JSON objects; null reads none."""
+    """Tool definitions for the conversation, as a list of JSON objects; null ignores them."""
 
     weight: ColumnName | None = "weight"
-    """A factor on the pair's loss, above 0; rows without it count 1, and null passes the column over."""
+    """Factor on the pair's loss, above 0; rows without it count as 1, and null ignores the column."""
 
 
 class LabelledColumnsConfig(ColumnsConfig):
-    """What the columns of a data set of labelled answers are called."""
+    """Names of the columns of a data set of labelled answers."""
 
     label: ColumnName = "label"
-    """Whether the answer is a good one: true or false, 1 or 0."""
+    """Whether the answer is good: true or false, 1 or 0."""
 
 
 class _Sampled(StrictModel):
-    """What all kinds of data sets have."""
+    """Fields common to all kinds of data sets."""
 
     labelled: ClassVar[bool] = False
     """Whether a row is one labelled answer instead of a pair."""
 
     n_samples: Annotated[int, Field(ge=1)] | None = None
-    """Use so many of the usable rows, drawn by the seed before it is known which of them are too long, so that fewer
-    may come out; null uses all."""
+    """Use this many of the usable rows, drawn with the seed before rows that are too long are dropped, so fewer may
+    remain; null uses all."""
 
 
 class PairsDataset(_Sampled, DataFileConfig):
-    """Pairs in one file: a prompt, a chosen and a rejected answer in each row."""
+    """Pairs in one file: each row has a prompt, a chosen and a rejected answer."""
 
     type: Literal["pairs"] = "pairs"
-    """Pairs in one file; this is also what a data set without a type is."""
+    """Pairs in one file; the default if `type` is omitted."""
 
     columns: PairColumnsConfig = PairColumnsConfig()
     """Names of the columns."""
@@ -81,16 +81,16 @@ class PairsDataset(_Sampled, DataFileConfig):
 
 
 class TwoFilesDataset(_Sampled):
-    """Pairs in two files: row n of the one is preferred to row n of the other."""
+    """Pairs in two files: row n of one is preferred to row n of the other."""
 
     type: Literal["two_files"]
-    """Pairs in two files; this is also what a data set with `accepted` and no type is."""
+    """Pairs in two files; the default if `type` is omitted and `accepted` or `rejected` is given."""
 
     accepted: LocalOrNamed | DatasetConfig
     """Conversations with the preferred answers, as for SFT: a path, or a section with `path`, `split` and `columns`."""
 
     rejected: LocalOrNamed | DatasetConfig
-    """The same conversations with other answers, in the same order."""
+    """The same conversations with the other answers, in the same order."""
 
     def files(self) -> tuple[DatasetConfig, DatasetConfig]:
         """The accepted and the rejected file."""
@@ -104,15 +104,16 @@ class TwoFilesDataset(_Sampled):
 
 
 class LabelledAnswers(_Sampled, DataFileConfig):
-    """Answers in one file, each with a label that says whether it is good; for KTO."""
+    """Answers in one file, each labelled as good or bad; for KTO."""
 
     labelled: ClassVar[bool] = True
 
     type: Literal["labelled"]
-    """Answers that are labelled each by itself, for kto; this is also what a data set with `columns.label` is."""
+    """Individually labelled answers, for kto; the default if `type` is omitted and `columns` has `label` or
+    `completion`."""
 
     columns: LabelledColumnsConfig = LabelledColumnsConfig()
-    """Names of the columns. Of whole conversations the last answer is what the label is about."""
+    """Names of the columns. In whole conversations, the label applies to the last answer."""
 
     def sources(self) -> dict[str, DatasetConfig]:
         """The files, by their keys relative to this section."""
@@ -147,22 +148,22 @@ class PreferenceValidationConfig(HeldOutConfig[AnyPreferences]):
 class PreferenceStageConfig(StrictModel):
     """One stage of the curriculum. It ends at `until_step`, or lasts for `epochs`.
 
-    With `epochs` it lasts ⌈epochs × rows / rows_per_step⌉ steps, where rows are those of all data sets that it mixes,
-    together, after the validation rows were split off. Without `mix` it draws from every data set in proportion to
-    its rows, so that each is gone through `epochs` times.
+    With `epochs` it lasts ⌈epochs × rows / rows_per_step⌉ steps, where rows is the number of rows in all data sets of
+    its mix together, after the validation rows are split off. Without `mix` it draws from every data set in proportion
+    to its rows, so that each is used `epochs` times.
     """
 
     name: OneLine = Field(min_length=1)
-    """Shown in the log, the progress bar and the plots."""
+    """Name shown in the log, the progress bar and the plots."""
 
     until_step: Annotated[int, Field(ge=1)] | None = None
-    """The optimizer step at which the stage ends, counted from the start of the run."""
+    """Optimizer step at which the stage ends, counted from the start of the run."""
 
     epochs: Annotated[float, Field(gt=0)] | None = None
-    """Or: how often the stage goes through the rows of its data sets, all together; steps are rounded up."""
+    """Or: how many times to go through the rows of the stage's data sets, taken together; steps are rounded up."""
 
     mix: Annotated[dict[str, Annotated[float, Field(ge=0)]], Field(min_length=1)] | None = None
-    """Data set names and their weights: each gets that share of the stage's rows. Null, only beside `epochs`, takes
+    """Weight of each data set, by name: the stage's rows are drawn in these proportions. Null, only with `epochs`, uses
     every data set in proportion to its rows."""
 
     @field_validator("mix")

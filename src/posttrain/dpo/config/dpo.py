@@ -25,27 +25,28 @@ from posttrain.dpo.losses.methods import AnyMethod
 
 
 class CachedReference(StrictModel):
-    """The model as training starts; its log-probabilities are computed once and kept."""
+    """The model at the start of training; its log-probabilities are computed once and kept."""
 
     type: Literal["cached"] = "cached"
-    """Log-probabilities of the model as training starts, computed once before training and kept in the cache."""
+    """Log-probabilities of the model at the start of training, computed once before training and kept in the cache."""
 
 
 class LiveReference(StrictModel):
-    """The model as training starts, asked at every step."""
+    """The model at the start of training, evaluated at every step."""
 
     type: Literal["live"]
-    """The same, computed at every step: the base under a new adapter, else a frozen copy of what is trained."""
+    """The same, computed at every step: from the base under a new adapter, otherwise from a frozen copy of the trained
+    model."""
 
 
 class SeparateReference(ModelConfig):
-    """Another model, which is frozen and stays in memory beside the trained one."""
+    """Another model, kept frozen in memory beside the trained one."""
 
     type: Literal["model"]
-    """Another model of the same tokenizer, frozen, asked at every step."""
+    """Another model with the same tokenizer, frozen and evaluated at every step."""
 
     adapter: ConfigPath | None = None
-    """Folder of a LoRA adapter of this model."""
+    """Folder of a LoRA adapter for this model."""
 
     _key: str = PrivateAttr("reference")
 
@@ -62,61 +63,61 @@ AnyReference = Annotated[
 
 
 class PreferenceTrainingConfig(TrainingConfig):
-    """One optimizer step trains `rows_per_step` pairs, or labelled answers, however many devices share the work."""
+    """One optimizer step trains on `rows_per_step` pairs, or labelled answers, however many devices share the work."""
 
     rows_per_step: int = Field(default=16, ge=1)
-    """Pairs (for kto: answers) in one optimizer step, over all devices together."""
+    """Pairs (for kto: answers) per optimizer step, across all devices."""
 
     micro_batch_size: int = Field(default=4, ge=1)
     """Pairs (for kto: answers) that go through the model at once on one device."""
 
     learning_rate: float = Field(default=2e-5, gt=0)
-    """Peak learning rate; about ten times lower than for SFT, and lower still where all weights are trained."""
+    """Peak learning rate; about ten times lower than for SFT, and lower still if all weights are trained."""
 
 
 class DPOConfig(OneOrSeveralModels):
     """Preference optimisation of a chat model, or of several."""
 
     lora: LoraConfig | None = LoraConfig()
-    """The adapter; null trains all weights. Preferences are trained without dropout, so `dropout` must be 0."""
+    """The adapter; null trains all weights. Preference training uses no dropout, so `dropout` must be 0."""
 
     chat: ChatConfig = ChatConfig()
-    """Template and length limit, which is that of prompt and answer together. A pair is cut or left out as a whole:
-    cut on the left, both sides lose the same tokens of their prompt, and an answer never does."""
+    """Template and length limit; the limit applies to prompt and answer together. A pair is truncated or dropped as a
+    whole: truncation on the left removes the same prompt tokens from both sides and never any of an answer."""
 
     method: AnyMethod = DPOMethod()
-    """What is optimised: dpo, ipo, hinge, robust, exo, apo_zero, apo_down, kto, orpo, simpo, cpo, or a mixture."""
+    """The objective: dpo, ipo, hinge, robust, exo, apo_zero, apo_down, kto, orpo, simpo, cpo, or a mixture."""
 
     reference: AnyReference | None = None
-    """What the model is compared with; cached unless given, and none for orpo, simpo and cpo."""
+    """What the model is compared with; `cached` by default, and none for orpo, simpo and cpo."""
 
     datasets: dict[OneLine, AnyPreferences] = Field(min_length=1)
-    """The data, each under the name by which the stages mix it."""
+    """The data sets, by the names that the stages use."""
 
     on_bad_record: OnBadRecord = "error"
-    """Whether a record that cannot be used, or whose two prompts differ, stops the run, or is left out and counted."""
+    """Whether an unusable record, or one whose two prompts differ, stops the run, or is skipped and counted."""
 
     on_useless_pair: OnUselessPair = "drop"
-    """Whether pairs of identical answers, and empty answers, are left out and counted, or stop the run."""
+    """Whether pairs of identical answers, and empty answers, are dropped and counted, or stop the run."""
 
     max_dropped_share: float = Field(default=0.5, ge=0, le=1)
-    """The largest share of a data set's records that may be left out as bad, useless or too long before the run is
-    refused; 1 refuses none."""
+    """Largest share of a data set's records that may be dropped as bad, useless or too long; above it the run is
+    refused, and 1 never refuses."""
 
     validation: PreferenceValidationConfig | None = None
-    """Held-out rows; none unless given."""
+    """Held-out rows; none by default."""
 
     stages: tuple[PreferenceStageConfig, ...] = Field(min_length=1)
-    """The curriculum: stages in the order in which they are trained."""
+    """The curriculum: the stages in training order."""
 
     training: PreferenceTrainingConfig = PreferenceTrainingConfig()
-    """Optimizer, schedule and the shape of a step; `rows_per_step` counts pairs, or for kto answers."""
+    """Optimizer, learning-rate schedule and batch size; `rows_per_step` counts pairs, or answers for kto."""
 
     run: RunConfig = RunConfig()
-    """Where the run is kept."""
+    """Run directory, checkpoints and trackers."""
 
     generation: GenerationConfig = GenerationConfig()
-    """How toolkit-predict answers with the trained model; training does not read it."""
+    """How toolkit-predict answers with the trained model; training does not use it."""
 
     def curriculum_stages(self, sizes: dict[str, int]) -> list[Stage]:
         """The curriculum's form of the stages; `sizes` are the numbers of training rows of all data sets."""

@@ -17,7 +17,7 @@ class APOZeroMethod(PairMethod):
     """Anchored (arXiv:2408.06266): chosen up, rejected down; for chosen answers better than the model's own."""
 
     beta: float = Field(default=0.1, gt=0)
-    """How strongly the model is held to the reference."""
+    """How strongly the model is kept close to the reference."""
 
     def loss(self, scores: SequenceScores) -> Tensor:
         """As above."""
@@ -34,7 +34,7 @@ class APODownMethod(PairMethod):
     """Anchored (arXiv:2408.06266): both down, rejected more; for chosen answers worse than the model's own."""
 
     beta: float = Field(default=0.1, gt=0)
-    """How strongly the model is held to the reference."""
+    """How strongly the model is kept close to the reference."""
 
     def loss(self, scores: SequenceScores) -> Tensor:
         """As above."""

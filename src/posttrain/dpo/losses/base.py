@@ -58,7 +58,7 @@ class SequenceScores:
 
 
 class MethodConfig(StrictModel):
-    """What all methods have."""
+    """Fields common to all methods."""
 
     unpaired: ClassVar[bool] = False
     """Whether a row is one labelled answer instead of a pair."""
@@ -70,7 +70,7 @@ class MethodConfig(StrictModel):
 
 
 class PairMethod(MethodConfig):
-    """A method whose rows are pairs. It has a field `beta`, the factor of the rewards that are reported."""
+    """A method whose rows are pairs. It has a field `beta`, which scales the reported rewards."""
 
     def loss(self, scores: SequenceScores) -> Tensor:
         """The loss of each pair, shape [pairs]; the caller applies weights and averages over the optimizer step."""

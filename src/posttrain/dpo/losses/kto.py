@@ -8,7 +8,7 @@ from posttrain.dpo.losses.base import MethodConfig, Tensor
 
 
 class KTOMethod(MethodConfig):
-    """Kahneman–Tversky optimisation, of answers labelled each by itself, with r = log π(y|x) − log π_ref(y|x) and
+    """Kahneman–Tversky optimisation of individually labelled answers, with r = log π(y|x) − log π_ref(y|x) and
     z = max(0, mean of log π(y'|x) − log π_ref(y'|x) over the optimizer step, each prompt with another row's answer):
     λ_D (1 − σ(β (r − z))) for a desirable answer, λ_U (1 − σ(β (z − r))) for an undesirable one. z has no gradient.
 
@@ -21,7 +21,7 @@ class KTOMethod(MethodConfig):
     """Kahneman–Tversky optimisation (arXiv:2402.01306): from answers labelled good or bad, or from pairs."""
 
     beta: float = Field(default=0.1, gt=0)
-    """How strongly the model is held to the reference."""
+    """How strongly the model is kept close to the reference."""
 
     desirable_weight: float = Field(default=1.0, gt=0)
     """Weight λ_D of the loss on the n_D desirable answers; the paper keeps λ_D·n_D : λ_U·n_U between 1 and 4/3."""

@@ -20,10 +20,10 @@ class DPOMethod(PairMethod):
     """Direct preference optimisation (arXiv:2305.18290)."""
 
     beta: float = Field(default=0.1, gt=0)
-    """How strongly the model is held to the reference: higher stays closer. Usually 0.01 to 0.5."""
+    """How strongly the model is kept close to the reference: higher stays closer. Usually 0.01 to 0.5."""
 
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
-    """The share of pairs that are taken to be labelled the wrong way round (cDPO)."""
+    """Share of pairs assumed to be labelled the wrong way round (cDPO)."""
 
     def loss(self, scores: SequenceScores) -> Tensor:
         """As above; the smoothed form is Mitchell's eq. 3."""
@@ -32,20 +32,20 @@ class DPOMethod(PairMethod):
 
 
 class RobustMethod(PairMethod):
-    """Robust DPO: (−(1−ε) log σ(β Δ) + ε log σ(−β Δ)) / (1 − 2ε), which has DPO's expected loss on clean labels where
-    a share ε of them is flipped.
+    """Robust DPO: (−(1−ε) log σ(β Δ) + ε log σ(−β Δ)) / (1 − 2ε), whose expectation is DPO's loss on clean labels if a
+    share ε of them is flipped.
 
     Source: Chowdhury et al. 2024, arXiv:2403.00409.
     """
 
     type: Literal["robust"]
-    """Robust DPO (arXiv:2403.00409): unbiased where a known share of the labels is wrong."""
+    """Robust DPO (arXiv:2403.00409): unbiased if a known share of the labels is wrong."""
 
     beta: float = Field(default=0.1, gt=0)
-    """How strongly the model is held to the reference."""
+    """How strongly the model is kept close to the reference."""
 
     label_smoothing: float = Field(default=0.1, ge=0, lt=0.5)
-    """The share ε of pairs that are labelled the wrong way round."""
+    """Share ε of pairs that are labelled the wrong way round."""
 
     def loss(self, scores: SequenceScores) -> Tensor:
         """As above."""
@@ -54,20 +54,20 @@ class RobustMethod(PairMethod):
 
 
 class EXOMethod(PairMethod):
-    """Efficient exact optimisation, the reverse KL divergence of the model's preference from the label's:
+    """Efficient exact optimisation, the reverse KL divergence between the model's preference and the label's:
     q log(q / (1−ε)) + (1−q) log((1−q) / ε) with q = σ(β Δ).
 
     Source: Ji et al. 2024, arXiv:2402.00856, eq. 16, for two answers.
     """
 
     type: Literal["exo"]
-    """Efficient exact optimisation (arXiv:2402.00856): reverse instead of forward KL divergence."""
+    """Efficient exact optimisation (arXiv:2402.00856): reverse KL divergence instead of forward."""
 
     beta: float = Field(default=0.1, gt=0)
-    """How strongly the model is held to the reference."""
+    """How strongly the model is kept close to the reference."""
 
     label_smoothing: float = Field(default=1e-3, gt=0, lt=0.5)
-    """The probability ε that the label gives to the rejected answer; above 0, or the loss would be infinite."""
+    """Probability ε that the label gives to the rejected answer; at 0 the loss would be infinite."""
 
     def loss(self, scores: SequenceScores) -> Tensor:
         """As above."""

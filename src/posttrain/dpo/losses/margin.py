@@ -18,7 +18,7 @@ class IPOMethod(PairMethod):
     """Identity preference optimisation (arXiv:2310.12036): a squared loss with a target, slower to overfit."""
 
     beta: float = Field(default=0.1, gt=0)
-    """Sets the target 1/(2β) for the difference of the mean log-ratios per token."""
+    """Sets the target 1/(2β) for the difference between the mean log-ratios per token."""
 
     def loss(self, scores: SequenceScores) -> Tensor:
         """As above."""
@@ -34,10 +34,10 @@ class HingeMethod(PairMethod):
     """
 
     type: Literal["hinge"]
-    """Hinge loss (arXiv:2309.06657): pairs that are told apart well enough are no longer trained."""
+    """Hinge loss (arXiv:2309.06657): pairs that are separated well enough are no longer trained on."""
 
     beta: float = Field(default=0.1, gt=0)
-    """1/β is the difference of the log-ratios from which on a pair has no loss."""
+    """A pair has no loss once its log-ratios differ by at least 1/β."""
 
     def loss(self, scores: SequenceScores) -> Tensor:
         """As above."""

@@ -20,14 +20,14 @@ class _Weighted(StrictModel):
     """One loss of a mixture."""
 
     weight: float = Field(default=1.0, gt=0)
-    """Factor on this loss in the sum."""
+    """Weight of this loss in the sum."""
 
 
 class SFTPart(_Weighted):
-    """The chosen answer's negative log-likelihood as a part of a mixture: −log π(y_w|x) / |y_w|, mean per token."""
+    """Negative log-likelihood of the chosen answer as part of a mixture: −log π(y_w|x) / |y_w|, mean per token."""
 
     type: Literal["sft"]
-    """The chosen answer's negative log-likelihood per token, which keeps it from falling."""
+    """Negative log-likelihood of the chosen answer per token, which keeps its likelihood from falling."""
 
     def loss(self, scores: SequenceScores) -> Tensor:
         """As above, shape [pairs]."""
@@ -58,7 +58,7 @@ class MixtureMethod(PairMethod):
     """A weighted sum of losses on the same pairs: Σ weight · loss, as in MPO (Wang et al. 2024, arXiv:2411.10442,
     eq. 3).
 
-    Its parts are all such as compare with a reference, or all such as need none; sft goes with both.
+    Either all its parts compare with a reference, or none of them does; sft fits both.
     """
 
     type: Literal["mixture"]

@@ -25,15 +25,15 @@ class ORPOMethod(_ReferenceFreeMethod):
     """Odds ratio preference optimisation, with p = exp(log π(y|x) / |y|) and odds(y) = p / (1 − p):
     −log π(y_w|x) / |y_w| − β log σ(log odds(y_w) − log odds(y_l)).
 
-    Source: Hong et al. 2024, arXiv:2403.07691, eq. 6 and 7, where β is called λ. The likelihood is that of the answer,
-    as in the paper; TRL counts the prompt's tokens in.
+    Source: Hong et al. 2024, arXiv:2403.07691, eq. 6 and 7, where β is called λ. The likelihood covers only the answer,
+    as in the paper; TRL includes the prompt's tokens.
     """
 
     type: Literal["orpo"]
     """Odds ratio preference optimisation (arXiv:2403.07691): SFT and preference in one, without a reference."""
 
     beta: float = Field(default=0.1, gt=0)
-    """Weight λ of the odds ratio's term beside the likelihood of the chosen answer."""
+    """Weight λ of the odds-ratio term relative to the likelihood of the chosen answer."""
 
     def loss(self, scores: SequenceScores) -> Tensor:
         """As above."""
@@ -52,10 +52,10 @@ class SimPOMethod(_ReferenceFreeMethod):
     """Simple preference optimisation (arXiv:2405.14734): mean log-probabilities, a margin, and no reference."""
 
     beta: float = Field(default=2.0, gt=0)
-    """Scale of the mean log-probabilities; the paper has 2 to 10."""
+    """Scale of the mean log-probabilities; the paper uses 2 to 10."""
 
     gamma: float = Field(default=1.0, ge=0)
-    """Target margin γ between the rewards of the two answers; the paper has 0.3 to 1.6, or about β/2."""
+    """Target margin γ between the rewards of the two answers; the paper uses 0.3 to 1.6, or about β/2."""
 
     def loss(self, scores: SequenceScores) -> Tensor:
         """As above."""
@@ -72,10 +72,10 @@ class CPOMethod(_ReferenceFreeMethod):
     """Contrastive preference optimisation (arXiv:2401.08417): DPO with a uniform reference, and a likelihood term."""
 
     beta: float = Field(default=0.1, gt=0)
-    """Scale of the difference of the log-probabilities."""
+    """Scale of the difference between the log-probabilities."""
 
     alpha: float = Field(default=1.0, ge=0)
-    """Weight of the likelihood of the chosen answer, which keeps it from falling; 0 leaves it out."""
+    """Weight of the likelihood of the chosen answer, which keeps that likelihood from falling; 0 omits it."""
 
     def loss(self, scores: SequenceScores) -> Tensor:
         """As above."""

@@ -19,7 +19,7 @@ class ReasoningTags(StrictModel):
     """Opens the reasoning."""
 
     close: str = Field(default="</think>", min_length=1)
-    """Closes the reasoning; the answer is what follows the last one."""
+    """Closes the reasoning; the answer is what follows the last closing tag."""
 
     opened_in_prompt: bool = False
     """Whether the chat template already ends the prompt with the opening tag, as for DeepSeek-R1."""

@@ -123,14 +123,14 @@ class AfterMarker(StrictModel):
     """What follows the last occurrence of a marker, up to the end."""
 
     after: str = Field(min_length=1)
-    """The marker. `#` begins a comment in YAML, so write `"####"` in quotes."""
+    """The marker. `#` starts a comment in YAML, so write `"####"` in quotes."""
 
 
 class LastMatch(StrictModel):
     """The last match of a pattern."""
 
     regex: Pattern
-    """A regular expression in RE2 syntax; its first group is taken if it has one."""
+    """A regular expression in RE2 syntax; its first group is used if it has one."""
 
     @field_validator("regex")
     @classmethod

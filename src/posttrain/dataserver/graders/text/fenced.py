@@ -23,10 +23,10 @@ def unfenced(text: str) -> str | None:
 
 
 class FencedTextGrader(TextGrader):
-    """Base of the graders whose text may be fenced, at a price."""
+    """Base of the graders that may accept fenced text, at a lower score."""
 
     fenced_score: float = Field(default=0.0, ge=0, le=1)
-    """Factor on the score of a text that is one Markdown fence with nothing around it; 0 refuses fences."""
+    """Factor on the score of a text that is one Markdown fence with nothing around it; 0 rejects fences."""
 
     def score_text(self, text: str, item: GradeInput) -> Score | float:
         """The score of the text inside the fence times `fenced_score`, or the score of an unfenced text."""
