@@ -67,7 +67,7 @@ WRONG_KEYS = {
     "a name of a data set that is blank": (
         "  sums:\n    path: sums.jsonl\n",
         '  " ":\n    path: sums.jsonl\n',
-        'run.yaml:2: datasets." ": a data set\'s name has 1 to 100 characters',
+        'run.yaml:2: datasets." ": a data set\'s name must have 1 to 100 characters',
     ),
     "two names for one column": (
         "    path: sums.jsonl\n",

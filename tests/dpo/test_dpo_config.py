@@ -70,7 +70,7 @@ def test_the_kind_of_a_data_set_is_told_by_its_keys(load, tmp_path: Path):
         ),
         (
             {"validation": {"dataset": {"type": "labelled", "path": "a.jsonl"}}},
-            "validation: dataset: dpo compares two answers",
+            "validation: dataset: dpo compares the two answers of a pair",
         ),
         ({"datasets": {"pairs": {"accepted": "a.jsonl"}}}, "datasets.pairs.rejected: missing"),
         (

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dpo.dpo_runs import TRAINING, Built, build, run, training_rows, write_run
+from posttrain.base import console
 from posttrain.base.cache import cache_dir
-from posttrain.dpo import scores
 from posttrain.dpo.scores import AskedModel
 from running import metrics
 
@@ -123,7 +123,7 @@ def test_a_run_that_was_stopped_while_the_reference_was_computed_can_be_started_
 def test_lines_tell_of_the_progress_where_there_is_no_terminal(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(scores, "_SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(console, "_SECONDS_BETWEEN_LINES", 0.0)
     build(write_run(tmp_path, tiny_model, rows=ROWS[:12], stages=stages(3)))
     said = capfd.readouterr().err.splitlines()
     lines = [line for line in said if line.startswith("reference: datasets.a, chosen: ")]

@@ -42,7 +42,7 @@ def test_an_adapter_tensor_that_the_model_has_no_place_for_is_named(case: Case, 
         tensors["base_model.model.model.layers.7.mlp.up_proj.lora_A.weight"] = torch.zeros(4, 32)
 
     edit_tensors(case.adapter / "adapter_model.safetensors", add)
-    require_refused(case, tmp_path, ModelError, r"no place for .*layers\.7\.mlp\.up_proj\.lora_A\.weight")
+    require_refused(case, tmp_path, ModelError, r"no place for: .*layers\.7\.mlp\.up_proj\.lora_A\.weight")
 
 
 def test_an_adapter_tensor_that_is_missing_is_named(case: Case, tmp_path: Path):

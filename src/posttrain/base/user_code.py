@@ -29,7 +29,9 @@ def find_module_file(place: str) -> Path:
         found = importlib.util.find_spec(name)
     except (ImportError, ValueError) as error:
         raise ConfigError(f"there is no module {name!r}: {error}") from None
-    if found is None or not found.has_location or found.origin is None:
+    if found is None:
+        raise ConfigError(f"there is no module {name!r}")
+    if not found.has_location or found.origin is None:
         raise ConfigError(f"module {name!r} has no source file")
     return Path(found.origin)
 

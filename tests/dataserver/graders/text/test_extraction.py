@@ -170,7 +170,7 @@ def refusal(tmp_path: Path, pattern: str) -> str:
         ("'(a'", "missing ): (a"),
         ("'[a'", "missing ]: [a"),
         ("'(a{1000}){1000}'", "invalid repetition size"),
-        (r'"\ud800"', "half a character"),
+        (r'"\ud800"', "lone surrogate"),
     ],
 )
 def test_a_pattern_that_re2_does_not_know_is_refused_at_its_line(tmp_path: Path, pattern: str, reason: str):
