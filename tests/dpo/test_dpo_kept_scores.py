@@ -10,6 +10,7 @@ import torch
 from dpo.dpo_runs import TRAINING, Built, build, run, training_rows, write_run
 from posttrain.base import console
 from posttrain.base.cache import cache_dir
+from posttrain.dpo import scores
 from posttrain.dpo.scores import AskedModel
 from running import metrics
 
