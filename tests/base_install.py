@@ -1,4 +1,4 @@
-"""An interpreter that has the toolkit and its base packages, and cannot find any other."""
+"""A Python interpreter that finds the toolkit and its base packages, and no others."""
 
 import venv
 from importlib.metadata import Distribution, distribution
@@ -10,7 +10,7 @@ import posttrain
 
 
 def base_python(folder: Path) -> Path:
-    """A virtual environment in `folder` that links to what `pip install posttrain-toolkit` would bring."""
+    """Create a virtual environment in `folder` that links to what `pip install posttrain-toolkit` would install."""
     venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
     (site_packages,) = folder.glob("lib/python*/site-packages")
     own = distribution("posttrain-toolkit")
@@ -22,7 +22,7 @@ def base_python(folder: Path) -> Path:
 
 
 def _needed_by(package: Distribution, seen: set[str] | None = None) -> list[Distribution]:
-    """The packages that `package` requires without any extra, and those that they require."""
+    """The packages that `package` requires without extras, directly or indirectly."""
     seen = set() if seen is None else seen
     found = []
     for line in package.requires or []:
@@ -36,6 +36,6 @@ def _needed_by(package: Distribution, seen: set[str] | None = None) -> list[Dist
 
 
 def _link(source: Path, folder: Path) -> None:
-    # A .pth file of an editable install would lead to the rest of the environment.
+    # The .pth file of an editable install would expose the rest of the environment.
     if source.exists() and source.suffix != ".pth" and not (folder / source.name).exists():
         (folder / source.name).symlink_to(source)

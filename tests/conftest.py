@@ -1,4 +1,4 @@
-"""What all tests share: a clean environment, a tiny model, and the packaged one converted once per machine."""
+"""Fixtures for all tests: a clean environment, a tiny model, and the packaged model, converted once per machine."""
 
 import json
 import os
@@ -12,16 +12,16 @@ import pytest
 if TYPE_CHECKING:
     from dataserver.postgres import PostgresServer
 
-# The console keeps the width that COLUMNS says when it is made, so it is made where nothing says one.
+# The console takes its width from COLUMNS when it is created, so create it without COLUMNS.
 os.environ.pop("COLUMNS", None)
 import posttrain.base.console  # noqa: F401
 
-# The scripts that write the pages are tested as well.
+# The scripts that generate the docs are tested, too.
 sys.path.append(str(Path(__file__).parents[1] / "docs"))
 
-# The hub's library reads it when it is imported, which other conftest files may do before any hook or fixture runs.
+# huggingface_hub reads this on import, and other conftest files may import it before any hook or fixture runs.
 os.environ["HF_HUB_OFFLINE"] = "1"
-# Processes that test at once share the cores.
+# Parallel test processes share the cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -30,7 +30,7 @@ pytest_plugins = ["conversation_fixtures", "suite"]
 
 @pytest.fixture(scope="session", autouse=True)
 def users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | None]:
-    """Give the session a cache of its own, in one process; the value is the user's setting of the cache folder."""
+    """Give the session its own cache and a single-process environment; the value is the user's cache setting."""
     before = os.environ.get("POSTTRAIN_TOOLKIT_CACHE")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -41,14 +41,14 @@ def users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | None
 
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
-    """Where the tokenised rows of one test are kept, so that no other test's are found there."""
+    """A test's own folder for cached tokenised rows, not shared with other tests."""
     monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "tokenized"
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator["PostgresServer"]:
-    """A running PostgreSQL server. There is one for all, since its password stands in the environment."""
+    """A running PostgreSQL server, shared by all tests because its password is in the environment."""
     from dataserver.postgres import postgres_server
 
     with postgres_server() as server:
@@ -57,7 +57,7 @@ def postgres() -> Iterator["PostgresServer"]:
 
 @pytest.fixture(scope="session")
 def smollm2_folder(users_cache: str | None) -> Path:
-    """The packaged model as a folder, in the user's own cache: converting it takes 20 seconds."""
+    """The packaged model converted to a folder in the user's own cache, because conversion takes 20 seconds."""
     from posttrain.models.gguf import converted_folder
     from posttrain.models.location import locate_model
 
@@ -71,9 +71,9 @@ def smollm2_folder(users_cache: str | None) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a random Llama of 2 layers with tied embeddings, in float32, and its byte-level tokenizer.
+    """The folder of a random 2-layer Llama with tied embeddings, in float32, and its byte-level tokenizer.
 
-    Its 384 embedding rows are 4 more than the tokenizer has entries.
+    It has 384 embedding rows, 4 more than the tokenizer has entries.
     """
     from tiny_model import write_tiny_model
 

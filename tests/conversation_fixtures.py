@@ -1,4 +1,4 @@
-"""Tokenizers and random conversations for the tests of messages, ChatML and masks."""
+"""Tokenizers and random conversations for tests of messages, ChatML and masks."""
 
 import importlib.util
 from pathlib import Path
@@ -22,7 +22,7 @@ CORPUS = [
 
 
 def package_folder(name: str) -> Path:
-    """Where a package is installed, found without importing it."""
+    """The folder of an installed package, found without importing it."""
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
         pytest.fail(f"{name} is not installed: a test that is skipped for it would hide a gap")
@@ -40,7 +40,7 @@ def smollm2_tokenizer():
 
 @pytest.fixture(scope="session")
 def qwen_like_tokenizer():
-    """Byte-level BPE on Qwen's pattern; `<think>` is an added token, but not a special one, as in Qwen3."""
+    """Byte-level BPE with Qwen's pattern; `<think>` is an added but not a special token, as in Qwen3."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -60,7 +60,7 @@ def qwen_like_tokenizer():
 
 @pytest.fixture(scope="session")
 def metaspace_tokenizer():
-    """Sentencepiece-like: a blank before every text, bytes for unknown characters, an unk token."""
+    """SentencePiece-like: a space before every text, byte fallback, an unk token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -117,13 +117,13 @@ def _conversations(draw):
 
 @pytest.fixture(scope="session")
 def conversations():
-    """Strategy: random conversations with tools, reasoning and the text of control tokens in them."""
+    """Strategy: random conversations with tools, reasoning and control tokens as text."""
     return _conversations()
 
 
 @pytest.fixture(scope="session")
 def tiny_tokenizer(tiny_model):
-    """The tiny model's tokenizer; whoever changes one loads it anew."""
+    """The tiny model's shared tokenizer; a test that changes a tokenizer must load its own."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(tiny_model)

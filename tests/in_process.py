@@ -1,4 +1,4 @@
-"""Trainings of the real commands in this process, of which a test can change something before they begin."""
+"""Set up the trainings of the real commands in this process, so that a test can change them before they start."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from posttrain.train.session import Session
 
 
 def start() -> ResumePoint:
-    """Where a run begins."""
+    """The resume point of a new run."""
     return ResumePoint(None, RunCounters())
 
 
 @dataclass
 class Training:
-    """A training that is about to begin."""
+    """A training that is ready to start."""
 
     session: Session
     data: Any
@@ -40,7 +40,7 @@ class Training:
 
 
 def sft(config: Any, folder: Any) -> Training:
-    """A run of supervised fine-tuning in the folder given."""
+    """An SFT run in the given folder."""
     from posttrain.conversation.encoder import conversation_encoder
     from posttrain.sft.recipe import SFTRecipe
     from posttrain.sft.train import open_session
@@ -53,7 +53,7 @@ def sft(config: Any, folder: Any) -> Training:
 
 
 def dpo(config: Any, folder: Any, change: Callable[[Any], Any] | None = None) -> Training:
-    """A run of preference optimisation in the folder given; `change` makes other data of its own."""
+    """A preference optimisation run in the given folder; `change` can replace its data."""
     from posttrain.dpo.recipe import DPORecipe
     from posttrain.dpo.train import open_session
 
@@ -65,6 +65,6 @@ def dpo(config: Any, folder: Any, change: Callable[[Any], Any] | None = None) ->
 
 
 def _loaded(session: Session) -> LoadedModel:
-    """The model of a session, outside of what explains its errors."""
+    """Load the session's model; what the test does with it is not subject to the session's error handling."""
     with session.model(start(), resume=False) as loaded:
         return loaded

@@ -1,4 +1,4 @@
-"""A grader that does what the completion says, for tests of what a grader may do to others: nothing."""
+"""A grader that obeys the completion, for tests that a misbehaving grader cannot harm anything else."""
 
 import contextlib
 import ctypes
@@ -51,7 +51,7 @@ def _loop_and_swallow() -> float:
 
 
 def _loop_in_c() -> float:
-    # Blocks every signal handler of Python, as arithmetic on giant integers does.
+    # Blocks all Python signal handlers, as arithmetic on giant integers does.
     ctypes.PyDLL(None).sleep(60)
     return 1.0
 

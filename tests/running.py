@@ -1,4 +1,4 @@
-"""Running the toolkit's commands as processes, and reading what they left."""
+"""Run the toolkit's commands as subprocesses and read what they left."""
 
 import json
 import os
@@ -16,13 +16,13 @@ BIN = Path(sys.executable).parent
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl without the times, which no two runs share."""
+    """The rows of metrics.jsonl without timings, which differ between runs."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in row.items() if key not in TIMING_KEYS} for row in rows]
 
 
 def kill_after(lines: int, config: Path, run: Path, command: Sequence[str | Path] = (BIN / "toolkit-sft",)) -> None:
-    """Start a command with a config and end it by SIGKILL once metrics.jsonl has `lines` lines."""
+    """Start a command with a config and SIGKILL it once metrics.jsonl has `lines` lines."""
     process = subprocess.Popen(
         [*command, config], stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )

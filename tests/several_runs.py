@@ -1,4 +1,4 @@
-"""Several commands of the toolkit, one after another in one process: importing unsloth takes longer than a tiny run."""
+"""Run several of the toolkit's commands in one process, because importing unsloth takes longer than a tiny run."""
 
 import json
 import os
@@ -14,16 +14,16 @@ from safetensors.torch import load_file
 
 from running import metrics
 
-# Their classes are rewritten by unsloth, so they have to come after it.
+# unsloth patches their classes, so they must be imported after it.
 REWRITTEN = ("transformers", "peft", "trl")
-# Told on the way out: which of them were there when unsloth was imported.
+# The file that records which of them had been imported before unsloth.
 BEFORE_UNSLOTH = "before_unsloth.json"
 
 Command = Sequence[str | Path]
 
 
 def in_one_process(*commands: Command, folder: Path, **environment: str) -> str:
-    """Run commands in a process of their own whose current folder is `folder`; returns what it said on stdout."""
+    """Run commands in one subprocess with the current folder `folder` and return its stdout."""
     words = [[str(word) for word in command] for command in commands]
     finished = subprocess.run(
         [sys.executable, __file__, json.dumps(words)],
@@ -38,7 +38,7 @@ def in_one_process(*commands: Command, folder: Path, **environment: str) -> str:
 
 
 def command(program: str, config: Path, name: str, *overrides: str) -> list[str]:
-    """The words of a run called `name`, with its overrides."""
+    """The command line of a run called `name`, with overrides."""
     return [program, str(config), "--run-name", name, *(word for each in overrides for word in ("--set", each))]
 
 
@@ -48,7 +48,7 @@ def numbers(run: Path, *names: str) -> list[list[Any]]:
 
 
 def require_close_weights(one: Path, other: Path, *, within: float, file: str = "adapter_model.safetensors") -> None:
-    """Assert that two runs ended with the same weights, but for the order of float arithmetic."""
+    """Assert that two runs ended with the same weights, within floating-point rounding."""
     weights, others = load_file(one / file), load_file(other / file)
     assert weights.keys() == others.keys()
     for name, weight in weights.items():
@@ -56,7 +56,7 @@ def require_close_weights(one: Path, other: Path, *, within: float, file: str = 
 
 
 class _Observer:
-    """A finder that finds nothing, and writes down what was imported before unsloth."""
+    """An import finder that finds nothing and records what was imported before unsloth."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name == "unsloth":

@@ -1,4 +1,4 @@
-"""The tiny model with larger weights: it has clear favourites among its tokens, and they depend on the prompt."""
+"""The tiny model with larger weights, so that it clearly prefers some tokens, depending on the prompt."""
 
 import shutil
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def write_sharp_model(tiny_model: Path, folder: Path) -> Path:
-    """A copy of the model folder `tiny_model` in which every matrix is 20 times as large."""
+    """Copy the model folder `tiny_model` with every matrix multiplied by 20."""
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(tiny_model, folder)
@@ -17,7 +17,7 @@ def write_sharp_model(tiny_model: Path, folder: Path) -> Path:
 
 
 def write_adapter(model: Path, folder: Path, seed: int = 1) -> Path:
-    """A LoRA adapter on `model` that changes what it says."""
+    """Write a LoRA adapter for `model` that changes its output."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM

@@ -1,6 +1,6 @@
-"""What the suite does with its tests as a whole: markers by what they use, shares, a limit of time, and the budget.
+"""A pytest plugin for the whole suite: markers by what tests use, shares, a time limit and a time budget.
 
-tests/times.toml has the numbers.
+The numbers are in tests/times.toml.
 """
 
 import time
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 @cache
 def times() -> dict[str, Any]:
-    """Of tests/times.toml."""
+    """The contents of tests/times.toml."""
     return tomllib.loads((HERE / "times.toml").read_text(encoding="utf-8"))
 
 
@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark before `-m` selects, and leave out what is in other shares."""
+    """Add markers before `-m` selects, and deselect tests in other shares."""
     for item in items:
         for marker in markers_of(item):
             item.add_marker(marker)
@@ -43,13 +43,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def where(item: pytest.Item) -> tuple[str, str]:
-    """Its file, from tests/ on, and the same with its function."""
+    """The test's file relative to tests/, and the same with its function."""
     file = item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else item.path.name
     return file, f"{file}::{getattr(item, 'originalname', item.name)}"
 
 
 def markers_of(item: pytest.Item) -> Iterator[str]:
-    """What the name of its file, its fixtures and its parameters say."""
+    """Markers derived from the test's file name, fixtures and parameters."""
     file, function = where(item)
     words = Path(file).stem.split("_")
     fixtures = getattr(item, "fixturenames", ())
@@ -68,9 +68,9 @@ def markers_of(item: pytest.Item) -> Iterator[str]:
 
 
 def files_of_share(share: str, files: set[str]) -> set[str]:
-    """The k-th of n shares, which together have each file once and take about as long as each other.
+    """The K-th of N shares, which together contain each file once and take about equally long.
 
-    The longest file goes first, each to the share that has least so far.
+    Files are assigned from longest to shortest, each to the share with the least time so far.
     """
     try:
         number, count = (int(word) for word in share.split("/"))
@@ -90,7 +90,7 @@ def files_of_share(share: str, files: set[str]) -> set[str]:
 
 
 class TimeLimit:
-    """Begins no test after the time of --seconds."""
+    """Skips the tests that have not started after --seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -99,14 +99,14 @@ class TimeLimit:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """Called for each test; what is not None stands for having run it."""
+        """Called for each test; any result but None tells pytest that the test was run."""
         if time.monotonic() - self._began < self._seconds:
             return None
         self._left += 1
         return True
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say what was not run."""
+        """Report how many tests were not run."""
         if self._left:
             terminalreporter.write_line(f"{self._left} tests were not begun within {self._seconds:g} seconds")
 
@@ -128,13 +128,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def package_of(nodeid: str) -> str:
-    """The folder of tests/ that a test is in, or `tests` for those in none."""
+    """The folder of tests/ that a test is in, or `tests` if it is directly in tests/."""
     parts = nodeid.split("::")[0].split("/")
     return parts[1] if len(parts) > 2 else "tests"
 
 
 def budget_lines(used: Mapping[str, float], budget: Mapping[str, int]) -> Sequence[str]:
-    """A line for each package, with a warning where it took longer than it should, and one for all."""
+    """A line per package, with a warning if it is over its budget, and a line for the total."""
     lines = []
     for name in sorted(used.keys() | budget.keys(), key=lambda name: -used.get(name, 0)):
         seconds, most = used.get(name, 0), budget.get(name, 0)

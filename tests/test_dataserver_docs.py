@@ -1,4 +1,4 @@
-"""The pages on the dataserver show configs that load and commands that run."""
+"""The configs in the dataserver docs load, and the commands run."""
 
 import json
 import re
@@ -18,12 +18,12 @@ OWN_GRADER = (ROOT / "docs" / "writing-graders.md").read_text(encoding="utf-8")
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The fenced blocks of one language; commands have none."""
+    """The fenced blocks in one language; commands have no language."""
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     return [text for name, text in fenced if name == language]
 
 
-# In the order of the pages; serving goes on until it is ended, and is shown by other tests.
+# In the order of the pages. The server runs until stopped, so other tests cover it.
 COMMANDS = [
     line.split("#")[0].strip()
     for block in blocks(PAGE, "") + blocks(OWN_GRADER, "")
@@ -35,7 +35,7 @@ SERVING = "toolkit-rl-dataserver data.yaml"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What the page's config names, and the files that its commands name."""
+    """The files that the page's config and commands refer to."""
     data = tmp_path / "data"
     data.mkdir()
     rows = [{"question": f"What is {n} + {n}?", "answer": f"{n} + {n} = {2 * n}\n#### {2 * n}"} for n in range(200)]
@@ -60,7 +60,7 @@ def test_the_page_has_commands():
 
 def test_the_commands_run_one_after_another(folder: Path):
     for command in COMMANDS:
-        if command != SERVING and command != "toolkit-rl-regrade data.yaml":  # which wants what a server has kept
+        if command != SERVING and command != "toolkit-rl-regrade data.yaml":  # needs a server's journal
             words = shlex.split(command)
             done = subprocess.run([BIN / words[0], *words[1:]], cwd=folder, capture_output=True, text=True, timeout=120)
             assert done.returncode == 0, f"{command}: {done.stderr}"

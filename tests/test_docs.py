@@ -1,4 +1,4 @@
-"""The pages that are written from the code are what the code says now, and what pages name is there."""
+"""Generated pages are up to date, and what pages refer to exists."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from posttrain.sft.config import SFTConfig
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-# What a page of commands makes of a user's own files, or of other projects'.
+# Files of users or of other projects that pages mention.
 NOT_OURS = {"graders.py", "grader.py", "objective.py", "file.py"}
 
 
@@ -37,7 +37,7 @@ def test_the_schema_is_what_the_command_prints(command: Typer, kind: str):
 
 def test_every_key_has_a_sentence():
     assert undocumented_fields(SFTConfig) == []
-    # The type of a grader is the heading of its section.
+    # A grader's type is the heading of its section.
     assert [field for field in undocumented_fields(DataserverConfig) if not field.endswith(".type")] == []
 
 
@@ -81,7 +81,7 @@ def test_the_workflow_and_the_hooks_run_what_is_there():
 
 
 def anchors(page: Path) -> set[str]:
-    """Of the headings: in small letters, with hyphens for blanks, and without punctuation."""
+    """The anchors of a page's headings: lower case, hyphens for spaces, no punctuation."""
     found: set[str] = set()
     for title in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
         anchor = re.sub(r"[^\w\s-]", "", title.lower()).strip().replace(" ", "-")

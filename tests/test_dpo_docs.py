@@ -1,4 +1,4 @@
-"""The page on preference optimisation shows configs that load, commands that run, and every method."""
+"""The page on preference optimisation covers every method; its configs load and its commands run."""
 
 import json
 import re
@@ -21,13 +21,13 @@ COMMANDS = [
     line.split("#")[0].strip()
     for block in blocks(PAGE, "")
     for line in block.splitlines()
-    if line.startswith("toolkit-") and "examples/" not in line  # which takes minutes; its config is loaded elsewhere
+    if line.startswith("toolkit-") and "examples/" not in line  # the example takes minutes; other tests load its config
 ]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, tiny_model: Path) -> Path:
-    """The page's first config, with a model and numbers that a test has time for, and its data."""
+    """The page's first config, scaled down for a test, and its data."""
     config, *_ = (yaml.safe_load(block) for block in blocks(PAGE, "yaml"))
     config["model"] = {"name": str(tiny_model)}
     config["training"] = {"rows_per_step": 2, "micro_batch_size": 2, "max_steps": 1}

@@ -1,4 +1,4 @@
-"""The catalogue of graders shows every grader, every parameter and every example, with nothing invisible in it."""
+"""The catalogue of graders shows every grader, parameter and example, and makes invisible characters visible."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""The page on GRPO shows configs that load, commands that run, and numbers that the code has."""
+"""The configs on the GRPO page load, its commands run, and its numbers match the code."""
 
 import json
 import re
@@ -28,7 +28,7 @@ COMMANDS = [
 
 
 def table(heading: str) -> list[list[str]]:
-    """The cells of the first table after a heading, without its head."""
+    """The cells of the first table after a heading, without the header row."""
     _, _, rest = PAGE.partition(f"\n## {heading}\n")
     rows = re.search(r"(?:^\|.*\n)+", rest, re.MULTILINE)
     assert rows is not None
@@ -37,7 +37,7 @@ def table(heading: str) -> list[list[str]]:
 
 @pytest.fixture
 def folder(tmp_path: Path, tiny_model: Path) -> Path:
-    """The page's two configs, with a model and numbers that a test has time for."""
+    """The page's two configs, scaled down for a test, and their data."""
     trainer, dataserver, *_ = (yaml.safe_load(block) for block in blocks(PAGE, "yaml"))
     trainer["model"] = {"name": str(tiny_model)}
     trainer["rollout"]["max_new_tokens"] = 8

@@ -1,4 +1,4 @@
-"""docs/reliability.md: each fault in its tables is shown by tests that are there."""
+"""docs/reliability.md: each fault in its tables names an existing test."""
 
 import ast
 import re

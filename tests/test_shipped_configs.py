@@ -1,4 +1,4 @@
-"""Every config that comes with the toolkit loads and would run, and the template says everything there is to say."""
+"""Every shipped config loads and would run, and the templates document every key."""
 
 import re
 import shutil
@@ -49,7 +49,7 @@ SHIPPED = sorted([*ROOT.glob("configs/**/*.yaml"), *ROOT.glob("examples/**/*.yam
 
 
 def class_of(path: Path) -> type[BaseModel]:
-    """A template's by its name, a ready config's by its folder, an example's by its name: one class and no other."""
+    """The config class: by name for templates and examples, by folder for ready configs."""
     if path in TEMPLATES:
         return TEMPLATES[path]
     return KINDS[path.parent.name] if ROOT / "configs" in path.parents else EXAMPLES[path.stem]
@@ -91,7 +91,7 @@ def test_toolkit_predict_reads_every_training_config(path: Path):
 def test_a_dry_run_of_every_shipped_config_finds_nothing_wrong(
     path: Path, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """With a tiny model in the place of the packaged one, whose conversion would take 20 seconds."""
+    """With a tiny model instead of the packaged one, because converting that takes 20 seconds."""
     config = load_config(path, SFTConfig)
     assert config.model.name in PACKAGED, "a config that is tried first should need no hub"
     overrides = [f"model.name={tiny_model}", f"run.output_dir={tmp_path}", "chat.max_length=256"]
@@ -125,7 +125,7 @@ GSM8K = [
 def test_a_dry_run_of_every_shipped_dataserver_finds_nothing_wrong(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], write_jsonl: Any
 ):
-    """GSM8K itself does not come along; its place is taken by rows of the same form."""
+    """GSM8K is not shipped, so rows of the same form replace it."""
     write_jsonl(tmp_path / "gsm8k_train.jsonl", GSM8K)
     overrides = [f"data_root={tmp_path}"] if path.parent.name == "dataserver" else []
     config = load_config(path, DataserverConfig, overrides)
@@ -139,7 +139,7 @@ def test_a_dry_run_of_every_shipped_dataserver_finds_nothing_wrong(
 def test_a_dry_run_of_every_shipped_reinforcement_learning_finds_nothing_wrong(
     path: Path, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], write_jsonl: Any
 ):
-    """With a tiny model, and rows of GSM8K's form beside a copy of its dataserver's config."""
+    """With a tiny model, and GSM8K-like rows beside a copy of the dataserver's config."""
     config = load_config(path, RLConfig)
     assert config.model.name in PACKAGED, "a config that is tried first should need no hub"
     served = config.dataserver.config
@@ -147,7 +147,7 @@ def test_a_dry_run_of_every_shipped_reinforcement_learning_finds_nothing_wrong(
     overrides = [f"model={{name: {tiny_model}}}", f"run.output_dir={tmp_path / 'runs'}"]
     if served.parent.name == "dataserver":
         shutil.copy(served, tmp_path)
-        # One in 50 rows is held out, and the evaluation asks 100.
+        # One in 50 rows is held out, and the evaluation needs 100.
         rows = [{**row, "question": f"{number}. {row['question']}"} for number in range(1800) for row in GSM8K]
         write_jsonl(tmp_path / "gsm8k_train.jsonl", rows)
         overrides.append(f"dataserver.config={tmp_path / served.name}")
@@ -157,8 +157,8 @@ def test_a_dry_run_of_every_shipped_reinforcement_learning_finds_nothing_wrong(
     assert all(stage.name in shown for stage in load_config(served, DataserverConfig).stages)
 
 
-# Graders have a catalogue of their own, of which the template has a few for an example; the losses of a mixture have
-# the keys of the methods, and a weight; and two files those of SFT's data sets.
+# Graders have their own catalogue, and the template shows only a few. The losses of a mixture have the keys of the
+# methods plus a weight. Two-file datasets have the keys of SFT datasets.
 ELSEWHERE = ("graders.", "method (type: mixture).losses.", "datasets.NAME (type: two_files).")
 
 
@@ -170,22 +170,23 @@ def test_the_template_names_every_key_of_every_section(template: Path, model: ty
         named = {key for place in places for part in _parts_at(written, place) for key in part}
         named |= {key for place in places for key in _alternative(template.read_text(encoding="utf-8"), place)}
         if places == ["reference (type: model)"]:
-            named |= set(written["model"])  # which the comment refers to
+            named |= set(written["model"])  # the comment refers to this section
         assert not places or named >= set(section.node["properties"]), section.places[0]
 
 
 def _alternative(text: str, place: str) -> list[str]:
-    """The keys of what a comment offers in the place of a section, such as `method (type: ipo)`, and of its parts."""
+    """The keys of a section, and of its subsections, that a comment offers as an alternative, such as
+    `method (type: ipo)`."""
     tag = re.search(r"\((type: \w+)\)", place)
     if tag:
         block = re.search(rf"(?:^ *#   .*\n)*^ *#   {tag[1]}\b.*\n(?:^ *#   .*\n)*", text, re.MULTILINE)
-    else:  # a section that is null has its keys below it
+    else:  # a null section has its keys in the comment below it
         block = re.search(rf"^ *{place.rpartition('.')[2]}: null\n(?:^ *#   .*\n)+", text, re.MULTILINE)
     return re.findall(r"^ *# +(\w+):", block[0], re.MULTILINE) if block else []
 
 
 def _parts_at(data: Any, place: str) -> list[dict[str, Any]]:
-    """The sections of a config that stand at a place such as `datasets.NAME (type: file).columns` or `stages.N`."""
+    """The sections of a config at a place such as `datasets.NAME (type: file).columns` or `stages.N`."""
     parts = [data]
     for step in place.split(".") if place else []:
         name, _, tag = step.partition(" (")
@@ -228,7 +229,7 @@ def test_the_template_of_the_dataserver_does_too():
     datasets = {
         name: {key: dataset[key] for key in wanted if key in dataset} for name, dataset in written["datasets"].items()
     }
-    # The tags are the usual ones, of which no section would be none; two_steps has a gate to show what one is.
+    # The tags are the defaults, but without the section there would be none. two_steps has a gate as an example.
     datasets["one_step"]["reasoning"] = {}
     datasets["two_steps"]["gates"] = ["short"]
     adaptive = written["adaptive"]

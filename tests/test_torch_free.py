@@ -1,4 +1,4 @@
-"""What must run where only the base packages are: configs, ChatML, the curriculum, data readers and every --help."""
+"""What must work with the base packages alone: configs, ChatML, the curriculum, data readers and every --help."""
 
 import resource
 import subprocess
@@ -22,14 +22,14 @@ SERVING = [
 ]
 HEAVY = [*TRAINING, *SERVING, "numpy"]
 
-# Packages of which every module is there with the base packages alone, but for those of NEEDS_HTTP.
+# Packages in which every module, except those in NEEDS_HTTP, needs the base packages only.
 LIGHT_PACKAGES = [
     *("base", "config", "conversation", "data.curriculum"),
     *("cli", "dataserver.config", "dpo.config"),
 ]
-# What is for the extras that hold httpx and tenacity.
+# Modules for extras that include httpx and tenacity.
 NEEDS_HTTP = ["base.http"]
-# Of other packages, what reads data, checks a config, plans a run, and tells of one.
+# In other packages, the modules that read data, check configs, and plan or inspect runs.
 LIGHT_MODULES = [
     "errors",
     *(f"data.{name}" for name in ("json_lines", "records", "tables", "sources", "step_plan", "ledger")),
@@ -38,12 +38,12 @@ LIGHT_MODULES = [
     *("sft.config", "sft.plan", "rl.config", "dpo.plan", "predict.config", "predict.weights"),
     *("dataserver.schemas", "dataserver.graders.catalogue", "dataserver.journal.config"),
 ]
-# Packages that train nothing, and load nothing that does, whatever else they need.
+# Packages that load no training package, whatever else they need.
 TORCH_FREE_PACKAGES = ["base", "data", "runs", "dataserver", "rl.client"]
 
 
 def modules_of(package: str) -> list[str]:
-    """All modules of a package and of those below it, by their names below the toolkit's own."""
+    """All modules of a package and its subpackages, named relative to `posttrain`."""
     files = sorted(PACKAGE.joinpath(*package.split(".")).rglob("[!_]*.py"))
     assert files, package
     return [".".join(file.relative_to(PACKAGE).with_suffix("").parts) for file in files]
@@ -73,12 +73,12 @@ def run(python: str | Path, code: str, *arguments: str | Path) -> subprocess.Com
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that has the base packages and cannot find any other."""
+    """An interpreter that finds the base packages and no others."""
     return base_python(tmp_path_factory.mktemp("base"))
 
 
 def require_without(heavy: list[str], *modules: str) -> None:
-    """Assert that an interpreter which imports these modules, one after the other, loads none that is heavy."""
+    """Assert that importing these modules one after another loads no heavy package."""
     code = """
 import importlib, sys
 heavy, modules = (words.split() for words in sys.argv[1:])
@@ -119,7 +119,7 @@ def test_help_takes_little_time(command: str):
 
     before = used()
     run(sys.executable, CALL, SCRIPTS[command], command, "--help")
-    # Seconds of a processor: about 1, and 5 or more where one of the heavy packages is loaded.
+    # CPU seconds: about 1, or 5 and more if a heavy package is loaded.
     assert used() - before < 3
 
 
@@ -134,7 +134,7 @@ def test_help_and_version_of_every_command_load_nothing_heavy(command: str, opti
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """Two stages over a .jsonl and a .csv file, and a model folder of which only the place is looked at."""
+    """Two stages over a .jsonl and a .csv file; only the location of the model folder is checked."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     (tmp_path / "sums.jsonl").write_text("".join(f'{{"prompt": "{n} + 1?", "completion": "a"}}\n' for n in range(6)))
@@ -156,7 +156,7 @@ def test_the_base_install_plans_a_run(base: Path, config: Path):
     assert finished.returncode == 0, finished.stderr
     assert "without the [train] extra, rows are checked and counted but not tokenised" in finished.stderr
     rows = [line.split() for line in finished.stderr.splitlines()]
-    # 5 rows of 6 and 18 of 20 are trained: 12 + 3 draws are 3 times all sums, 9 draws are half of all words.
+    # 5 of 6 and 18 of 20 rows are for training: 12 + 3 draws use all sums 3 times, 9 draws use half of the words.
     assert ["first", "1–3", "sums", "12", "100.0%", "3.00"] in rows
     assert ["second", "4–6", "sums", "3", "25.0%", "3.00"] in rows
     assert ["words", "9", "75.0%", "0.50"] in rows
@@ -226,7 +226,7 @@ except ConfigError as error:
 
 @pytest.fixture
 def dataserver_config(tmp_path: Path) -> Path:
-    """One data set of one row, and nothing that needs more than the base packages to be checked."""
+    """One dataset with one row; the base packages are enough to check the config."""
     (tmp_path / "sums.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n')
     (tmp_path / "serve.yaml").write_text("""\
 datasets:

@@ -1,4 +1,4 @@
-"""The page on watchdogs names all of them, and no other."""
+"""The page on watchdogs lists all of them and no others."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "watchdogs.md"
 
 
 def watchdogs(folder: Path) -> dict[str, list[Watchdog]]:
-    """Those of each kind of run."""
+    """The watchdogs of each kind of run."""
     rl = load_config(write_run(folder, folder / "model"), RLConfig)
     return {
         "sft": sft_watchdogs(),

@@ -1,4 +1,4 @@
-"""The example's data are what its generator makes, and its held-out problems are held out."""
+"""The example's data match its generator, and its held-out problems are not trained on."""
 
 import json
 import sys

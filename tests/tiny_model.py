@@ -6,7 +6,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-# Text that the tiny tokenizer learns its merges from.
+# The text on which the tiny tokenizer is trained.
 _CORPUS = [
     "system\nuser\nassistant\nYou are a helpful assistant.\n",
     "What is the capital of France? The capital of France is Paris.",
@@ -14,14 +14,14 @@ _CORPUS = [
     "one two three four five six seven eight nine ten\n\n1 2 3 4 5 6 7 8 9 10\n",
 ] * 4
 _TOKENS = 380
-# A few rows more than tokens, as many real models have.
+# A few more rows than tokens, as in many real models.
 _ROWS = 384
 
 
 def write_tiny_model(folder: Path) -> Path:
-    """Write a random Llama of 2 layers with tied embeddings, in float32, and its byte-level tokenizer to the folder.
+    """Write a random 2-layer Llama with tied embeddings, in float32, and its byte-level tokenizer to the folder.
 
-    Its 384 embedding rows are 4 more than the tokenizer has entries.
+    It has 384 embedding rows, 4 more than the tokenizer has entries.
     """
     tokenizer = _tiny_tokenizer()
     tokenizer.save_pretrained(folder)
@@ -46,7 +46,7 @@ def write_tiny_model(folder: Path) -> Path:
 
 
 def _tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE, so that it can spell every text."""
+    """Byte-level BPE, which can encode any text."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()

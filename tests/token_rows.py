@@ -1,4 +1,4 @@
-"""Data sets of token rows in memory."""
+"""In-memory datasets of token rows."""
 
 from collections.abc import Sequence
 
@@ -15,5 +15,5 @@ def from_rows(
     ledger: Ledger,
     digest: str,
 ) -> TokenizedDataset:
-    """A data set in memory; `records` has the line, the weight and the content hash of each row."""
+    """An in-memory dataset; `records` has each row's line, weight and content hash."""
     return TokenizedDataset(name, (TokenArrays.from_rows(rows, records),), ledger, digest)

@@ -1,4 +1,4 @@
-"""The arguments of a TRL trainer that trains as a config of ours says, one micro-batch after another."""
+"""The arguments for a TRL trainer that trains like a toolkit config, taking micro-batches in order."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from posttrain.config.sections.training import TrainingConfig
 
 
 def trl_arguments(training: TrainingConfig, folder: Path, max_steps: int) -> dict[str, Any]:
-    """In float32, on a CPU, at a constant learning rate without warm-up; nothing is saved or evaluated."""
+    """Arguments for float32 on a CPU, at a constant learning rate without warm-up, saving and evaluating nothing."""
     assert training.schedule == "constant" and training.warmup_steps == 0
     return {
         "output_dir": str(folder),

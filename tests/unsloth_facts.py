@@ -1,6 +1,6 @@
-"""What a backend makes of a model, told as JSON by a process of its own: unsloth rewrites classes of its process.
+"""How a backend loads a model, reported as JSON by a subprocess, because unsloth patches classes in its process.
 
-Run as a script: `unsloth_facts.py BACKEND MODEL FOLDER`, where FOLDER is empty and gets the runs' files.
+Run as a script: `unsloth_facts.py BACKEND MODEL FOLDER`, where FOLDER is empty and receives its files.
 """
 
 import inspect
@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# Where a module of the base is looked into.
+# The layers whose forward pass is located.
 LAYERS = ("LlamaAttention", "LlamaMLP", "LlamaRMSNorm", "LlamaForCausalLM")
 
 
 def facts(backend: str, model: Path, folder: Path, **environment: str) -> dict[str, Any]:
-    """The facts of one backend, by name: see `_facts`."""
+    """The facts about one backend, by name: see `_facts`."""
     finished = subprocess.run(
         [sys.executable, __file__, backend, str(model), str(folder)],
         cwd=folder,
@@ -46,13 +46,13 @@ def _facts(backend: str, model: Path, folder: Path) -> dict[str, Any]:
 
 
 def _forwards(model: Any) -> dict[str, str]:
-    """The file that the forward pass of each kind of layer is in."""
+    """The file that defines the forward pass of each kind of layer."""
     modules = {type(module).__name__: module for module in model.modules()}
     return {name: _file(modules[name].forward) for name in LAYERS}
 
 
 def _file(thing: Any) -> str:
-    """As its package's own files name it: `trl/trainer/sft_trainer.py`."""
+    """The source file's path within its package, such as `trl/trainer/sft_trainer.py`."""
     found = Path(inspect.getfile(getattr(thing, "__func__", thing)))
     parts = found.parts
     start = max(index for index, part in enumerate(parts) if part in ("site-packages", "src", "lib", "python3.11"))
@@ -60,7 +60,7 @@ def _file(thing: Any) -> str:
 
 
 def _refusals(backend: Any, config: Any, folder: Path) -> dict[str, str]:
-    """What is said of configs that cannot be trained; empty where they can."""
+    """The error messages for configs that may not be trainable; empty if one is."""
     lacking = shutil.copytree(config.name, folder / "lacking")
     described = json.loads((lacking / "config.json").read_text())
     (lacking / "config.json").write_text(json.dumps({**described, "num_hidden_layers": 3}))
@@ -92,7 +92,7 @@ def _settings() -> Any:
 
 
 def _compile_location(backend: str) -> str | None:
-    """The folder for generated code, as the part of unsloth that writes it has read it."""
+    """The folder for generated code, as read by the part of unsloth that writes it."""
     if backend != "unsloth":
         return None
     from unsloth_zoo.compiler import UNSLOTH_COMPILE_LOCATION  # pyright: ignore[reportMissingImports]
@@ -101,7 +101,7 @@ def _compile_location(backend: str) -> str | None:
 
 
 if __name__ == "__main__":
-    # Libraries print, too: what is told goes out by a way of its own.
+    # Libraries print to stdout, so keep the original for the result and send the rest to stderr.
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     told.write(json.dumps(_facts(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))))

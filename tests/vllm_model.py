@@ -1,4 +1,4 @@
-"""The tiny model as vLLM takes it on a CPU: with heads of 32 in place of 16, and favourites among its tokens."""
+"""The tiny model in a form that vLLM supports on a CPU: head size 32 instead of 16, and sharper weights."""
 
 import json
 import shutil
@@ -14,11 +14,11 @@ MISLEADING = {
     "max_new_tokens": 1,
     "eos_token_id": list(range(3, 383)),
 }
-"""Defaults in the model's folder, of which no engine may use any."""
+"""Defaults in the model's folder that no engine may use."""
 
 
 def write_vllm_model(tiny_model: Path, folder: Path) -> Path:
-    """A random Llama of 2 layers with tied embeddings, in float32; `tiny_model` gives its tokenizer and sizes."""
+    """A random 2-layer Llama with tied embeddings, in float32; its tokenizer and other sizes are from `tiny_model`."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -1,4 +1,4 @@
-"""Lines and tables of a command whose output is no terminal."""
+"""Progress lines without a terminal, and table columns."""
 
 import pytest
 

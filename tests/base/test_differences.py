@@ -1,4 +1,4 @@
-"""What differs between two nested mappings."""
+"""Differences between two nested mappings."""
 
 from posttrain.runs.manifest import differences, flatten
 
@@ -24,7 +24,7 @@ def test_a_section_that_became_null_is_told_key_by_key():
 
 
 def test_null_is_the_same_as_absent():
-    # So a key that a later version adds, null unless given, does not stop a resume.
+    # So a key that a later version adds with the default null does not prevent a resume.
     assert differences({"a": 1}, {"a": 1, "b": None}) == []
 
 

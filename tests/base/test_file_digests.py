@@ -1,4 +1,4 @@
-"""When the hash of a file is remembered, and when the file is read again."""
+"""The cache of file hashes: when a hash is reused and when the file is read again."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from posttrain.base.files import content_digest
 
 @pytest.fixture
 def file(own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that is large and old enough for its hash to be remembered: that takes a byte, and no time at all."""
+    """A file whose hash is cached; the minimum size is lowered to one byte and the minimum age to nothing."""
     monkeypatch.setattr(cache, "_LEAST_BYTES", 1)
     monkeypatch.setattr(cache, "_SETTLED_SECONDS", -1)
     path = tmp_path / "data.jsonl"
@@ -24,7 +24,7 @@ def file(own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def remembered(path: Path) -> str:
-    """The hash as the cache has it: what stands there is changed, so that it cannot have been computed."""
+    """`file_digest` after the cached digest is replaced, which shows whether the cache is used."""
     (kept,) = (Path(os.environ["POSTTRAIN_TOOLKIT_CACHE"]) / "digests").iterdir()
     kept.write_text(json.dumps({**json.loads(kept.read_text()), "digest": "remembered"}))
     return file_digest(path)
@@ -76,7 +76,7 @@ def _changed_in_one_byte_in_place(path: Path) -> None:
 )
 def test_a_file_that_was_edited_is_never_taken_for_the_old_one(file: Path, edit: Callable[[Path], None]):
     before = file_digest(file)
-    # The clock of the file system must have gone on since: a file is remembered only a minute after its last change.
+    # Wait for the file system's clock to advance; without the patch, a hash is cached only a minute after a change.
     moment = file.stat().st_ctime_ns
     while _clock_of(file.parent) <= moment:
         pass
@@ -86,7 +86,7 @@ def test_a_file_that_was_edited_is_never_taken_for_the_old_one(file: Path, edit:
 
 
 def _clock_of(folder: Path) -> int:
-    """The time that the file system gives to what is changed now."""
+    """The timestamp that the file system gives to a change made now."""
     (folder / "clock").write_text("")
     return (folder / "clock").stat().st_ctime_ns
 

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic writes and renames, file digests, and checks of input files."""
 
 import hashlib
 import os
@@ -128,7 +128,7 @@ def test_what_is_no_file_is_told_in_one_line(tmp_path):
 
 def test_a_file_without_permission_is_told(tmp_path):
     (tmp_path / "a").touch(mode=0o000)
-    # Root may read everything, so the process gives that up first; what it imports, it has imported by then.
+    # Root can read everything, so the process drops root after its imports.
     code = (
         "import os, sys; from pathlib import Path; from posttrain.base.files import require_file\n"
         "if os.geteuid() == 0: os.chdir(sys.argv[1]); os.setuid(65534)\n"

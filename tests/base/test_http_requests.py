@@ -1,4 +1,4 @@
-"""Requests end in time and within a size, and what a server asks to wait is read as it is meant."""
+"""Limits on a response's time and size, and parsing of Retry-After."""
 
 import asyncio
 import time
@@ -38,7 +38,7 @@ def test_a_date_to_wait_for_is_counted_from_now() -> None:
 
 
 def asked(seconds: float, max_bytes: int) -> bytes:
-    """The body of an answer that never ends, of which a kilobyte comes every hundredth of a second."""
+    """Request an endless response that sends 1000 bytes every 10 ms."""
 
     class Endless(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:

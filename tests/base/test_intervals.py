@@ -1,4 +1,4 @@
-"""How far a mean of differences between -1 and 1 is known: never exactly, and as often right as it says."""
+"""Confidence intervals for a mean of differences between -1 and 1: their width and their coverage."""
 
 import math
 import random
@@ -19,14 +19,15 @@ def test_the_quantiles_are_those_of_the_tables(freedom: int, quantile: float) ->
 
 
 def test_two_differences_are_added_half_up_and_half_down_by_the_largest_one() -> None:
-    # 1/2, -1/2, 1/2 and two more with the sum 0 and the squares 1/4: the mean of five is 1/10, the variance
-    # (3/4 + 1/4)/5 - 1/100 = 0.19, and t with 4 degrees of freedom 2.776.
+    # 1/2, -1/2, 1/2 and two more whose sum is 0 and whose squares add up to 1/4: the mean of the five is 1/10, the
+    # variance is (3/4 + 1/4)/5 - 1/100 = 0.19, and t with 4 degrees of freedom is 2.776.
     half = 2.7764 * math.sqrt(0.19 / 5)
     assert mean_interval([0.5, -0.5, 0.5]) == pytest.approx((0.1 - half, 0.1 + half), abs=1e-4)
 
 
 def test_differences_that_are_all_alike_are_no_certainty() -> None:
-    # 30 times 0, and two more with the squares 1: the variance of 32 is 1/32, and t with 31 degrees 2.0395.
+    # 30 zeros and two more whose squares add up to 1: the variance of the 32 is 1/32, and t with 31 degrees of
+    # freedom is 2.0395.
     half = 2.0395 * math.sqrt(1 / 32 / 32)
     assert mean_interval([0.0] * 30) == pytest.approx((-half, half), abs=1e-4)
     low, high = mean_interval([0.25] * 30)
@@ -41,23 +42,23 @@ def test_one_difference_says_next_to_nothing_and_no_interval_goes_beyond_what_ca
 
 
 def solved(up: float, down: float) -> Callable[[random.Random], float]:
-    """A problem that comes to be solved, or not any more, with these probabilities."""
+    """A problem that becomes solved or unsolved with these probabilities."""
     return lambda chance: float(((draw := chance.random()) < up) - (draw > 1 - down))
 
 
 def of_four_samples(chance: random.Random) -> float:
-    """The change of a mean of four answers to a problem of any difficulty, each solved a tenth more often."""
+    """The change in the mean of four answers to a problem of random difficulty, each solved a tenth more often."""
     before = chance.betavariate(0.5, 0.5)
     after = min(1.0, before + 0.1)
     return sum((chance.random() < after) - (chance.random() < before) for _ in range(4)) / 4
 
 
 def by_a_little(chance: random.Random) -> float:
-    """Seldom a part of the reward, and else nothing."""
+    """Rarely a change by a quarter of the reward, otherwise none."""
     return 0.25 * solved(0.05, 0.02)(chance)
 
 
-# Of the mean of four: a tenth, less where a problem was nearly always solved, integrated over the difficulties.
+# "mean of four": a tenth, or less for problems that were nearly always solved, integrated over the difficulties.
 CASES = {
     "solved, seldom": (solved(0.05, 0.02), 0.03),
     "solved, often": (solved(0.3, 0.1), 0.2),
@@ -77,7 +78,7 @@ def test_an_interval_holds_the_true_mean_in_95_of_100_cases_at_any_number_of_pro
     for _ in range(times):
         low, high = mean_interval([draw(chance) for _ in range(count)])
         held += low <= mean <= high
-    # 0.95 within three standard deviations of 2,000 draws, which are 0.015.
+    # 0.95 minus three standard deviations for 2,000 draws, which are 0.015.
     assert held / times > 0.935
 
 

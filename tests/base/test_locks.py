@@ -1,4 +1,4 @@
-"""One process at a time in a run's folder, whatever ends that process."""
+"""The lock on a run's folder: one process at a time, however that process ends."""
 
 import errno
 import fcntl
@@ -19,7 +19,7 @@ from posttrain.base.locks import HeldError, holder_of, process_lock
 from posttrain.errors import ConfigError
 from posttrain.runs.directory import RunDirectory, clear_run_directory, own_run_directory
 
-# Takes the lock, does what else is asked for, says that it has, and waits for the end of its input.
+# Takes the lock, starts a child if asked to, prints a process id, and waits until its input ends.
 HOLD = """
 import os, subprocess, sys
 from pathlib import Path
@@ -40,7 +40,7 @@ with process_lock(Path(sys.argv[1])):
 
 @contextmanager
 def holding(path: Path, how: str = "alone") -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A process that has the lock, and the process that said so: itself, or its child where it has one."""
+    """A process that holds the lock, and the id printed: its own or, if it has a child, the child's."""
     command = [sys.executable, "-c", HOLD, str(path), how]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -48,7 +48,7 @@ def holding(path: Path, how: str = "alone") -> Iterator[tuple[subprocess.Popen[s
         yield process, int(process.stdout.readline())
     finally:
         process.kill()
-        process.communicate()  # a child's input ends too
+        process.communicate()  # also ends a child's input
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(run: RunDirecto
         assert holder_of(run.lock) is not None
         process.kill()
         process.wait()
-        os.kill(child, 0)  # it is there
+        os.kill(child, 0)  # it is alive
         with process_lock(run.lock):
             pass
 
@@ -113,10 +113,10 @@ def test_what_was_made_for_the_lock_goes_with_it_and_nothing_else(run: RunDirect
     assert [path.name for path in run.path.iterdir()] == ["manifest.json"]
     with process_lock(run.lock):
         run.manifest.unlink()
-    assert run.path.is_dir()  # which was there before
+    assert run.path.is_dir()  # it existed before the lock
 
 
-# Adds 1 to a number in a file, as often as asked: a lost lock would lose additions.
+# Adds 1 to a number in a file a given number of times; without mutual exclusion, additions would be lost.
 ADD = """
 import sys
 from pathlib import Path
@@ -147,7 +147,7 @@ def test_a_file_that_goes_between_its_opening_and_its_locking_is_not_the_lock(
     real, gone = fcntl.flock, []
 
     def flock(descriptor: int, how: int) -> None:
-        if not gone:  # another process leaves
+        if not gone:  # another process releases the lock
             run.lock.unlink()
             gone.append(True)
         real(descriptor, how)
@@ -208,7 +208,7 @@ def test_a_folder_that_is_no_run_is_left_as_it_is(run: RunDirectory):
 
 
 def test_a_folder_that_cannot_be_made_is_told_in_a_sentence():
-    # Nobody may make a folder there, not even root.
+    # Not even root can create a folder there.
     run = RunDirectory(Path("/proc/no_run_here"))
     with pytest.raises(ConfigError, match=r"^/proc/no_run_here is not writable: .*; choose another run.output_dir"):
         own(run).__enter__()
@@ -224,7 +224,7 @@ def test_other_ranks_take_no_lock(run: RunDirectory, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a file system that has none: no such file system can be mounted here."""
+    """Simulate a file system without locks, since none can be mounted here."""
 
     def flock(descriptor: int, how: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -233,7 +233,7 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def leave(run: RunDirectory, pid: int, host: str) -> None:
-    """What a holder that was killed leaves."""
+    """Leave a lock file as a killed holder would."""
     run.path.mkdir(parents=True)
     run.lock.write_text(
         json.dumps({"pid": pid, "host": host, "since": "2026-01-02T03:04:05+00:00", "is_certain": True})

@@ -1,4 +1,4 @@
-"""Text that is safe and short enough for a message."""
+"""Making text safe and short enough for a message."""
 
 from posttrain.base.text import first_line, first_of, one_line
 

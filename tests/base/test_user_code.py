@@ -1,4 +1,4 @@
-"""What a user writes in Python is imported, or refused in one message."""
+"""Importing a user's Python file, or refusing it with one message."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The benchmarks compare like with like: both sides train the same, and the table judges each figure rightly."""
+"""The benchmarks are fair: both sides train the same, and the table judges each figure correctly."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture
 def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`benchmark_module(name)` imports a file of the benchmarks."""
+    """`benchmark_module(name)` imports a module from the benchmarks folder."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module
 
@@ -37,8 +37,8 @@ def test_sft_and_dpo_have_the_losses_of_trl_and_a_merge_the_weights_of_peft(tmp_
         ("merge", True),
     ]
     assert len(results["numbers"]["sft"]["once"]["TRL, float32"]["losses"]) == 2
-    # An adapter starts at nothing, so the first loss is log 2. The second shows what the first step changed, by more
-    # than the two sides may differ: a wrong gradient would be seen.
+    # An adapter starts at zero, so the first loss is log 2. The first step changes the second loss by more than the
+    # two sides may differ, so a wrong gradient would be noticed.
     first, second = results["numbers"]["dpo"]["once"]["TRL, float32"]["losses"]
     assert first == pytest.approx(math.log(2))
     assert second < math.log(2) - 0.002
@@ -61,7 +61,7 @@ def test_a_figure_is_judged_by_the_fastest_run_of_the_other_side_in_each_round(
         names = {"toolkit": ours, "TRL, tuned, all at once": all_at_once, "TRL, tuned, 8 at once": eight}
         return {name: {"tokens_per_second": speed} for name, speed in {**names, "TRL, default": 240.0}.items()}
 
-    # 2.0 and 2.5 in the third loss: half a nat apart.
+    # The third losses, 2.0 and 2.5, are half a nat apart.
     once: dict[str, Any] = {
         "toolkit, float32": {"tokens_per_second": 150.0, "losses": [3.0, 2.4, 2.0]},
         "TRL, float32": {"tokens_per_second": 140.0, "losses": [3.0, 2.4, 2.5]},
@@ -69,9 +69,9 @@ def test_a_figure_is_judged_by_the_fastest_run_of_the_other_side_in_each_round(
     }
     rounds = [speeds(500, 200, 250), speeds(600, 200, 150), speeds(450, 100, 300)]
     tuned, default, losses = run.judge(["sft"], {"sft": {"once": once, "rounds": rounds}}, short=False)
-    # 500 / 250, 600 / 200 and 450 / 300: the median is 2.0, at least 1.6 is wanted.
+    # The median of 500 / 250, 600 / 200 and 450 / 300 is 2.0; the target is at least 1.6.
     assert (tuned.rounds, tuned.value, tuned.met) == ((2.0, 3.0, 1.5), 2.0, True)
-    assert default.value == pytest.approx(2.083, abs=1e-3)  # 500 / 240, at least 2.2
+    assert default.value == pytest.approx(2.083, abs=1e-3)  # 500 / 240; the target is at least 2.2
     assert not default.met
     assert (losses.rounds, losses.met) == ((0.5,), False)
     assert run.judge(["sft"], {"sft": {"once": once, "rounds": []}}, short=True) == [losses]

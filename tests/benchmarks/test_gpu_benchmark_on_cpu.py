@@ -1,4 +1,4 @@
-"""`benchmarks/gpu.py` runs from its start to its table on any machine; here with a tiny model and a few parts."""
+"""`benchmarks/gpu.py` runs to the end on any machine; here on a CPU with a tiny model and a few parts."""
 
 import json
 import os
@@ -16,7 +16,7 @@ SMALL = ("--size", "tiny", "--steps", "2", "--rows", "4", "--micro-batch", "2", 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What it printed and wrote of three parts, of which one cannot work on a CPU."""
+    """What it printed and wrote for three parts, one of which cannot work on a CPU."""
     folder = tmp_path_factory.mktemp("gpu")
     parts = ("SFT: toolkit, hf, 4-bit", "SFT: TRL", "DPO: toolkit, hf")
     done = subprocess.run(
@@ -55,7 +55,7 @@ def test_a_measured_part_has_its_rate_its_memory_and_its_losses(found):
         assert part["value"] > 0
         assert part["peak_gib"] > 0.1
         assert len(part["losses"]) == 2
-    # A random model of 259 tokens is about ln 259 = 5.56 nats off; and no answer is preferred to another yet.
+    # A random model with 259 tokens has a loss of about ln 259 = 5.56; the DPO loss starts at log 2.
     assert 5 < parts["SFT: TRL"]["losses"][0] < 6
     assert parts["DPO: toolkit, hf"]["losses"][0] == pytest.approx(0.6931, abs=1e-3)
 

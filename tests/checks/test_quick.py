@@ -1,4 +1,4 @@
-"""checks/quick.py: which tests it chooses for a change, and in which order."""
+"""checks/quick.py: the tests it selects for a change, and their order."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""checks/shape.py on a small tree: what it counts, and what it does not let pass."""
+"""checks/shape.py on a small tree: what it counts and what it rejects."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ def shape(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def problems(root: Path) -> list[str]:
-    """The lines of --check; its exit code says whether there are any."""
+    """The lines that --check prints; also checks that the exit code fits them."""
     finished = shape(root, "--check")
     assert finished.stderr == ""
     assert finished.returncode == (1 if finished.stdout else 0)
@@ -23,7 +23,7 @@ def problems(root: Path) -> list[str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A package of one module with four lines of code, a test of two, and no exceptions."""
+    """A package of one module with four lines of code, a test with two, and no exceptions."""
     write(tmp_path / "src" / "house" / "__init__.py", "")
     code = '"""What it does."""\n\nimport os  # a comment\n\n\ndef f():\n    """One line,\n\n    and more."""\n'
     write(tmp_path / "src" / "house" / "name.py", code + '    return """a\n    string"""\n\n# the end\n')
@@ -44,7 +44,7 @@ def allow(root: Path, kind: str = "files", **exceptions: int) -> None:
 
 def test_blanks_comments_and_docstrings_are_not_counted_and_strings_over_lines_are(tree: Path):
     counted = [line.split() for line in shape(tree).stdout.splitlines()[:2]]
-    # import os, def, and a string of two lines.
+    # The import, the def and a string of two lines.
     assert counted[0][:2] == ["src", "4"] and counted[0][-2:] == ["1", "modules"]
     assert counted[1][:2] == ["tests", "2"] and counted[1][-2:] == ["1", "modules"]
     assert problems(tree) == []
@@ -53,7 +53,7 @@ def test_blanks_comments_and_docstrings_are_not_counted_and_strings_over_lines_a
 def test_a_function_has_less_than_60_lines(tree: Path):
     body = "    pass\n" * 58
     write(tree / "tests" / "test_long.py", f"class A:\n  async def most(self):\n{body}")
-    assert problems(tree) == []  # 59 with its first
+    assert problems(tree) == []  # 59 lines including the def
     write(tree / "tests" / "test_long.py", f"class A:\n  async def most(self):\n{body}    pass\n")
     assert problems(tree) == ["functions: tests/test_long.py:A.most has 60, may have 59"]
 

@@ -1,4 +1,4 @@
-"""What tests/suite.py does with the suite: shares that hold each long test once, a limit of time, and the budget."""
+"""tests/suite.py: shares that contain each long test once, the time limit, the budget and markers."""
 
 import ast
 from collections.abc import Callable
@@ -17,9 +17,9 @@ Suite = Callable[..., pytest.RunResult]
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
-    """`suite(*options)` runs the tests of a folder with what this is about."""
+    """`suite(*options)` runs the tests in pytester's folder with the suite plugin."""
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take seconds
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # other plugins take seconds to load
     return partial(pytester.runpytest_subprocess, "-p", "suite")
 
 
@@ -30,7 +30,7 @@ def test_shares_have_each_file_once_and_take_about_as_long_as_each_other():
         shares = [files_of_share(f"{number}/{count}", files) for number in range(1, count + 1)]
         assert sorted(file for share in shares for file in share) == sorted(files)
         totals = [sum(seconds.get(file, 0) for file in share) for share in shares]
-        # None is longer than the shortest by more than a file.
+        # No share is longer than the shortest by more than one file.
         assert max(totals) - min(totals) <= max(seconds.values())
 
 

@@ -1,4 +1,4 @@
-"""The versions that the oldest set is made of."""
+"""checks/versions.py: the oldest supported versions, and the examples it runs."""
 
 import runpy
 from pathlib import Path

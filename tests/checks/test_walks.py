@@ -1,4 +1,4 @@
-"""checks/walks.py on real runs: what each walk is known to pass, over all its processes."""
+"""checks/walks.py on real runs: each walk lists the files it is known to pass through, in all processes."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""A small right config with its data, which each test makes wrong in one way, and the command that refuses it."""
+"""A small valid config and its data, which each test breaks in one way, and the command that refuses it."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ training:
 
 @pytest.fixture
 def folder(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: run.yaml with the config above, its two data sets of 8 rows, and the tiny model."""
+    """The current folder, with the config above in run.yaml, its two data sets of 8 rows each, and the tiny model."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.yaml").write_text(RIGHT)
     (tmp_path / "tiny").symlink_to(tiny_model)
@@ -45,7 +45,7 @@ def folder(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def edit_config(folder: Path) -> Callable[[str, str], None]:
-    """`edit_config(old, new)` replaces text that the config has once; without `old`, `new` comes at the end."""
+    """`edit_config(old, new)` replaces text that occurs once in the config; an empty `old` appends `new`."""
 
     def edit(old: str, new: str) -> None:
         assert not old or RIGHT.count(old) == 1, old
@@ -58,7 +58,7 @@ def edit_config(folder: Path) -> Callable[[str, str], None]:
 def refusal(folder: Path) -> Callable[..., str]:
     """`refusal(*arguments)` runs toolkit-sft in this process and returns its one error message.
 
-    Whatever is wrong, the exit code is 2, there is no traceback, and every file is as it was.
+    It asserts that the exit code is 2, that there is no traceback, and that no file changed.
     """
 
     def run(*arguments: str) -> str:

@@ -1,11 +1,11 @@
-"""What a refusal looks like: one message, and every file as it was."""
+"""Checks of a refusal: one error message and unchanged files."""
 
 import os
 from pathlib import Path
 
 
 def the_one_error(stderr: str, stdout: str) -> str:
-    """The message after `error: `, which nothing comes after."""
+    """The message after the only `error: ` of the output."""
     assert stdout == ""
     assert "Traceback" not in stderr
     shown, *errors = stderr.split("error: ")
@@ -14,7 +14,7 @@ def the_one_error(stderr: str, stdout: str) -> str:
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file and folder below, with its time of change and its bytes."""
+    """Every file and folder below `folder`, with its modification time and bytes."""
     found = {}
     for path in sorted(folder.rglob("*")):
         data = os.readlink(path).encode() if path.is_symlink() else path.read_bytes() if path.is_file() else b""

@@ -1,4 +1,4 @@
-"""A dry run shows the plan and says what the run itself would say, and leaves everything as it is."""
+"""`--dry-run` of toolkit-sft: it shows the plan, refuses what the run would refuse, and changes no file."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def test_the_plan_tells_stages_rows_model_and_step(folder: Path):
     plan = shown("--dry-run", "--set", "training.warmup_steps=1")
     assert contents(folder) == before
     rows = [line.split() for line in plan.splitlines()]
-    # 2 steps of 4 rows from sums, then 2 more with one third of sums: 3 of 8 rows, 11 of 8 in all.
+    # 2 steps of 4 rows from sums, then 2 steps with one third from sums, 3 of 8 rows: 11 draws of its 8 rows in all.
     assert ["warm-up", "1–2", "sums", "8", "100.0%", "1.38"] in rows
     assert ["main", "3–4", "sums", "3", "37.5%", "1.38"] in rows
     assert ["words", "5", "62.5%", "0.62"] in rows

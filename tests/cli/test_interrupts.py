@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command with 130, whatever the code that it interrupts makes of it."""
+"""Ctrl-C ends a command with exit code 130, even if the interrupted code raises another exception."""
 
 import os
 import signal
@@ -14,14 +14,14 @@ from posttrain.errors import DataError, RunInterrupted
 
 @pytest.fixture(autouse=True)
 def heeded() -> Iterator[None]:
-    """As in a terminal, also where the tests run in a shell's background, which ignores Ctrl-C."""
+    """Handle Ctrl-C as in a terminal, even if the tests run in a shell's background, where it is ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 def press_ctrl_c(*, turned_into: Exception) -> None:
-    """What code in C does that meets an exception where it expects none."""
+    """Press Ctrl-C in code that turns the KeyboardInterrupt into another exception, as some C code does."""
     try:
         os.kill(os.getpid(), signal.SIGINT)
         threading.Event().wait(5)

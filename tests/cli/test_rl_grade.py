@@ -1,4 +1,4 @@
-"""`toolkit-rl-grade` as it is typed: what it shows and writes, and what it refuses before it grades."""
+"""The `toolkit-rl-grade` command: what it shows and writes, and what it refuses before grading."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def completions(folder: Path, *texts: str, dataset: str = "sums", **more: Any) -> Path:
-    """A file of answers to the rows of a data set, one after the other."""
+    """A file of completions for consecutive rows of a data set."""
     lines = [{"prompt": f"{dataset} {n % 5 + 1}?", "completion": text, **more} for n, text in enumerate(texts)]
     return write_lines(folder / "c.jsonl", lines)
 
@@ -132,7 +132,7 @@ def test_lines_that_cannot_be_graded_are_all_told_and_nothing_is_written(config:
     assert len(read_lines(tmp_path / "out.jsonl")) == 2
 
 
-# By what is wrong: the arguments after the completions, and the message.
+# What is wrong: the arguments after the completions, and the message.
 REFUSED = {
     "an output that is there": (
         ["old.jsonl"],
@@ -150,7 +150,7 @@ REFUSED = {
 def test_an_output_that_cannot_be_is_told_before_anything_is_graded(
     arguments: list[str], message: str, config: Path, tmp_path: Path
 ):
-    # Graders that cannot be loaded would be told, if any were.
+    # Loading the graders would fail with another message.
     (tmp_path / "told.py").write_text("import nothing_of_that_name")
     completions(tmp_path, "1 1")
     (tmp_path / "old.jsonl").write_text("precious\n")
@@ -194,7 +194,7 @@ def test_ctrl_c_ends_it_at_once_with_all_its_processes_and_leaves_nothing(config
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.02)
         family = psutil.Process(process.pid).children(recursive=True)
-        # A terminal sends it to all of them.
+        # A terminal sends SIGINT to the whole process group.
         os.killpg(process.pid, signal.SIGINT)
         _, shown = process.communicate(timeout=20)
     finally:

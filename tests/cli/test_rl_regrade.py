@@ -1,4 +1,4 @@
-"""`toolkit-rl-regrade` as it is typed: what would change with other graders, whatever kept the completions."""
+"""The `toolkit-rl-regrade` command: what other graders would change, for completions in a file or a journal."""
 
 import hashlib
 import subprocess
@@ -28,7 +28,7 @@ OTHER_WEIGHTS = ("--set", "datasets.sums.graders={one: 3, two: 1}", "--set", "da
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """What toolkit-rl-grade writes of the four completions."""
+    """What toolkit-rl-grade writes for the four completions."""
     folder = tmp_path_factory.mktemp("graded")
     lines = [
         {"dataset": "sums", "line": n, "completion": text, "iteration": n} for n, text in enumerate(TEXTS, start=1)
@@ -40,7 +40,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path, graded: bytes, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: config.yaml, and the four completions in graded.jsonl."""
+    """The current folder, with config.yaml and the four graded completions in graded.jsonl."""
     monkeypatch.chdir(tmp_path)
     write_config(tmp_path)
     (tmp_path / "graded.jsonl").write_bytes(graded)
@@ -52,7 +52,7 @@ def regrade(*arguments: str | Path, expect: int = 0) -> str:
 
 
 def keep(folder: Path, **journal: Any) -> None:
-    """Put what was graded into the journal of the config."""
+    """Add a journal to the config and write the graded completions to it."""
     config = yaml.safe_load((folder / "config.yaml").read_text())
     (folder / "config.yaml").write_text(yaml.safe_dump({**config, "journal": journal}))
     write_journal(JournalConfig(**{"path": folder / "journal.sqlite", **journal}), read_lines(folder / "graded.jsonl"))
@@ -66,9 +66,9 @@ def test_what_would_change_is_right_to_the_last_digit(place: str, folder: Path, 
         keep(folder)
     shown = regrade(*(["graded.jsonl"] if place == "file" else []), *OTHER_WEIGHTS)
     rows = table_rows(shown)
-    # Before: 0.5, 0.5, 0.5 and none. Now: 3/4, 1/4, 1/2 and 3/4, whose mean is 9/16.
+    # Rewards before: 0.5, 0.5, 0.5 and none. Now: 3/4, 1/4, 1/2 and 3/4, whose mean is 9/16.
     assert ["sums", "4", "3", "3", "4", "0.5000", "0.5625"] in rows
-    # Scores 1, 0, 0.5, 1; and 0, 1, 0.5 and none.
+    # Scores of one: 1, 0, 0.5, 1; of two: 0, 1, 0.5 and none.
     assert ["sums", "one", "0.5", "0.75", "0.6250", "0.6250"] in rows
     assert ["two", "0.5", "0.25", "0.5000", "0.5000"] in rows
     at = "graded.jsonl:{}" if place == "file" else "journal row {}"
@@ -101,7 +101,7 @@ def test_each_completion_is_written_with_its_reward_before_and_now(folder: Path)
     assert lines[3]["status_before"] == "abstain"
     assert lines[3]["scores_before"] == {"one": 1.0, "two": None}
     assert (lines[3]["place"], lines[3]["completion"]) == ("graded.jsonl:4", "1 abstain")
-    # It can be regraded itself: then what is now was before.
+    # The output can be regraded too; its rewards are then the ones before.
     assert ["sums", "4", "3", "4", "3", "0.5625", "0.5000"] in table_rows(regrade("new.jsonl"))
 
 
@@ -111,7 +111,7 @@ def test_only_what_was_chosen_is_graded(folder: Path):
     assert "none of 2 completions changed" in regrade("--run", "run", "--from-iteration", "2", "--to-iteration", "3")
 
 
-# By what is wrong: the arguments, and the message.
+# What is wrong: the arguments, and the message.
 NOTHING_CHOSEN = {
     "no such run": (
         ["--run", "walk"],
@@ -249,10 +249,10 @@ def test_the_journal_of_a_server_is_read_while_it_serves_and_after_it_was_killed
         kept = hashlib.sha256(log.read_bytes()).hexdigest()
         shown = command("toolkit-rl-regrade", config)
         assert "none of 16 completions changed" in shown
-        # It serves on, and what it wrote is where it was.
+        # The server keeps serving, and its log is unchanged.
         assert hashlib.sha256(log.read_bytes()).hexdigest() == kept
         assert len(server.sample(1).samples) == 8
-    # Killed by now, it left its newest rows in the log.
+    # The killed server left its newest rows in the log.
     before = (journal.read_bytes(), log.read_bytes())
     assert "none of 16 completions changed" in command("toolkit-rl-regrade", config)
     assert (journal.read_bytes(), log.read_bytes()) == before

@@ -1,4 +1,4 @@
-"""Arguments that are wrong in themselves, or contradict each other."""
+"""Command-line arguments that are invalid or contradict each other."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from running import BIN
 
 Refusal = Callable[..., str]
 
-# By what is wrong: the arguments after the config, and the message.
+# What is wrong: the arguments after the config, and the message.
 WRONG_ARGUMENTS = {
     "--set without a value": (
         ["--set", "training.seed"],
@@ -69,7 +69,7 @@ def test_a_wrong_argument_is_told_as_it_was_typed(
     assert refusal("run.yaml", *arguments, *start) == message
 
 
-# The arguments, and a part of what Typer answers.
+# The arguments and part of Typer's message.
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [

@@ -1,10 +1,10 @@
-"""Sections of a config that are right alone and do not fit together."""
+"""Config settings that are valid alone but not together."""
 
 from collections.abc import Callable
 
 import pytest
 
-# By what is wrong: the text that is replaced in the config (none: added as line 18), by what, and the message.
+# What is wrong: the text to replace in the config (empty: append as line 18), its replacement, and the message.
 WRONG_TOGETHER = {
     "a stage that ends before it begins": (
         "until_step: 4",

@@ -1,10 +1,10 @@
-"""Wrong values and keys in a config: one message with the line, the key and the way out."""
+"""Wrong values and keys in a config: one message with the line, the key and a remedy."""
 
 from collections.abc import Callable
 
 import pytest
 
-# By what is wrong: the text that is replaced in the config (none: added as line 18), by what, and the message.
+# What is wrong: the text to replace in the config (empty: append as line 18), its replacement, and the message.
 WRONG_VALUES = {
     "a misspelled key": (
         "learning_rate:",

@@ -1,4 +1,4 @@
-"""Records that cannot be used: every one is told with its file and line, before anything is trained or written."""
+"""Bad records: each is reported with its file and line before anything is trained or written."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ Refusal = Callable[..., str]
 GOOD = b'{"prompt": "1 + 1?", "completion": "2"}\n'
 CALLED = b'{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [%s]}]}'
 
-# By what is wrong: a line of a .jsonl file, and what is said about it.
+# What is wrong: a line of a .jsonl file, and the message.
 BAD_RECORDS = {
     "broken JSON": (b'{"prompt": "q"', "not JSON at column 15: Expecting ',' delimiter"),
     "an array": (b'["q", "a"]', "not a JSON object but an array"),
@@ -125,7 +125,7 @@ def test_all_bad_records_of_a_file_are_told_at_once(start: list[str], folder: Pa
     file.write_bytes(b"".join(line + b"\n" + GOOD for line, _ in BAD_RECORDS.values()))
     head, *faults, more, advice = refusal("run.yaml", *start).splitlines()
     assert head == f"{file} has 26 bad records:"
-    # Each bad line is followed by a good one, so they are the odd ones; twenty are shown.
+    # A good line follows each bad one, so the bad lines have odd numbers; twenty are shown.
     assert faults == [
         f"  {file}:{number}: {fault}" for number, (_, fault) in zip(range(1, 40, 2), BAD_RECORDS.values(), strict=False)
     ]

@@ -1,4 +1,4 @@
-"""Files that are no data, and data of which too little is left to train on."""
+"""Files that are not data, and data with too little left to train on."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Refusal = Callable[..., str]
 GOOD = b'{"prompt": "1 + 1?", "completion": "2"}\n'
 BOTH_WAYS = pytest.mark.parametrize("start", [["--dry-run"], []], ids=["dry run", "start"])
 
-# By what is wrong: the file, its bytes, and the message; {file} is its whole path.
+# What is wrong: the file, its bytes, and the message; {file} is the full path.
 BAD_FILES = {
     "nothing in it": ("data.jsonl", b"", "{file} holds no records"),
     "only blank lines": ("data.jsonl", b"\n \n\r\n", "{file} holds no records"),
@@ -95,7 +95,7 @@ def test_a_hub_data_set_that_cannot_be_reached_is_told_by_its_name(
     assert message.startswith("nobody/nothing is not a local file, and the Hugging Face hub cannot be reached: ")
 
 
-# By what is wrong: `chat.truncation`, the length in words of question and answer, and the message.
+# What is wrong: `chat.truncation`, the words in question and answer, and the message.
 TOO_LONG = {
     "an error": ("error", 200, 1, "datasets.words: line 2: a conversation has "),
     "all dropped": ("drop", 200, 1, "datasets.words: no trained tokens remain from 3 rows (3 too long); raise "),

@@ -1,4 +1,4 @@
-"""Config files that are no YAML, or no files; models and folders that are not there or in the way."""
+"""Invalid or missing config files, missing models, and run folders that cannot be used."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ Refusal = Callable[..., str]
 
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
 
-# By what is wrong: the whole file, and the message.
+# What is wrong: the whole file, and the message.
 NO_CONFIG = {
     "nothing in it": (b"", "run.yaml: the file is empty; a config is a list of `key: value` lines"),
     "only comments": (b"# later\n", "run.yaml: the file is empty; a config is a list of `key: value` lines"),
@@ -48,7 +48,7 @@ def test_a_config_that_is_not_there_is_told_with_the_folder_in_which_it_was_soug
     assert refusal("tiny") == "tiny: this is a folder; give the YAML file in it"
 
 
-# By what is wrong: `model.name`, and the message; {here} is the config's folder.
+# What is wrong: `model.name`, and the message; {here} is the config's folder.
 NO_MODEL = {
     "a folder that is not there": ("./tyni", "model.name: there is no folder {here}/tyni"),
     "a folder without a model": (".", "model.name: {here} has no config.json, so it is not a model folder"),

@@ -1,4 +1,4 @@
-"""A config with every shape that a real one has: sections, lists, mappings, unions, paths, rules."""
+"""A sample config with everything a real one has: sections, lists, mappings, unions, paths, validators."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""A dumped config loads back as it was."""
+"""Dumping a config as YAML that loads back equal."""
 
 from datetime import date
 from decimal import Decimal
@@ -78,7 +78,7 @@ def test_equal_lists_are_written_out_without_anchors():
     assert "&" not in to_yaml(Sample(name="x", stages=(stage, stage), targets=("a", "a")))
 
 
-# Unicode without surrogates, which no config can hold.
+# No surrogates, which a config cannot contain.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 

@@ -1,4 +1,4 @@
-"""Loading: what is found, where it was written, and that all problems come at once."""
+"""Loading a config with overrides: all problems are reported at once, with their lines."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ data: data/a.jsonl
 
 @pytest.fixture
 def config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`config.yaml` in the current folder, with something good in it."""
+    """A valid `config.yaml` in the current folder."""
     monkeypatch.chdir(tmp_path)
     path = Path("config.yaml")
     path.write_text(GOOD)

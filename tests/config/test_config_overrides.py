@@ -1,4 +1,4 @@
-"""`--set key=value`: how it is read, and what it does to a file's data."""
+"""`--set key=value`: parsing it and applying it to a file's data."""
 
 from copy import deepcopy
 from typing import Any

@@ -1,4 +1,4 @@
-"""One line for each problem: the key as typed, what is wrong, what is wanted."""
+"""Validation errors as one line per problem: the key as typed, what is wrong, what is expected."""
 
 from enum import Enum
 from typing import Annotated, Any, Literal

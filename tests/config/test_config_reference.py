@@ -1,4 +1,4 @@
-"""The reference page."""
+"""Rendering the config reference pages."""
 
 import json
 from typing import Any, Literal

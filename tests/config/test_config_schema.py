@@ -1,4 +1,4 @@
-"""The schema for editors."""
+"""The JSON schema for editors."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Numbers, frozen values and paths."""
+"""Strict models: numbers, immutability and paths."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""YAML that is not taken: each problem with its line, and no file that hangs or fills the machine."""
+"""Refused YAML: each problem with its line, and no file that exhausts time or memory."""
 
 import time
 

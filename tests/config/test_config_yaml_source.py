@@ -1,4 +1,4 @@
-"""What is read from a YAML file, on which lines, and which files are no configs."""
+"""Reading YAML files: values, line numbers, and files that are not configs."""
 
 from datetime import date
 from pathlib import Path

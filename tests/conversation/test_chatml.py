@@ -1,4 +1,4 @@
-"""ChatML by hand-written examples, byte for byte against the templates that models come with."""
+"""ChatML rendering, checked against hand-written examples."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ ADD = {"type": "function", "function": {"name": "add", "description": 'Sums "é"
 
 
 def conversation(*messages, tools=()):
-    """Messages as (role, content) pairs or as they are."""
+    """A conversation of `Message` objects or (role, content) pairs."""
     return Conversation(tuple(m if isinstance(m, Message) else Message(*m) for m in messages), tools)
 
 

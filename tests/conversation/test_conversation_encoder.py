@@ -1,4 +1,4 @@
-"""One way from messages to ids, by ChatML or by the tokenizer's own template."""
+"""Encoding conversations as ids, with ChatML or the tokenizer's own template."""
 
 import pytest
 from transformers import AutoTokenizer
@@ -8,7 +8,7 @@ from posttrain.conversation.encoder import conversation_encoder
 from posttrain.conversation.messages import Conversation, Message
 from posttrain.errors import DataError, ModelError
 
-# Writes ChatML as most models' own templates do; it always ends with a newline.
+# ChatML as most models' own templates write it; it always ends with a newline.
 TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
@@ -25,7 +25,7 @@ def tokenizer(tiny_model):
 
 
 def talk(*texts: str, system: str | None = None) -> Conversation:
-    """User and assistant by turns."""
+    """A conversation in which user and assistant alternate."""
     turns = [Message("assistant" if index % 2 else "user", text) for index, text in enumerate(texts)]
     return Conversation((*([Message("system", system)] if system is not None else []), *turns))
 
@@ -120,7 +120,7 @@ def test_a_template_with_another_end_token_stops_at_that_one(tiny_model):
     assert tokenizer.decode(trained) == "Q<|endoftext|>"
 
 
-# A turn ends with a token of its own, which is not the tokenizer's eos, and there is no system turn.
+# Turns end with a token other than the tokenizer's eos, and system turns are not supported.
 TURNS = (
     "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn here') }}{% endif %}"
     "{% for m in messages %}{{ '<turn>' + m.role + '\n' + m.content + '</turn>\n' }}{% endfor %}"
@@ -132,7 +132,7 @@ def test_the_end_of_a_turn_is_asked_of_the_template(tokenizer):
     tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>", "</turn>"]})
     tokenizer.chat_template = TURNS
     encoder = conversation_encoder(ChatConfig(template="tokenizer"), tokenizer)
-    # The tokenizer's own end token may still be said by a model that learnt it.
+    # A model that has learnt the tokenizer's own end token may still generate it.
     assert tokenizer.convert_ids_to_tokens(sorted(encoder.end_ids)) == ["<|im_end|>", "</turn>"]
     assert tokenizer.convert_ids_to_tokens(sorted(encoder.start_ids)) == ["<turn>"]
     row = encoder.rows([talk("z", "Q")])[0]

@@ -1,4 +1,4 @@
-"""Segments become ids: the mask covers the answers, and text never becomes control."""
+"""Encoding segments as ids: the mask covers the answers, and text never becomes a control token."""
 
 from dataclasses import replace
 
@@ -16,11 +16,11 @@ ALL = [*BYTE_LEVEL, "metaspace_tokenizer"]
 
 
 MISSING_BYTES = {0x04, 0x06, 0x13, 0x14, 0x16, 0x1D, 0xF1, 0xF2}
-"""What SmolLM2's vocabulary cannot spell; such a character is written as U+FFFD."""
+"""Bytes that SmolLM2's vocabulary lacks; a character that contains one is encoded as U+FFFD."""
 
 
 class Letters:
-    """An encoder on code points that counts its calls; control tokens have negative ids."""
+    """An encoder to code points that records its calls; control tokens have negative ids."""
 
     def __init__(self):
         self.calls = []
@@ -53,7 +53,7 @@ def encoded(segments, encoder):
 
 
 def talk(*contents):
-    """A conversation that starts with the user and takes turns."""
+    """A conversation in which user and assistant alternate."""
     roles = ("user", "assistant")
     return Conversation(tuple(Message(roles[i % 2], each) for i, each in enumerate(contents)))
 
@@ -113,7 +113,7 @@ def test_every_answer_has_one_end():
 def test_the_mask_covers_exactly_the_answers_and_their_ends(byte_level, conversations, data):
     conversation = data.draw(conversations)
     train_on = data.draw(st.sampled_from(["all", "last"]))
-    # Plain answers, so that the expected text can be said without the code under test.
+    # Plain answers, so that the expected text does not depend on the code under test.
     plain = [replace(m, reasoning=None, tool_calls=()) for m in conversation.messages]
     answers = [m for m in plain if m.role == "assistant"]
     answers = [m for m in (answers[-1:] if train_on == "last" else answers) if m.train]
@@ -162,7 +162,7 @@ def test_ids_are_those_of_the_whole_text_where_no_content_has_control_text_or_le
         content = spelled(byte_level, message.content)
         for token in special:
             content = content.replace(token, "")
-        # Tools stand two line breaks below the system's text, so an empty one would start with them.
+        # Two newlines separate tools from the system text; if that were empty, the content would start with them.
         return replace(message, content=content.lstrip() or "S", tool_calls=(), reasoning=None)
 
     conversation = data.draw(conversations)

@@ -1,4 +1,4 @@
-"""JSON objects become conversations, and every fault is told in one sentence."""
+"""Parsing JSON objects as conversations, and the error for each invalid one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Masks of a tokenizer's own template, and ChatML against the templates it has to agree with."""
+"""Masks from a tokenizer's own template, and ChatML compared with the templates that it must agree with."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def applier(tokenizer, template=None, tools=()):
 
 
 def letters(messages, add_generation_prompt):
-    """A template on code points: `role:content;` for each message."""
+    """A template that writes code points: `r:content;` and a newline per message, with r the role's first letter."""
     written = "".join(f"{m['role'][0]}:{m['content']};\n" for m in messages)
     return [ord(letter) for letter in written + ("a:" if add_generation_prompt else "")]
 
@@ -101,12 +101,12 @@ def test_an_answer_without_a_prompt_is_refused():
 
 
 def closing(messages, add_generation_prompt):
-    """The same, with a `$` behind a conversation that asks for nothing."""
+    """Like `letters`, with a `$` at the end unless a generation prompt is added."""
     return letters(messages, add_generation_prompt) + [ord("$")] * (not add_generation_prompt)
 
 
 def markers(pattern):
-    """Encloses the letters above the first `T` to the next blank of the pattern, and so on."""
+    """Markers that enclose the ids at each `T` of the pattern."""
 
     def marked(messages, ids):
         assert ids == closing(messages, False)
@@ -115,7 +115,7 @@ def markers(pattern):
     return Markers(marked, lambda ids: "".join(map(chr, ids)))
 
 
-# With their newlines as `/`: the answers' headers are marked too, as some templates do.
+# Newlines are shown as `/`. The answers' headers are marked too, as in some templates.
 WRITTEN = "s:Be kind.;/u:A;/a:B;/u:C;/a:D/;/$"
 MARKED = "                 TTTTT     TTTTTTT"
 TRAINED = "                   TT        TTT  "
@@ -136,9 +136,9 @@ def test_markers_give_the_mask_where_prefixes_do_not_agree():
     "pattern",
     [
         "",
-        "                 TTT       TTTTTTT",  # the end of the answer's turn is not marked
-        "                 TT TT     TTTTTTT",  # its first letter is not
-        "                 TTTTTTTTTTTTTTTTT",  # drawn out over what the user says next
+        "                 TTT       TTTTTTT",  # without the end of the first answer
+        "                 TT TT     TTTTTTT",  # without its first letter
+        "                 TTTTTTTTTTTTTTTTT",  # including the next user turn
     ],
 )
 def test_markers_that_do_not_enclose_an_answer_and_its_end_are_not_relied_on(pattern):
@@ -233,7 +233,7 @@ def test_the_text_is_that_of_the_qwen3_template_with_and_without_a_system_messag
     smollm2_tokenizer, trl_template, conversations, data
 ):
     drawn = data.draw(conversations)
-    # The template drops reasoning of earlier turns, and writes none at all if there is no user.
+    # The template drops the reasoning of earlier turns, and all reasoning if there is no user message.
     messages = [*drawn.messages, Message("user", "last question")]
     for m in data.draw(conversations).messages:
         if m.role == "assistant":

@@ -1,4 +1,4 @@
-"""Real tokenizers as text encoders: no text becomes a control token."""
+"""Text encoders from real tokenizers: no text becomes a control token."""
 
 import subprocess
 import sys

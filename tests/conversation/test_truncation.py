@@ -1,4 +1,4 @@
-"""Rows that are too long: what is kept, and what is said about it."""
+"""Truncating rows that are too long: what is kept and which outcome is reported."""
 
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ from posttrain.conversation.masks import TokenRow
 from posttrain.conversation.truncation import Outcome, truncate
 from posttrain.errors import DataError
 
-# prompt 0 1 2, answer 3 4 with its end token 5, the newline 6
+# Prompt 0 1 2, answer 3 4 with its end token 5, newline 6.
 ROW = TokenRow([0, 1, 2, 3, 4, 5, 6], [False, False, False, True, True, True, False])
 
 

@@ -1,4 +1,4 @@
-"""Which tokens end a turn and which begin one, for templates of the shapes that models come with."""
+"""Which tokens end and begin a turn, for the kinds of template that models come with."""
 
 import pytest
 from transformers import AutoTokenizer
@@ -10,7 +10,7 @@ CONTROL = ["<user>", "<assistant>", "<head>", "</head>", "<end>", "<return>", "<
 EACH = "{% for m in messages %}"
 PROMPT = "{% endfor %}{% if add_generation_prompt %}"
 
-# By shape: the template, its end tokens besides the tokenizer's <|im_end|>, and the tokens that begin a turn.
+# Kind of template: the template, its end tokens besides the tokenizer's <|im_end|>, and the tokens that begin a turn.
 SHAPES = {
     "a role's name between two tokens": (
         EACH + "<head>{{ m.role }}</head>{{ m.content }}<end>" + PROMPT + "<head>assistant</head>{% endif %}",
@@ -28,7 +28,7 @@ SHAPES = {
         set(),
         {"<ask>"},
     ),
-    # An answer in several parts: what begins a turn may stand in the middle of one.
+    # An answer in several parts: the token that begins a turn may also occur within one.
     "another end where the conversation goes on": (
         EACH + "<head>{{ m.role }}</head>{{ m.content }}"
         "{% if loop.last and m.role == 'assistant' %}<return>{% else %}<end>{% endif %}"

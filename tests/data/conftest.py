@@ -1,13 +1,13 @@
-"""Data sets that are prepared as training prepares them."""
+"""Data sets prepared the way training prepares them."""
 
 import pytest
 
 
 @pytest.fixture
 def prepare(own_cache, tmp_path, write_jsonl, tiny_tokenizer):
-    """`prepare(rows, **chat)` writes the rows to a file, unless they are None, and prepares that file.
+    """`prepare(rows, **chat)` writes the rows to a file and prepares it; with `rows=None` it keeps the existing file.
 
-    What is reported goes to the list `lines`.
+    Progress lines are appended to the list `lines`.
     """
     from posttrain.config.sections.chat import ChatConfig
     from posttrain.config.sections.datasets import ColumnsConfig, DatasetConfig

@@ -1,4 +1,4 @@
-"""Arrays that grow on disk and are mapped from there."""
+"""Arrays that grow on disk and are then memory-mapped."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""JSON Lines and JSON arrays that are as they should be, or nearly."""
+"""Reading valid and slightly irregular JSON Lines and JSON arrays."""
 
 import gzip
 import json
@@ -14,7 +14,7 @@ GOOD = b'{"a": 1}'
 
 @pytest.fixture
 def lines(tmp_path):
-    """Writes bytes to a file and reads them as JSON Lines."""
+    """`lines(data, name)` writes bytes to a file and reads them as JSON Lines or, by its name, as JSON."""
 
     def read(data: bytes, name: str = "data.jsonl", **options) -> list[Line]:
         (tmp_path / name).write_bytes(data)
@@ -69,7 +69,7 @@ def test_a_line_over_the_limit_is_a_fault_and_the_next_one_is_read(lines):
         Line(2, {"a": 1}),
         Line(3, None, "longer than 9 bytes"),
     ]
-    # The end of the line does not count.
+    # The newline does not count.
     assert lines(GOOD + b"\n", max_line_bytes=8) == [Line(1, {"a": 1})]
 
 

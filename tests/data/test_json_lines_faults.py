@@ -1,4 +1,4 @@
-"""All the ways in which a line of JSON can be wrong."""
+"""Invalid JSON lines, arrays and gzip files, and the messages they cause."""
 
 import gzip
 import re
@@ -15,7 +15,7 @@ GOOD = b'{"a": 1}'
 
 @pytest.fixture
 def lines(tmp_path):
-    """Writes bytes to a file and reads them as JSON Lines."""
+    """`lines(data, name)` writes bytes to a file and reads them as JSON Lines or, by its name, as JSON."""
 
     def read(data: bytes, name: str = "data.jsonl", **options) -> list[Line]:
         (tmp_path / name).write_bytes(data)

@@ -1,4 +1,4 @@
-"""The split of many rows is kept in the cache: what is found there, and when it is made anew."""
+"""The cache of large splits: when a split is reused and when it is computed again."""
 
 import hashlib
 from pathlib import Path
@@ -17,7 +17,7 @@ from token_rows import from_rows
 
 
 def dataset(contents: list[int], name: str = "d") -> TokenizedDataset:
-    """Row r has the one token r."""
+    """Row r is the single token r."""
     rows = [TokenRow([row], [True]) for row in range(len(contents))]
     return from_rows(name, rows, [(row + 1, 1.0, content) for row, content in enumerate(contents)], Ledger(name), "")
 
@@ -28,7 +28,7 @@ def tokens(data: TokenizedDataset) -> list[int]:
 
 @pytest.fixture
 def kept(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of kept splits; here four rows are many."""
+    """The folder of cached splits, with four rows enough for a split to be cached."""
     monkeypatch.setattr(splits, "_ROWS_WORTH_KEEPING", 4)
     return own_cache.parent / "splits"
 
@@ -50,7 +50,7 @@ def test_the_second_split_is_read_from_disk(kept: Path):
     contents = list(range(40))
     first = split_each({"d": dataset(contents)}, 0.2, 0)
     (folder,) = kept.iterdir()
-    # Whoever reads the cache sees what is written in it.
+    # A different split in the cache shows that the cache is read.
     np.save(folder / "validation.npy", np.array([3, 4]))
     training, (validation,) = split_each({"other": dataset(contents)}, 0.2, 0)
     assert tokens(validation) == [3, 4]
@@ -92,7 +92,7 @@ def test_a_damaged_split_is_made_anew(kept: Path, damage):
 
 
 def one_by_one(contents: list[int], fraction: float, seed: int) -> list[int]:
-    """The rows held out, content by content as the definition has it."""
+    """The rows held out, one content at a time as defined."""
     rows_of = {content: contents.count(content) for content in contents}
     order = sorted(
         rows_of,

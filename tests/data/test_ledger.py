@@ -1,4 +1,4 @@
-"""What became of every row: shares, refusals and the table for the terminal."""
+"""The ledger of a data set: shares, refusals and the terminal table."""
 
 import json
 
@@ -52,7 +52,7 @@ def test_what_cannot_teach_to_stop_is_refused_below_the_limit_and_not_at_it():
 
 
 def test_the_table_has_a_row_per_data_set_with_its_numbers():
-    # 995 of 1000 ends are not shown as 100%.
+    # 995 of 1000 ends must not round up to 100%.
     ledgers = [
         Ledger(
             "long_name",

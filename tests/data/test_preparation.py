@@ -1,8 +1,8 @@
-"""From a file to tokenised rows: what becomes of every record.
+"""Preparing a file as tokenised rows: which records are kept, cut, dropped or refused.
 
-The tiny tokenizer spells `z` and `Q` as one token each and makes two of `user\\n` and of `assistant\\n`. So a
-row of n `z` and m `Q` is of n + 5 tokens for the user (<|im_start|>, user, newline, n, <|im_end|>, newline) and
-m + 5 for the assistant, of which the m and their <|im_end|> are trained.
+The tiny tokenizer encodes `z` and `Q` as one token each, and `user\\n` and `assistant\\n` as two. A row of n `z` and
+m `Q` therefore has n + 5 tokens for the user (<|im_start|>, user, newline, n, <|im_end|>, newline) and m + 5 for the
+assistant, whose m letters and <|im_end|> are trained.
 """
 
 import pytest
@@ -16,12 +16,12 @@ def row(z: int, q: int, **more: object) -> dict[str, object]:
     return {"prompt": "z" * z, "completion": "Q" * q, **more}
 
 
-# Of 15, 24 and 31 tokens, of which 4, 5 and 21 are trained.
+# 15, 24 and 31 tokens; 4, 5 and 21 of them trained.
 THREE = [row(2, 3), row(10, 4), row(1, 20)]
 
 
 def counted(data: TokenizedDataset) -> dict[str, object]:
-    """The ledger's numbers that are not 0; and weights other than 1."""
+    """The ledger's nonzero counts, and its weights if any is not 1."""
     found = data.ledger.as_dict().items()
     return {key: value for key, value in found if value and value != [1.0, 1.0] and key != "name"}
 
@@ -65,7 +65,7 @@ def test_rows_that_are_too_long_are_dropped_and_counted(prepare):
 
 
 def test_a_cut_on_the_right_takes_the_end_of_an_answer_and_says_so(prepare):
-    # The third row's answer begins at its 10th token: of 24 tokens, 15 are of the answer.
+    # The third row's answer begins at its 10th token, so 15 of the 24 kept tokens belong to it.
     data = prepare(THREE, max_length=24, truncation="right", min_end_tokens_kept=0.5)
     assert data.trained_counts().tolist() == [4, 5, 15]
     assert counted(data) == {
@@ -102,7 +102,7 @@ def test_a_cut_on_the_left_keeps_the_end_of_the_answer(prepare):
 
 
 def test_the_first_token_of_a_row_that_starts_within_an_answer_is_not_counted_as_trained(prepare):
-    # Of 20 tokens 19 are of the answer and its end token; the first of them is predicted by nothing.
+    # 19 of the 20 tokens are the answer and its end token; nothing predicts the first of them.
     data = prepare([row(1, 20)], max_length=20, truncation="left")
     ids, trained = data.row(0)
     assert len(ids) == 20
@@ -111,7 +111,7 @@ def test_the_first_token_of_a_row_that_starts_within_an_answer_is_not_counted_as
 
 
 def test_a_row_of_which_only_its_first_token_would_be_trained_is_dropped(prepare):
-    # The last 8 tokens are the answer's end token, a newline, and the 6 of the user's turn of one letter.
+    # The last 8 tokens are the answer's end token, a newline, and the 6 tokens of the one-letter user turn.
     turns = [("user", "z"), ("assistant", "Q"), ("user", "z")]
     rows = [{"messages": [{"role": role, "content": text} for role, text in turns]}, row(1, 1)]
     data = prepare(rows, max_length=8, truncation="left")
@@ -188,11 +188,11 @@ def test_the_weight_column_can_have_another_name(prepare):
 
 def test_rows_that_do_not_all_weigh_1_are_told_with_their_column_at_every_start(prepare):
     rows = [row(2, 3, weight=0.2), row(10, 4), row(1, 20, weight=3)]
-    for _ in range(2):  # the second time from the cache
+    for _ in range(2):  # the second time, from the cache
         lines: list[str] = []
         assert prepare(rows, lines=lines).ledger.weights == pytest.approx([0.2, 3.0])
         assert lines[-1] == "d: weights 0.2-3 from column weight"
-    # None of them is told where the rows weigh the same, or where the column is passed over.
+    # No line about weights if all rows have the same one or the column is ignored.
     for same, columns in ((THREE, None), (rows, ColumnsConfig(weight=None))):
         lines = []
         prepare(same, lines=lines, columns=columns)

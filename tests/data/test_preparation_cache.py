@@ -1,4 +1,4 @@
-"""When tokenised rows may be read from the cache, and when they must be made anew."""
+"""When tokenised rows are read from the cache, and when they are tokenised again."""
 
 import copy
 import os
@@ -13,7 +13,7 @@ from posttrain.config.sections.datasets import ColumnsConfig, DatasetConfig
 from posttrain.data.preparation import prepare_dataset, tokenizer_digest
 from posttrain.errors import DataError
 
-# Of 15, 24 and 31 tokens: 10, and one for each letter.
+# 15, 24 and 31 tokens: 10 plus one per letter.
 THREE = [{"prompt": "z" * z, "completion": "Q" * q} for z, q in ((2, 3), (10, 4), (1, 20))]
 
 MARKED_ANSWERS = (
@@ -41,7 +41,7 @@ def test_the_second_start_reads_the_cache(prepare, own_cache):
 def test_rows_come_from_the_cache_and_not_from_the_tokenizer(prepare, own_cache):
     prepare(THREE[:1])
     folder = next(own_cache.iterdir())
-    # Whoever reads the cache sees what is written in it.
+    # A changed token in the cache shows that the cache is read.
     raw = bytearray((folder / "ids.npy").read_bytes())
     raw[-4:] = (7).to_bytes(4, "little")
     (folder / "ids.npy").write_bytes(raw)
@@ -57,7 +57,7 @@ def test_a_cache_that_was_deleted_is_made_again(prepare, own_cache):
 
 
 def misses(prepare, change) -> bool:
-    """Whether `change()` has the data tokenised again, after they were prepared as they are by default."""
+    """Whether `change(lines)` causes the data to be tokenised again after a default preparation."""
     lines: list[str] = []
     prepare(THREE, lines=lines)
     change(lines)
@@ -147,7 +147,7 @@ def test_another_way_of_masking_is_part_of_the_key(prepare, tiny_tokenizer):
 
 
 def test_use_of_a_tokenizer_does_not_make_it_another_one(tiny_model, tmp_path):
-    # Some tokenizer files say how to pad and cut; that is reset by whatever is encoded first.
+    # Some tokenizer files contain padding and truncation settings, which the first encoding resets.
     saved = AutoTokenizer.from_pretrained(tiny_model)
     saved.backend_tokenizer.enable_truncation(16)
     saved.backend_tokenizer.enable_padding(length=16)

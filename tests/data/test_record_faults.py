@@ -1,4 +1,4 @@
-"""All the ways in which a row can be no conversation."""
+"""Rows that are not valid conversations, and the messages they cause."""
 
 import pytest
 from hypothesis import given

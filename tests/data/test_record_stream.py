@@ -1,4 +1,4 @@
-"""Records one after another: what is given, what is counted, and which error is told when."""
+"""Streaming records: what is yielded and counted, and which error is raised when."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ GOOD = {"prompt": "q", "completion": "a"}
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_jsonl):
-    """`source("+-+")` is a file of a good record, a bad one, and a good one."""
+    """`source("+-+")` opens a file with a good, a bad and a good record."""
     monkeypatch.chdir(tmp_path)
 
     def write(kinds: str, columns: Columns | None = None) -> Examples[Parsed]:

@@ -1,4 +1,4 @@
-"""Rows as conversations, whichever columns they came in."""
+"""Parsing rows with different columns as conversations."""
 
 from posttrain.conversation.messages import Conversation, Message
 from posttrain.data.records import Columns, parse_record
@@ -77,7 +77,7 @@ def test_a_system_column_goes_before_the_conversation():
     row = {"sys": "s", "prompt": "q", "completion": "a"}
     assert parse(row, system="sys")[0].messages == (system, *TURNS)
     assert parse({"sys": "s", "messages": [USER, ANSWER]}, system="sys")[0].messages == (system, *TURNS)
-    # Without being named it is a column like any other.
+    # Unless named in `columns`, `system` is ignored like any other column.
     assert parse({"system": "s", "prompt": "q", "completion": "a"})[0].messages == TURNS
 
 

@@ -1,4 +1,4 @@
-"""Bad records and bad sources, told by their place."""
+"""Bad records and bad sources, reported with their location."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def test_a_renamed_column_that_no_record_has_is_refused_with_the_nearest_name(fo
         read("a.jsonl", Columns(weight="los_weight"))
     with pytest.raises(DataError, match=r"columns\.system is 'sys', which no record has$"):
         read("a.jsonl", Columns(system="sys"))
-    # Prompts that wait for an answer have no need of a weight.
+    # Prompts that are yet to be answered need no weight.
     assert len(read("a.jsonl", Columns(weight="los_weight"), require_answer=False).records) == 1
 
 

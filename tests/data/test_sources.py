@@ -1,4 +1,4 @@
-"""Data sets from files and hubs, as records."""
+"""Reading files and hub data sets as records."""
 
 import gzip
 import json
@@ -79,7 +79,7 @@ def test_a_prompt_alone_is_a_record_where_no_answer_is_wanted(folder, write_json
 
 @pytest.fixture
 def hub(folder, monkeypatch):
-    """The hub as a folder of `owner/name` folders, which the real `load_dataset` reads."""
+    """A folder that stands in for the hub; the real `load_dataset` reads `owner/name` from it."""
     import datasets
 
     load = datasets.load_dataset

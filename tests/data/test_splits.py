@@ -1,4 +1,4 @@
-"""Validation rows, chosen by what they say."""
+"""Choosing validation rows by a hash of their content."""
 
 import random
 import subprocess
@@ -49,11 +49,11 @@ def test_rows_that_say_the_same_are_on_the_same_side():
     records = [record(str(index % 50)) for index in range(200)]
     train, validation = held_out(records, 0.25, 0, "d")
     assert not set(texts(train)) & set(texts(validation))
-    assert len(validation) == 48  # twelve contents of four rows; a thirteenth would pass 50
+    assert len(validation) == 48  # twelve contents of four rows; a thirteenth would exceed 50
 
 
 def test_a_content_with_too_many_rows_is_passed_over():
-    # Rounded, a fifth of 10 rows is 2: the eight rows that say the same can only be trained.
+    # A fifth of 10 rows is 2, so the eight rows with the same content can only go to training.
     records = [record("often") for _ in range(8)] + [record("a"), record("b")]
     for seed in range(20):
         assert sorted(texts(held_out(records, 0.2, seed, "d")[1])) == ["a", "b"]

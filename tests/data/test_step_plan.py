@@ -1,4 +1,4 @@
-"""Which rows make up an optimizer step, in which micro-batches, and the counts that follow."""
+"""The rows and micro-batches of each optimizer step, and their token counts."""
 
 from collections import Counter
 
@@ -29,7 +29,7 @@ def test_the_longest_row_comes_first_and_equal_ones_keep_the_order_of_their_slot
 
 
 def test_the_counts_of_a_step_are_those_of_its_rows():
-    # Step 0 draws each of a's four rows once.
+    # Step 0 draws each of the four rows of "a" once.
     plan = planner().plan(0)
     assert sorted(draw.row for draw in plan.draws) == [0, 1, 2, 3]
     assert (plan.step, plan.stage) == (0, "first")
@@ -55,7 +55,7 @@ def test_a_step_of_a_later_stage_says_so():
 
 
 def test_a_row_that_is_drawn_twice_counts_twice():
-    # Eight rows a step out of a's four: each of them twice.
+    # Eight rows per step out of the four of "a": each is drawn twice.
     plan = planner(rows_per_step=8).plan(0)
     assert plan.tokens == 2 * 25
     assert plan.loss_weight == 2 * 11.0
@@ -73,7 +73,7 @@ def test_steps_can_be_planned_in_any_order():
 
 @st.composite
 def _runs(draw):
-    """(row sizes, weights of one stage, rows per step, its divisors, steps, seed)"""
+    """(row sizes, weights of one stage, rows per step, divisors of rows per step, steps, seed)"""
     datasets = {}
     for name in draw(st.lists(st.sampled_from("abc"), min_size=1, unique=True)):
         rows = draw(st.integers(1, 6))
@@ -121,7 +121,7 @@ def test_the_loss_weight_is_the_sum_of_weight_times_trained_tokens(run):
     datasets, mix, rows_per_step, _, steps, seed = run
     sizes = {name: len(each.lengths) for name, each in datasets.items()}
     plan = StepPlanner(Curriculum([Stage("only", steps, mix)], sizes, rows_per_step, seed), datasets, 1).plan(0)
-    # Quarters of whole numbers: the sum is exact in any order.
+    # The terms are multiples of 1/4, so the sum is exact in any order.
     assert plan.loss_weight == sum(
         datasets[draw.dataset].weights[draw.row] * datasets[draw.dataset].trained_counts[draw.row]
         for draw in plan.draws

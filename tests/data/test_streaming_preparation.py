@@ -1,6 +1,6 @@
-"""Preparing data of any size: in pieces, in a bounded memory, and with the result of all at once.
+"""Preparing data in batches: same result as all at once, and bounded memory.
 
-The tiny tokenizer spells `z` and `Q` as one token each, so that a row of n `z` and m `Q` is of n + m + 10 tokens.
+The tiny tokenizer encodes `z` and `Q` as one token each, so a row of n `z` and m `Q` has n + m + 10 tokens.
 """
 
 import json
@@ -38,7 +38,7 @@ def row_lists(data: TokenizedDataset) -> list[tuple[list[int], list[bool]]]:
 
 @pytest.fixture
 def in_pieces(monkeypatch: pytest.MonkeyPatch):
-    """Two records are encoded at once."""
+    """Encode two records per batch."""
     monkeypatch.setattr(preparation, "_BATCH", 2)
 
 
@@ -51,7 +51,7 @@ RECORDS = st.lists(
 
 
 def at_once(path: Path, chat: ChatConfig, tokenizer) -> tuple[list[TokenRow], list[tuple], Ledger]:
-    """Every record read, and then every row encoded and cut: by the definition, and with all of it in memory."""
+    """The reference: read every record, then encode and truncate every row, all in memory."""
     records = open_data(path, Columns()).read("skip", require_answer=True)
     encoder = conversation_encoder(chat, tokenizer)
     ledger = Ledger("d", records=len(records.records) + len(records.faults), bad=len(records.faults))
@@ -148,7 +148,7 @@ print(json.dumps([[start(path) for _ in range(2)] for path in sys.argv[2:]]))
 def test_memory_does_not_grow_with_rows_neither_to_prepare_them_nor_to_find_them_again(
     tmp_path: Path, write_jsonl, tiny_model: Path
 ):
-    # Tracing is what takes long here: two seconds for 12,000 rows.
+    # Tracing is the slow part: two seconds for 12,000 rows.
     sizes = {"few": 3_000, "many": 12_000}
     files = [write_jsonl(tmp_path / f"{name}.jsonl", _rows(count)) for name, count in sizes.items()]
     environment = {**os.environ, "POSTTRAIN_TOOLKIT_CACHE": str(tmp_path / "cache")}
@@ -157,7 +157,7 @@ def test_memory_does_not_grow_with_rows_neither_to_prepare_them_nor_to_find_them
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     _, (few_cold, few_warm), (many_cold, many_warm) = json.loads(ran.stdout)
     assert [few_cold[1], many_cold[1]] == [3_000, 12_000]
-    # Bytes per row that was added: all rows in memory would be some thousands.
+    # Bytes per additional row; holding all rows in memory would take thousands.
     assert (many_cold[0] - few_cold[0]) / 9_000 < 32
     assert (many_warm[0] - few_warm[0]) / 9_000 < 1
 

@@ -1,4 +1,4 @@
-"""Parquet and hub data sets as numbered objects. `datasets` is the real one, without a network."""
+"""Reading Parquet and hub data sets as numbered objects, with the real `datasets` library and no network."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ def test_parquet_gives_its_rows(parquet):
         Line(1, {"messages": MESSAGES, "weight": 0.5}),
         Line(2, {"messages": MESSAGES[:1], "weight": None}),
     ]
-    # Where none of the wanted columns is there, the ones that are can be told.
+    # With none of the wanted columns, all are returned, so that an error can name them.
     assert next(table_lines(table, ["prompt"])).value == rows[0]
 
 

@@ -1,4 +1,4 @@
-"""CSV as numbered objects."""
+"""Reading CSV as numbered objects."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Rows of tokens as flat arrays, and what is counted of each row."""
+"""Token rows as flat arrays, and the counts per row."""
 
 import numpy as np
 from hypothesis import given
@@ -41,7 +41,7 @@ def test_equal_rows_have_equal_hashes_wherever_they_stand():
     hashes = TokenArrays.from_rows(rows, described(4)).token_hashes.tolist()
     assert hashes[0] == hashes[3]
     assert len(set(hashes)) == 3
-    # Kept log-probabilities are found by it.
+    # Cached log-probabilities are looked up by this hash, so it must not change.
     assert hashes[0] == 16226498475824276654
 
 

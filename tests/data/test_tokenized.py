@@ -1,4 +1,4 @@
-"""Tokenised data sets: rows, parts of them, several together, and the cache on disk."""
+"""Tokenised data sets: rows, subsets, concatenation, and the cache on disk."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ Lists = list[tuple[list[int], list[bool]]]
 
 
 def arrays(rows: Lists, start: int = 0) -> TokenArrays:
-    """Row r comes from line 10 + r, weighs r + 0.5 and has the content hash 100 + r, counted from `start`."""
+    """Rows numbered from `start`; row r has line 10 + r, weight r + 0.5 and content hash 100 + r."""
     described = [(10 + row, row + 0.5, 100 + row) for row in range(start, start + len(rows))]
     return TokenArrays.from_rows([TokenRow(*row) for row in rows], described)
 
@@ -43,7 +43,7 @@ def rows_of(data: TokenizedDataset) -> Lists:
 
 
 def all_of(data: TokenizedDataset) -> list[list]:
-    """Everything that a data set says of each row."""
+    """Everything that a data set stores per row."""
     sizes = data.sizes()
     columns = [
         data.lines,
@@ -64,7 +64,7 @@ def test_a_row_is_its_ids_and_which_of_them_are_trained():
 def test_lengths_trained_tokens_and_prompts_are_counted_by_row():
     assert THREE.lengths().tolist() == [3, 1, 2]
     assert THREE.trained_counts().tolist() == [2, 0, 1]
-    # Where nothing is trained, all is prompt.
+    # A row without trained tokens is all prompt.
     assert THREE.prompt_lengths().tolist() == [1, 1, 0]
 
 
@@ -113,7 +113,7 @@ def test_a_part_of_several_parts_together_is_found_where_it_is():
     parts = [THREE.subset(np.array([2, 0]), "one"), dataset([([7], [True])], "e"), THREE]
     joined = concatenate(parts, "joined")
     assert rows_of(joined) == [THREE_ROWS[2], THREE_ROWS[0], ([7], [True]), *THREE_ROWS]
-    # Of the rows 6, 3, 1, 7, 1, 2, 4 by their first ids, the last but one, the third and the first.
+    # The fifth, third and first row.
     part = joined.subset(np.array([4, 2, 0]), "part")
     assert rows_of(part) == [THREE_ROWS[1], ([7], [True]), THREE_ROWS[2]]
     assert part.lines.tolist() == [11, 10, 12]
@@ -174,7 +174,7 @@ def test_the_hash_of_the_tokens_changes_with_ids_flags_order_and_where_a_row_end
 
 
 def save(data: TokenizedDataset, folder: Path, batches: int = 1) -> None:
-    """Write the rows of a data set in memory, in as many pieces."""
+    """Write the rows of an in-memory data set to `folder`, in `batches` batches."""
     rows = [TokenRow(*row) for row in rows_of(data)]
     described = list(zip(data.lines.tolist(), data.weights.tolist(), data.contents.tolist(), strict=True))
     with new_dataset(folder, data.ledger, data.digest) as writer:

@@ -1,4 +1,4 @@
-"""A proxy on which requests meet what networks do to them."""
+"""A proxy that injects network faults."""
 
 import asyncio
 import random
@@ -12,17 +12,17 @@ FAULTS = ("pass", "late", "refused", "lost", "failed", "broken off", "cut", "twi
 
 
 class ChaosProxy:
-    """Passes requests on to a server on this machine, and does something else to most of them."""
+    """Forwards requests to a local server, most of them with a random fault."""
 
     def __init__(self, port: int, seed: int, late_seconds: float) -> None:
         self._port = port
         self._choice = random.Random(seed)
         self._late_seconds = late_seconds
         self.done = Counter[str]()
-        """How often each of FAULTS happened."""
+        """Number of times each fault occurred."""
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, for one request."""
+        """Serve one connection, which carries one request."""
         try:
             request = await _message(reader)
             fault = self._choice.choice(FAULTS)
@@ -64,7 +64,7 @@ class ChaosProxy:
 
 
 async def _message(reader: asyncio.StreamReader) -> bytes:
-    """A request, changed so that the server closes the connection after its answer."""
+    """Read a request, changed so that the server closes the connection after its answer."""
     headers = await reader.readuntil(b"\r\n\r\n")
     length = re.search(rb"(?i)content-length: (\d+)", headers)
     body = await reader.readexactly(int(length[1]) if length else 0)
@@ -73,7 +73,7 @@ async def _message(reader: asyncio.StreamReader) -> bytes:
 
 @contextmanager
 def chaos_before(port: int, seed: int, late_seconds: float) -> Iterator[tuple[str, ChaosProxy]]:
-    """A proxy before the server on a port: its URL, and itself."""
+    """Run a proxy in front of the server on a port; yields its URL and the proxy."""
     proxy = ChaosProxy(port, seed, late_seconds)
     loop = asyncio.new_event_loop()
     listener = loop.run_until_complete(asyncio.start_server(proxy.handle, "127.0.0.1", 0))

@@ -17,7 +17,7 @@ GRADED: Section = {"graders": {"string_exact": 1}}
 
 
 def questions(name: str, count: int) -> list[dict[str, Any]]:
-    """Rows 0 … count − 1: the question names the data set and the number, which is the answer too."""
+    """Rows 0 … count − 1: the prompt is the data set's name and the row number, which is also the answer."""
     return [{"prompt": f"{name} {number}", "answer": str(number)} for number in range(count)]
 
 
@@ -27,7 +27,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
 
 
 def make_config(root: Path, datasets: Mapping[str, Section], **keys: Any) -> DataserverConfig:
-    """Each data set is the file of its name, graded by `string_exact`; one stage mixes all, unless told otherwise."""
+    """A config of `<name>.jsonl` data sets graded by `string_exact` and mixed in one stage, unless overridden."""
     files = {name: {} if "type" in section else {"path": f"{name}.jsonl"} for name, section in datasets.items()}
     sections = {name: {**files[name], **GRADED, **section} for name, section in datasets.items()}
     stages = [{"name": "all", "until_step": 10, "mix": dict.fromkeys(datasets, 1)}]
@@ -36,6 +36,6 @@ def make_config(root: Path, datasets: Mapping[str, Section], **keys: Any) -> Dat
 
 
 def load(path: Path, on_bad_record: str = "error", report: Callable[[str], None] = print, **section: Any) -> FileRows:
-    """The rows of one file, in its own folder."""
+    """The rows of one file, with its folder as the data root."""
     dataset = FileDataset.model_validate({"path": path.name, **GRADED, **section})
     return load_file(dataset, path.parent, on_bad_record, report)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""A private PostgreSQL server for tests: a real one, in a folder of its own, on a free port.
+"""A private, real PostgreSQL server for tests, in a temporary folder, on a free port.
 
-Its binaries come from Debian's package `postgresql`, or from the PATH.
+Its binaries come from Debian's `postgresql` package or from the PATH.
 """
 
 import os
@@ -19,7 +19,7 @@ import pytest
 
 
 class PostgresServer:
-    """One cluster. Its superuser `journal` wants a password, which the environment holds while the server lives."""
+    """One cluster. Its superuser `journal` needs a password, which is in PGPASSWORD while the server exists."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -30,21 +30,21 @@ class PostgresServer:
                   "--encoding=UTF8", "--no-locale", "--no-sync", "--no-instructions")  # fmt: skip
 
     def start(self) -> None:
-        """Start it and wait until it answers; it may be stopped and started again on the same port."""
+        """Start it and wait until it answers. After `stop`, it can be started again on the same port."""
         options = f"-F -p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories=''"
         self._run("pg_ctl", "start", "--wait", "--silent", "--pgdata=data", f"--options={options}", "--log=log")
 
     def stop(self) -> None:
-        """Stop it at once, without a word to those who are connected."""
+        """Stop it immediately, dropping all connections."""
         self._run("pg_ctl", "stop", "--mode=immediate", "--silent", "--pgdata=data")
 
     def new_database(self) -> str:
-        """The URL, without the password, of a place with no tables: a schema, which is made much faster."""
+        """The URL, without the password, of a new, empty schema, which is much faster to create than a database."""
         name = self._new_name("CREATE SCHEMA {}")
         return f"{self._url}/postgres?options=-csearch_path%3D{name}"
 
     def latin_database(self) -> str:
-        """The URL of a fresh database that does not hold every character."""
+        """The URL of a new LATIN1 database, which cannot store every character."""
         name = self._new_name("CREATE DATABASE {} ENCODING 'LATIN1' TEMPLATE template0")
         return f"{self._url}/{name}"
 
@@ -70,8 +70,8 @@ class PostgresServer:
 
 @contextmanager
 def postgres_server(password: str | None = None) -> Iterator[PostgresServer]:
-    """A running server; at the end it is stopped and its folder removed."""
-    # Not pytest's own folder, which only its owner may enter.
+    """A running server; it is stopped and its folder removed at the end."""
+    # Not under pytest's temporary folder, which only its owner may enter.
     folder = Path(tempfile.mkdtemp(prefix="toolkit-postgres-"))
     try:
         if os.geteuid() == 0:

@@ -18,9 +18,9 @@ def _working() -> list[Kind]:
 
 
 SANDBOXES = _working()
-"""Those that work, the better one first."""
+"""The sandboxes that work, best first."""
 
 
 def runnable(grader: type[Grader]) -> dict[str, Any]:
-    """Parameters with which a grader works on this machine."""
+    """Parameters that let a grader run on this machine."""
     return {"sandbox": SANDBOXES[0]} if grader.needs_code_execution else {}

@@ -1,4 +1,4 @@
-"""Dataservers as real processes: a config to serve, one that is started, spoken to, stopped or killed."""
+"""Dataservers as real processes: write a config, start a server, send it requests, stop or kill it."""
 
 import json
 import os
@@ -25,7 +25,7 @@ _START_SECONDS = 60.0
 _FACTOR = 1_001_001
 _numbers = count()
 
-# Does what the completion says, after telling in a file that it was asked.
+# A grader that logs each call to a file, then does what the completion says.
 _ORDERS = """
 import ctypes
 import os
@@ -64,9 +64,9 @@ def score(item):
 
 
 def a_config(folder: Path, **changes: Any) -> Path:
-    """A config file, with its data beside it: two data sets, two stages and a grader that obeys completions.
+    """A config file with its data beside it: two data sets, two stages and a grader that obeys completions.
 
-    `gold_of` tells the golds. `changes` replace sections; those of `limits`, `listen` and `journal` are merged.
+    `gold_of` returns the golds. `changes` replace sections, except `limits`, `listen` and `journal`, which are merged.
     """
     folder.mkdir(exist_ok=True)
     _write_rows(folder / "sums.jsonl", [(f"What is {n} times {_FACTOR}?", f"#### {_FACTOR * n}") for n in range(2, 32)])
@@ -108,7 +108,7 @@ def _write_rows(path: Path, rows: Sequence[tuple[str, str]]) -> None:
 
 @dataclass
 class Server:
-    """A process that serves."""
+    """A server process."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -126,25 +126,25 @@ class Server:
         return int(self.url.rpartition(":")[2])
 
     def sample(self, iteration: int, batch_size: int = 8, **more: Any) -> SampleResponse:
-        """The answer to /sample, which must be a good one."""
+        """The answer to /sample, which must be 200."""
         body = {"iteration": iteration, "batch_size": batch_size, **more}
         return SampleResponse.model_validate(good(self.client.post("/sample", json=body)))
 
     def grade(
         self, items: Sequence[Mapping[str, Any]], request_id: str, iteration: int = 0, **more: Any
     ) -> GradeResponse:
-        """The answer to /grade, which must be a good one."""
+        """The answer to /grade, which must be 200."""
         body = {"iteration": iteration, "request_id": request_id, "items": items, **more}
         return GradeResponse.model_validate(good(self.client.post("/grade", json=body)))
 
     def counter(self, name: str) -> float:
-        """One number of /metrics, the sum over its labels."""
+        """One metric of /metrics, summed over its labels."""
         lines = self.client.get("/metrics").raise_for_status().text.splitlines()
         found = [line for line in lines if re.fullmatch(rf"dataserver_{name}(\{{.*\}})? \S+", line)]
         return sum(float(line.rsplit(" ", 1)[1]) for line in found)
 
     def family(self) -> list[psutil.Process]:
-        """The server and all processes that it started, and that those started."""
+        """The server process and all its descendants."""
         server = psutil.Process(self.process.pid)
         return [server, *server.children(recursive=True)]
 
@@ -155,7 +155,7 @@ class Server:
 
 
 def good(response: httpx.Response) -> Any:
-    """The JSON of a response with the status 200."""
+    """The JSON of a response whose status must be 200."""
     assert response.status_code == 200, response.text[:2000]
     return response.json()
 
@@ -170,12 +170,12 @@ def serving(
     token: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """A server of that config, killed at the end.
+    """A server with this config, killed at the end.
 
     Args:
-        port: 0 for a free one.
-        wait: until it is ready; or only until it listens.
-        token: what its client sends.
+        port: 0 picks a free port.
+        wait: wait until the server is ready, not only until it listens.
+        token: the bearer token that its client sends.
     """
     name = f"server-{next(_numbers)}"
     ready_file, log = ready_file or config.with_name(f"{name}.json"), config.with_name(f"{name}.log")
@@ -211,7 +211,7 @@ def _listening(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def until(is_so: Callable[[], bool], process: subprocess.Popen[bytes] | None = None, log: Path | None = None) -> None:
-    """Wait until something is so, as long as the process lives."""
+    """Wait until `is_so()`; fail if the process ends or it takes too long."""
     deadline = time.monotonic() + _START_SECONDS
     while not is_so():
         ended = process is not None and process.poll() is not None
@@ -221,7 +221,7 @@ def until(is_so: Callable[[], bool], process: subprocess.Popen[bytes] | None = N
 
 
 def still_running(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Those of the processes that still run after some seconds."""
+    """The processes that are still running after `seconds`."""
     deadline = time.monotonic() + seconds
     while (left := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:
         time.sleep(0.02)

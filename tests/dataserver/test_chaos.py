@@ -1,4 +1,4 @@
-"""A network that loses, repeats, delays and cuts: rewards stay what they are, and nothing is graded or kept twice."""
+"""A network that loses, repeats, delays and truncates: rewards stay the same, and nothing is graded or stored twice."""
 
 import signal
 from pathlib import Path
@@ -8,7 +8,7 @@ from dataserver.serving import a_config, serving
 from dataserver.trainer import grade_request, journal, rows_of, train
 
 SECONDS = 0.7
-"""After which the trainer asks again."""
+"""The trainer's timeout, after which it retries."""
 
 
 def test_a_bad_network_changes_no_reward_and_repeats_no_work(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a config of the dataserver says once it is read."""
+"""Dataserver configs once parsed: defaults, rules and strided stages."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ ROOT = Path("/data")
 
 
 class RunsCode(Grader):
-    """Stands for a grader that runs what a model wrote."""
+    """A stand-in for a grader that runs model-written code."""
 
     type: Literal["runs_code"] = "runs_code"
     needs_code_execution: ClassVar[bool] = True
@@ -85,10 +85,10 @@ def test_an_address_that_others_reach_wants_a_token(host: str) -> None:
     ("ends", "stride", "strided"),
     [
         ((5, 8), 1, [5, 8]),
-        # Drawn are 0 2 4 | 6: iteration 5, where the second stage begins, is not drawn.
+        # Draws 0 2 4 | 6: iteration 5, where the second stage begins, is not drawn.
         ((5, 8), 2, [3, 4]),
         ((6, 8), 2, [3, 4]),
-        # Drawn are 0 3 | 6 9: the second stage has 6 as its first iteration, though it begins at 4.
+        # Draws 0 3 | 6 9: the second stage begins at 4, but its first drawn iteration is 6.
         ((4, 10), 3, [2, 4]),
         ((1, 2, 3), 1, [1, 2, 3]),
     ],
@@ -100,7 +100,7 @@ def test_a_stage_begins_with_its_first_iteration_that_the_stride_divides(
 
 
 def test_a_stage_without_an_iteration_that_the_stride_divides_is_refused() -> None:
-    # Drawn are 0 and 4; the second stage has 2 and 3 only.
+    # Draws 0 and 4; the second stage has only 2 and 3.
     with pytest.raises(ValueError, match=r"^stage 'to 4' has no iteration divisible by 4.* end it at 8 or later$"):
         strided_stages(stages(2, 4), 4)
     assert [stage.until_step for stage in strided_stages(stages(2, 5), 4)] == [1, 2]

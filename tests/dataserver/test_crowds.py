@@ -1,4 +1,4 @@
-"""What many clients, or hostile ones, hold of the server at once is bounded, before it is known who they are."""
+"""What many or hostile clients can occupy at once is bounded, even before they are authenticated."""
 
 import json
 import socket
@@ -34,14 +34,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def connected(server: Server, sent: bytes = b"") -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
-    # What is too long is not read to its end, and the rest of it has nowhere to go.
+    # The server stops reading a request that is too long, so sending the rest may fail.
     with suppress(ConnectionError):
         connection.sendall(sent)
     return connection
 
 
 def received(connection: socket.socket) -> bytes:
-    """All that the server says until it closes."""
+    """Everything the server sends until it closes the connection."""
     answer = b""
     with connection, suppress(ConnectionError):
         while part := connection.recv(65536):
@@ -73,7 +73,7 @@ def test_a_head_of_more_than_16_kib_is_refused_before_it_is_over(server: Server,
 
 def test_a_second_request_on_a_connection_has_no_longer_head_either(server: Server):
     sent = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" + HEAD + b"X: " + b"a" * 40 * KIB
-    # It is ended without a word where the answer to the first one is under way.
+    # The connection is closed without a second answer if the first is still being sent.
     assert received(connected(server, sent)).count(b"HTTP/1.1 ") <= 2
 
 
@@ -92,7 +92,7 @@ def test_a_header_that_goes_on_for_ever_is_read_no_further(server: Server, begin
         while sent < 256 * 2**20:
             connection.sendall(part)
             sent += len(part)
-    # What was not read is in the buffers of the network: a few MiB at most.
+    # Unread data is in network buffers: a few MiB at most.
     assert sent < 32 * 2**20
 
 
@@ -113,7 +113,7 @@ def test_a_request_that_does_not_come_to_its_end_is_ended(server: Server, sent: 
     connection = connected(server, sent)
     begin = time.monotonic()
     answer = received(connection)
-    # Half a minute is what the socket waits for.
+    # The socket's own timeout is 30 seconds.
     assert time.monotonic() - begin < 20
     if not sent:
         assert answer == b""
@@ -149,11 +149,11 @@ def test_connections_beyond_the_limit_are_told_to_come_back(server: Server):
     server.client.get("/healthz")
     with ExitStack() as stack:
         held = [stack.enter_context(connected(server)) for _ in range(CONNECTIONS + 5)]
-        # One is the client's own.
+        # The test's own client holds one more.
         until(lambda: len(select(held, [], [], 0)[0]) == 6)
         for each in select(held, [], [], 0)[0]:
             require_told(received(each), 503, "unavailable")
-        # Who was there before is served.
+        # Open connections are still served.
         assert server.client.get("/healthz").status_code == 200
 
 
@@ -161,13 +161,13 @@ def test_all_bodies_together_take_a_bounded_room(server: Server):
     head = HEAD + b"Content-Length: %d\r\n\r\n" % (450 * KIB)
     with ExitStack() as stack:
         first, second = (stack.enter_context(connected(server, head + b" " * 449 * KIB)) for _ in range(2))
-        # 1 MiB is for all: 449 KiB three times is more.
+        # All bodies share 1 MiB, which is less than three times 449 KiB.
         with connected(server, head + b" " * 449 * KIB) as third:
             require_told(received(third), 429, "overloaded")
         for each in (first, second):
             each.sendall(b" " * KIB)
             assert each.recv(65536).startswith(b"HTTP/1.1 422")
-    # The room is given back.
+    # The memory is freed afterwards.
     for _ in range(5):
         response = server.client.post("/grade", content=b" " * 450 * KIB, headers={"Content-Type": "application/json"})
         assert response.status_code == 422

@@ -1,4 +1,4 @@
-"""Which rows are held out: never trained on, and the same in every run."""
+"""Held-out rows are never trained on and are the same in every run."""
 
 import random
 from pathlib import Path
@@ -27,7 +27,7 @@ def asked(one: Sampler, samples: Samples, split: Any, count: int, iteration: int
 
 def test_what_is_held_out_is_never_trained_on(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        # Every question twice: both are on the same side.
+        # Every question twice: both copies are in the same split.
         write_rows(tmp_path / f"{name}.jsonl", [*questions(name, 20), *questions(name, 20)])
     one, samples = served(tmp_path, 0.2)
     assert one.validation_size == 16
@@ -61,14 +61,14 @@ def test_the_system_message_of_a_data_set_decides_nothing_about_what_is_held_out
         write_rows(tmp_path / f"{name}.jsonl", questions(name, 50))
     held_out = []
     for number, system in enumerate((None, "Be short.", "Be long.")):
-        # On another machine, where nothing is in the cache.
+        # As on another machine: nothing is cached.
         monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / f"cache {number}"))
         held_out.append(asked(*served(tmp_path, 0.1, system=system), "validation", 10))
     assert held_out[0] == held_out[1] == held_out[2]
 
 
 def test_the_first_held_out_prompts_are_of_all_data_sets_in_proportion(tmp_path: Path) -> None:
-    # 20 of 40 rows and 5 of 10 are held out: of every 5 that are asked, 4 are of `a` and 1 of `b`.
+    # 20 of 40 rows and 5 of 10 are held out: every 5 prompts are 4 of `a` and 1 of `b`.
     for name, count in (("a", 40), ("b", 10)):
         write_rows(tmp_path / f"{name}.jsonl", questions(name, count))
     one, samples = served(tmp_path, 0.5)
@@ -80,6 +80,6 @@ def test_held_out_prompts_are_asked_in_the_order_of_the_hash_that_chose_them(tmp
     for name in ("a", "b"):
         write_rows(tmp_path / f"{name}.jsonl", questions(name, 40))
     few, many = (asked(*served(tmp_path, fraction), "validation", 8) for fraction in (0.1, 0.5))
-    # The hash chooses 4 rows of each data set first, and goes on from there where more are held out.
+    # The hash picks the same 4 rows of each data set first, however many are held out.
     assert few == many
     assert sorted(few, key=lambda text: int(text.split()[1])) != few

@@ -100,7 +100,7 @@ def test_what_decides_prompts_or_rewards_counts(change: dict[str, Any], folder: 
     [
         {"prompt": "sums 3", "answer": "2"},
         {"prompt": "sums 2", "answer": "3"},
-        # A grader may look at any column.
+        # A grader may read any column.
         {"prompt": "sums 2", "answer": "2", "level": 1},
     ],
 )

@@ -1,4 +1,4 @@
-"""Bodies that are small on the wire and large in memory, or large and good, cost what they must and hold up nobody."""
+"""Large bodies, and small ones that expand in memory, cost no more than they must and delay no other request."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def most_memory(server: Server) -> int:
-    """The most bytes that the server's own process has had."""
+    """Peak resident memory of the server process, in bytes."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")))
 
@@ -58,12 +58,12 @@ def test_values_are_counted_before_they_are_made(server: Server, path: str, body
 
     assert response.status_code == 422
     assert "values" in response.json()["message"]
-    # The body itself, in a few copies; as values it would take gigabytes.
+    # A few copies of the body; parsed, it would take gigabytes.
     assert most_memory(server) - before < 6 * len(body)
 
 
 def test_of_many_wrong_items_the_first_is_told(server: Server):
-    # Just below the size from which on values are counted. A message for each would take a gigabyte.
+    # Just below the size at which values are counted. A message for each item would take a gigabyte.
     before = most_memory(server)
     problem = post(server, grade_body(",".join(["1"] * 1_000_000))).json()
 
@@ -97,7 +97,7 @@ def test_a_key_that_stands_twice_is_refused(server: Server, body: bytes):
 
 def test_texts_of_a_large_body_are_no_values(server: Server):
     sample = server.sample(0, 1).samples[0]
-    # Three million commas, brackets and quotation marks, half of them after a backslash.
+    # About 15 million commas, brackets and quotation marks in 21 items, half of them after a backslash.
     text = '[{,"\\' * 500_000 + f" {gold_of(sample)}"
     items: list[dict[str, Any]] = [{"item_id": "a", "sample_id": sample.sample_id, "completion": text[-900_000:]}]
     items += [{**items[0], "item_id": str(number)} for number in range(20)]
@@ -136,5 +136,5 @@ def test_others_are_answered_while_a_large_body_is_looked_at(server: Server):
     asking.join()
 
     assert {result["status"] for result in results} <= {"ok", "abstain"}
-    # Generous: to read and check such a body takes about a second of one processor.
+    # Generous: parsing and validating such a body takes about one CPU second.
     assert max(asked) < 0.6, sorted(asked)[-5:]

@@ -1,4 +1,4 @@
-"""What is too large, too much or too early is refused in time, costs little, and can be sent again later."""
+"""Requests that are too large, too many or too early are refused promptly and cheaply, and can be retried."""
 
 import gzip
 import json
@@ -48,7 +48,7 @@ def items(sample_id: str, completions: list[str]) -> list[dict[str, Any]]:
 
 
 def wire(server: Server, *headers: str) -> socket.socket:
-    """A connection to the server on which a POST to /grade has begun."""
+    """A connection on which a POST to /grade has begun."""
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=20)
     lines = ["POST /grade HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers, "", ""]
     connection.sendall("\r\n".join(lines).encode())
@@ -56,7 +56,7 @@ def wire(server: Server, *headers: str) -> socket.socket:
 
 
 def received(connection: socket.socket) -> bytes:
-    """All that the server says until it closes."""
+    """Everything the server sends until it closes the connection."""
     answer = b""
     with suppress(ConnectionResetError):
         while part := connection.recv(65536):
@@ -65,7 +65,7 @@ def received(connection: socket.socket) -> bytes:
 
 
 def memory(server: Server) -> int:
-    """Bytes of memory that the server's own process has."""
+    """Resident memory of the server process, in bytes."""
     return psutil.Process(server.process.pid).memory_info().rss
 
 
@@ -79,7 +79,7 @@ def test_a_body_that_grows_too_large_is_not_read_to_its_end(server: Server) -> N
         answer = received(connection)
 
     assert b" 413 " in answer.splitlines()[0]
-    # What the server refused to read is in the buffers of the network: a few MiB at most.
+    # Data the server did not read is in network buffers: a few MiB at most.
     assert LIMIT < sent < 32 * MIB
 
 
@@ -181,7 +181,7 @@ def test_a_full_queue_refuses_more_and_recovers(server: Server, sample_id: str) 
         assert refused.status_code == 429
         assert refused.json()["code"] == "overloaded"
         assert int(refused.headers["Retry-After"]) >= 1
-        # Whatever waits, prompts are served.
+        # Prompts are served even while the queue is full.
         assert server.sample(0, 1)
         slow.result()
     until(lambda: server.counter("waiting_completions") == 0)
@@ -208,13 +208,13 @@ def test_memory_stays_flat(server: Server, sample_id: str) -> None:
 
     warm = ask(range(100))
 
-    # In 1200 requests 6 MiB of completions pass through, and a cache of 1 MiB.
+    # 1200 requests send 6 MiB of completions through a cache of 1 MiB.
     assert ask(range(100, 500)) - warm < 4 * MIB
 
 
 def test_requests_are_refused_until_the_server_is_ready(tmp_path: Path) -> None:
     config = a_config(tmp_path / "config")
-    # The module of a grader waits for this file to go.
+    # The grader's module waits until this file is removed.
     gate = config.with_name("wait")
     gate.touch()
     with serving(config, wait=False) as server:

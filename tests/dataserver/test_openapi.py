@@ -1,4 +1,4 @@
-"""The server keeps to the description that it gives of itself, and that does not change by accident."""
+"""The server conforms to its own OpenAPI description, which does not change by accident."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def test_the_protocol_changes_on_purpose_only(server: Server) -> None:
 
 
 def test_every_answer_is_one_that_is_described(server: Server, tmp_path: Path) -> None:
-    # A description cannot tell which of its well-formed requests fit the config.
+    # The description cannot express which well-formed requests fit the config.
     others = "negative_data_rejection,positive_data_acceptance"
     command = [BIN / "schemathesis", "run", f"{server.url}/openapi.json", "--generation-deterministic", "--no-color"]
     options = ["--phases=examples,coverage,fuzzing", "--max-examples=60", f"--exclude-checks={others}"]

@@ -1,4 +1,4 @@
-"""`--dry-run`: it tells what would be served, and starts nothing."""
+"""`--dry-run` shows what would be served and starts nothing."""
 
 import json
 import re
@@ -60,7 +60,7 @@ def shown(*arguments: str) -> str:
 
 
 def cells(plan: str) -> list[list[str]]:
-    """The rows of the tables: below the line under each head, up to the next empty line."""
+    """The rows of the tables: from the rule under each header to the next empty line."""
     tables = re.findall(r"^ *─+ *\n((?:.*\S.*\n)+)", plan, flags=re.MULTILINE)
     return [re.split(" {2,}", line.strip()) for table in tables for line in table.splitlines()]
 
@@ -111,7 +111,7 @@ def test_the_samples_are_shown_that_the_server_would_send(folder: Path) -> None:
     assert ids == [loaded.samples.sample(slot).sample_id for slot in loaded.sampler.slots(0, 0, 4, "train")]
 
 
-# Everything that would start something is told by the interpreter; what may be opened for writing is in the cache.
+# An audit hook records anything started and any file opened for writing; only cache files may be.
 _WATCHED = """
 import json, os, sys
 events = []
@@ -143,5 +143,5 @@ def test_a_dry_run_starts_nothing(folder: Path) -> None:
     code, events, children = json.loads(finished.stdout)
     assert (code, children) == (0, []), finished.stderr
     assert [event for event in events if "/cache" not in event] == []
-    # Neither a journal nor anything else.
+    # No journal or any other file was created.
     assert contents(folder) == before

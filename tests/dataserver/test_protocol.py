@@ -1,4 +1,4 @@
-"""What a trainer relies on: equal questions have equal answers, and an item costs no other item anything."""
+"""What a trainer relies on: equal requests get equal answers, and no item affects another."""
 
 import random
 import time
@@ -13,7 +13,7 @@ from dataserver.serving import Server, a_config, gold_of, serving
 from posttrain.dataserver.schemas import Meta, Sample
 
 EARLY, LATE, PAST = 3, 4, 6
-"""The last iteration of the first stage, the first of the last one, and the first after it."""
+"""The last iteration of the first stage, the first of the last stage, and the first past its end."""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def server(config: Path) -> Iterator[Server]:
 
 
 def pages(server: Server, iteration: int, *sizes: int) -> list[Sample]:
-    """All samples of an iteration, asked in pages of these sizes."""
+    """Consecutive samples of an iteration, requested in pages of these sizes."""
     samples: list[Sample] = []
     for size in sizes:
         samples += server.sample(iteration, size, offset=len(samples)).samples
@@ -157,7 +157,7 @@ def test_rewards_come_in_the_order_of_the_items(server: Server) -> None:
     assert [result.item_id for result in answer.results] == [item["item_id"] for item in items]
     rewards = {result.item_id: result.reward for result in answer.results}
     for slot, sample in enumerate(samples):
-        # In `words` the exact comparison has three quarters of the weight, and wants nothing else around the answer.
+        # In `words`, string_exact has three quarters of the weight and allows no text around the answer.
         expected = [1.0, 0.0, 1.0 if sample.dataset == "sums" else 0.25]
         assert [rewards[f"{slot}-{try_}"] for try_ in range(3)] == expected
     assert (answer.iteration, answer.stage, answer.request_id) == (0, "early", "in order")
@@ -260,7 +260,7 @@ def test_a_request_id_names_one_request(server: Server) -> None:
     assert refusal(server, "/grade", 409, **{**changed, "iteration": 1, "items": [item]})
     for more in ({"slot": 1}, {"completion_tokens": 1}, {"truncated": False}):
         assert refusal(server, "/grade", 409, **{**changed, "items": [{**item, **more}]})
-    # Another run may use the same names.
+    # Another run may use the same request id.
     assert server.grade(changed["items"], "named", run_id="other").results[0].reward == 0.0
 
 
@@ -270,7 +270,7 @@ def test_workers_that_are_killed_are_replaced(server: Server) -> None:
         warm = {"item_id": "a", "sample_id": sample.sample_id, "completion": f"warm {round_}"}
         server.grade([warm], f"warm {round_}")
         for process in server.family():
-            # The workers are children of the process that the server starts to make them.
+            # Workers are grandchildren: the server's forkserver starts them.
             if process.ppid() in [child.pid for child in psutil.Process(server.process.pid).children()]:
                 process.kill()
         items = [{**warm, "item_id": str(number), "completion": f"{round_} {number}"} for number in range(20)]

@@ -1,4 +1,4 @@
-"""Several servers of one config behind a load balancer: whichever is asked, nothing differs or is kept twice."""
+"""Several servers with one config behind a load balancer: all answer alike, and nothing is stored twice."""
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from dataserver.trainer import rows_of, train
 def test_replicas_with_one_database_answer_as_one_server(tmp_path: Path, postgres: PostgresServer) -> None:
     url = postgres.new_database()
     config = a_config(tmp_path / "config", journal={"url": url})
-    # Both at once, so that they also meet where the tables are made.
+    # Both start at once, so that they also race to create the tables.
     with serving(config, wait=False) as one, serving(config, wait=False) as other:
         for server in (one, other):
             until(server.ready_file.exists, server.process, server.log)

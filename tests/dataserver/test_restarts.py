@@ -1,4 +1,4 @@
-"""A server that is killed, stopped or cannot start: nothing that was answered changes, and nothing is left behind."""
+"""A server that is killed, stopped or cannot start: answers do not change, and nothing is left behind."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def test_a_trainer_does_not_notice_that_the_server_is_killed(tmp_path: Path) -> 
             assert server.end(signal.SIGTERM) == 0
 
     assert disturbed == undisturbed
-    # What was answered just before a kill may be missing; nothing else is there, and nothing twice.
+    # Rows answered just before a kill may be missing; there are no extra rows and no duplicates.
     assert set(rows) <= set(rows_of(disturbed))
     assert len(rows) == len({row[:2] for row in rows})
     assert journal(config.parent) == rows_of(disturbed)
@@ -52,7 +52,7 @@ def test_a_trainer_does_not_notice_that_the_server_is_killed(tmp_path: Path) -> 
 def test_a_killed_server_leaves_no_process_behind(tmp_path: Path) -> None:
     with serving(a_config(tmp_path / "config", limits={"workers": 3, "grader_seconds": 20})) as server:
         sample = server.sample(0, 1).samples[0]
-        # One grader waits, one runs in C and lets no thread of Python on, and one worker has nothing to do.
+        # One grader sleeps, one holds the GIL in C, and one worker is idle.
         items = [
             {"item_id": order, "sample_id": sample.sample_id, "completion": order} for order in ("sleep 15", "stick")
         ]
@@ -108,7 +108,7 @@ def test_ctrl_c_ends_a_server_like_any_command_whatever_its_workers_do(tmp_path:
 
         assert server.end(signal.SIGINT) == 130
 
-        # What is left, and nobody waits for, would take 16 seconds.
+        # The remaining grading, which nobody waits for, would take 16 seconds.
         assert time.monotonic() - begin < 8
         assert server.log.read_text().splitlines()[-1] == "interrupted"
         assert not server.ready_file.exists()
@@ -118,7 +118,7 @@ def test_ctrl_c_ends_a_server_like_any_command_whatever_its_workers_do(tmp_path:
 def test_a_server_can_be_stopped_while_it_starts(tmp_path: Path) -> None:
     config = a_config(tmp_path / "config")
     config.with_name("wait").touch()
-    # What a killed server left is no sign of life.
+    # A ready file left by a killed server says nothing about this one.
     stale = tmp_path / "ready.json"
     stale.write_text(json.dumps({"url": "http://127.0.0.1:1", "pid": 1, "config_id": "old"}))
 
@@ -136,7 +136,7 @@ Ending = tuple[int, list[str]]
 
 
 def failed_start(config: Path, *options: str | Path) -> Ending:
-    """The exit code of a server that cannot start, and what it says after the lines on how far it got."""
+    """The exit code of a server that cannot start, and its output after the progress lines."""
     ended = subprocess.run(
         [BIN / "toolkit-rl-dataserver", config, *options],
         capture_output=True,
@@ -152,7 +152,7 @@ def failed_start(config: Path, *options: str | Path) -> Ending:
 
 @pytest.fixture(scope="module")
 def endings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ending]:
-    """How servers end that cannot start, by what is broken."""
+    """How servers that cannot start end, by what is broken."""
     folder = tmp_path_factory.mktemp("broken")
     configs = {name: a_config(folder / name) for name in ("port", "journal", "grader", "cache", "ready file")}
     (folder / "journal" / "journal.sqlite").mkdir()

@@ -1,4 +1,4 @@
-"""Who may ask, and what nobody is told."""
+"""Who is allowed in, and what is never disclosed."""
 
 import base64
 import hashlib
@@ -30,7 +30,7 @@ PROTECTED = ["/meta", "/metrics", "/openapi.json", "/sample", "/grade", "/nothin
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Listens for other machines, with a token and a log for machines."""
+    """Listens on all interfaces, with a token and a JSON log."""
     listen = {"host": "0.0.0.0", "token_env": "DATASERVER_TOKEN", "log": "json"}
     config = a_config(tmp_path_factory.mktemp("security") / "config", listen=listen)
     with serving(config, token=TOKEN, environment={"DATASERVER_TOKEN": TOKEN}) as server:
@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def local_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Listens for this machine only, on an address of its own."""
+    """Listens on loopback only, on its own address."""
     config = a_config(tmp_path_factory.mktemp("local") / "config", listen={"host": "127.0.0.3"})
     with serving(config) as server:
         yield server
@@ -141,7 +141,7 @@ def test_a_load_balancer_needs_no_token_and_learns_little(server: Server) -> Non
 
     assert [answer.status_code for answer in answers] == [200, 200]
     assert answers[0].json() == {"status": "ok"}
-    # Paths that only look like the open ones are not.
+    # Paths that only look like the open ones are protected.
     for path in ("/healthz/", "/readyz/../meta", "//healthz", "/healthz%2f..%2fmeta", "/HEALTHZ"):
         assert ask(server, path, None).status_code in (401, 404)
 
@@ -168,7 +168,7 @@ def test_every_line_of_a_log_for_machines_is_json_and_names_its_request(server: 
     ask(server, "/no such path?secret=7", None)
     server.client.post("/grade", content=b"{", headers={"X-Request-ID": asked[1]})
 
-    # An answer may be here before its line is in the log.
+    # An answer may arrive before its log line is written.
     end = time.monotonic() + 10
     while "second-request" not in server.log.read_text() and time.monotonic() < end:
         time.sleep(0.02)
@@ -189,7 +189,7 @@ def test_no_web_page_of_another_origin_is_let_in(local_server: Server) -> None:
     answers = [
         local_server.client.get("/meta", headers=origin),
         local_server.client.options("/grade", headers=preflight),
-        # What a page may send without asking first.
+        # A request that a page may send without a preflight.
         local_server.client.post(
             "/sample", content=b'{"iteration":0,"batch_size":1}', headers={**origin, "Content-Type": "text/plain"}
         ),

@@ -1,4 +1,4 @@
-"""What the server does, without HTTP: stages, changed data, what is counted and what is kept."""
+"""The server without HTTP: stages, changed data, metrics and the journal."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,11 +21,11 @@ from posttrain.errors import ConfigError
 
 T = TypeVar("T")
 CHEAP = {"orders": {"type": "regex", "pattern": "right"}}
-"""In place of the grader that obeys: no code of a user needs to be found."""
+"""Replaces the grader that obeys completions, so that no user code is loaded."""
 
 
 def serve(config: Path, use: Callable[[DataServer], Awaitable[T]]) -> T:
-    """What is done with a server of that config, which is closed afterwards."""
+    """The result of `use` on a server with this config, which is closed afterwards."""
 
     async def go() -> T:
         server = DataServer(Loaded.read(load_config(config, DataserverConfig, []), print))
@@ -47,7 +47,7 @@ async def sampled(server: DataServer, iteration: int, batch_size: int = 8, **mor
 
 
 def request(iteration: int, *items: tuple[str, str], **more: Any) -> GradeRequest:
-    """Completions for samples, by their ids."""
+    """A request to grade (sample id, completion) pairs."""
     written = [
         GradeItem(item_id=str(number), sample_id=sample_id, completion=completion, **more)
         for number, (sample_id, completion) in enumerate(items)
@@ -61,7 +61,7 @@ def test_past_the_last_stage_nothing_is_asked_where_the_config_says_so(tmp_path:
         for iteration in (6, 7, 2**39):
             with pytest.raises(Refusal, match=f"iteration {iteration} is beyond the last stage, which ends at 6"):
                 await sampled(server, iteration)
-        # The last evaluation of a run comes after its last step.
+        # A run's last evaluation comes after its last step.
         (held_out,) = await sampled(server, 6, 1, split="validation")
         graded = await server.service.grade(request(6, (held_out.sample_id, "right")))
         assert graded.results[0].status == "ok"
@@ -124,7 +124,7 @@ def test_the_stage_decides_the_weights(tmp_path: Path) -> None:
             rewards.append(graded.results[0].reward)
         return rewards
 
-    # The gold answers the exact comparison, which has three quarters of the weight, and does not hold "right".
+    # The gold satisfies string_exact, which has three quarters of the weight, but does not contain "right".
     assert serve(the_config(tmp_path / "config", stages=stages), use) == [0.75, 0.75, 0.0, 0.0, 0.0, 0.75]
 
 

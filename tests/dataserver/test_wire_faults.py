@@ -1,4 +1,4 @@
-"""Requests that nobody should send, and texts that models do write: each gets an answer, and never a 500."""
+"""Malformed requests and odd model output: each gets an answer, never a 500."""
 
 import asyncio
 import gzip
@@ -43,7 +43,7 @@ def post(server: Server, content: bytes, path: str = "/grade", **headers: str) -
 
 
 def refused(response: httpx.Response, status: int) -> dict[str, Any]:
-    """The reasons, in the form that all refusals have."""
+    """The body of a refusal, which must have the common form."""
     assert response.status_code == status, response.text[:500]
     problem = response.json()
     assert set(problem) == {"code", "message", "fields"}

@@ -1,4 +1,4 @@
-"""Wrong configs of toolkit-rl-dataserver: one message with the line, the key and the way out, exit code 2."""
+"""Wrong configs of toolkit-rl-dataserver: one message with the line, the key and the fix, and exit code 2."""
 
 import os
 from collections.abc import Callable
@@ -35,7 +35,7 @@ stages:
       words: {graders: {string_exact: 1}}
 """
 
-# By what is wrong: the text that is replaced in the config (none: added as line 22), by what, and the message.
+# By fault: the text to replace in the config (if empty, append as line 22), its replacement, and the message.
 WRONG_KEYS = {
     "a misspelled key": ("stages:", "stagse:", "run.yaml:13: stagse: unknown key; did you mean stages?"),
     "a misspelled key of a data set without a type": (
@@ -302,7 +302,7 @@ WRONG_PATHS = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: run.yaml with the config above, and its two data sets."""
+    """The current folder, with the config above as run.yaml and its two data sets."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.yaml").write_text(RIGHT)
     for name in ("sums", "words"):
@@ -317,9 +317,9 @@ def replace(folder: Path, old: str, new: str) -> None:
 
 @pytest.fixture
 def refusal(folder: Path) -> Callable[..., str]:
-    """`refusal(old, new, *arguments)` changes the config, and returns the one error that the command ends with.
+    """`refusal(old, new, *arguments)` changes the config and returns the one error of the command.
 
-    The exit code is 2, there is no traceback, and every file is as it was.
+    It checks that the exit code is 2, there is no traceback, and no file has changed.
     """
 
     def run(old: str, new: str, *arguments: str) -> str:
@@ -343,7 +343,7 @@ def test_a_wrong_key_or_value_is_told_with_its_line(
     old: str, new: str, message: str, refusal: Callable[..., str]
 ) -> None:
     told = refusal(old, new).splitlines()
-    # Other faults may follow from it: without its stages, a config has none.
+    # One fault may cause others: a misspelled `stages` is also a missing one.
     assert message in [line.strip() for line in told]
 
 

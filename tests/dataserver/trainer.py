@@ -1,4 +1,4 @@
-"""A trainer as a dataserver sees it: it asks for prompts, sends completions, and asks again until it is answered."""
+"""A trainer as a dataserver sees it: it requests prompts, sends completions, and retries until it gets an answer."""
 
 import random
 import sqlite3
@@ -22,11 +22,11 @@ class Step(NamedTuple):
     sampled: Any
     """The answer to /sample."""
     rewards: list[tuple[str, str, float | None]]
-    """Item, status and reward, in the order in which they came."""
+    """Item, status and reward, in the order of the answer."""
 
 
 def train(*urls: str, timeout: float = 60.0) -> list[Step]:
-    """Eight iterations; several servers are asked in turn. `timeout`: seconds until the trainer asks again."""
+    """Run eight iterations, asking the servers in turn; a request is retried after `timeout` seconds."""
     clients = [httpx.Client(base_url=url, timeout=timeout, trust_env=False) for url in urls]
     turns = (client for _ in range(10_000) for client in clients)
     seen = []
@@ -40,7 +40,7 @@ def train(*urls: str, timeout: float = 60.0) -> list[Step]:
 
 
 def grade_request(iteration: int, sampled: Any) -> dict[str, Any]:
-    """Completions as a model might write them: some right, some wrong, some twice; the same for the same iteration."""
+    """Completions as a model might write them: some right, some wrong, some repeated; fixed per iteration."""
     choice = random.Random(iteration)
     items = [
         {
@@ -60,7 +60,7 @@ Row = tuple[str, str, str, str, str, float | None]
 
 
 def rows_of(seen: Sequence[Step]) -> list[Row]:
-    """What the journal must hold of such a run."""
+    """The rows that the journal must contain after such a run."""
     rows = []
     for iteration, step in enumerate(seen):
         request = grade_request(iteration, step.sampled)
@@ -70,7 +70,7 @@ def rows_of(seen: Sequence[Step]) -> list[Row]:
 
 
 def journal(folder: Path) -> list[Row]:
-    """What the journal beside a config holds."""
+    """The rows in the journal beside a config."""
     with closing(sqlite3.connect(folder / "journal.sqlite")) as database:
         query = "SELECT request_id, item_id, sample_id, completion, status, reward FROM grades ORDER BY 1, 2"
         return database.execute(query).fetchall()
@@ -84,6 +84,6 @@ def _ask(turns: Any, path: str, body: dict[str, Any]) -> Any:
             if response.status_code < 500 and response.status_code != 429:
                 return good(response)
         except (httpx.TransportError, ValueError):
-            pass  # nobody there, or the answer is cut
+            pass  # no server, or a truncated answer
         time.sleep(0.02)
     raise AssertionError(f"nobody answers {path}")

@@ -1,4 +1,4 @@
-"""A small run of preference optimisation that tests bend to their needs, and its trainer in this process."""
+"""A small preference-optimisation run that tests adapt, as a process or with its trainer in this process."""
 
 import json
 import os
@@ -20,14 +20,14 @@ from posttrain.models.load import choose_backend
 from posttrain.runs.directory import RunDirectory
 from running import BIN
 
-# Four pairs of uneven lengths, each of a prompt of its own.
+# Four pairs of uneven lengths, each with its own prompt.
 PAIRS = [
     {"prompt": "Say one", "chosen": "one", "rejected": "two three four five six seven eight nine ten"},
     {"prompt": "How many apples does Anna have?", "chosen": "She has 7 apples. " * 3, "rejected": "7"},
     {"prompt": "What is the capital of France? " * 3, "chosen": "Paris.", "rejected": "The capital is one two."},
     {"prompt": "And", "chosen": "so on and so forth " * 2, "rejected": "so on"},
 ]
-# Others, from which validation is taken.
+# Other pairs, for validation.
 HELD_OUT = [
     {"prompt": f"Count to {n}", "chosen": "one two " * (n % 3 + 1), "rejected": "nine " * (n % 4 + 1)} for n in range(7)
 ]
@@ -36,8 +36,7 @@ HELD_OUT = [
 def write_run(
     folder: Path, tiny_model: Path, name: str = "run", rows: Sequence[Mapping] = PAIRS, **sections: Any
 ) -> Path:
-    """Write data and a config of three steps over all pairs, in float32; keywords replace whole sections, and `...`
-    leaves one out."""
+    """Write the data and a config of three float32 steps over all pairs; keywords replace sections, `...` omits one."""
     write_rows(folder / "pairs.jsonl", rows)
     write_rows(folder / "held_out.jsonl", HELD_OUT)
     config = {
@@ -55,7 +54,7 @@ def write_run(
     return path
 
 
-# Plain steps, so that two runs can be compared number by number.
+# Constant learning rate and no clipping, so two runs can be compared number by number.
 TRAINING = {
     "rows_per_step": 4,
     "micro_batch_size": 4,
@@ -71,7 +70,7 @@ def write_rows(path: Path, rows: Sequence[Mapping]) -> None:
 
 @dataclass
 class Built:
-    """A training that is about to begin, with what it was built from."""
+    """A training run that has not started yet, and its config."""
 
     config: DPOConfig
     training: Training
@@ -99,13 +98,13 @@ class Built:
 def build(
     path: Path, *overrides: str, folder: str = "run", change: Callable[[PreferenceData], PreferenceData] | None = None
 ) -> Built:
-    """Everything up to the first step of the run of a config, in this process; `change` makes other data of its own."""
+    """Set up the run of a config in this process, up to its first step; `change` may replace the data."""
     config = load_config(path, DPOConfig, list(overrides))
     return Built(config, in_process.dpo(config, path.parent / "built" / folder, change))
 
 
 def load(config: DPOConfig) -> tuple[PreferenceData, LoadedModel]:
-    """The data and the model of a config, as training has them."""
+    """The data and the model of a config, loaded as for training."""
     backend = choose_backend(config.model)
     data = prepare_data(config, backend.load_tokenizer(config.model, chatml=True), lambda line: None)
     settings = TrainingSettings(chatml=True, max_length=256, gradient_checkpointing=False, seed=0)
@@ -113,7 +112,7 @@ def load(config: DPOConfig) -> tuple[PreferenceData, LoadedModel]:
 
 
 def training_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of the lines of metrics.jsonl, those of optimizer steps."""
+    """The rows of metrics.jsonl that belong to optimizer steps."""
     return [row for row in rows if "loss" in row]
 
 
@@ -121,7 +120,7 @@ COMMAND = (str(BIN / "toolkit-dpo"),)
 
 
 def run(config: Path, *options: str, processes: int = 1, expect: int = 0) -> Path:
-    """A run as a process of its own, by torchrun where there are several; returns its folder."""
+    """Run toolkit-dpo in its own process, or in several with torchrun, and return the run's folder."""
     launch = [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={processes}"]
     finished = subprocess.run(
         [*(launch if processes > 1 else []), *COMMAND, str(config), *options],

@@ -1,6 +1,6 @@
-"""Our losses are those of TRL's trainers: both train the same tiny model on the same pairs, step by step.
+"""Our losses match those of TRL's trainers at each step when both train the same tiny model on the same pairs.
 
-TRL's trainers are subclassed only where they would tokenise: both sides get the same ids.
+TRL's trainers are subclassed only to skip tokenisation, so both sides get the same ids.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from running import metrics
 from token_rows import from_rows
 from trl_arguments import trl_arguments
 
-# One pair at a time: TRL takes the mean likelihood over the tokens of a whole batch, we over each answer's.
+# One pair at a time: TRL averages the likelihood over all tokens of a batch, we average it per answer.
 ONE_BY_ONE = {**TRAINING, "rows_per_step": 1, "micro_batch_size": 1}
 
 
@@ -56,7 +56,7 @@ def prompt_and_answer(side: TokenizedDataset, row: int) -> tuple[list[int], list
 
 
 def paired_rows(built: Built, rows: list[int]) -> list[dict[str, Any]]:
-    """What DPOTrainer's collator takes."""
+    """Rows for DPOTrainer's collator."""
     dataset: Any = built.data.datasets["a"]
     made = []
     for row in rows:
@@ -68,7 +68,7 @@ def paired_rows(built: Built, rows: list[int]) -> list[dict[str, Any]]:
 
 
 def labelled_rows(built: Built, rows: list[int]) -> list[dict[str, Any]]:
-    """What KTOTrainer's collator takes, with the answers rotated as KTOTrainer does."""
+    """Rows for KTOTrainer's collator, with the answers rotated as KTOTrainer does."""
     dataset: Any = built.data.datasets["a"]
     parts = [prompt_and_answer(dataset.completions, row) for row in rows]
     return [
@@ -83,7 +83,7 @@ def labelled_rows(built: Built, rows: list[int]) -> list[dict[str, Any]]:
 
 
 def padded_rows(built: Built, rows: list[int]) -> list[dict[str, Any]]:
-    """What the collator of CPOTrainer and ORPOTrainer takes."""
+    """Rows for the collator of CPOTrainer and ORPOTrainer."""
     made = []
     for each in paired_rows(built, rows):
         row: dict[str, Any] = {"prompt": "", "chosen": "", "rejected": ""}
@@ -102,13 +102,13 @@ Rows = Callable[[Built, list[int]], list[dict[str, Any]]]
 def ours_and_trls(
     path: Path, trainer: Any, config: Any, rows: Rows, change: Any = None, **fields: Any
 ) -> tuple[Built, Any]:
-    """Train both for three steps; TRL's gets the rows of each of our steps."""
+    """Train both for three steps, TRL's on the rows of each of our steps."""
     built = build(path, change=change)
     built.train()
 
-    again = build(path, folder="again", change=change)  # the same start; its own trainer is not used
+    again = build(path, folder="again", change=change)  # same starting weights; its own trainer is not used
     plans = [built.recipe.steps.plan(step) for step in range(3)]
-    # In the order of the data, in which KTO's mismatched answers are rotated.
+    # In data order: that is how KTO's mismatched answers are rotated.
     wanted = [row for plan in plans for row in sorted(draw.row for draw in plan.draws)]
     settings = load_config(path, DPOConfig)
     arguments = trl_arguments(settings.training, path.parent / "trl", 3)
@@ -188,7 +188,7 @@ def test_a_mixture_with_the_likelihood_of_the_chosen_answer_trains_as_trls(tiny_
 
 
 def test_kto_trains_as_trls_kto_trainer(tiny_model: Path, tmp_path: Path) -> None:
-    # All eight answers are one batch, so that both rotate the same answers.
+    # All eight answers are one batch, so both rotate the same answers.
     method = {"type": "kto", "beta": 0.3, "desirable_weight": 1.5, "undesirable_weight": 0.75}
     path = write_run(
         tmp_path, tiny_model, method=method, training={**TRAINING, "rows_per_step": 8, "micro_batch_size": 8}
@@ -226,7 +226,7 @@ def test_simpo_and_cpo_train_as_trls_cpo_trainer(
 
 
 def of_one_token(data: PreferenceData) -> PreferenceData:
-    """The same answers to prompts of which only the last token is left."""
+    """The same answers, with each prompt reduced to its last token."""
     dataset: Any = data.datasets["a"]
 
     def shortened(side: TokenizedDataset) -> TokenizedDataset:
@@ -242,7 +242,7 @@ def of_one_token(data: PreferenceData) -> PreferenceData:
 
 
 def test_orpo_trains_as_trls_orpo_trainer(tiny_model: Path, tmp_path: Path) -> None:
-    # TRL's likelihood is that of the prompt too: of a prompt of one token nothing is predicted.
+    # TRL's likelihood includes the prompt, but in a one-token prompt nothing is predicted.
     path = write_run(tmp_path, tiny_model, method={"type": "orpo", "beta": 0.5}, training=ONE_BY_ONE)
     ours, trls = compared(*ours_and_trls(path, IdsORPOTrainer, ORPOConfig, padded_rows, change=of_one_token, beta=0.5))
     assert ours == pytest.approx(trls, rel=1e-4)
@@ -252,7 +252,7 @@ def test_orpo_has_trls_loss_but_for_the_likelihood_of_the_prompt(tiny_model: Pat
     path = write_run(tmp_path, tiny_model, method={"type": "orpo", "beta": 0.5}, training=ONE_BY_ONE)
     built, theirs = ours_and_trls(path, IdsORPOTrainer, ORPOConfig, padded_rows, beta=0.5)
     ours, trls = compared(built, theirs)
-    # At the first step both models are the same. TRL's mean likelihood is over the prompt's tokens too.
+    # At the first step both models are the same. TRL's mean likelihood includes the prompt's tokens.
     log = theirs.state.log_history[0]
     chosen = built.data.datasets["a"].chosen
     row = built.recipe.steps.plan(0).draws[0].row

@@ -1,4 +1,4 @@
-"""The rest of a toolkit-dpo config: data sets of three kinds, and stages that end at a step or after epochs."""
+"""The rest of a toolkit-dpo config: three kinds of data sets, and stages that end at a step or after some epochs."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ STAGES = [{"name": "all", "until_step": 4, "mix": {"pairs": 1}}]
 
 @pytest.fixture
 def load(tmp_path: Path):
-    """`load(section=...)` reads a config in which these sections replace the usual ones."""
+    """`load(section=...)` reads a config with these sections in place of the default ones."""
 
     def call(**sections: Any) -> DPOConfig:
         config = {
@@ -143,17 +143,17 @@ def test_epochs_are_steps_once_the_rows_are_counted_rounded_up(load):
     datasets = {"a": {"path": "a.jsonl"}, "b": {"path": "b.jsonl"}, "c": {"path": "c.jsonl"}}
     config = load(datasets=datasets, stages=stages, training={"rows_per_step": 4, "micro_batch_size": 4})
     resolved = config.curriculum_stages({"a": 30, "b": 11, "c": 6})
-    # 15 rows of 30 are 3.75 steps; 2 × 41 rows are 20.5 steps; 47 rows are 11.75 steps.
+    # 15 of 30 rows are 3.75 steps; 2 × 41 rows are 20.5 steps; 47 rows are 11.75 steps.
     assert [stage.until_step for stage in resolved] == [4, 9, 9 + 21, 30 + 12]
     assert resolved[2].weights == {"a": 3, "b": 1}
     assert resolved[3].weights == {"a": 30, "b": 11, "c": 6}
 
 
 def test_epochs_that_make_whole_steps_are_not_rounded_up_by_an_inexact_product(load):
-    stages = [{"name": "one", "epochs": 0.1, "mix": {"pairs": 1}}]
+    stages = [{"name": "one", "epochs": 1.1, "mix": {"pairs": 1}}]
     config = load(stages=stages, training={"rows_per_step": 1, "micro_batch_size": 1})
-    # 0.1 × 30 is 3.0000000000000004 as a 64-bit number.
-    assert [stage.until_step for stage in config.curriculum_stages({"pairs": 30})] == [3]
+    # In floating point, 1.1 × 50 is 55.00000000000001.
+    assert [stage.until_step for stage in config.curriculum_stages({"pairs": 50})] == [55]
 
 
 def test_merge_and_predict_find_a_run_by_its_config(load, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""All data of a run: splits, the stages over them in their order, and how long training goes on."""
+"""All data of a run: splits, the order of the stages, and the number of steps."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def tokenizer(tiny_model: Path) -> Any:
 
 @pytest.fixture
 def data(tmp_path: Path, tiny_model: Path, tokenizer, write_jsonl):
-    """`data(section=...)` prepares 12 pairs `a`, two to a prompt, and 8 pairs `b`; keywords replace whole sections."""
+    """`data(section=...)` prepares 12 pairs `a`, two per prompt, and 8 pairs `b`; keywords replace whole sections."""
 
     def call(**sections: Any) -> PreferenceData:
         for name, count, per_prompt in (("a", 12, 2), ("b", 8, 1), ("held_out", 4, 1)):
@@ -60,7 +60,7 @@ def test_the_stages_are_drawn_in_their_order(data):
 
 def test_a_fraction_is_held_out_of_every_data_set_and_takes_whole_prompts(data, tokenizer):
     found = data(validation={"fraction": 0.25})
-    # 3 of 12 pairs would part two pairs of one prompt, so 2 are held out; and 2 of 8.
+    # 3 of 12 pairs would split the two pairs of a prompt, so 2 are held out; and 2 of 8.
     assert {name: len(dataset) for name, dataset in found.datasets.items()} == {"a": 10, "b": 6}
     assert len(found.validation) == 4
     trained = {content for dataset in found.datasets.values() for content in dataset.contents.tolist()}
@@ -157,7 +157,7 @@ def test_the_faults_of_all_data_sets_are_told_at_once(data, tmp_path: Path):
 
 
 def test_masks_come_from_the_training_template_of_a_known_family(data, tokenizer, trl_template, monkeypatch, caplog):
-    # That of GLM-4 writes the next turn's first token behind an answer: whoever asks it says so.
+    # GLM-4's training template writes the next turn's first token after an answer, so using it logs a warning.
     monkeypatch.setattr(tokenizer, "chat_template", trl_template("glm4moe"))
     with caplog.at_level("WARNING", "posttrain"):
         data(chat={"max_length": 256, "template": "tokenizer", "min_end_tokens_kept": 0})

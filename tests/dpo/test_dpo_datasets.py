@@ -1,4 +1,4 @@
-"""Pairs and labelled answers as data sets: what can be taken of them, put together and told apart."""
+"""Data sets of pairs and of labelled answers: subsets, concatenation and digests."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from token_rows import from_rows
 
 
 def side(name: str, *answers: list[int], prompt: int = 1, start: int = 0) -> TokenizedDataset:
-    """Rows of a prompt of one token and an answer; row r is from line r + 1, weighs r + 1 and has content r."""
+    """Rows of a one-token prompt and an answer; row r has line and weight r + 1 and content r, all plus `start`."""
     rows = [TokenRow([prompt, *answer], [False] + [True] * len(answer)) for answer in answers]
     records = [(start + row + 1, start + row + 1.0, start + row) for row in range(len(rows))]
     return from_rows(name, rows, records, Ledger(name), "digest")

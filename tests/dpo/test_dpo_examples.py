@@ -1,4 +1,4 @@
-"""The example's pairs are what its generator makes, and every config that comes along would run."""
+"""The example's pairs are what its generator makes, and every shipped config passes a dry run."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def test_both_answers_give_the_same_facts_and_the_chosen_one_is_short(generated)
 def test_a_dry_run_finds_nothing_wrong(
     path: Path, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """With a tiny model in the place of the packaged one, whose conversion would take 20 seconds."""
+    """A tiny model replaces the packaged one, whose conversion would take 20 seconds."""
     config = load_config(path, DPOConfig)
     assert config.model.name in PACKAGED, "a config that is tried first should need no hub"
     assert load_config(path, PredictConfig).generation == config.generation
@@ -94,7 +94,7 @@ def test_the_template_gives_the_default_of_everything_that_is_not_an_example():
 
 
 def _commented_sections() -> dict[str, dict[str, Any]]:
-    """The methods that the template has as comments: type and values of each, as they are written there."""
+    """The values of each method that the template has as a comment, as text, by its type."""
     found: dict[str, dict[str, Any]] = {}
     for block in TEMPLATE.read_text().split("  #\n"):
         keys = re.findall(r"^  #   (\w+): (.+)$", block, flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""A cached reference computes what training asks for, once, and an interruption loses little of it."""
+"""A cached reference computes each score that training needs once, and an interruption loses few of them."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows a model was asked for, each time."""
+    """The number of rows in each call of a model."""
     found: list[int] = []
     whole = AskedModel.logprobs
 
@@ -76,7 +76,7 @@ def test_all_held_out_rows_are_computed_and_for_kto_the_mismatched_ones_of_what_
     held_out = {"dataset": {"path": "held_out.jsonl"}}
     config = write_run(tmp_path, tiny_model, rows=ROWS, stages=stages(2), validation=held_out, method={"type": "kto"})
     built = build(config)
-    # 8 answers, and 2 × 7 held-out ones, each with one that does not belong to its prompt.
+    # 8 answers and 2 × 7 held-out ones, and for each a mismatched row.
     assert sum(asked) == 2 * 8 + 2 * 14
     built.train()
     assert all(np.isfinite(row["loss"]) for row in training_rows(metrics(built.run.path)))
@@ -99,7 +99,7 @@ def test_what_was_computed_before_an_interruption_is_not_computed_again(
         patch.setattr(AskedModel, "logprobs", interrupted)
         with pytest.raises(KeyboardInterrupt):
             build(config)
-    # Of five batches of four the last one was in a portion that was not done.
+    # Five batches of four were computed, but the last one was in an unfinished portion.
     assert [int((~np.isnan(each)).sum()) for each in kept()] == [16]
     asked.clear()
     build(config)
@@ -112,7 +112,7 @@ def test_a_run_that_was_stopped_while_the_reference_was_computed_can_be_started_
 ) -> None:
     config = write_run(tmp_path, tiny_model)
     for option in ((), ("--resume",), ("--overwrite",)):
-        # As it is left where a checkpoint was begun.
+        # What a run leaves that had started a checkpoint.
         (tmp_path / "runs" / "run" / ".trainer").mkdir(parents=True)
         folder = run(config, *option)
         assert (folder / "result.json").is_file()

@@ -1,4 +1,4 @@
-"""The losses by hand: two pairs, whose log-ratios are chosen so that they can be checked with a pocket calculator."""
+"""The losses of two pairs, whose log-ratios are simple enough to check with a pocket calculator."""
 
 import math
 
@@ -40,7 +40,7 @@ SCORES = SequenceScores(
     reference_rejected=torch.tensor([-19.0, -4.0]),
 )
 
-# log(1 + e^−x), that is −log σ(x), of the logits that β = 0.5 makes of Δ = 3 and Δ = −2.
+# −log σ(x) = log(1 + e^−x) for the logits x = β Δ with β = 0.5 and Δ = 3 or −2.
 SOFT_1_5 = 0.2014133  # log(1 + 0.2231302)
 SOFT_MINUS_1 = 1.3132617  # log(1 + 2.7182818)
 SIGMOID_1 = 0.7310586  # 1 / (1 + 0.3678794)
@@ -58,7 +58,7 @@ BY_HAND = {
     "ipo": (IPOMethod(type="ipo", beta=0.5), [0.16, 121 / 36]),
     # 1 − 1.5 < 0, and 1 + 1.
     "hinge": (HingeMethod(type="hinge", beta=0.5), [0.0, 2.0]),
-    # (0.9 s − 0.1 (s + x)) / 0.8 with s = −log σ(x), that is s − x / 8.
+    # (0.9 s − 0.1 (s + x)) / 0.8 with s = −log σ(x), which is s − x / 8.
     "robust": (
         RobustMethod(type="robust", beta=0.5, label_smoothing=0.1),
         [SOFT_1_5 - 1.5 / 8, SOFT_MINUS_1 + 1 / 8],
@@ -78,8 +78,8 @@ BY_HAND = {
         APODownMethod(type="apo_down", beta=0.5),
         [SIGMOID_1 + 1 - SIGMOID_1_5, 1 - SIGMOID_HALF + SIGMOID_1],
     ),
-    # p = e^−2.5 = 0.0820850 and e^−2 = 0.1353353: odds 0.0894256 and 0.1565176, whose ratio 0.5713454 is the odds of σ,
-    # so −log σ = log(1 + 1/0.5713454) = 1.0120. Pair 2: 0.0497871 and 0.3678794, odds 0.0523957 and 0.5819767.
+    # p = e^−2.5 = 0.0820850 and e^−2 = 0.1353353: odds 0.0894256 and 0.1565176. Their ratio 0.5713454 is the odds of σ,
+    # so −log σ = log(1 + 1/0.5713454) = 1.0117. Pair 2: 0.0497871 and 0.3678794, odds 0.0523957 and 0.5819767.
     "orpo": (
         ORPOMethod(type="orpo", beta=0.5),
         [2.5 + 0.5 * math.log(1 + 0.1565176 / 0.0894256), 3 + 0.5 * math.log(1 + 0.5819767 / 0.0523957)],
@@ -107,7 +107,7 @@ def test_the_loss_of_each_pair_is_the_one_worked_out_by_hand(name: str) -> None:
     assert losses.tolist() == pytest.approx(expected, abs=2e-6)
 
 
-# Four answers with log-ratios 3, 1, 1, −2 and z = 1: β (r − z) is 1, 0, 0, −1.5 with β = 0.5.
+# Four answers with log-ratios 3, 1, 1, −2 and z = 1: with β = 0.5, β (r − z) is 1, 0, 0, −1.5.
 RATIOS, DESIRABLE = torch.tensor([3.0, 1.0, 1.0, -2.0]), torch.tensor([True, True, False, False])
 
 
@@ -152,7 +152,7 @@ def test_rewards_have_no_gradient() -> None:
     assert not chosen.requires_grad and not rejected.requires_grad
 
 
-# APO-down lowers both answers, and the others turn at a target.
+# APO-down lowers both answers; the other three have a minimum at a finite margin.
 PULLING = [name for name in BY_HAND if name not in ("apo_down", "ipo", "exo", "cdpo")]
 LOGPROB = st.floats(min_value=-300, max_value=-0.25)
 
@@ -180,12 +180,12 @@ def test_losses_and_gradients_are_finite_far_from_the_reference(name: str, chose
     losses.sum().backward()
     assert losses.isfinite().all()
     for each in logprobs:
-        # sft alone, and so cpo with a weight of its own, need not look at the rejected answer.
+        # A loss may ignore the rejected answer, as sft does.
         assert each.grad is None or each.grad.isfinite().all()
 
 
 def test_a_certain_answer_has_finite_odds() -> None:
-    # log p = 0: the odds p / (1 − p) are infinite, which would end training.
+    # log p = 0: the odds p / (1 − p) are infinite, which would stop training.
     certain = torch.tensor([0.0], requires_grad=True)
     one = torch.tensor([1])
     losses = ORPOMethod(type="orpo").loss(SequenceScores(certain, torch.tensor([-2.0]), one, one))
@@ -195,7 +195,7 @@ def test_a_certain_answer_has_finite_odds() -> None:
 
 
 def test_the_loss_at_the_start_is_known() -> None:
-    # Where the model still is the reference, Δ = 0.
+    # While the model is still the reference, Δ = 0.
     scores = SequenceScores(SCORES.chosen, SCORES.rejected, *[SCORES.chosen_tokens] * 2, SCORES.chosen, SCORES.rejected)
     assert DPOMethod().loss(scores).tolist() == pytest.approx([math.log(2)] * 2)
     assert HingeMethod(type="hinge").loss(scores).tolist() == [1.0, 1.0]
@@ -206,6 +206,6 @@ def test_the_loss_at_the_start_is_known() -> None:
 def test_a_mixture_without_a_reference_adds_up_and_rewards_as_its_leading_loss() -> None:
     method = mixture({"type": "sft", "weight": 0.5}, {"type": "simpo", "beta": 2, "gamma": 1})
     scores = SequenceScores(*(torch.tensor([number]) for number in (-4.0, -6.0, 2, 3)))
-    # Both means are −2 nats per token: −log σ(−1) = log(1 + e) = 1.31326, and half of 2 nats.
+    # Both means are −2 nats per token: −log σ(−1) = log(1 + e) = 1.31326, plus half of 2 nats.
     assert method.loss(scores).item() == pytest.approx(1.31326 + 1.0, abs=1e-5)
     assert [reward.item() for reward in implied_rewards(method, scores)] == [-4.0, -4.0]

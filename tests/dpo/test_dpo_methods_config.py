@@ -1,4 +1,4 @@
-"""Methods and references: each has its own fields, and what makes no sense is refused by one clear message."""
+"""Methods and references: each has its own fields, and what makes no sense is refused with one clear message."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -13,13 +13,13 @@ from posttrain.errors import ConfigError
 
 METHODS = get_args(get_args(AnyMethod)[0])
 TYPES = {get_args(each.model_fields["type"].annotation)[0]: each for each in METHODS}
-# What a method needs besides its type.
+# Fields that a method requires besides its type.
 NEEDED: dict[str, dict[str, Any]] = {"mixture": {"losses": [{"type": "dpo"}, {"type": "sft", "weight": 0.5}]}}
 
 
 @pytest.fixture
 def load(tmp_path: Path):
-    """`load(method=..., reference=...)` reads a config with these sections; those that are None are left out."""
+    """`load(method=..., reference=...)` reads a config with these sections; None omits a section."""
 
     def call(**sections: Any) -> DPOConfig:
         config = {

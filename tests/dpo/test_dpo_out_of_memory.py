@@ -1,4 +1,4 @@
-"""Preference optimisation that does not fit into memory says so in one message, also before its first step."""
+"""Preference optimisation that runs out of memory says so in one message, even before its first step."""
 
 import os
 import subprocess
@@ -8,8 +8,8 @@ from running import BIN
 
 
 def test_a_reference_that_cannot_be_computed_is_told_from_a_step(tmp_path, tiny_model):
-    # Eager attention wants 4 heads × 8,000² × 4 bytes, that is about 1 GiB, for each of 4 rows at once; a run of short
-    # rows takes 2.3 GiB of address space, and it may have 5.
+    # Eager attention needs 4 heads × 8,000² × 4 bytes, about 1 GiB, for each of 4 rows at once. A run with short rows
+    # takes 2.3 GiB of address space; the limit here is 5.
     rows = [{"prompt": f"{n} " + "one two three " * 1600, "chosen": "ten", "rejected": "two"} for n in range(4)]
     model = {"name": str(tiny_model), "dtype": "float32", "attention": "eager"}
     config = write_run(tmp_path, tiny_model, rows=rows, model=model, chat={"max_length": 16384})

@@ -1,4 +1,4 @@
-"""Both rows of a pair as one text, in which the prompt stands once; every number is as if they went apart."""
+"""Both rows of a pair joined into one text with a single prompt give the same numbers as separate rows."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ from posttrain.models.kernels.labelled_head import LabelledHead
 from token_rows import from_rows
 
 N = IGNORED_LABEL
-# A prompt of 3 tokens with answers of 2 and 3, and one row by itself. The last token of a row is only predicted.
+# A prompt of 3 tokens with answers of 2 and 3, and a single row. The last token of a row is only a label.
 INPUTS = torch.tensor([[5, 6, 7, 20, 0], [8, 9, 0, 0, 0], [5, 6, 7, 30, 31]])
 LABELS = torch.tensor([[N, N, 20, 21, N], [9, 10, N, N, N], [N, N, 30, 31, 32]])
 BOTH, ALONE = Text((0, 2), (4, 5), shared=2), Text((1,), (2,))
@@ -71,7 +71,7 @@ def test_rows_that_are_not_joined_need_no_mask() -> None:
 
 
 def pairs(sizes: Sequence[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor, list[int], list[int]]:
-    """Inputs, labels, lengths and shared tokens of random pairs; sizes are of prompt, chosen and rejected."""
+    """Inputs, labels, lengths and shared tokens of random pairs; a size is (prompt, chosen, rejected)."""
     draw = np.random.default_rng(0)
     prompts = [draw.integers(3, 380, prompt).tolist() for prompt, _, _ in sizes]
     answers = [draw.integers(3, 380, each[side]).tolist() for side in (1, 2) for each in sizes]
@@ -183,15 +183,15 @@ def test_only_models_that_see_what_a_mask_says_get_joined_rows(
 
 
 def test_a_pair_is_joined_where_its_prompt_costs_more_than_what_its_answers_do_not_see_of_each_other() -> None:
-    # 99 tokens saved. Of 200 + 200 − 99 = 301: 90,601 entries, and 40,000 of both rows apart.
+    # 99 tokens saved. 200 + 200 − 99 = 301 tokens have 90,601 entries, both rows apart 40,000.
     [each] = plan_passes([200, 200], 32, shared=[99])
     assert each == Pass((Text((0, 1), (200, 200), 99),), 301)
-    # 9 tokens saved. Of 400 + 400 − 9 = 791: 625,681 entries, and 160,000 apart, which is work for 233 tokens.
+    # 9 tokens saved. 400 + 400 − 9 = 791 tokens have 625,681 entries, both rows apart 160,000: the excess costs 233.
     assert [text.rows for text in plan_passes([400, 400], 32, shared=[9])[0].texts] == [(0,), (1,)]
 
 
 def test_pairs_that_are_joined_share_passes_with_others_by_their_length() -> None:
-    # Joined: 301 tokens, and 40 + 40 − 30 = 50. In one pass they would be 602.
+    # Joined: 301 and 40 + 40 − 30 = 50 tokens. In one pass they would be 602.
     passes = plan_passes([200, 40, 200, 40], 32, shared=[99, 30])
     assert [(each.width, each.rows) for each in passes] == [(301, [0, 2]), (50, [1, 3])]
     [together] = plan_passes([200, 40, 200, 40], None, shared=[99, 30])
@@ -199,13 +199,13 @@ def test_pairs_that_are_joined_share_passes_with_others_by_their_length() -> Non
 
 
 def test_in_a_single_pass_nothing_is_joined_where_all_would_be_padded_to_it() -> None:
-    # One joined text of 301 and six rows of it padded: 2,107 tokens, where 8 rows of 200 are 1,600.
+    # One joined text of 301 and six rows padded to it are 2,107 tokens; 8 rows of 200 are 1,600.
     [each] = plan_passes([200] * 8, None, shared=[99, 0, 0, 0])
     assert (each.width, each.rows) == (200, list(range(8)))
 
 
 def side(*rows: tuple[list[int], list[int]]) -> TokenizedDataset:
-    """Rows of prompt and answer."""
+    """Rows made of prompts and answers."""
     made = [TokenRow([*prompt, *answer], [False] * len(prompt) + [True] * len(answer)) for prompt, answer in rows]
     return from_rows("a", made, [(line, 1.0, line) for line in range(len(rows))], Ledger("a"), "")
 

@@ -1,4 +1,4 @@
-"""`toolkit-dpo --dry-run`: the plan, every refusal with exit code 2, and nothing written."""
+"""`toolkit-dpo --dry-run` prints the plan, exits with code 2 for every refusal, and writes nothing."""
 
 import json
 import re
@@ -28,7 +28,7 @@ training: {rows_per_step: 4, micro_batch_size: 2, learning_rate: 1e-3}
 
 @pytest.fixture
 def folder(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: run.yaml with the config above, 10 pairs of which one is of equal answers, and the model."""
+    """The current folder: run.yaml with the config above, 10 pairs (one with identical answers), and the model."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path.parent / f"{tmp_path.name}-cache"))
     (tmp_path / "run.yaml").write_text(CONFIG)
@@ -58,7 +58,7 @@ def test_the_plan_tells_pairs_method_reference_and_steps(dry_run, folder: Path):
     assert result.exit_code == 0, result.output
     rows = [line.split() for line in result.stderr.splitlines()]
     assert ["pairs", "10", "0", "1", "identical", "answers", "0", "9"] in [row[:8] for row in rows]
-    # 2 × 9 pairs are 4.5 steps of 4, so 5: 20 pairs.
+    # 2 × 9 pairs are 4.5 steps of 4, rounded up to 5: 20 pairs.
     assert ["main", "1–5", "pairs", "20", "100.0%", "2.22"] in rows
     assert f"run directory   {folder}/runs/run\n" in result.stderr
     assert "(folder), LoRA r=16 on all-linear\n" in result.stderr

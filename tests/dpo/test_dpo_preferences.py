@@ -1,4 +1,4 @@
-"""From one row to a pair of conversations: which part is the prompt, and what cannot be a pair."""
+"""Parsing a row into a pair of conversations: which part is the prompt, and what cannot be a pair."""
 
 from typing import Any
 

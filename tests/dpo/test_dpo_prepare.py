@@ -1,8 +1,8 @@
-"""From files to tokenised pairs: the text is SFT's, and the ledger says what became of every pair.
+"""From files to tokenised pairs: they render as in SFT, and the ledger says what became of every pair.
 
-The tiny tokenizer spells `z` and `Q` as one token each and makes two of `user\\n` and of `assistant\\n`. So a prompt of
-n `z` is of n + 5 tokens for the user (<|im_start|>, user, newline, n, <|im_end|>, newline) and 3 for the start of the
-answer; an answer of m `Q` is of m + 2 (<|im_end|>, newline), of which m + 1 are trained.
+The tiny tokenizer encodes `z` and `Q` as one token each, `user\\n` and `assistant\\n` as two each. So a prompt of n `z`
+has n + 5 tokens for the user (<|im_start|>, user, newline, n, <|im_end|>, newline) and 3 for the start of the answer;
+an answer of m `Q` has m + 2 (<|im_end|>, newline), of which m + 1 are trained.
 """
 
 from collections.abc import Callable
@@ -70,18 +70,18 @@ def row(z: int, chosen: int, rejected: int, **more: Any) -> dict[str, Any]:
     return {"prompt": "z" * z, "chosen": "Q" * chosen, "rejected": "Q" * rejected, **more}
 
 
-# The sides are of 15 and 16, 24 and 21, 18 and 31 tokens.
+# The sides have 15 and 16, 24 and 21, 18 and 31 tokens.
 THREE = [row(2, 3, 4), row(10, 4, 1), row(1, 7, 20)]
 
 
 def texts(side: TokenizedDataset, index: int, tokenizer: Any) -> tuple[str, str]:
-    """A whole row, and what of it is trained."""
+    """The text of a row, and of its trained part."""
     ids, trained = side.row(index)
     return tokenizer.decode(ids), tokenizer.decode(ids[trained])
 
 
 def counted(data: PreferenceDataset) -> dict[str, Any]:
-    """The ledger's numbers that are not 0; and weights other than 1."""
+    """The ledger's numbers that are not 0, and the weights if any is not 1."""
     found = data.ledger.as_dict().items()
     return {key: value for key, value in found if value and value != [1.0, 1.0] and key != "name"}
 
@@ -212,7 +212,7 @@ def test_prompts_that_leave_no_room_useless_pairs_and_long_answers_are_counted_a
 
 def test_cut_on_the_left_both_prompts_lose_the_same_tokens(prepare, tokenizer):
     data = prepare([row(10, 4, 1)], max_length=16, truncation="left")
-    # 24 and 21 tokens: both lose 8, which are <|im_start|>, user, newline and 5 of the 10 z.
+    # 24 and 21 tokens: both lose 8, namely <|im_start|>, user, newline and 5 of the 10 z.
     assert texts(data.chosen, 0, tokenizer)[0] == "zzzzz<|im_end|>\n<|im_start|>assistant\nQQQQ<|im_end|>\n"
     assert data.chosen.lengths().tolist() == [16]
     assert data.rejected.lengths().tolist() == [13]
@@ -250,7 +250,7 @@ def test_a_prompt_that_is_written_otherwise_before_an_answer_is_refused(prepare)
     ]
     answer = [{"role": "assistant", "content": "f"}, {"role": "user", "content": "g"}]
     rows = [{"prompt": prompt, "chosen": [*answer, {"role": "assistant", "content": "h"}], "rejected": "i"}]
-    # Reasoning is kept from the last user message on, which the chosen answer moves behind the prompt.
+    # Reasoning is kept only after the last user message, and the chosen answer adds a later one.
     with pytest.raises(
         DataError, match=r"^datasets\.d: line 1: the prompt is rendered differently once an answer follows"
     ):
@@ -299,7 +299,7 @@ def test_fewer_samples_than_were_asked_for_are_told_at_every_start(prepare):
 
 
 def test_a_data_set_of_which_too_much_would_be_left_out_is_refused(prepare):
-    # Of ten records two say the same twice, one has an empty answer and three are too long: 60 %.
+    # Of ten records, two have identical answers, one has an empty answer and three are too long: 60 %.
     rows = [row(1, 2, 2)] * 2 + [row(1, 0, 2)] + [row(1, 40, 2)] * 3 + [row(1, 1, 2)] * 4
     assert len(prepare(rows, max_length=32, max_dropped_share=0.6)) == 4
     with pytest.raises(DataError) as refused:
@@ -312,7 +312,7 @@ def test_a_data_set_of_which_too_much_would_be_left_out_is_refused(prepare):
 
 def test_what_n_samples_leaves_out_is_not_dropped(prepare):
     rows = [row(1, 2, 2)] * 10 + [row(1, 1, 2)] * 30
-    # A quarter is useless, and of the others nothing is too long.
+    # A quarter is useless; none of the others is too long.
     assert len(prepare(rows, n_samples=3, max_dropped_share=0.25)) == 3
     with pytest.raises(DataError, match=r"25% of 40 records are left out \(10 identical answers\)"):
         prepare(rows, n_samples=3, max_dropped_share=0.24)

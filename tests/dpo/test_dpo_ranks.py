@@ -1,4 +1,4 @@
-"""Two processes train the same run as one."""
+"""Two processes train a run to the same numbers as one."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from dpo.dpo_runs import TRAINING, run, write_run
 from running import metrics
 
-# Micro-batches of one pair: each process has two of the four pairs of a step, and of seven held-out ones three or four.
+# Micro-batches of one pair: each process has two of the four pairs of a step, and three or four of seven held-out ones.
 SECTIONS: dict[str, Any] = {
     "training": {**TRAINING, "micro_batch_size": 1, "optimizer": "sgd"},
     "validation": {"dataset": {"path": "held_out.jsonl"}, "every": 2},
@@ -31,7 +31,7 @@ def test_two_processes_train_to_the_same_numbers_as_one(
 ) -> None:
     folders = []
     for processes in (1, 2):
-        # Each fills a cache of its own.
+        # Each fills its own cache.
         monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / f"cache{processes}"))
         config = write_run(tmp_path, tiny_model, name=f"by{processes}", **sections)
         folders.append(run(config, processes=processes))
@@ -39,7 +39,7 @@ def test_two_processes_train_to_the_same_numbers_as_one(
     one, two = (metrics(folder) for folder in folders)
     assert [row["step"] for row in one] == [row["step"] for row in two]
     for alone, together in zip(one, two, strict=True):
-        # One process alone packs its rows closer; all else is the same.
+        # A single process pads less; all else is the same.
         alone.pop("padding_share", None)
         together.pop("padding_share", None)
         assert {name: value for name, value in together.items() if isinstance(value, str)} == {

@@ -1,4 +1,4 @@
-"""All kinds of reference agree where their weights are the same, and stay as they were while training goes on."""
+"""All kinds of reference agree if their weights are the same, and do not change during training."""
 
 import math
 import shutil
@@ -28,7 +28,7 @@ KTO = {"type": "kto"}
 
 
 def moved(built: Built, amount: float = 0.1) -> None:
-    """Change what is trained, and no copy of it, by random amounts."""
+    """Change the trained weights, but no copy of them, by random amounts."""
     draw = torch.Generator().manual_seed(1)
     for parameter in built.loaded.model.parameters():
         if parameter.requires_grad:
@@ -36,7 +36,7 @@ def moved(built: Built, amount: float = 0.1) -> None:
 
 
 def references(built: Built) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Of the run's first micro-batch, and of all its parts."""
+    """Reference log-probabilities of the run's first micro-batch, and of all its parts."""
     batch = built.recipe.batch(0)[0]
     built.loaded.model.train()
     parts = [built.recipe.reference.of_part(part) for part in built.recipe.rows]
@@ -48,7 +48,7 @@ def of_policy(built: Built) -> list[torch.Tensor]:
 
 
 def by_whole_logits(built: Built, model: Any) -> list[list[float]]:
-    """log p of every answer of every part, by logits of every position."""
+    """log p of every answer of every part, from the logits of all positions."""
     found: list[list[float]] = []
     for part in built.recipe.rows:
         found.append([])
@@ -61,7 +61,7 @@ def by_whole_logits(built: Built, model: Any) -> list[list[float]]:
 
 @pytest.fixture
 def sft_adapter(tiny_model: Path, tmp_path: Path) -> Path:
-    """An adapter that has learnt something, with dropout, as an SFT run leaves it."""
+    """An adapter with changed weights and dropout, as an SFT run leaves it."""
     (tmp_path / "sft").mkdir()
     built = build(write_run(tmp_path / "sft", tiny_model, lora={"r": 4}, method={"type": "simpo"}))
     moved(built)
@@ -71,7 +71,7 @@ def sft_adapter(tiny_model: Path, tmp_path: Path) -> Path:
 
 
 def start(tiny_model: Path, kind: str, adapter: Path) -> tuple[dict[str, Any], Callable[[], Any]]:
-    """Sections of a run that starts from the base, an adapter or all weights; and the model that it starts from."""
+    """Sections of a run that starts from the base, an adapter or all weights, and a loader of that model."""
 
     def base() -> Any:
         return AutoModelForCausalLM.from_pretrained(tiny_model)
@@ -101,11 +101,11 @@ def test_all_kinds_of_reference_are_the_model_as_training_starts(
 
         of_batch, parts = references(built)
         assert [part.tolist() for part in parts] == [pytest.approx(each, abs=2e-3) for each in wanted]
-        # The first micro-batch has every row of the data, or for kto half of them.
+        # The first micro-batch has all training rows, or half of them for kto.
         everything = torch.cat(parts)
         numbers = built.recipe.batch(0)[0]["row_numbers"]
         torch.testing.assert_close(of_batch, everything[numbers], rtol=1e-5, atol=1e-4)
-        # And what is trained is something else by now.
+        # The trained model differs by now.
         assert not torch.allclose(torch.cat(of_policy(built)), everything, atol=0.1)
 
 
@@ -117,7 +117,7 @@ def test_a_run_from_an_sft_adapter_has_that_adapter_as_its_reference_and_not_the
     _, parts = references(built)
     base = by_whole_logits(built, AutoModelForCausalLM.from_pretrained(tiny_model))
     assert max(abs(one - other) for one, other in zip(parts[0].tolist(), base[0], strict=True)) > 0.5
-    # Nothing is trained yet, so that the model still is its own reference.
+    # Nothing is trained yet, so the model is still its own reference.
     torch.testing.assert_close(parts, of_policy(built))
 
 
@@ -155,7 +155,7 @@ def test_a_frozen_copy_of_an_adapter_is_not_trained_and_not_saved(
 
 
 def kept() -> dict[Path, int]:
-    """What is in the cache, and when it was written."""
+    """The cached files, and when each was written."""
     return {path: path.stat().st_mtime_ns for path in (cache_dir() / "reference").glob("*.npy")}
 
 
@@ -272,7 +272,7 @@ def test_a_model_without_training_is_its_own_reference_also_where_it_and_its_ada
 ) -> None:
     model = Path(shutil.copytree(tiny_model, tmp_path / "gpt2", ignore=shutil.ignore_patterns("*.safetensors")))
     torch.manual_seed(0)
-    # Dropout of 0.1 in GPT-2's layers by default; that of the adapter, as SFT may have left it, is 0.5.
+    # GPT-2's layers have dropout 0.1 by default; the adapter has 0.5, as SFT may have left it.
     shape: dict[str, Any] = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512}
     GPT2LMHeadModel(GPT2Config(vocab_size=384, eos_token_id=2, bos_token_id=None, **shape)).save_pretrained(model)
     lora = {"r": 4, "target_modules": ["c_attn"]}

@@ -1,4 +1,4 @@
-"""A run that was killed and resumed is, bit for bit, the run that was left alone."""
+"""A run that is killed and resumed equals an uninterrupted one bit for bit."""
 
 import shutil
 from pathlib import Path
@@ -27,7 +27,7 @@ FILES = ("adapter_model.safetensors", "checkpoint-8/optimizer.pt")
 
 
 def test_a_killed_run_goes_on_bit_for_bit(tiny_model: Path, tmp_path: Path) -> None:
-    # Checkpoints are at steps 3, 4 (the best so far) and 6, and the kill comes after step 5 or so.
+    # Checkpoints are at steps 3, 4 (the best so far) and 6; the kill comes shortly after step 5.
     left_alone = run(write_run(tmp_path, tiny_model, name="left_alone", **SECTIONS))
     killed = write_run(tmp_path, tiny_model, name="killed", **SECTIONS)
     folder = tmp_path / "runs" / "killed"
@@ -42,7 +42,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tiny_model: Path, tmp_path: Path) -> N
 
 @pytest.fixture
 def sft_adapter(tiny_model: Path, tmp_path: Path) -> Path:
-    """An adapter that a run of its own has trained."""
+    """An adapter trained by a separate run."""
     (tmp_path / "sft").mkdir()
     built = build(write_run(tmp_path / "sft", tiny_model, lora={"r": 4}, method={"type": "simpo"}))
     built.train()
@@ -63,7 +63,7 @@ def test_a_run_from_an_adapter_goes_on_with_what_it_trained_and_not_with_its_ref
     whole = metrics(folder), [(folder / file).read_bytes() for file in FILES]
     assert whole[1][0] != (sft_adapter / "adapter_model.safetensors").read_bytes()
 
-    # As a kill after step 7 would have left it. The reference is that of the start, also where it is not kept any more.
+    # As a kill after step 7 would leave it. The reference is still the starting model, even with its scores deleted.
     shutil.rmtree(folder / "checkpoint-8")
     (folder / "result.json").unlink()
     shutil.rmtree(cache_dir() / "reference", ignore_errors=True)
@@ -93,7 +93,7 @@ def test_a_resume_that_would_be_another_run_is_refused_by_name(
 
 
 def stopped_halfway(folder: Path) -> None:
-    """Leave a finished run as a kill after step 7 would have left it."""
+    """Turn a finished run into one that was killed after step 7."""
     shutil.rmtree(folder / "checkpoint-8")
     (folder / "result.json").unlink()
 
@@ -112,7 +112,7 @@ def test_an_adapter_that_was_trained_again_in_the_meantime_is_another_reference(
     save_file({name: weight * 2 for name, weight in load_file(file).items()}, file)
     with pytest.raises(ConfigError, match=r"\n  weights: \w+ → \w+\n"):
         train(config, "run", resume=True)
-    # Put back, it is the same run again.
+    # With the old weights restored, it is the same run again.
     file.write_bytes(before)
     assert train(config, "run", resume=True)["steps"] == 8
 
@@ -142,7 +142,7 @@ def test_held_out_rows_that_were_changed_are_told(tiny_model: Path, tmp_path: Pa
 def test_a_longer_last_stage_goes_on_and_says_what_that_does(
     tiny_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # Stages of epochs: 4 pairs in steps of 4, so that an epoch is a step.
+    # Stages in epochs: 4 pairs in steps of 4, so an epoch is a step.
     stages = [{"name": "one", "epochs": 4.0}]
     train(load_config(write_run(tmp_path, tiny_model, **{**SECTIONS, "stages": stages}), DPOConfig), "run")
     longer = write_run(tmp_path, tiny_model, **{**SECTIONS, "stages": [{"name": "one", "epochs": 6.0}]})

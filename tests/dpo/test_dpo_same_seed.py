@@ -1,4 +1,4 @@
-"""The same config and seed give the same run, whatever else is different around it."""
+"""The same config and seed give the same run, whatever else differs."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def test_the_same_command_twice_gives_the_same_numbers(tmp_path: Path, tiny_mode
     one = train("one", PYTHONHASHSEED="1")
     for file in ("pairs.jsonl", "held_out.jsonl"):
         os.utime(tmp_path / file, (2e9, 2e9))
-    # Nothing is there that was prepared before, so the reference's scores are computed once more too.
+    # An empty cache: the data is prepared and the reference's scores are computed again.
     other = train("other", PYTHONHASHSEED="2", POSTTRAIN_TOOLKIT_CACHE=str(tmp_path / "cache"))
 
     assert [row["step"] for row in metrics(one)] == [0, 1, 2, 2, 3, 3]

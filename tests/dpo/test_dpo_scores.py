@@ -1,4 +1,4 @@
-"""Log-probabilities of answers are those of the whole logits, whatever goes through the model together."""
+"""Log-probabilities of answers equal those from full logits, however the rows are batched."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.train.recipe import pad_rows
 from token_rows import from_rows
 
-# Prompts of 3, 1 and 2 tokens with answers of 2, 4 and 1, and a token behind the last one that is no answer.
+# Prompts of 3, 1 and 2 tokens with answers of 2, 4 and 1; `dataset` ends each row with an untrained token.
 ROWS = [([5, 6, 7], [20, 21]), ([8], [22, 23, 24, 25]), ([9, 10], [26])]
 INPUT_LENGTHS = [5, 5, 3]
 
@@ -45,7 +45,7 @@ def model(tiny_model: Path) -> Any:
 
 
 def alone(lengths: list[int], *rows: int) -> Pass:
-    """A pass of some rows, each by itself, of which these are the lengths of all."""
+    """A pass of some rows, none of them joined; `lengths` covers all rows."""
     return Pass(tuple(Text((row,), (lengths[row],)) for row in rows), max(lengths[row] for row in rows))
 
 
@@ -82,7 +82,7 @@ def test_gradients_do_not_depend_on_the_passes(model: Any) -> None:
 
 
 def test_a_pass_of_its_own_is_for_rows_whose_padding_costs_more() -> None:
-    # Together 4 × 100. The two short ones apart: 2 × 100 + 2 × 30 and one more pass.
+    # Together: 4 × 100. With the two short ones apart: 2 × 100 + 2 × 30 and one more pass.
     lengths = [30, 100, 90, 20]
     assert plan_passes(lengths, cost=15) == [alone(lengths, 1, 2), alone(lengths, 0, 3)]
     assert plan_passes(lengths, cost=200) == [alone(lengths, 1, 2, 0, 3)]
@@ -148,7 +148,7 @@ def test_a_mismatched_row_is_cut_at_the_longest_that_is_allowed() -> None:
     ("contents", "expected"),
     [
         ([1, 2, 3], [2, 0, 1]),
-        # Rows of one prompt go past each other, also around the end.
+        # Rows with the same prompt are skipped, also when wrapping around.
         ([1, 1, 2, 2, 3], [4, 4, 1, 1, 3]),
         ([1, 2, 3, 1], [2, 0, 1, 2]),
         # There is no other prompt.
@@ -189,6 +189,6 @@ def test_the_digest_of_a_side_changes_with_everything_that_its_scores_depend_on(
     other_token = digests(dataset([*ROWS[:2], ([9, 10], [27])]))
     other_place = digests(dataset([*ROWS[:2], ([9], [10, 26])]))
     assert len({*same, *other_token, *other_place}) == 6
-    # Another pairing, or another cut, changes the mismatched rows alone.
+    # A different pairing or cut changes only the mismatched rows.
     for changed in (digests(dataset(contents=[0, 1, 1])), digests(dataset(), max_length=5)):
         assert changed[0] == same[0] and changed[1] != same[1]

@@ -1,4 +1,4 @@
-"""Several models in one config: one after another, past a failure, each with a run that merge and predict find."""
+"""Several models in one config train one after another, despite failures; merge and predict find each one's run."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def call(command: str, *arguments: object, expect: int = 0) -> str:
 
 @pytest.fixture
 def config(tmp_path: Path, tiny_model: Path) -> Path:
-    """Two models that train, and between them one that cannot be loaded."""
+    """Three models, the second of which cannot be loaded."""
     path = write_run(tmp_path, tiny_model)
     shutil.copytree(tiny_model, tmp_path / "second")
     shutil.copytree(tiny_model, tmp_path / "broken")
@@ -70,7 +70,7 @@ def test_a_failure_does_not_stop_the_rest_and_the_runs_are_found_by_their_index(
 
 
 def write_models(config: Path, *changes: dict[str, Any]) -> None:
-    """Two models, each with changes of its own."""
+    """Make the models of the config copies of the first one, each with its own changes."""
     data: dict[str, Any] = yaml.safe_load(config.read_text())
     data["models"] = [{**data["models"][0], **change} for change in changes]
     config.write_text(yaml.safe_dump(data))
@@ -99,7 +99,7 @@ def test_a_typo_in_one_of_several_models_is_told_once_where_it_stands(config: Pa
 
 
 def finished(folder: Path, exported: str, evaluations: dict[int, float]) -> Path:
-    """The folder of a run that ended, with held-out losses by step."""
+    """The folder of a finished run, with held-out losses by step."""
     folder.mkdir()
     rows: list[dict[str, Any]] = [
         {"step": step, "eval_loss": loss, "eval_reward_accuracy": loss / 2} for step, loss in evaluations.items()
@@ -168,7 +168,7 @@ def test_a_signal_while_a_model_is_loaded_ends_it_all_and_no_other_model_is_begu
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
         first = process.stderr.readline()
-        # As a terminal or a cluster does: to the command and to what it has started.
+        # As a terminal or a cluster does: to the command and the processes it started.
         os.killpg(process.pid, number)
         said = first + process.stderr.read()
     assert process.returncode == code, said

@@ -1,4 +1,4 @@
-"""Preference data in files: two files line by line, and everything wrong told by its place."""
+"""Preference data in files: two files read line by line, and every fault reported with its line."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ def answered(prompt: str, answer: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def two_files(tmp_path: Path, write_jsonl, monkeypatch: pytest.MonkeyPatch):
-    """`two_files(accepted, rejected)` writes both in the current folder and opens them."""
+    """`two_files(accepted, rejected)` writes both to the current folder and opens them."""
     monkeypatch.chdir(tmp_path)
 
     def call(accepted: Rows, rejected: Rows) -> Examples[Preference]:
@@ -36,7 +36,7 @@ def two_files(tmp_path: Path, write_jsonl, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def one_file(tmp_path: Path, write_jsonl, monkeypatch: pytest.MonkeyPatch):
-    """`one_file(rows, **columns)` writes the rows in the current folder and opens them as pairs."""
+    """`one_file(rows, **columns)` writes the rows to the current folder and opens them as pairs."""
     monkeypatch.chdir(tmp_path)
 
     def call(rows: Rows, **columns: str) -> Examples[Preference]:
@@ -52,7 +52,7 @@ def pair(number: int, **more: Any) -> dict[str, Any]:
 
 @dataclass
 class Found:
-    """What is usable, with its line, and what was counted."""
+    """The usable records with their lines, and the faults and counts."""
 
     records: list[tuple[int, Preference]]
     faults: list[str]
@@ -67,7 +67,7 @@ def read(source: Examples[Preference], on_bad_record: OnBadRecord, on_useless_pa
 
 
 def answers(found: Found) -> list[tuple[int, str, str]]:
-    """Line, and the last message of both sides."""
+    """The line number, and the last message of each side."""
     return [(line, *_last_of(record)) for line, record in found.records]
 
 
@@ -94,7 +94,7 @@ def test_every_mismatch_of_prompts_is_told_with_both_line_numbers(two_files):
     accepted = [answered("a", "1"), answered("same", "2"), answered("c", "3")]
     rejected = [answered("x", "4"), answered("same", "5"), answered("y", "6")]
     source = two_files(accepted, rejected)
-    # A blank line is no record, so that from there on the line numbers differ.
+    # A blank line is no record, so the line numbers differ from there on.
     Path("bad.jsonl").write_text("\n" + "".join(json.dumps(row) + "\n" for row in rejected))
     with pytest.raises(DataError) as refused:
         read(source, "error", "drop")

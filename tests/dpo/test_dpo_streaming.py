@@ -1,4 +1,4 @@
-"""Preference data of any size: prepared in pieces, with the result of all at once."""
+"""Preference data prepared in batches is the same as prepared all at once, in bounded memory."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from posttrain.errors import DataError
 
 @pytest.fixture
 def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_jsonl, tiny_model: Path):
-    """`prepare(rows, at_once)` prepares a file of the rows as pairs, so many records at once, in a cache of its own."""
+    """`prepare(rows, at_once)` prepares the rows as pairs, `at_once` records at a time, in a separate cache."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
@@ -44,13 +44,13 @@ def pair(z: int, chosen: int, rejected: int) -> dict[str, Any]:
 
 MIXED = [
     pair(2, 3, 4),
-    pair(10, 4, 9),  # of 24 and 29 tokens, so both lose five
+    pair(10, 4, 9),  # 24 and 29 tokens, so both lose five
     {"prompt": "z"},
     pair(1, 2, 2),
     pair(3, 1, 0),
     pair(20, 4, 1),
     pair(1, 1, 2),
-    pair(1, 30, 2),  # an answer that has no room
+    pair(1, 30, 2),  # an answer that does not fit
     pair(4, 2, 5),
 ]
 
@@ -68,7 +68,7 @@ def test_pairs_in_pieces_are_the_pairs_at_once(prepare):
     assert pieces.ledger == whole.ledger
     assert pieces.rows_digest() == whole.rows_digest()
     counted = {key: value for key, value in pieces.ledger.as_dict().items() if key not in ("name", "faults")}
-    # The lines 1, 2, 6, 7 and 9 are kept, of 15 + 16, 19 + 24, 24 + 21 cut by ten, 12 + 13 and 16 + 19 tokens.
+    # Lines 1, 2, 6, 7 and 9 are kept: 15 + 16, 19 + 24, 24 + 21 (cut by ten), 12 + 13 and 16 + 19 tokens.
     assert pieces.chosen.lines.tolist() == [1, 2, 6, 7, 9]
     assert counted["dropped"] == {"identical answers": 1, "empty answer": 1, "too long": 1}
     assert (counted["records"], counted["bad"], counted["rows"], counted["cut_left"]) == (9, 1, 5, 2)
@@ -77,7 +77,7 @@ def test_pairs_in_pieces_are_the_pairs_at_once(prepare):
 
 def test_ends_that_are_cut_off_are_counted_in_every_piece(prepare):
     data = prepare(MIXED, 2, chat={"truncation": "right", "min_end_tokens_kept": 0.5})
-    # Cut off at 24 tokens are an end of line 2, both of line 6 and one of line 8.
+    # At 24 tokens, lines 2 and 8 lose one end each; line 6 is dropped, as its prompt alone has 28.
     assert data.chosen.lines.tolist() == [1, 2, 7, 8, 9]
     assert (data.ledger.answers, data.ledger.answers_with_end) == (10, 8)
     assert data.ledger.dropped["prompt too long"] == 1
@@ -163,6 +163,6 @@ def test_memory_grows_with_pairs_by_an_index_at_most(tmp_path: Path, write_jsonl
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     _, (few_cold, few_warm), (many_cold, many_warm) = json.loads(ran.stdout)
     assert [few_cold[1], many_cold[1]] == [3_000, 8_000]
-    # Bytes per pair that was added: all pairs in memory would be some thousands.
+    # Bytes per added pair: keeping all pairs in memory would take thousands.
     assert (many_cold[0] - few_cold[0]) / 5_000 < 48
     assert (many_warm[0] - few_warm[0]) / 5_000 < 48

@@ -1,4 +1,4 @@
-"""A whole run: what it leaves, what it learns, and what merging and predicting make of it."""
+"""A whole run: what it writes, what it learns, and that its result can be merged and used for predictions."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def test_a_run_leaves_its_numbers_plots_and_adapter(
     rows = read_metrics(run / "metrics.jsonl")
     steps = training_rows(rows)
     assert [row["step"] for row in steps] == [1, 2, 3]
-    # At the start the model is its own reference: −log σ(0), and every pair is a tie.
+    # At the start the model is its own reference: the loss is −log σ(0), and every pair is a tie.
     assert steps[0]["loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert rows[0]["eval_loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert [row["step"] for row in rows if "eval_loss" in row] == [0, 2, 3]
@@ -119,7 +119,7 @@ def test_before_and_after_are_the_first_and_the_last_evaluation() -> None:
 )
 def test_every_method_learns_to_tell_the_pairs_apart(method: dict[str, Any], tiny_model: Path, tmp_path: Path) -> None:
     stages = [{"name": "one", "until_step": 25, "mix": {"a": 1}}]
-    # Answers of like length: cpo compares sums, in which a long answer has it hard.
+    # Answers of similar length: cpo compares sums, which penalise long answers.
     rows = [{"prompt": row["prompt"], "chosen": "one two", "rejected": "six seven"} for row in PAIRS]
     built = build(write_run(tmp_path, tiny_model, rows=rows, method=method, stages=stages))
     built.train()
@@ -173,7 +173,7 @@ def _exported(folder: Path) -> Path:
 
 
 def test_training_stops_early_once_validation_no_longer_improves(tiny_model: Path, tmp_path: Path) -> None:
-    # What is held out prefers the answers that training rejects, so the first step is the best.
+    # The held-out pairs prefer the answers that training rejects, so the first step is the best.
     rows = [{**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in PAIRS]
     config = write_run(
         tmp_path,
@@ -210,6 +210,6 @@ def test_stages_follow_each_other_in_their_order(tiny_model: Path, tmp_path: Pat
     )
     result = started(config)
     rows = training_rows(metrics(tmp_path / "runs" / "run"))
-    # 4 pairs of a are one step; 11 of both are three.
+    # The 4 pairs of a are one step; the 11 of both are three.
     assert [row["stage"] for row in rows] == ["first", "first", "second", "third", "third", "third"]
     assert result["max_steps"] == 6

@@ -1,4 +1,4 @@
-"""The loss of an optimizer step, whatever it is cut into, and exact numbers of held-out rows."""
+"""The loss of an optimizer step, however it is split into micro-batches, and the exact numbers of held-out rows."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def test_uneven_micro_batches_train_like_one_big_batch(
 ) -> None:
     trained = {}
     for size in (1, 4) if method["type"] != "kto" else (2, 4):
-        # AdamW would make as large a step of a gradient that is all rounding.
+        # AdamW would turn a gradient of pure rounding error into a full-sized step.
         training = {**TRAINING, "micro_batch_size": size, "optimizer": "sgd"}
         built = build(write_run(tmp_path, tiny_model, method=method, training=training), folder=str(size))
         built.train()
@@ -44,7 +44,7 @@ def test_uneven_micro_batches_train_like_one_big_batch(
         assert one["order_hash"] == other["order_hash"]
         for name in ("loss", "reward_margin", "chosen_reward", "chosen_logprob"):
             assert one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-5)
-        if one["step"] > 1:  # before anything is learnt only rounding tells chosen from rejected
+        if one["step"] > 1:  # before that, only rounding separates chosen from rejected
             assert one["reward_accuracy"] == other["reward_accuracy"]
 
 
@@ -52,7 +52,7 @@ def test_uneven_micro_batches_train_like_one_big_batch(
 def test_a_pair_of_weight_three_trains_like_three_pairs(
     method: dict[str, Any], tiny_model: Path, tmp_path: Path
 ) -> None:
-    # Three copies of a pair beside another, in steps of 4; the pair at weight 3 beside the other, in steps of 2:
+    # Three copies of a pair plus another pair, in steps of 4, or the pair with weight 3 plus the other, in steps of 2:
     # every step is the same weighted mean.
     copied = build(write_run(tmp_path, tiny_model, rows=[PAIRS[0]] * 3 + [PAIRS[1]], method=method), folder="copied")
     copied.train()
@@ -87,7 +87,7 @@ def test_the_head_sees_only_answers_and_the_reference_is_not_asked_again(
         seen.append(len(hidden))
         return frozen_head.frozen_head_scores(hidden, *others, **options)
 
-    # The head is frozen, so that this computes what it would; the layer itself gets nothing to do.
+    # The head is frozen, so this function replaces it, and the layer itself gets no tokens.
     monkeypatch.setattr(labelled_head, "frozen_head_scores", counted)
     left = []
     handle = built.loaded.model.get_output_embeddings().register_forward_hook(
@@ -113,7 +113,7 @@ def test_what_is_computed_besides_the_tokens_is_counted_as_padding(
     built.train()
     handle.remove()
     rows = training_rows(metrics(built.run.path))
-    # Of each row the last token is only predicted; with sdpa a pair's prompt is computed once for its 2 rows.
+    # The last token of each row is only a label; with sdpa a pair's prompt is computed once for its 2 rows.
     shared = sum(count_shared(built)) if attention == "sdpa" else 0
     padded = sum(computed) + 3 * (8 + shared)
     tokens = sum(row["tokens"] for row in rows)
@@ -122,7 +122,7 @@ def test_what_is_computed_besides_the_tokens_is_counted_as_padding(
 
 
 def count_shared(built: Built) -> list[int]:
-    """Tokens of each prompt but its last, which predicts the first one of both answers."""
+    """The length of each prompt without its last token, which predicts the first token of both answers."""
     pairs = built.data.datasets["a"]
     assert isinstance(pairs, PairedDataset)
     return [int(pairs.chosen.row(row)[1].argmax()) - 1 for row in range(len(pairs))]
@@ -133,7 +133,7 @@ def test_a_prompt_that_is_computed_once_for_both_answers_changes_no_number(
     method: dict[str, Any], tiny_model: Path, tmp_path: Path
 ) -> None:
     found, tokens = [], []
-    for attention in ("sdpa", "eager"):  # a mask of this kind is for sdpa only
+    for attention in ("sdpa", "eager"):  # only sdpa takes such a mask
         model = {"name": str(tiny_model), "dtype": "float32", "attention": attention}
         training = {**TRAINING, "optimizer": "sgd"}
         reference: Any = {"type": "live"} if method["type"] == "dpo" else ...
@@ -218,7 +218,7 @@ def test_pairs_are_summed_up_by_hand() -> None:
         "chosen_logprob": torch.tensor([-10.0, -20.0, -30.0, -40.0]),
         "rejected_logprob": torch.tensor([-4.0, -8.0, -12.0, -16.0]),
     }
-    # Higher, a tie, lower, higher.
+    # The chosen reward is higher, equal, lower, higher.
     assert summary(measures) == {
         "reward_accuracy": 0.625,
         "reward_margin": 0.5,

@@ -1,4 +1,4 @@
-"""A pair is cut as a whole: the prompts stay equal, and no answer is cut on the left."""
+"""Both sides of a pair are cut together: the prompts stay equal, and no answer is cut on the left."""
 
 import pytest
 from hypothesis import given
@@ -12,11 +12,11 @@ PROMPT = [1, 2, 3, 4]
 
 
 def row(*answer: int) -> TokenRow:
-    """The prompt of 4 tokens, of which none is trained, and an answer, of which all are."""
+    """The untrained prompt of 4 tokens and a trained answer."""
     return TokenRow([*PROMPT, *answer], [False] * 4 + [True] * len(answer))
 
 
-PAIR = [row(10, 11, 99), row(20, 99)]  # of 7 and of 6 tokens
+PAIR = [row(10, 11, 99), row(20, 99)]  # 7 and 6 tokens
 
 
 def cut(max_length: int, policy: str, rows: list[TokenRow] = PAIR) -> tuple[list[list[int]], Fate]:
@@ -37,7 +37,7 @@ def test_cut_on_the_left_both_sides_lose_what_the_longer_one_needs():
 
 
 def test_an_answer_is_never_cut_on_the_left_and_keeps_a_token_before_it():
-    # With 3 tokens the whole prompt would go, and nothing would predict the answer's first token.
+    # At 3 tokens nothing of the prompt would be left to predict the answer's first token.
     assert cut(3, "left") == ([], Fate.PROMPT_TOO_LONG)
     long_answers = [row(*range(10, 20)), row(20)]
     assert cut(10, "left", long_answers) == ([], Fate.TOO_LONG)

@@ -1,4 +1,4 @@
-"""What a run of preference optimisation says when something is wrong with it, in runs that have it."""
+"""What preference optimisation reports when something goes wrong, in runs where it does."""
 
 import math
 from collections.abc import Iterable
@@ -51,7 +51,7 @@ def test_a_loss_that_is_not_finite_names_its_pairs_and_the_last_checkpoint(tiny_
     answer = spelled(ids[trained][:-1])
 
     def spoil(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-        # In step 2 the answer of the third micro-batch overflows, whatever else goes through the model with it.
+        # In step 2 the answer of the third micro-batch overflows, whatever it is batched with.
         is_there = any(answer in spelled(row) for row in inputs[0].tolist())
         has_trained = built.run.metrics.is_file() and len(training_rows(metrics(built.run.path))) == 1
         return output * math.inf if is_there and has_trained else output
@@ -82,7 +82,7 @@ def test_pairs_of_two_files_are_named_by_their_data_set(tiny_model: Path, tmp_pa
 def test_an_adapter_of_zeros_has_no_gradient(
     tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Each of its two factors is multiplied by the other, so neither can move.
+    # Both LoRA factors are 0, and the gradient of each is a multiple of the other, so neither can move.
     built = build(write_run(tmp_path, tiny_model))
     with torch.no_grad():
         for name, parameter in built.loaded.model.named_parameters():
@@ -90,21 +90,21 @@ def test_an_adapter_of_zeros_has_no_gradient(
                 parameter.zero_()
     built.train()
     assert warnings(built.run.path) == {"zero_gradient": [1, 2, 3]}
-    # Of a model that is its own reference every pair has the loss ln 2.
+    # While the model is its own reference, every pair has the loss ln 2.
     assert "warning at step 1: the gradient is 0 with a loss of 0.6931" in capsys.readouterr().err
 
 
 def test_pairs_that_are_told_apart_far_enough_have_nothing_to_teach(
     tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The loss of a pair is 0 from a margin of 1 on.
+    # The loss of a pair is 0 once its margin reaches 1.
     built = build(write_run(tmp_path, tiny_model, stages=stages(40), method={"type": "hinge", "beta": 1.0}))
     built.train()
     steps = warnings(built.run.path)["nothing_to_learn"]
     rows = training_rows(metrics(built.run.path))
     assert steps == [row["step"] for row in rows if row["loss"] == 0] and len(steps) > 1
     assert all(row["reward_margin"] > 1 and row["grad_norm"] == 0 for row in rows if row["step"] in steps)
-    # A gradient of 0 is what such a step has by right.
+    # A gradient of 0 is expected in such a step.
     assert warnings(built.run.path).keys() == {"nothing_to_learn"}
     said = capsys.readouterr().err
     assert said.count("warning at step") == 1 and "every pair of the step already reaches the method's margin" in said
@@ -120,6 +120,6 @@ def test_a_pair_that_is_the_wrong_way_round_is_a_spike(
     built.train()
     rows = training_rows(metrics(built.run.path))
     longest = max(rows, key=lambda row: row["tokens"])["step"]
-    assert longest > 10  # where the curriculum has put it, by its seed
+    assert longest > 10  # where the curriculum puts it with this seed
     assert warnings(built.run.path)["loss_spike"] == [longest]
     assert f"warning at step {longest}: the loss is" in capsys.readouterr().err

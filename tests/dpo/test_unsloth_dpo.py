@@ -1,6 +1,6 @@
-"""Preference optimisation through unsloth, against the hf backend; each backend has a process of its own.
+"""Preference optimisation through unsloth matches the hf backend; each backend runs in its own process.
 
-Both go on from the same adapter in float32, so that all three steps agree, and not only the first one.
+Both start from the same adapter in float32, so that all three steps agree, not only the first one.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from several_runs import BEFORE_UNSLOTH, command, in_one_process, numbers, requi
 from sharp_model import write_adapter
 
 REFERENCES = ("cached", "live")
-# What is measured of a step besides its loss.
+# The metrics of a step that are compared.
 MEASURED = ("loss", "grad_norm", "reward_margin", "chosen_reward", "chosen_logprob", "rejected_logprob")
 
 
@@ -31,7 +31,7 @@ def folder(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             command("toolkit-dpo", config, f"{backend}-{kind}", f"model.backend={backend}", f"reference.type={kind}")
             for kind in REFERENCES
         ]
-        # A cache of its own, so that each computes its own reference.
+        # Separate caches, so that each computes its own reference.
         in_one_process(*runs, folder=started, POSTTRAIN_TOOLKIT_CACHE=str(folder / f"{backend}-cache"))
     return folder
 
@@ -42,7 +42,7 @@ def test_three_steps_through_unsloth_are_three_steps_through_hf(folder: Path, re
     assert [row["order_hash"] for row in metrics(unsloth)] == [row["order_hash"] for row in metrics(hf)]
     expected, found = numbers(hf, *MEASURED), numbers(unsloth, *MEASURED)
     assert len(found) == 3
-    assert expected[0] != pytest.approx(expected[2], abs=1e-2)  # something is learnt that could differ
+    assert expected[0] != pytest.approx(expected[2], abs=1e-2)  # training changes the numbers, so they could differ
     for step, wanted in zip(found, expected, strict=True):
         assert step == pytest.approx(wanted, abs=1e-4, rel=1e-4)
     require_close_weights(hf, unsloth, within=1e-4)

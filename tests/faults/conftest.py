@@ -1,4 +1,4 @@
-"""The process that forks, and runs that nothing happened to, once for all tests of this folder."""
+"""Session fixtures shared by the tests in this folder: the forking process and undisturbed runs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,7 +15,7 @@ from rl.rl_runs import write_run as write_rl_run
 
 @pytest.fixture(scope="session")
 def commands(users_cache: str | None) -> Iterator[ForkedCommands]:
-    """Runs the toolkit's commands, which begin at once."""
+    """Runs the toolkit's commands, with no time spent on imports."""
     with ForkedCommands() as forking:
         yield forking
 
@@ -24,7 +24,7 @@ def commands(users_cache: str | None) -> Iterator[ForkedCommands]:
 def left_alone(
     commands: ForkedCommands, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], LeftAlone]]:
-    """`left_alone(kind)` is a run of that kind, trained when it is first asked for."""
+    """`left_alone(kind)` returns an undisturbed run of that kind, trained on first use."""
     with ExitStack() as stack:
 
         @cache

@@ -1,4 +1,4 @@
-"""Run the toolkit's commands as forks of a process that has imported everything, and have something happen to them."""
+"""Run the toolkit's commands as forks of a process that has imported everything, and inject faults into them."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, Self
 
 SCRIPT = Path(__file__).with_name("forked_process.py")
-# The order of what is in a set is written to adapter_config.json.
+# A fixed hash seed, because adapter_config.json depends on the order of a set.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
 
 What = Literal["SIGKILL", "SIGINT", "SIGTERM", "disk full"]
@@ -19,7 +19,7 @@ What = Literal["SIGKILL", "SIGINT", "SIGTERM", "disk full"]
 
 @dataclass(frozen=True)
 class Happening:
-    """What happens just before an operation is done for the `time`-th time; operations are as `Ended` tells them."""
+    """A fault just before the `time`-th occurrence of an operation, named as in `Ended.operations`."""
 
     operation: str
     time: int = 1
@@ -28,7 +28,7 @@ class Happening:
 
 @dataclass(frozen=True)
 class After:
-    """What happens after so many seconds."""
+    """A fault after this many seconds."""
 
     seconds: float
     what: What = "SIGKILL"
@@ -39,11 +39,11 @@ class Ended:
     """A command that has ended.
 
     Attributes:
-        code: the exit code; less than 0 where a signal ended it.
-        said: all it said.
+        code: the exit code; negative if a signal ended it.
+        said: its output.
         seconds: from the fork to the end.
-        operations: what it did to the files of the folder that was watched; nothing where it was killed.
-        too_late: what was to happen after so many seconds did not, since the command had ended.
+        operations: its file operations in the watched folder; empty if it was killed.
+        too_late: the command ended before the `After` fault was due.
     """
 
     code: int
@@ -54,7 +54,7 @@ class Ended:
 
     @property
     def error(self) -> str:
-        """The one message of a command that failed; it is an AssertionError where there is another number of them."""
+        """The error message of a failed command; raises unless there is exactly one."""
         lines = self.said.splitlines()
         [first] = [number for number, line in enumerate(lines) if line.startswith("error: ")]
         assert "Traceback" not in self.said, self.said
@@ -63,7 +63,7 @@ class Ended:
 
 @dataclass
 class ForkedCommands:
-    """The process that forks; `before` are words that it is started by, such as those of a sandbox."""
+    """The forking process; `before` is a command to run it under, such as a sandbox."""
 
     before: Sequence[str] = ()
     pid: int = 0
@@ -82,12 +82,12 @@ class ForkedCommands:
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()  # which ends it
+        self._process.stdin.close()  # ends the process
         self._process.wait(60)
         self._folder.cleanup()
 
     def seen(self, path: Path) -> Path:
-        """Where this process sees what the commands have at `path`; they may have file systems of their own."""
+        """The commands' `path` as seen from this process; the commands may have their own mounts."""
         return Path(f"/proc/{self.pid}/root", *path.parts[1:]) if self.before else path
 
     def run(
@@ -97,9 +97,9 @@ class ForkedCommands:
         happenings: Sequence[Happening | After] = (),
         environment: Mapping[str, str] = {},
     ) -> Ended:
-        """Run a command to its end, or to what happens to it; of `After` there can be one."""
+        """Run a command until it ends; at most one of the faults may be an `After`."""
         log, told = (Path(self._folder.name, name) for name in ("log", "told"))
-        log.write_bytes(b"")  # one that is killed at once does not come to open it
+        log.write_bytes(b"")  # a command that is killed at once never opens it
         told.unlink(missing_ok=True)
         order = order_of(words, watched, happenings, told=told, environment=environment)
         assert self._process.stdin is not None
@@ -124,7 +124,7 @@ def order_of(
     told: Path,
     environment: Mapping[str, str] = {},
 ) -> dict[str, Any]:
-    """What forked_process.py is told of a command."""
+    """The order for a command, in the format of forked_process.py."""
     afters = [vars(each) for each in happenings if isinstance(each, After)]
     return {
         "words": [str(word) for word in words],
@@ -139,7 +139,7 @@ def order_of(
 def in_a_process(
     words: Sequence[str | Path], folder: Path, happenings: Sequence[Happening], **environment: str
 ) -> Ended:
-    """A command in a process that imports everything itself, which nothing was forked from."""
+    """Run a command in a fresh process that is not a fork and does its own imports."""
     told = folder.with_name(f"{folder.name}.told.json")
     order = order_of(words, folder, happenings, told=told, environment=environment)
     finished = subprocess.run(

@@ -1,17 +1,17 @@
-"""Commands of the toolkit as forks of one process that has imported everything and computed nothing.
+"""Run the toolkit's commands as forks of one process that has imported everything and computed nothing.
 
     forked_process.py
 
-tells its pid, takes orders from stdin, one JSON object a line, and tells of each how the fork ended that ran it. A
-command begins within a tenth of a second, and is a process of its own in all else.
+prints its pid, reads orders from stdin, one JSON object per line, and reports how the fork for each order ended. A
+command starts within a tenth of a second, and is otherwise an independent process.
 
     forked_process.py ORDER
 
-runs one command in this process, from its imports on.
+runs one command in this process, including its imports.
 
-An order has `words` (the command line), `log` (a file for what it says), and where something is to happen to it:
-`watched` (a folder), `told` (a file for the operations that were seen there), `happenings`, which are tried at each
-operation, and `after`, which happens after so many seconds.
+An order has `words` (the command line), `log` (a file for the output), `watched` (a folder), `told` (a file for the
+operations seen in that folder), `happenings` (faults triggered by operations), `after` (a fault after a number of
+seconds, or null) and `environment` (variables to set).
 """
 
 import gc
@@ -30,7 +30,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-# What the commands import when they are needed.
+# Modules that the commands import lazily.
 _HEAVY = (
     "posttrain.cli.sft",
     "posttrain.cli.dpo",
@@ -53,10 +53,10 @@ _HEAVY = (
     "posttrain.inference.hf",
     "transformers.models.llama.modeling_llama",
 )
-# No command of these tests takes so long.
+# No command in these tests takes this long.
 _LONGEST_SECONDS = 200.0
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-# By name of the audit event: which argument is the path that is changed, and which the folder that it is relative to.
+# For each audit event: the index of the path argument, and of the dir_fd argument.
 _CHANGES = {
     "os.mkdir": (0, 2),
     "os.remove": (0, 1),
@@ -68,12 +68,12 @@ BALLAST = "ballast"
 
 
 class Operations:
-    """An audit hook that sees every change of a file's name or length that Python makes in a folder, before it is made.
+    """An audit hook that sees, before it is made, each change by Python of a file's name or length in a folder.
 
-    What libraries in other languages write is not seen: such moments are chosen by time.
+    It does not see writes by native libraries; faults during those have to be timed.
 
     Attributes:
-        seen: each operation in a few words, in which numbers that differ from file to file are left out.
+        seen: a short description of each operation, without the numbers that vary between files.
     """
 
     def __init__(self, folder: str, happenings: list[dict[str, Any]]) -> None:
@@ -106,12 +106,12 @@ class Operations:
         return name and f"{event.removeprefix('os.')} {name}"
 
     def _name(self, path: Any, folder: int | None) -> str | None:
-        """The path within the folder that is watched, without what tells one file from others of its kind."""
+        """The path relative to the watched folder, without the parts that vary between files of one kind."""
         if isinstance(path, int):
             path = os.readlink(f"/proc/self/fd/{path}")
         if folder is not None and folder >= 0:
             path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), os.fsdecode(path))
-        # Not os.path.realpath, whose looking would cost more than what is looked at.
+        # os.path.realpath would cost more than the operations themselves.
         whole = os.path.abspath(os.fsdecode(path))
         if not whole.startswith(self._folder + os.sep) or os.path.basename(whole) == BALLAST:
             return None
@@ -126,7 +126,7 @@ def main() -> None:
         sys.exit(run(json.loads(sys.argv[1])))
     for name in _HEAVY:
         import_module(name)
-    gc.freeze()  # or each fork would copy, page by page, what its first collection of garbage looks at
+    gc.freeze()  # or the first garbage collection in each fork would copy every page that it visits
     _tell(pid=os.getpid())
     for line in sys.stdin:
         _fork(json.loads(line))
@@ -158,7 +158,7 @@ def _be_a_command(order: dict[str, Any]) -> None:
 
 
 def run(order: dict[str, Any]) -> int:
-    """Run the command of an order in this process; its exit code."""
+    """Run the command of an order in this process and return its exit code."""
     operations = Operations(order["watched"], order["happenings"])
     sys.addaudithook(operations)
     os.environ.update(order["environment"])
@@ -181,7 +181,7 @@ def _happen(what: str, process: int, folder: str) -> None:
 
 
 def _fill(folder: str) -> None:
-    """Take all the room that the file system of the folder has left, to the last block."""
+    """Fill the folder's file system to the last block."""
     with open(os.path.join(folder, BALLAST), "wb", buffering=0) as ballast:
         for size in (2**20, 2**12):
             with suppress(OSError):
@@ -190,7 +190,7 @@ def _fill(folder: str) -> None:
 
 
 def _wait(pid: int, order: dict[str, Any]) -> tuple[int, bool]:
-    """The exit code, or less than 0 where a signal ended it; and whether the end came before what was to happen."""
+    """Return the exit code, negative if a signal ended it, and whether it ended before the `after` fault was due."""
     after = order["after"]
     descriptor = os.pidfd_open(pid)
     try:
@@ -198,7 +198,7 @@ def _wait(pid: int, order: dict[str, Any]) -> tuple[int, bool]:
         if after is not None and not too_late:
             _happen(after["what"], pid, order["watched"])
         if not _ends_within(_LONGEST_SECONDS, descriptor):
-            os.kill(pid, signal.SIGABRT)  # which no test sends
+            os.kill(pid, signal.SIGABRT)  # no test sends this one
     finally:
         os.close(descriptor)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), too_late

@@ -1,4 +1,4 @@
-"""When commands are killed, and what two of them must have in common in the end."""
+"""When to inject faults into commands, and how to compare the runs they leave."""
 
 import json
 from collections import Counter
@@ -12,43 +12,43 @@ from hypothesis import strategies as st
 from faults.forked import After, Ended, Happening, What
 from running import metrics
 
-# No shrinking: each try takes seconds, and the operation that is named says enough.
+# No shrinking: each example takes seconds, and the operation it names says enough.
 THOROUGH = settings(
     deadline=None,
     database=None,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-# They hold times, and paths and names of this very run.
+# These hold times, paths and names specific to one run.
 _OF_ONE_RUN = ("config.yaml", "dataserver.json", "manifest.json")
 _TIMES = frozenset({"directory", "seconds", "tokens_per_second", "peak_memory_gib"})
 
 
 def moments(ended: Ended, what: What = "SIGKILL") -> st.SearchStrategy[Happening | After]:
-    """Moments of a command that ended like this: each kind of operation is as likely as any other, and one in three is
-    drawn by time."""
+    """Faults for a command that ends like this: one in three is timed, the others draw each kind of operation equally
+    often."""
     counts = Counter(ended.operations)
     at = st.sampled_from(sorted(counts)).flatmap(
         lambda operation: st.builds(Happening, st.just(operation), st.integers(1, counts[operation]), st.just(what))
     )
-    # Python and its command line come first, where Ctrl-C has nothing to do with what is tested.
+    # Ctrl-C while Python starts and parses the command line is not what is tested.
     earliest = 1 if what == "SIGKILL" else 15
     after = st.integers(earliest, 99).map(lambda percent: After(ended.seconds * percent / 100, what))
     return st.one_of(at, at, after)
 
 
 def may_end(happenings: Sequence[Happening | After], one: Happening | After) -> set[int]:
-    """The exit codes of a command that came to its end, or found everything done, before `one` of these happened.
+    """The exit codes allowed if the command may finish, or find everything done, before fault `one` of `happenings`.
 
-    Nothing comes before the first one, unless it is a matter of time.
+    None are allowed for the first fault, unless it is timed.
     """
     return set() if one is happenings[0] and isinstance(one, Happening) else {0, 2}
 
 
 def require_same_runs(run: Path, other: Path, *, interrupted: bool = False) -> None:
-    """Assert that two folders hold the same run: the same files, and the same in them but for times.
+    """Assert that two folders hold the same run: the same files with the same contents, except for times.
 
-    `interrupted`: an interruption has left checkpoints of its own.
+    `interrupted`: ignore checkpoints, because an interruption saves extra ones.
     """
     assert metrics(run) == metrics(other)
     one, two = (_compared(folder) for folder in (run, other))
@@ -61,9 +61,9 @@ def require_same_runs(run: Path, other: Path, *, interrupted: bool = False) -> N
 
 
 def _compared(folder: Path) -> dict[str, Any]:
-    """What is in a run's folder, hidden or not, by its path; for what differs from run to run, that it is there."""
+    """The contents of a run's folder by path, hidden files included; None for files that differ between runs."""
     found = {str(path.relative_to(folder)): _content(path) for path in folder.rglob("*")}
-    # Where a checkpoint was written, and not only resumed after the last one, there is the folder it was in, empty.
+    # An empty .trainer folder is left only if this process wrote a checkpoint, not if it resumed after the last one.
     return {name: content for name, content in found.items() if name != ".trainer"}
 
 
@@ -81,5 +81,5 @@ def _without_times(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
-    """All that is in a folder, hidden or not, by its path; None for folders."""
+    """The contents of a folder by path, hidden files included; None for folders."""
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}

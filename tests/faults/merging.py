@@ -1,4 +1,4 @@
-"""Merges of a small finished run, as they are killed, interrupted and starved of room."""
+"""Merges of a small finished run, for tests that kill them, interrupt them or fill their disk."""
 
 import shutil
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from faults.forked import After, Ended, ForkedCommands, Happening
 
 @dataclass(frozen=True)
 class Merge:
-    """A copy of a finished run that is merged; `run` is as this process sees it."""
+    """The merge of a copy of a finished run; `run` is its path as seen from this process."""
 
     commands: ForkedCommands
     folder: Path
@@ -32,11 +32,11 @@ class Merge:
         return ("toolkit-merge", self.folder / "run" / "config.yaml", "--no-verify")
 
     def start(self, *options: str, happenings: Sequence[Happening | After] = ()) -> Ended:
-        """The command, once."""
+        """Run the command once."""
         return self.commands.run(*self.command, *options, watched=self.folder, happenings=happenings)
 
     def finish_as_told(self) -> None:
-        """Start the command again, and once more with what its message asks for."""
+        """Run the command again, and if it refuses, once more with the option that its message suggests."""
         ended = self.start()
         if ended.code == 2:
             assert "replace it with --overwrite" in ended.error

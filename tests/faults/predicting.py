@@ -1,4 +1,4 @@
-"""Small predictions, as they are killed, interrupted and starved of room."""
+"""Small predictions, for tests that kill them, interrupt them or fill their disk."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ WORDS = ("one", "two three", "How many apples does Anna have?", "What is the cap
 
 @dataclass(frozen=True)
 class Prediction:
-    """Two files of prompts in a folder, of which each is answered twice; paths are as this process sees them."""
+    """A prediction on two files of prompts, with two answers per prompt; `folder` is a path of the commands."""
 
     commands: ForkedCommands
     folder: Path
@@ -39,17 +39,17 @@ class Prediction:
         return ("toolkit-predict", *files, "--weights", "base")
 
     def start(self, *, happenings: Sequence[Happening | After] = ()) -> Ended:
-        """The command, once."""
+        """Run the command once."""
         return self.commands.run(*self.command, watched=self.folder, happenings=happenings)
 
     @property
     def left(self) -> dict[str, bytes | None]:
-        """All that is in the folder."""
+        """The contents of the folder."""
         return contents(self.commands.seen(self.folder))
 
     @property
     def answers(self) -> set[bytes]:
-        """The whole lines on disk, wherever they are."""
+        """The complete answer lines on disk, in the partial file or in the output."""
         seen = self.commands.seen(self.folder)
         files = [seen / "out.partial", *sorted((seen / "out").glob("*.jsonl"))]
         return {
@@ -61,7 +61,7 @@ class Prediction:
         }
 
     def finish_as_told(self) -> None:
-        """Start the same command again; where all was done already, it says so."""
+        """Run the same command again; if everything was done already, it must say so."""
         ended = self.start()
         if ended.code == 2:
             assert "already exists" in ended.error

@@ -1,4 +1,4 @@
-"""A run whose newest checkpoint is damaged goes on from the one before it, says so, and ends as if left alone."""
+"""A run whose newest checkpoint is damaged resumes from the one before, says so, and ends as if undisturbed."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from faults.kills import contents, require_same_runs
 from faults.trainings import LeftAlone, Trial
 
 WEIGHTS = "adapter_model.safetensors"
-# The fifth step of six is learnt, and is being written down, after two evaluations; or all four are.
+# While logging the fifth of six steps, after two evaluations; for RL, after all four steps.
 STOPS = {
     "sft-keep-2": Happening("write runs/run/metrics.jsonl", 7),
     "dpo-cached": Happening("write runs/run/metrics.jsonl", 7),
@@ -25,7 +25,7 @@ KINDS = ["sft-keep-2", *LONGER]
 
 
 def cut_short(checkpoint: Path) -> str:
-    """Leave the first half of the weights."""
+    """Truncate the weights to half their size."""
     size = (checkpoint / WEIGHTS).stat().st_size
     os.truncate(checkpoint / WEIGHTS, size // 2)
     return f"{WEIGHTS} has {size // 2:,} bytes instead of {size:,}"
@@ -37,7 +37,7 @@ def lose_the_optimizer(checkpoint: Path) -> str:
 
 
 def change_one_byte(checkpoint: Path) -> str:
-    """Turn over one bit in the middle of the weights."""
+    """Flip one bit in the middle of the weights."""
     weights = bytearray((checkpoint / WEIGHTS).read_bytes())
     weights[len(weights) // 2] ^= 1
     (checkpoint / WEIGHTS).write_bytes(weights)
@@ -49,13 +49,13 @@ def lose_the_state(checkpoint: Path) -> str:
     return "toolkit_state.json is missing or damaged"
 
 
-# Each damages a checkpoint, and gives the reason that is told.
+# Each damages a checkpoint and returns the reason that the message must give.
 DAMAGES = [cut_short, lose_the_optimizer, change_one_byte, lose_the_state]
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """A run that was killed; `older` and `newest` are the folders' names of its two newest checkpoints."""
+    """A killed run; `older` and `newest` are the folder names of its two newest checkpoints."""
 
     alone: LeftAlone
     trial: Trial
@@ -67,9 +67,9 @@ class Stopped:
 def stopped(
     left_alone: Callable[[str], LeftAlone], commands: ForkedCommands, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Stopped]:
-    """`stopped(kind)` is a run of that kind, killed after its second checkpoint or a later one.
+    """`stopped(kind)` returns a run of that kind, killed after its second checkpoint or a later one.
 
-    It is each time the same run in the same folder, as it was when it was killed.
+    Each call restores the same run in the same folder, as it was when it was killed.
     """
 
     @cache
@@ -91,7 +91,7 @@ def stopped(
 
 
 def told(trial: Trial, ended: Ended) -> list[str]:
-    """Where the resume said that it goes on, and what it said of checkpoints that are damaged."""
+    """The lines of the output on where the run resumes and on damaged checkpoints."""
     lines = ended.said.splitlines()
     return [line for line in lines if line.startswith(f"resuming {trial.path}") or "damaged" in line]
 
@@ -142,7 +142,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_as_it_is(
 ) -> None:
     before = stopped(kind)
     trial = before.trial
-    (trial.path / ".lock").unlink()  # which the process that was killed had
+    (trial.path / ".lock").unlink()  # left by the killed process
     newest, older = cut_short(trial.path / before.newest), lose_the_optimizer(trial.path / before.older)
     left = contents(trial.path)
     ended = trial.run("--resume")

@@ -1,4 +1,4 @@
-"""A disk that is full, and a folder that is not writable, of real file systems."""
+"""Full disks and read-only folders, on real file systems."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -23,8 +23,8 @@ _BYTES = 64 * 2**20
 
 @pytest.fixture(scope="session")
 def disks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the folders `small`, which is a file system of its own for what `boxed` runs, and `read-only`,
-    which is not writable by it."""
+    """A folder with two folders for `boxed` commands: `small` is a separate small file system there, and `read-only`
+    is not writable."""
     folder = tmp_path_factory.mktemp("disks")
     for name in ("small", "read-only"):
         (folder / name).mkdir()
@@ -33,7 +33,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def boxed(disks: Path, users_cache: str | None) -> Iterator[ForkedCommands]:
-    """Runs the toolkit's commands where `disks` are what they are called."""
+    """Runs the toolkit's commands in a sandbox that mounts the two `disks`."""
     small, read_only = disks / "small", disks / "read-only"
     sandbox = ["bwrap", "--die-with-parent", "--dev-bind", "/", "/"]
     mounts = ["--size", str(_BYTES), "--tmpfs", small, "--ro-bind", read_only, read_only]
@@ -43,20 +43,20 @@ def boxed(disks: Path, users_cache: str | None) -> Iterator[ForkedCommands]:
 
 @pytest.fixture
 def small(boxed: ForkedCommands, disks: Path) -> Iterator[Path]:
-    """The small disk, which is empty."""
+    """The small disk, empty."""
     yield disks / "small"
     for each in boxed.seen(disks / "small").iterdir():
         shutil.rmtree(each)
 
 
 def make_room(commands: ForkedCommands, folder: Path) -> None:
-    """Remove what has taken all the room, if the command did not end before that."""
+    """Remove the file that fills the disk, if the command did not end before the disk was filled."""
     (commands.seen(folder) / BALLAST).unlink(missing_ok=True)
 
 
 def require_told(ended: Ended, *named: str | Path) -> None:
-    """Assert that the command failed with one line, in which all of this is named."""
-    # torch's writer of files does not pass on what the system said.
+    """Assert that the command failed with one line that names a full disk and each of `named`."""
+    # torch's file writer does not pass on the system's error.
     reasons = ("No space left on device", "a file could not be written in full")
     assert any(reason in ended.error for reason in reasons), ended.said
     assert "\n" not in ended.error
@@ -64,7 +64,7 @@ def require_told(ended: Ended, *named: str | Path) -> None:
         assert str(each) in ended.error, ended.said
 
 
-# Each is the next that happens to the run, whose disk is full again after room was made.
+# Applied to one run in turn; room is made before each resume.
 FULL = {
     "the first line of metrics": Happening("write runs/run/metrics.jsonl", 1, "disk full"),
     "the first file of a checkpoint": Happening("mkdir runs/run/.trainer/checkpoint-N", 2, "disk full"),
@@ -97,7 +97,7 @@ def test_a_run_whose_disk_is_full_again_and_again_goes_on_once_there_is_room(
 
 
 def newest_whole_step(trial: Trial) -> int:
-    """The step of the newest checkpoint that is whole, 0 where there is none."""
+    """The step of the newest complete checkpoint, or 0."""
     return max((each.step for each in complete_checkpoints(RunDirectory(trial.path))), default=0)
 
 
@@ -118,7 +118,7 @@ def test_wherever_the_disk_is_full_a_run_goes_on_once_there_is_room(
         if ended.too_late:
             trial.remove()
             reject()
-        # A short file may find room in what another one leaves of its last block.
+        # A short file may still fit in the rest of another file's last block.
         assert ended.code in (0, 1, 2), ended.said
         if ended.code:
             require_told(ended, trial.folder)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run in good order wherever it is, and a second one ends it at once."""
+"""Ctrl-C and SIGTERM stop a run cleanly at any point, and a second signal stops it at once."""
 
 import re
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from running import metrics
 
 Alone = Callable[[str], LeftAlone]
 
-# The second step is learnt, and is being written down, after the evaluation of the start and the first step.
+# While logging the second step: the initial evaluation and the first step come before it.
 SECOND_STEP = ("write runs/run/metrics.jsonl", 3)
 CODES: dict[What, int] = {"SIGINT": 130, "SIGTERM": 143}
 
 
 def require_stopped_in_good_order(trial: Trial, ended: Ended, what: What) -> None:
-    """Assert that a step was finished and saved after the signal, and that the last line says so."""
+    """Assert that the step under way was finished and saved after the signal, and that the last line says so."""
     assert ended.code == CODES[what], ended.said
     assert "Traceback" not in ended.said and "error:" not in ended.said
     last = ended.said.splitlines()[-1]
@@ -49,7 +49,7 @@ def test_a_signal_ends_a_run_after_the_step_under_way(
     require_same_runs(trial.path, left_alone(kind).run, interrupted=True)
 
 
-# The second one comes while a checkpoint is written, which is the run's second if it is not the one that was asked for.
+# The second signal comes while the run's second checkpoint is written, whether scheduled or due to the first signal.
 AT_ONCE = Happening("write runs/run/.trainer/checkpoint-N/.toolkit_state.json.tmp", 2, "SIGINT")
 
 
@@ -65,7 +65,7 @@ def test_a_second_signal_ends_a_run_at_once_and_leaves_the_earlier_checkpoints_w
 
 
 def require_ended_at_once(trial: Trial, ended: Ended) -> None:
-    """Assert that nothing was written after the second signal, and that what was there is whole."""
+    """Assert that nothing was written after the second signal, and that the earlier checkpoint is complete."""
     assert (ended.code, ended.said.splitlines()[-1]) == (130, "interrupted")
     assert "Traceback" not in ended.said
     assert [each.step for each in complete_checkpoints(RunDirectory(trial.path))] == [2]
@@ -89,13 +89,13 @@ def test_every_trainer_is_ended_by_signals(
 
 
 def require_stops(kind: str, what: What, left_alone: Alone, commands: ForkedCommands, tmp_path: Path) -> None:
-    """Send the signal to a process that is not a fork, and resume it."""
+    """Send the signal to a process that is not a fork, then resume the run."""
     alone = left_alone(kind)
     trial = Trial(commands, alone.training, tmp_path / "trial")
     happening = Happening(*SECOND_STEP, what)
     ended = in_a_process(trial.command, trial.folder, [happening], **trial.environment)
     require_stopped_in_good_order(trial, ended, what)
-    # Nor is a dataserver left that it had started.
+    # Nor is a dataserver that it started left running.
     assert [each for each in psutil.process_iter() if str(trial.folder) in " ".join(_words(each))] == []
     trial.finish_as_told()
     require_same_runs(trial.path, alone.run, interrupted=True)

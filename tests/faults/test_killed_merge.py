@@ -1,4 +1,4 @@
-"""A merge that is killed or interrupted anywhere leaves a whole model or none, and never touches the run."""
+"""A merge that is killed or interrupted at any point leaves a complete model or none, and never touches the run."""
 
 import shutil
 import signal
@@ -19,7 +19,7 @@ from running import metrics
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """A merge that nothing happened to: what it left in the run's folder, and how it and one with --overwrite ended."""
+    """An undisturbed merge: what it left in the run's folder, and how it ended, also when repeated with --overwrite."""
 
     run: Path
     left: dict[str, bytes | None]
@@ -43,7 +43,7 @@ def undisturbed(
 
 
 def require_whole_or_absent(merge: Merge, left: dict[str, bytes | None], *before: bytes) -> None:
-    """Assert that the merged model is as it has to be, or not there; or one of those `before`, by its weights."""
+    """Assert that the merged model is absent, complete, or has the weights of one of those `before`."""
     if not merge.merged.exists():
         return
     weights = (merge.merged / "model.safetensors").read_bytes()
@@ -54,7 +54,7 @@ def require_whole_or_absent(merge: Merge, left: dict[str, bytes | None], *before
 
 
 def put_an_earlier_one(merge: Merge, left: dict[str, bytes | None]) -> bytes:
-    """Put another merged model where the new one belongs; its weights."""
+    """Put another merged model in the place of the new one and return its weights."""
     for name, content in left.items():
         if name.startswith("merged/") and content is not None:
             (merge.run / name).parent.mkdir(exist_ok=True)

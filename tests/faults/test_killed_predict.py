@@ -1,4 +1,4 @@
-"""toolkit-predict, killed or interrupted anywhere, goes on where it was, and writes what it would have written."""
+"""toolkit-predict, killed or interrupted at any point, continues where it was and ends with the same output."""
 
 import shutil
 import signal
@@ -16,7 +16,7 @@ from faults.predicting import WORDS, Prediction
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What the command left that nothing happened to, and how it ended."""
+    """What an undisturbed command left, and how it ended."""
 
     left: dict[str, bytes | None]
     ended: Ended

@@ -1,4 +1,4 @@
-"""A training run that is killed anywhere ends, once it is resumed, as if it had been left alone."""
+"""A training run that is killed at any point and resumed ends as if undisturbed."""
 
 import shutil
 import signal
@@ -13,20 +13,20 @@ from faults.forked import ForkedCommands, Happening
 from faults.kills import THOROUGH, moments, require_same_runs
 from faults.trainings import LeftAlone, Trial
 
-# From the first file to the last: a run is killed, its resume is, the resume of that, and so on.
+# From the first file to the last: the first kill hits the run, the second its resume, and so on.
 FEW = [
     Happening("rename runs/run/config.yaml"),
-    Happening("rename runs/run/checkpoint-N", 2),  # the first one is there
+    Happening("rename runs/run/checkpoint-N", 2),  # the first checkpoint exists
     Happening("rename runs/run/adapter_model.safetensors"),
     Happening("rename runs/run/result.json"),
 ]
 MANY = [
     Happening("write runs/run/.manifest.json.tmp"),
     *FEW[:2],
-    Happening("write runs/run/.best.tmp"),  # the best so far is there, and is not known to be
+    Happening("write runs/run/.best.tmp"),  # the best checkpoint exists, but `best` does not name it yet
     Happening("rename runs/run/.trainer/old-checkpoint-N"),
     Happening("write runs/run/metrics.jsonl"),
-    Happening("write runs/run/.best.tmp"),  # nor is the last one, after which nothing is left to train
+    Happening("write runs/run/.best.tmp"),  # the same for the last one, after which nothing is left to train
     *FEW[2:],
 ]
 
@@ -79,7 +79,8 @@ def test_wherever_a_run_is_killed_its_resume_ends_as_if_it_had_been_left_alone(
     holds()
 
 
-# What is left of the run that was there: all of it, half a checkpoint more, its manifest alone, nothing.
+# Kills while the old run is removed and the new one starts: within a checkpoint, with only the old manifest left,
+# with nothing left, and at the new run's first checkpoint.
 OVERWRITING = [
     Happening("remove runs/run/checkpoint-N/optimizer.pt"),
     Happening("remove runs/run/manifest.json"),

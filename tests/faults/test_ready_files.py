@@ -1,4 +1,4 @@
-"""A dataserver that outlives its killed trainer does not take away what the next trainer waits for."""
+"""A dataserver that outlives its killed trainer does not remove the ready file that the next trainer waits for."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Small training runs of each kind, as they are killed, interrupted and starved of room."""
+"""Small training runs of each kind, for tests that kill them, interrupt them or fill their disk."""
 
 import shutil
 import signal
@@ -25,12 +25,12 @@ class Training:
 
 
 def training_of(kind: str, model: Path, dataserver: str | None) -> Training:
-    """A kind is sft-keep-1, sft-keep-2, dpo-cached, dpo-live, rl, which asks the `dataserver` at that address, or
-    rl-with-its-own-dataserver, which starts one."""
+    """The training of a kind: sft-keep-1, sft-keep-2, dpo-cached, dpo-live, rl, which uses the `dataserver` at that
+    address, or rl-with-its-own-dataserver, which starts one."""
     # Checkpoints at 2, 4 and 6, and at 3 if it is the best by then.
     run = {"save_every": 2, "keep_checkpoints": 2, "export": "best"}
     if kind.startswith("sft"):
-        # Two micro-batches in a step, and dropout.
+        # Two micro-batches per step, and dropout.
         sft: dict[str, Any] = {"run": {**run, "keep_checkpoints": 1 if kind == "sft-keep-1" else 2}}
         return Training("toolkit-sft", lambda folder: write_sft_run(folder, model, **sft))
     if kind.startswith("dpo"):
@@ -53,14 +53,14 @@ def training_of(kind: str, model: Path, dataserver: str | None) -> Training:
 
 
 class Trial:
-    """A run in a folder of its own, with a cache of its own.
+    """A run with its own folder and cache.
 
     Attributes:
-        path: the run's folder, as this process sees it.
+        path: the run's folder, as seen from this process.
     """
 
     def __init__(self, commands: ForkedCommands, training: Training, folder: Path) -> None:
-        """`folder` is where the commands have it, which may see a file system of their own."""
+        """`folder` is a path as the commands see it; they may have their own mounts."""
         self.folder = folder
         seen = commands.seen(folder)
         seen.mkdir(parents=True)
@@ -72,13 +72,13 @@ class Trial:
         self.environment = {"POSTTRAIN_TOOLKIT_CACHE": str(folder / "cache")}
 
     def run(self, *options: str, happenings: Sequence[Happening | After] = ()) -> Ended:
-        """The command, once."""
+        """Run the command once."""
         return self._commands.run(
             *self.command, *options, watched=self.folder, happenings=happenings, environment=self.environment
         )
 
     def finish_as_told(self) -> Ended:
-        """Start the command again, and once more with what its message asks for."""
+        """Run the command again, and if it refuses, once more with the option that its message suggests."""
         ended = self.run()
         if ended.code == 2:
             assert "continue it with --resume" in ended.error
@@ -87,10 +87,10 @@ class Trial:
         return ended
 
     def kill_again_and_again(self, kills: Sequence[Happening | After], *, each_time: bool = False) -> None:
-        """Kill the run, and its resume, and the resume of that; `each_time`: none of the moments may be after an end.
+        """Kill the run, then its resume, and so on; `each_time`: every kill must come before the command ends.
 
-        Left to itself, the first run does come to the operation; a resume does less, and a time may be after its end.
-        Where the first run ended before its time, a property is tried at another one.
+        The first run always reaches the operation of its kill. A resume does less, so it may end first. If a command
+        that must die ends before a timed kill, the example is rejected.
         """
         for number, kill in enumerate(kills):
             ended = self.run(*(["--resume"] if number else []), happenings=[kill])
@@ -100,13 +100,13 @@ class Trial:
             assert ended.code == -signal.SIGKILL or (ended.code == 0 and not must_die), (kill, ended.said)
 
     def remove(self) -> None:
-        """Make room, if all went well; what went wrong stays to be looked at."""
+        """Remove the folder after success; a failed trial stays for inspection."""
         shutil.rmtree(self._commands.seen(self.folder))
 
 
 @dataclass(frozen=True)
 class LeftAlone:
-    """A run that nothing happened to, and how it ended; `resumed` is how a resume in its last step does."""
+    """An undisturbed run and how it ended; `resumed` is how a resume in its last step ended."""
 
     training: Training
     run: Path
@@ -115,7 +115,7 @@ class LeftAlone:
 
 
 def leave_alone(commands: ForkedCommands, training: Training, folder: Path) -> LeftAlone:
-    """Train to the end; and train once more, with a kill in the last step, to see what a resume does."""
+    """Train to the end, then train again with a kill in the last step to see what a resume does."""
     whole = Trial(commands, training, folder / "whole")
     ended = whole.run()
     assert ended.code == 0, ended.said

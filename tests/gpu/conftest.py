@@ -1,6 +1,6 @@
-"""Tests that need a CUDA device: `pytest -m gpu`. Without the option they are not collected, and not skipped.
+"""Tests that need a CUDA device: `pytest -m gpu`. Without the option they are not collected, rather than skipped.
 
-What a machine has besides, such as vLLM or flash attention, decides which tests there are.
+Optional packages such as vLLM or flash attention decide which tests exist.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from vllm_model import write_vllm_model
 
 @pytest.fixture(autouse=True, scope="session")
 def cuda() -> torch.device:
-    """The device; who asks for these tests without one learns it at once."""
+    """The CUDA device; without one, pytest exits at once."""
     if not torch.cuda.is_available():
         pytest.exit("pytest -m gpu: there is no CUDA device here", returncode=4)
     return torch.device("cuda")

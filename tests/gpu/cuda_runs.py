@@ -1,4 +1,4 @@
-"""Runs on a CUDA device as processes, bent to the needs of the tests."""
+"""Configurable training runs on a CUDA device, as processes."""
 
 import json
 import os
@@ -20,13 +20,13 @@ ENGINES = ["hf", *["vllm"] * HAS_VLLM]
 
 
 def write_sft(folder: Path, model: Path, /, **sections: Any) -> Path:
-    """A config of three steps; keywords are merged into its sections, and None takes the place of one."""
+    """Write a config of three steps; dict keywords are merged into its sections, and None replaces one."""
     rows = [{"prompt": f"How many is {n}? " * (n % 4 + 1), "completion": f"{n} apples"} for n in range(12)]
     return _write(folder, "sft", model, rows, sections)
 
 
 def write_dpo(folder: Path, model: Path, /, **sections: Any) -> Path:
-    """The same for preferences."""
+    """Like `write_sft`, for preferences."""
     rows = [
         {"prompt": f"How many is {n}?", "chosen": f"{n} apples", "rejected": "none " * (n % 3)} for n in range(1, 9)
     ]
@@ -53,13 +53,13 @@ def _write(folder: Path, name: str, model: Path, rows: list[dict[str, Any]], sec
 
 
 def losses(command: str, config: Path, *options: str) -> list[float]:
-    """Of each optimizer step of a run, which has to end well."""
+    """The loss of each optimizer step of a run, which must succeed."""
     finished = start(command, config, *options)
     assert finished.returncode == 0, finished.stderr
     return [row["loss"] for row in metrics(config.parent / "runs" / config.stem) if "loss" in row]
 
 
 def start(command: str, config: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """A run from its start to its end, however that is."""
+    """Run the command to its end, whatever its exit code."""
     words = [str(BIN / command), str(config), *options]
     return subprocess.run(words, capture_output=True, text=True, timeout=500, env={**os.environ})

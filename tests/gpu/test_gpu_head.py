@@ -1,4 +1,4 @@
-"""The frozen head on CUDA, which takes more rows at once there: values and gradients of the plain formula."""
+"""The frozen head on CUDA, which takes more rows at once, matches the plain formula in values and gradients."""
 
 import pytest
 import torch

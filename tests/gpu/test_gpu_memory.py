@@ -1,4 +1,4 @@
-"""Memory of a CUDA device: what a run says that wants too much of it, and what vLLM hands over."""
+"""CUDA memory: what a run reports when it needs too much, how vLLM gets its weights, and what it frees."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gpu
 def test_a_step_that_does_not_fit_names_what_would_and_leaves_the_checkpoint_before_it(
     tmp_path: Path, gpu_model: Path
 ) -> None:
-    # Eager attention wants 2 heads × tokens² × 2 bytes for each of 64 rows at once: 1.5 times what the device has.
+    # Eager attention needs 2 heads × tokens² × 2 bytes for each of 64 rows at once: 1.5 times the device's memory.
     total = torch.cuda.mem_get_info()[1]
     tokens = int((1.5 * total / (64 * 2 * 2)) ** 0.5)
     rows = [{"prompt": f"{number}", "completion": "one two three " * (tokens // 3)} for number in range(64)]
@@ -65,7 +65,7 @@ if HAS_VLLM:
             )
             run(config)
             rows.append(training_rows(metrics(folder_of(config))))
-        # Weights of another step would be off by far more: the learning rate is large.
+        # With the weights of another step the difference would be far larger: the learning rate is large.
         for row in rows[0] + rows[1]:
             assert row["sampling/logprob_difference"] < 1e-2
 

@@ -1,4 +1,4 @@
-"""Three steps of each trainer on a CUDA device, by each backend and engine that is installed."""
+"""Three steps of each trainer on a CUDA device, with each installed backend and engine."""
 
 import math
 from pathlib import Path
@@ -21,7 +21,7 @@ from running import metrics
 
 pytestmark = pytest.mark.gpu
 
-# In bfloat16 a loss of 6 nats has 3 digits.
+# In bfloat16 a loss of 6 nats has 3 significant digits.
 PRECISION = 0.05
 
 
@@ -71,7 +71,7 @@ def test_checkpointing_changes_no_loss(tmp_path: Path, gpu_model: Path) -> None:
 def test_float16_is_trained_with_a_scaled_loss(tmp_path: Path, gpu_model: Path) -> None:
     config = write_sft(tmp_path / "half", gpu_model, model={"dtype": "float16"})
     exact = write_sft(tmp_path / "exact", gpu_model, model={"dtype": "float32"})
-    # The first steps may be passed over while the scale is found.
+    # The first steps may be skipped while the loss scale is found.
     assert losses("toolkit-sft", config)[0] == pytest.approx(losses("toolkit-sft", exact)[0], abs=PRECISION)
 
 

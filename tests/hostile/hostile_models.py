@@ -1,4 +1,4 @@
-"""Model folders that bring Python code along, which leaves a file where it ran."""
+"""Model folders that ship Python code; the code writes a file when it runs."""
 
 import json
 import shutil
@@ -26,11 +26,12 @@ class CanaryTokenizer(PreTrainedTokenizerFast):
 
 
 def model_with_code(tiny: Path, folder: Path, *, of_its_own_kind: bool) -> Path:
-    """A copy of the tiny model in `folder` whose config and tokenizer name code beside them; returns the file that the
-    code writes when it runs.
+    """Copy the tiny model to `folder`, with a config and tokenizer that refer to Python code there.
+
+    Returns the file that the code writes when it runs.
 
     Args:
-        of_its_own_kind: whether model and tokenizer are of kinds that only that code knows.
+        of_its_own_kind: whether the model type and tokenizer class exist only in that code.
     """
     shutil.copytree(tiny, folder)
     canary = folder.with_name("canary.txt")

@@ -1,4 +1,4 @@
-"""A server that answers every request with what it was told, byte by byte if it likes."""
+"""A server that answers each request with raw bytes of the test's choice, at any pace."""
 
 import socket
 import threading
@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 Answer = Callable[[socket.socket], None]
-"""Writes to the connection on which a request came."""
+"""Writes the answer to the request's connection."""
 
 
 class HostileServer:
-    """Listens on a port of this machine. `answers` has what each path is answered with; `asked` the requests' heads."""
+    """A server on a local port. `answers` maps paths to answers; `asked` collects the heads of the requests."""
 
     def __init__(self, answers: dict[str, Answer]) -> None:
         self.answers = answers
@@ -20,7 +20,7 @@ class HostileServer:
         self._open: set[socket.socket] = set()
 
     def serve(self) -> None:
-        """Answer until the listener is closed, each connection in a thread of its own."""
+        """Answer until the listener is closed, with one thread per connection."""
         while True:
             try:
                 connection, _ = self._listener.accept()
@@ -30,8 +30,8 @@ class HostileServer:
             threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
 
     def close(self) -> None:
-        """End all that goes on."""
-        # Closing alone would not wake the thread that waits for a connection.
+        """Close the listener and all connections."""
+        # Closing alone would not wake the thread blocked in accept().
         for each in (self._listener, *self._open):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -53,7 +53,7 @@ class HostileServer:
 
 @contextmanager
 def hostile_server(answers: dict[str, Answer]) -> Iterator[HostileServer]:
-    """A server with those answers, in a thread, for as long as the block lasts."""
+    """Run a server with those answers in a thread while the block runs."""
     server = HostileServer(answers)
     thread = threading.Thread(target=server.serve)
     thread.start()
@@ -65,7 +65,7 @@ def hostile_server(answers: dict[str, Answer]) -> Iterator[HostileServer]:
 
 
 def saying(data: bytes) -> Answer:
-    """These bytes, and the end."""
+    """Send these bytes, then close."""
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(data)
@@ -74,13 +74,13 @@ def saying(data: bytes) -> Answer:
 
 
 def replying(body: bytes, status: str = "200 OK", headers: bytes = b"") -> Answer:
-    """A whole response."""
+    """Send a complete response."""
     head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n".encode()
     return saying(head + headers + b"\r\n" + body)
 
 
 def forever(begin: bytes, again: bytes, pause: threading.Event | None = None, seconds: float = 0.0) -> Answer:
-    """Some bytes, and then the same ones again and again until the other side ends it."""
+    """Send `begin`, then `again` over and over until the client disconnects or `pause` is set."""
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(begin)
@@ -93,5 +93,5 @@ def forever(begin: bytes, again: bytes, pause: threading.Event | None = None, se
 
 
 def silence(ends: threading.Event) -> Answer:
-    """Nothing, until the event."""
+    """Send nothing until the event is set."""
     return lambda connection: ends.wait(60) and None

@@ -1,6 +1,6 @@
-"""What is tried on all that reads what others wrote, and what each of them has to do: take it, or refuse it well.
+"""Hostile input for everything that reads untrusted data, and the check that it is accepted or refused clearly.
 
-A property is checked with few examples in every run of the tests, and with many more where that is asked for.
+Every test run tries a few examples of each property; tests marked `long` try many more.
 """
 
 import json
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from posttrain.errors import ConfigError, DataError
 
-# What steers a terminal or breaks a line, what turns the direction of writing, and halves of characters.
+# Control characters (except \n), line separators, bidirectional controls and lone surrogates.
 STEERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _LONGEST_LINE = 2100
@@ -23,22 +23,22 @@ _MOST_LINES = 25
 
 
 def profiles(quick: int, long: int) -> pytest.MarkDecorator:
-    """A test's argument `examples`: how many are tried at once, and how many where time is no matter."""
+    """Parametrize `examples`: how many a quick run tries, and how many a long one."""
     cases = [pytest.param(quick, id="quick"), pytest.param(long, id="long", marks=pytest.mark.long)]
     return pytest.mark.parametrize("examples", cases)
 
 
 def tried(examples: int) -> Any:
-    """The settings of a property inside a test; the same examples each time, so that a red test stays red."""
+    """Hypothesis settings for a property inside a test; deterministic, so that a failing test keeps failing."""
     checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
     return settings(max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=checks)
 
 
 def refusal_of(action: Callable[[], object], *, seconds: float = 2.0) -> str | None:
-    """The message with which the input is refused; None where it is taken.
+    """Return the message of the refusal, or None if the input is accepted.
 
-    Whatever is not ConfigError or DataError passes through, and fails the test. So does what takes longer on the
-    processor than `seconds`.
+    Any exception other than ConfigError and DataError propagates and fails the test. So does using more than
+    `seconds` of CPU time.
     """
     started = time.thread_time()
     message = None
@@ -53,7 +53,7 @@ def refusal_of(action: Callable[[], object], *, seconds: float = 2.0) -> str | N
 
 
 def require_readable(message: str) -> None:
-    """A message that a person can read, in any terminal."""
+    """Check that the message is readable and safe to print in any terminal."""
     lines = message.split("\n")
     assert message.strip()
     assert len(lines) <= _MOST_LINES, lines
@@ -97,11 +97,11 @@ plain_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
-"""What JSON can hold."""
+"""Values that JSON can represent."""
 
 
 def nested(depth: int) -> str:
-    """A list in a list, and so on."""
+    """JSON lists nested to this depth."""
     return "[" * depth + "]" * depth
 
 
@@ -126,11 +126,11 @@ ODD_JSON = [
     "\u00a0",
 ]
 json_values = st.sampled_from(ODD_JSON) | plain_values.map(lambda value: json.dumps(value))
-"""Texts that are JSON, or nearly."""
+"""JSON text, some of it invalid."""
 
 
 def json_objects(keys: list[str]) -> st.SearchStrategy[str]:
-    """Texts of objects with some of the keys, and others; a key may stand there twice."""
+    """JSON objects with some of these keys and others; keys may be duplicated."""
     names = st.sampled_from(keys) | texts
     pairs = st.lists(st.tuples(names, json_values), max_size=5)
     return pairs.map(lambda pairs: "{" + ", ".join(f"{json.dumps(key)}: {value}" for key, value in pairs) + "}")

@@ -1,5 +1,5 @@
-"""Run as a program: `read_file.py FILE...` reads each file as conversations. For each it prints a line of JSON: the
-message with which it is refused, and by how many bytes the peak of this process's memory grew, and the seconds."""
+"""A program: `read_file.py FILE...` reads each file as conversations and prints a line of JSON for each: the error
+message if it is refused, the growth of the process's peak memory in bytes, and the seconds taken."""
 
 import json
 import resource
@@ -12,7 +12,7 @@ from posttrain.errors import DataError
 
 
 def peak() -> int:
-    """The largest memory so far, in bytes."""
+    """The process's peak memory so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

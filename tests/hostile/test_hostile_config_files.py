@@ -1,4 +1,4 @@
-"""What is named as a config and is no file, and names that would steer a terminal: through the real commands."""
+"""Config paths that are not regular files, and names with terminal escapes, given to the real commands."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ from running import BIN
 if TYPE_CHECKING:
     import typer
 
-# The commands that read a config, with what else they must be given.
+# The commands that read a config, with their other required arguments.
 COMMANDS: dict[str, list[str]] = {
     "sft": [],
     "dpo": [],
@@ -35,7 +35,7 @@ COMMANDS: dict[str, list[str]] = {
 
 
 def refused(command: str, config: str) -> str:
-    """The message with which a command refuses a config."""
+    """The message with which the command refuses the config."""
     app: typer.Typer = import_module(f"posttrain.cli.{command}").main
     result = CliRunner().invoke(app, [config, *COMMANDS[command]])
     assert result.exit_code == 2, result.output
@@ -66,7 +66,7 @@ def a_sparse_file(folder: Path) -> str:
 
 
 PIPE = "this is a pipe or a device, not a file; write the config to a file first"
-# By what is named: how it is made in the current folder, and a part of the message.
+# How each is created in the current folder, and part of the message.
 NO_FILES: dict[str, tuple[Callable[[Path], str], str]] = {
     "a pipe that nobody writes to": (a_pipe, f"run.yaml: {PIPE}"),
     "a device without an end": (lambda _: "/dev/zero", f"/dev/zero: {PIPE}"),
@@ -102,13 +102,13 @@ def test_a_path_with_a_nul_is_refused(tmp_path: Path):
 
 
 def start(config: str | Path, **options: object) -> subprocess.CompletedProcess[bytes]:
-    """toolkit-sft as a process of its own."""
+    """Run toolkit-sft in a subprocess."""
     return subprocess.run([BIN / "toolkit-sft", config, "--dry-run"], capture_output=True, timeout=60, **options)  # type: ignore[call-overload]
 
 
 @pytest.fixture
 def silent_pipe() -> Iterator[int]:
-    """The end to read from of a pipe whose other end stays open, and says nothing."""
+    """The read end of a pipe whose write end stays open and silent."""
     reading, writing = os.pipe()
     yield reading
     os.close(reading)

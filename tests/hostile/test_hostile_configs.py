@@ -1,4 +1,4 @@
-"""Any bytes, any YAML and any slip in a right config: it loads, or it is refused in a message that can be read."""
+"""Arbitrary bytes, arbitrary YAML and a valid config with one mistake either load or are refused readably."""
 
 import copy
 import functools
@@ -126,15 +126,15 @@ Pairs = list[tuple[str, Any]]
 
 
 def as_pairs(value: Any) -> Any:
-    """Mappings as lists of pairs, in which a key can stand twice; lists as they are."""
+    """Turn mappings into lists of pairs, which can hold duplicate keys; lists stay lists."""
     if isinstance(value, dict):
         return {"pairs": [[key, as_pairs(item)] for key, item in value.items()]}
     return [as_pairs(item) for item in value] if isinstance(value, list) else value
 
 
 def as_yaml(value: Any, indent: str = "") -> str:
-    """The value over several lines, so that a message has lines to name. Plain values are written as JSON, which YAML
-    reads alike."""
+    """Write the value over several lines, so that messages can give line numbers. Scalars are written as JSON, which
+    YAML reads the same way."""
     inner = indent + "  "
     if isinstance(value, dict) and "pairs" in value:
         lines = [f"{inner}{json.dumps(key)}: {as_yaml(item, inner)}" for key, item in value["pairs"]]
@@ -152,7 +152,7 @@ def mappings(value: Any) -> list[list[Any]]:
 
 
 def slip(draw: st.DrawFn, right: Any) -> Any:
-    """The config with one thing wrong in it: a value, or a key that is another, gone, or there twice."""
+    """The config with one mistake: a wrong value, or a key that is renamed, missing or duplicated."""
     wrong = copy.deepcopy(right)
     pairs = draw(st.sampled_from([found for found in mappings(wrong) if found]))
     at = draw(st.integers(0, len(pairs) - 1))
@@ -215,7 +215,7 @@ def test_any_override_is_taken_or_refused(examples: int):
 
 KIB = 1024
 LONG_TEXT = f'a: &a "{"x" * 500_000}"\n'
-# Small files that would become large, or take long: by what they do, the text and a part of the message.
+# Small files that expand to a lot or take long to read: the text, and part of the message.
 BOMBS = {
     "a long text that is repeated": (
         LONG_TEXT + f"model: [{'*a, ' * 1000}]\n",
@@ -243,7 +243,7 @@ BOMBS = {
 def test_a_small_file_costs_neither_memory_nor_minutes(text: str, message: str, tmp_path: Path):
     (tmp_path / "run.yaml").write_text(text)
     assert len(text) < 1024 * KIB
-    # PyYAML itself takes most of that time.
+    # Most of that time is PyYAML's.
     refused = refusal_of(lambda: load_config(tmp_path / "run.yaml", SFTConfig), seconds=20)
     assert refused is not None and message in refused
 
@@ -253,7 +253,7 @@ def test_of_very_many_problems_twenty_are_told_and_the_others_counted(tmp_path: 
     message = refusal_of(lambda: load_config(tmp_path / "run.yaml", SFTConfig))
     assert message is not None
     head, *lines = message.splitlines()
-    # 50 unknown keys, and the model, datasets and stages that are missing.
+    # 50 unknown keys, plus the missing model, datasets and stages.
     assert head.endswith("run.yaml has 53 problems:")
     assert len(lines) == 21 and lines[-1] == "  ... and 33 more"
 

@@ -1,4 +1,4 @@
-"""Data files that are none, that have no end, or that hold one endless line: refused in time, in little memory."""
+"""Data paths that are not regular files, or hold one endless line, are refused quickly and with little memory."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ MIB = 2**20
 
 
 def with_a_hole(path: Path, begin: bytes, size: int) -> Path:
-    """A file that begins so, and goes on with zeros that take no place on the disk."""
+    """A sparse file that starts with `begin` and continues with zeros."""
     path.write_bytes(begin)
     os.truncate(path, size)
     assert path.stat().st_blocks * 512 < MIB
@@ -28,7 +28,7 @@ def with_a_hole(path: Path, begin: bytes, size: int) -> Path:
 
 
 def packed(path: Path, begin: bytes, size: int) -> Path:
-    """The same, packed: a thousandth of what it unpacks to."""
+    """The same, gzipped to about a thousandth of its size."""
     with gzip.open(path, "wb", compresslevel=6) as file:
         file.write(begin)
         for _ in range(size // MIB):
@@ -39,7 +39,7 @@ def packed(path: Path, begin: bytes, size: int) -> Path:
 
 LINE = f"longer than {MAX_LINE_BYTES} bytes"
 ARRAY = f"is larger than {MAX_ARRAY_BYTES // MIB} MiB, and an array is read as a whole; write one object per line"
-# By the file's name: how it begins, and a part of the message.
+# How each file begins, and part of the message.
 ENDLESS = {
     "hole.jsonl": (b"", LINE),
     "quote.jsonl": (b'{"prompt": "', LINE),
@@ -52,7 +52,7 @@ ENDLESS = {
     "packed.csv.gz": (b'prompt,completion\n"', LINE),
     "packed.json.gz": (b"[" + b" " * 9, ARRAY),
 }
-# A line is held up to its limit, twice where it is copied; of an array that is packed, as much as it may have.
+# A line is read up to its limit and may be copied once; a compressed array is read up to the array's limit.
 MOST_BYTES = int(2.5 * MAX_LINE_BYTES)
 QUICK = [
     pytest.param(name, 640 * MIB if name == "array.json" else 192 * MIB, MOST_BYTES, id=name)
@@ -76,7 +76,7 @@ def test_a_line_without_an_end_is_refused_by_a_limit_and_never_held(
 ):
     begin, message = ENDLESS[name]
     make = packed if name.endswith(".gz") else with_a_hole
-    # A small file comes first: what the libraries of tables need to be read themselves does not count.
+    # A small file is read first, so that importing the table libraries does not count.
     small = with_a_hole(tmp_path / f"small.{name.partition('.')[2]}", b"", 100)
     command = [sys.executable, PROGRAM, small, make(tmp_path / name, begin, size)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
@@ -96,7 +96,7 @@ def a_link_to(target: str) -> Callable[[Path], None]:
 
 
 PIPE = "is a pipe or a device, not a file; write the data to a file first"
-# By what is named: how it is made, and a part of the message.
+# How each is created, and part of the message.
 NO_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a pipe": (a_pipe, PIPE),
     "a link to a device without an end": (a_link_to("/dev/zero"), PIPE),
@@ -126,7 +126,7 @@ def test_what_is_no_data_file_is_refused_and_never_waited_for(
 
 @pytest.fixture
 def silent_stdin(monkeypatch: pytest.MonkeyPatch):
-    """A standard input that is a pipe, and stays open."""
+    """Make standard input a pipe that stays open and silent."""
     reading, writing = os.pipe()
     kept = os.dup(0)
     os.dup2(reading, 0)

@@ -1,4 +1,4 @@
-"""A model folder that brings code along: run where the config says so, and said aloud; never otherwise."""
+"""Python code shipped with a model runs only if the config allows it, and then with a notice."""
 
 import json
 import os
@@ -28,7 +28,7 @@ ALOUD = "model.trust_remote_code: Python code shipped with {name} runs with your
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with rows to train on and to answer, and a cache of its own for code that is run."""
+    """The current folder, with rows to train on and predict from, and its own cache for remote code."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(ROW) + "\n" for _ in range(4)))
@@ -48,7 +48,7 @@ def write_config(folder: Path, **model: Any) -> None:
 
 
 def run(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command with the config, as a process of its own: code that was run once stays imported."""
+    """Run a command with the config in a subprocess, because code that ran once stays imported."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [BIN / command, "run.yaml", *arguments], capture_output=True, text=True, timeout=200, env=environment
@@ -126,7 +126,7 @@ def test_code_beside_a_model_of_a_known_kind_is_passed_over(folder: Path, tiny_m
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
 def test_code_of_the_tokenizer_or_of_the_model_alone_is_not_run_either(file: str, folder: Path, tiny_model: Path):
     canary = model_with_code(tiny_model, folder / "model", of_its_own_kind=True)
-    # The other file is as it was.
+    # Restore the other file.
     other = {"config.json": "tokenizer_config.json", "tokenizer_config.json": "config.json"}[file]
     shutil.copyfile(tiny_model / other, folder / "model" / other)
     config = ModelConfig(name=str(folder / "model"), backend="hf")
@@ -144,7 +144,7 @@ def test_code_beside_a_gguf_file_is_never_run(folder: Path, tiny_model: Path):
     assert not canary.exists()
 
 
-# Templates that want more than to write a conversation: by what they try.
+# Templates that try to do more than render a conversation, keyed by what they try.
 TEMPLATES = {
     "to reach Python": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "to reach what it is given": "{{ messages.__class__.__init__.__globals__ }}",

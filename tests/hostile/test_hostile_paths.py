@@ -1,4 +1,4 @@
-"""Names that become folders, and files that are links: nothing is written, or removed, beyond what was named."""
+"""Names that become folders, and symlinks: nothing outside the intended folder is written or removed."""
 
 import json
 import os
@@ -28,7 +28,7 @@ from posttrain.runs.trained_run import load_trained_run
 from posttrain.sft.config import SFTConfig
 from test_shipped_configs import ROOT, class_of
 
-# Names that lead elsewhere, or are no names.
+# Names that lead elsewhere, or are not valid names.
 NO_NAMES = [
     "",
     " ",
@@ -69,7 +69,7 @@ NAMES = [
 
 
 def folder_of(name: str) -> Path:
-    """The folder of a run of that name in the folder `runs`."""
+    """The folder of the run with that name, in `runs`."""
     return Path("runs") / run_of_model(name, (), None)
 
 
@@ -136,7 +136,7 @@ def test_no_command_takes_a_run_name_that_leads_out_of_its_folder(
     assert contents(tmp_path) == before
 
 
-# Every key that names a file or folder, by its config.
+# The keys that name a file, folder or address, with their config.
 PATH_KEYS = [
     ("sft_config_template.yaml", "model.name"),
     ("sft_config_template.yaml", "model.adapter"),
@@ -174,7 +174,7 @@ ODD_PATHS = [
 def test_any_text_for_a_path_is_taken_or_refused(template: str, key: str, paths: list[str]):
     parts = key.split(".")
     for odd in paths:
-        # A lone surrogate is not to be had from YAML, and a shell gives it by a byte that is no UTF-8.
+        # YAML cannot hold a lone surrogate, but a shell argument that is not valid UTF-8 can.
         value = odd if key == "listen.host" else json.dumps(odd, ensure_ascii=False)
         typed = {"type": "python"} if parts[0] == "graders" else {"type": "model"} if parts[0] == "reference" else {}
         more = [f"{'.'.join(parts[:-1])}.{name}={kind}" for name, kind in typed.items()]
@@ -196,7 +196,7 @@ def test_a_path_that_no_file_system_takes_is_refused_with_its_key(path: str, tmp
 
 
 def data_outside(folder: Path) -> Path:
-    """A data root in the folder, and beside it what nobody may read or remove from there."""
+    """A data root in the folder, beside a folder that must not be reached from it."""
     (folder / "outside").mkdir()
     (folder / "outside/rows.jsonl").write_text('{"prompt": "q", "answer": "a"}\n')
     (folder / "root").mkdir()
@@ -219,7 +219,7 @@ def test_no_path_and_no_link_leads_a_dataserver_out_of_its_data_root(path: str, 
 
 
 def a_run(folder: Path) -> RunDirectory:
-    """A run's folder in which there are links: to a folder and a file elsewhere, and for a checkpoint."""
+    """A run's folder with symlinks to a folder and a file elsewhere, one of them in place of a checkpoint."""
     run = RunDirectory(folder / "runs/run")
     run.path.mkdir(parents=True)
     run.manifest.write_text("{}")

@@ -1,4 +1,4 @@
-"""Rows that others wrote: each is read, or left out with its place and a reason that can be read."""
+"""Untrusted rows are each read, or skipped with their location and a readable reason."""
 
 import functools
 import json
@@ -42,7 +42,7 @@ from posttrain.predict.inputs import read_inputs
 
 
 class Read(NamedTuple):
-    """What became of the rows of a file."""
+    """How the rows of a file were read."""
 
     usable: int
     faults: Sequence[str]
@@ -86,7 +86,7 @@ def as_graded(path: Path) -> Read:
 
 @functools.cache
 def loaded(folder: Path) -> Loaded:
-    """The data sets of a dataserver's config in that folder."""
+    """The datasets of a dataserver config in that folder."""
     config = load_config(a_config(folder), DataserverConfig, ["on_bad_record=skip"])
     return Loaded.read(config, lambda _: None)
 
@@ -158,7 +158,10 @@ GOOD = {
 
 
 def require_every_row_told(reader: Callable[[Path], Read], path: Path, count: int | None) -> None:
-    """Every row of the file is usable or left out, with its place; or nothing is usable, and the file is refused."""
+    """Check that the file is refused, or that each of its rows is usable or skipped, and that faults give a location.
+
+    A `count` of None leaves the number of rows unchecked.
+    """
     found: list[Read] = []
     message = refusal_of(lambda: found.append(reader(path)))
     if message is not None:
@@ -181,7 +184,7 @@ def test_any_row_is_read_or_left_out_with_its_place(reader: Callable[[Path], Rea
     def check(written: list[str]) -> None:
         written = [json.dumps(GOOD), *written]
         path.write_bytes("\n".join(written).encode("utf-8", "surrogatepass"))
-        # Two files that are the same hold identical answers, which are counted and not told.
+        # `as_two_files` reads the same file twice: identical answers are counted, not reported.
         require_every_row_told(reader, path, sum(bool(line.strip(" \t\r")) for line in written))
 
     check()
@@ -209,7 +212,7 @@ def test_any_file_is_read_or_refused(reader: Callable[[Path], Read], ending: str
     check()
 
 
-# Kinds of cells that a Parquet file can hold, each with values; some are none that Python knows.
+# Values of each kind of Parquet cell; some have no Python equivalent.
 CELLS = {
     "text that is no UTF-8": lambda: pyarrow.StringArray.from_buffers(
         2, pyarrow.py_buffer(b"\0\0\0\0\2\0\0\0\4\0\0\0"), pyarrow.py_buffer(b"ok\xff\xfe")

@@ -1,4 +1,4 @@
-"""Requests that no trainer sends: each gets an answer below 500 that says what is wrong, and the server goes on."""
+"""Requests that no trainer sends: the server explains the problem with a status below 500 and keeps running."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def require_answered(server: Server, status: int, content: bytes) -> None:
-    """One clear message, or a good answer; and whoever asks next is answered too."""
+    """Check that the response is a success or one clear error, and that the server still responds."""
     assert status == 200 or 400 <= status < 500, (status, content[:500])
     if status != 200:
         problem = json.loads(content)
@@ -111,7 +111,7 @@ def test_any_question_of_the_page_gets_an_answer(server: Server, examples: int):
 
 BODY = json.dumps(SAMPLE).encode()
 HEAD = b"POST /sample HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-# What is no HTTP, or says two things at once: by what is wrong, the bytes that are sent.
+# Bytes that are not HTTP, or contradict themselves.
 NO_REQUESTS = {
     "nothing": b"\r\n\r\n",
     "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),
@@ -143,10 +143,10 @@ NO_REQUESTS = {
 
 
 def said_to(server: Server, sent: bytes) -> bytes:
-    """All that the server answers to these bytes, after which nothing more comes."""
+    """Send these bytes, shut down the sending side, and return the whole answer."""
     answer = b""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
-        with suppress(OSError):  # what is too long is not read to its end
+        with suppress(OSError):  # the server stops reading what is too long
             connection.sendall(sent)
             connection.shutdown(socket.SHUT_WR)
         with suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""A trainer's client before a server that means it ill: one clear error, in time, in little memory."""
+"""The trainer's client against a hostile server: one clear error, in time and with little memory."""
 
 import json
 import re
@@ -88,9 +88,9 @@ def a_client(server: HostileServer, **options: Any) -> DataserverClient:
 
 
 def error_of(server: HostileServer, path: str, answer: Answer, seconds: float = 4.0, **options: Any) -> str | None:
-    """The message of the one error that such an answer to a path leads to; None where it is taken.
+    """Answer `path` this way and return the message of the client's error, or None if the answer is accepted.
 
-    Any other exception, and an answer that is waited for longer than `seconds`, fails the test.
+    Any other exception fails the test, as does taking longer than `seconds`.
     """
     server.answers.update({other: replying(body) for other, body in GOOD.items()})
     server.answers[path] = answer
@@ -144,7 +144,7 @@ problems = st.builds(
 
 
 def altered(draw: st.DrawFn) -> bytes:
-    """A right answer with one value that is another."""
+    """A valid answer with one value replaced."""
     value = json.loads(draw(st.sampled_from([GOOD["/meta"], GOOD["/sample"]])))
     here: Any = value
     while True:
@@ -173,7 +173,7 @@ def test_any_response_is_a_good_one_or_one_clear_error(server: HostileServer, pa
     def check(status: str, header: bytes, body: bytes) -> None:
         message = error_of(server, path, replying(body, status, header))
         if path == "/grade":
-            assert message is not None  # not one of these grades the item
+            assert message is not None  # none of these grades the item
 
     check()
 
@@ -237,7 +237,7 @@ def test_an_answer_that_comes_drop_by_drop_is_left_in_time(
     server: HostileServer, path: str, begin: bytes, again: bytes
 ):
     over = threading.Event()
-    # A byte now and then comes well within any timeout of a socket.
+    # Each byte arrives well within any socket timeout.
     dripping = forever(begin, again, over, seconds=0.05)
     message = error_of(server, path, dripping, seconds=3.0, request_seconds=0.4)
     over.set()
@@ -262,7 +262,7 @@ def test_a_server_that_takes_a_request_drop_by_drop_is_left_in_time(server: Host
     limits = {**META["limits"], "max_body_bytes": 64 * MIB, "max_completion_chars": 64 * MIB}
     server.answers["/meta"] = replying(as_json({**META, "limits": limits}))
     server.answers["/grade"] = sip
-    # What cannot be packed, and is more than the buffers of the network hold.
+    # Incompressible, and more than the network buffers hold.
     completion = "".join(chr(0x4E00 + (number * 7919) % 20_000) for number in range(8 * MIB))
     begin = time.monotonic()
     with a_client(server, request_seconds=1.0) as client, pytest.raises(ServerError, match=r"within 1 s"):

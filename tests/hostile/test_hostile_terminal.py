@@ -1,4 +1,4 @@
-"""Names in a config that look like markup are shown in a terminal as they are written."""
+"""Config names that look like markup are shown literally in a terminal."""
 
 import json
 import os
@@ -14,7 +14,7 @@ NAMES = {"sums": "[red]sums", "words": "[/bold] {0} %s"}
 
 
 def renamed(config: Path) -> None:
-    """The data sets of a config under names that are markup, and formats, and wrong as both."""
+    """Rename the config's datasets to invalid markup and format strings."""
     text = config.read_text()
     for name, odd in NAMES.items():
         text = text.replace(f"  {name}:", f"  {json.dumps(odd)}:")
@@ -22,7 +22,7 @@ def renamed(config: Path) -> None:
 
 
 def shown_in_a_terminal(command: list[str | Path], end: bytes, environment: dict[str, str]) -> bytes:
-    """What a command shows in a terminal up to a text, after which it is ended."""
+    """Run a command in a terminal until it shows `end`, kill it, and return what it showed."""
     main_end, terminal = pty.openpty()
     seen, deadline = b"", time.monotonic() + 60
     process = subprocess.Popen(
@@ -45,9 +45,9 @@ def shown_in_a_terminal(command: list[str | Path], end: bytes, environment: dict
 def test_a_dataserver_with_names_that_look_like_markup_gets_ready(tmp_path: Path):
     config = a_config(tmp_path / "config")
     renamed(config)
-    # Golds that another server checked, as that of another test, are not checked again.
+    # A fresh cache: golds checked by an earlier server, e.g. in another test, are not checked again.
     cache = {"POSTTRAIN_TOOLKIT_CACHE": str(tmp_path / "cache")}
     seen = shown_in_a_terminal([BIN / "toolkit-rl-dataserver", config, "--port", "0"], b"ready\r\n", cache)
     assert seen.endswith(b"ready\r\n"), seen
-    # Of sums there are no golds to check.
+    # The other dataset, sums, has no golds to check.
     assert b"golds of [/bold] {0} %s: 20 rows" in seen

@@ -1,4 +1,4 @@
-"""A loaded model that has favourites, and engines on it."""
+"""A loaded model that clearly prefers some tokens, and prompts for it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,5 +44,5 @@ def sharp(sharp_model: Path, load: Callable[..., Loaded]) -> Loaded:
 
 @pytest.fixture
 def uneven() -> list[GenerationRequest]:
-    """Eight prompts of 4 to 32 tokens, each with a seed of its own."""
+    """Eight prompts of 4 to 32 tokens, each with its own seed."""
     return [GenerationRequest(tuple(range(5 + row, 9 + 5 * row)), (row,)) for row in range(8)]

@@ -1,4 +1,4 @@
-"""A loaded model with a short way to ask it."""
+"""A loaded model with a shorthand for generating from it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,9 +7,9 @@ from posttrain.inference.engine import Completion, GenerationRequest, Sampling
 from posttrain.inference.hf import HfEngine
 
 END = frozenset({2})
-"""`<|im_end|>`, which the tokenizer calls its eos; 0 is its padding."""
+"""`<|im_end|>`, the tokenizer's eos; its padding is 0."""
 NEVER = frozenset({383})
-"""A row of the vocabulary that is not said."""
+"""A vocabulary row that is never generated."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,6 @@ class Loaded:
         batch_size: int = 4,
         end_ids: frozenset[int] = NEVER,
     ) -> list[Completion]:
-        """All completions, in the order of the requests and their samples."""
+        """All completions, ordered by request and sample."""
         found = dict(HfEngine(self.model, self.tokenizer, end_ids, batch_size).generate(requests, sampling))
         return [found[key] for key in sorted(found)]

@@ -1,4 +1,4 @@
-"""Padding and shared prompts change no answer, whatever a model keeps of its past: all, a window, or a state."""
+"""Padding and shared prompts change no answer, whether a model keeps its whole past, a window or a state."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Which completions share a batch depends on the requests and the batch size, and on nothing else."""
+"""Which completions share a batch depends only on the requests and the batch size."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ def test_no_requests_are_no_batches():
 def test_seeds_depend_on_every_part_and_on_their_order():
     seeds = {derive_seed(), derive_seed(0), derive_seed(0, 0), derive_seed(1, 2), derive_seed(2, 1), derive_seed(12)}
     assert len(seeds) == 6
-    # Written down once: another value would change the samples of runs that can be repeated now.
+    # Pinned: another value would change the samples of runs that are reproducible today.
     assert derive_seed(0, 1, 2) == 70132470586539809
 
 

@@ -1,4 +1,4 @@
-"""Where an answer ends, and what is said of its end."""
+"""Where an answer ends, and the stop reason it gets."""
 
 import random
 
@@ -15,7 +15,7 @@ def text_of(sharp: Loaded, request: GenerationRequest) -> tuple[tuple[int, ...],
 
 
 def readable(sharp: Loaded) -> GenerationRequest:
-    """A prompt whose answer, token by token, is plain text without repetition."""
+    """A prompt whose answer is plain text and repeats no token."""
     choose = random.Random(0)
     requests = [GenerationRequest(tuple(choose.choices(range(3, 380), k=12))) for _ in range(500)]
     for request, completion in zip(requests, sharp.ask(requests, Sampling(LONG), batch_size=500), strict=True):
@@ -72,7 +72,7 @@ def test_a_stop_string_may_begin_and_end_inside_tokens(sharp: Loaded):
     request = readable(sharp)
     ids, text = text_of(sharp, request)
     lengths = [len(decode(sharp.tokenizer, ids[:end])) for end in range(LONG + 1)]
-    # A token of two letters or more: the stop string is the last letter before it and its first one.
+    # Take a token of two or more letters: the stop string is the letter before it and its first letter.
     inside = next(end for end in range(2, LONG) if lengths[end + 1] - lengths[end] > 1)
     string = text[lengths[inside] - 1 : lengths[inside] + 1]
     completion = sharp.ask([request], Sampling(LONG, stop=(string,)))[0]

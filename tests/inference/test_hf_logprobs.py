@@ -1,4 +1,4 @@
-"""Log-probabilities are those of the model's own softmax at the sampling temperature, whatever filters come after."""
+"""Log-probabilities are those of the model's softmax at the sampling temperature, before any filters."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from posttrain.inference.engine import Completion, GenerationRequest, Sampling
 
 @torch.inference_mode()
 def by_hand(sharp: Loaded, request: GenerationRequest, completion: Completion, temperature: float) -> list[float]:
-    """One forward pass over prompt and completion, alone and without padding."""
+    """Log-probabilities from one forward pass over prompt and completion, alone and without padding."""
     ids = torch.tensor([[*request.prompt_ids, *completion.token_ids]])
     before = sharp.model(ids).logits[0, len(request.prompt_ids) - 1 : -1]
     logprobs = torch.log_softmax(before / temperature, dim=-1)

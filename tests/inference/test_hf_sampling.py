@@ -1,4 +1,4 @@
-"""What an answer depends on: its prompt, the options and the seeds, and nothing besides."""
+"""An answer depends on its prompt, the options and the seeds, and on nothing else."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_the_strictest_filters_leave_only_the_likeliest_token(sharp: Loaded, une
 
 
 def test_zero_for_top_k_and_min_p_and_one_for_top_p_filter_nothing(sharp: Loaded):
-    # At this temperature all 384 tokens are almost equally likely: 400 draws from 50 of them would show.
+    # At this temperature all 384 tokens are almost equally likely: 400 draws limited to 50 of them would show.
     request = GenerationRequest(tuple(range(9, 20)), tuple(range(40)))
     completions = sharp.ask([request], Sampling(10, temperature=1000.0), batch_size=40)
     assert len({token for completion in completions for token in completion.token_ids}) > 200

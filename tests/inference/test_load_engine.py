@@ -1,4 +1,4 @@
-"""From a config to an engine: where its answers end, what it computes in, and what is known before it is loaded."""
+"""An engine built from a config: where its answers end, its dtype, and what is known before it is loaded."""
 
 import json
 import shutil

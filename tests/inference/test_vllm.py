@@ -1,4 +1,4 @@
-"""vLLM says what transformers says, and does as the protocol wants: seeds, ends, limits and log-probabilities."""
+"""vLLM answers like transformers and follows the engine protocol: seeds, ends, limits and log-probabilities."""
 
 import os
 import random
@@ -30,7 +30,7 @@ def folder(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Started:
-    """An engine, and what the process had before and after its start."""
+    """An engine, and the process state before and after it started."""
 
     engine: VllmEngine
     before: list[Any]
@@ -44,7 +44,7 @@ def process_state() -> list[Any]:
 
 @pytest.fixture(scope="module")
 def ends(hf: Loaded) -> frozenset[int]:
-    """The fourth token of one greedy answer, which no other test meets."""
+    """End tokens: the fourth token of one greedy answer, which no other test produces, and `NEVER`."""
     return frozenset({hf.ask([ENDING], Sampling(4))[0].token_ids[3]}) | NEVER
 
 
@@ -71,7 +71,7 @@ def hf(folder: Path) -> Loaded:
 
 
 def ask(engine: VllmEngine, requests: list[GenerationRequest], sampling: Sampling) -> list[Completion]:
-    """All completions, in the order of the requests and their samples."""
+    """All completions, ordered by request and sample."""
     found = dict(engine.generate(requests, sampling))
     return [found[key] for key in sorted(found)]
 
@@ -81,7 +81,7 @@ def ids_of(completions: list[Completion]) -> list[tuple[int, ...]]:
 
 
 def readable(hf: Loaded) -> list[GenerationRequest]:
-    """Four prompts whose answers are plain text, token by token."""
+    """Four prompts whose answers are plain text."""
     choose = random.Random(0)
     requests = [GenerationRequest(tuple(choose.choices(range(3, 380), k=12))) for _ in range(2000)]
     completions = hf.ask(requests, Sampling(8), batch_size=2000)
@@ -178,7 +178,7 @@ def test_an_answer_ends_with_the_first_end_token_and_keeps_it(engine: VllmEngine
 
 
 def test_an_end_token_of_the_tokenizer_that_is_not_named_ends_nothing(engine: VllmEngine, ends: frozenset[int]):
-    # At this temperature the tokens are so alike that each of them should come a few times.
+    # At this temperature the tokens are so evenly likely that each should appear a few times.
     request = GenerationRequest(tuple(range(9, 20)), tuple(range(100)))
     answers = ask(engine, [request], Sampling(60, temperature=2.0))
     assert {2, *ends} <= {token for answer in answers for token in answer.token_ids}
@@ -191,7 +191,7 @@ def test_an_end_token_of_the_tokenizer_that_is_not_named_ends_nothing(engine: Vl
 def test_stop_strings_end_an_answer_where_transformers_would(engine: VllmEngine, hf: Loaded, ends):
     requests = readable(hf)
     texts = [decode(hf.tokenizer, completion.token_ids) for completion in hf.ask(requests, Sampling(8))]
-    # Three letters that begin and end inside of tokens, for each but the last answer; and what is in none.
+    # Three letters that begin and end inside tokens, for each answer but the last, and a string in none of them.
     stop = (*(text[at : at + 3] for at, text in enumerate(texts[:3], start=3)), "never said")
     answers = ask(engine, requests, Sampling(8, stop=stop, logprobs=True))
     expected = hf.ask(requests, Sampling(8, stop=stop, logprobs=True), end_ids=ends)

@@ -13,7 +13,7 @@ from posttrain.inference.vllm_load import VllmOptions
 from vllm_model import write_vllm_model
 
 SAMPLED = Sampling(20, temperature=1.0, logprobs=True)
-# Longer than the 128 tokens of which vLLM remembers what it computed, and more than it starts at once.
+# Longer than vLLM's 128-token cache blocks, and more than it starts at once.
 REQUESTS = [
     GenerationRequest(tuple(5 + (7 * row + at) % 370 for at in range(300)), (row, 90 + row)) for row in range(9)
 ]
@@ -37,7 +37,7 @@ def first(engine: VllmEngine) -> dict[Key, Completion]:
 
 
 def said(completions: Iterable[tuple[Key, Completion]]) -> dict[Key, tuple[int, ...]]:
-    """The tokens: the last digits of log-probabilities also depend on where in memory the numbers lie."""
+    """The tokens only: the last digits of log-probabilities also depend on memory layout."""
     return {key: completion.token_ids for key, completion in completions}
 
 

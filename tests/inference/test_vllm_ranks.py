@@ -1,4 +1,4 @@
-"""Where several processes train together, each has a vLLM of its own, and their group outlives it."""
+"""When several processes train together, each has its own vLLM, and their process group outlives it."""
 
 import json
 import subprocess

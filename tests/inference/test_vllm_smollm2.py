@@ -1,4 +1,4 @@
-"""On a real model vLLM says what transformers says, and goes on doing so while its weights are exchanged."""
+"""On a real model vLLM answers like transformers, and still does after its weights are exchanged."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ QUESTIONS = ("What is the capital of France?", "Count from one to ten.", "What i
 
 @pytest.fixture(scope="module")
 def engine(smollm2_folder: Path) -> Iterator[VllmEngine]:
-    # In float32: in bfloat16 two programs round apart, and the likeliest tokens are sometimes as good as equal.
+    # In bfloat16 two programs round differently, and the likeliest tokens are sometimes nearly tied.
     engine = VllmEngine(smollm2_folder, END, VllmOptions("float32", max_length=256, eager=True))
     yield engine
     engine.close()

@@ -1,4 +1,4 @@
-"""A running vLLM takes new weights and adapters, and answers from then on as transformers does with them."""
+"""A running vLLM takes new weights and adapters, and then answers as transformers does with them."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from posttrain.inference.weight_sync import write_merged_weights
 from sharp_model import write_adapter
 from vllm_model import write_vllm_model
 
-# vLLM keeps what it computed of each 128 tokens of a prompt: stale memories would show.
+# vLLM caches each 128-token block of a prompt: a stale cache would show.
 LONG = [GenerationRequest(tuple(5 + (7 * row + 3 * at) % 370 for at in range(300))) for row in range(4)]
 GREEDY = Sampling(30)
 
@@ -38,7 +38,7 @@ def running(folder: Path) -> Iterator[VllmEngine]:
 
 @pytest.fixture
 def engine(running: VllmEngine, folder: Path) -> VllmEngine:
-    """The engine with its first weights and no adapter, whatever the last test did."""
+    """The engine with its original weights and no adapter, whatever the last test did."""
     running.use_adapter(None)
     running.load_weights(folder)
     return running
@@ -59,7 +59,7 @@ def hf_ids(loaded: Loaded) -> list[tuple[int, ...]]:
 
 
 def disturbed(model: Any, seed: int) -> Any:
-    """All weights moved by half of their spread, the embedding's and so the tied head's as well."""
+    """The model with all weights perturbed by half their spread, including the embedding and thus the tied head."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -87,7 +87,7 @@ def test_new_weights_answer_as_in_transformers_and_the_old_ones_come_back(engine
 
 
 def test_the_merged_weights_of_an_adapter_in_training_answer_as_the_live_model(engine, base: Loaded, tmp_path: Path):
-    # Rows of the vocabulary are trained as well: vLLM could not take this as an adapter.
+    # Vocabulary rows are trained too, so vLLM could not load this as an adapter.
     model = with_adapter(base.model, trainable_token_indices={"embed_tokens": [5, 6, 7, 8, 9]})
     before = vllm_ids(engine)
     for parameter in model.parameters():

@@ -1,4 +1,4 @@
-"""The merged weights of a live model: what it computes, in files, with nothing changed in the model itself."""
+"""Merged weights of a live model: the files compute what the model does, and the model stays unchanged."""
 
 import copy
 from pathlib import Path
@@ -30,7 +30,7 @@ def untied(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def adapted(model: PreTrainedModel, **options: Any) -> Any:
-    """The model with an adapter of random weights, twice as strong where PEFT scales by the rank's root."""
+    """The model with an adapter of random weights; rsLoRA doubles its scale."""
     torch.manual_seed(2)
     options = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "init_lora_weights": False, **options}
     return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **options)).eval()
@@ -43,7 +43,7 @@ def logits_of_files(folder: Path) -> torch.Tensor:
 
 
 def assert_written(model: Any, folder: Path) -> None:
-    """The files compute what the model does, which stays as it was, down to each weight and flag."""
+    """Assert that the files compute what the model does, and that every weight and flag of the model is unchanged."""
     before = {name: values.clone() for name, values in model.state_dict().items()}
     flags = [(name, each.requires_grad, each.data_ptr()) for name, each in model.named_parameters()]
     write_merged_weights(model, folder, torch.float32)
@@ -55,7 +55,7 @@ def assert_written(model: Any, folder: Path) -> None:
 
 @torch.no_grad()
 def moved(model: Any) -> Any:
-    """What is trained, away from where it started: modules saved in full begin as copies."""
+    """The model with its trained parameters moved from their start: modules saved in full begin as copies."""
     generator = torch.Generator().manual_seed(4)
     for parameter in model.parameters():
         if parameter.requires_grad:

@@ -1,6 +1,6 @@
-"""One of torchrun's ranks, with a vLLM of its own: `vllm_rank.py MODEL FOLDER` writes FOLDER/RANK.json.
+"""One torchrun rank with its own vLLM: `vllm_rank.py MODEL FOLDER` writes FOLDER/RANK.json.
 
-Rank 0 completes two prompts, rank 1 four longer ones, and afterwards they still can talk to each other.
+Rank 0 completes two prompts, rank 1 four longer ones; afterwards they can still communicate.
 """
 
 import json

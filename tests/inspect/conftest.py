@@ -1,4 +1,4 @@
-"""A finished run of each kind, and copies of them to be spoiled."""
+"""A finished run of each kind, and copies for tests to damage."""
 
 import shutil
 from collections.abc import Callable
@@ -37,5 +37,5 @@ def rl_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
 
 @pytest.fixture
 def copy_of(tmp_path: Path) -> Callable[[Path], Path]:
-    """`copy_of(run)` is a copy of its folder."""
+    """`copy_of(run)` copies the run's folder."""
     return lambda run: Path(shutil.copytree(run, tmp_path / "copies" / run.name))

@@ -1,4 +1,4 @@
-"""A finished run whose checkpoint has format 1, of before the toolkit's own loop, is still read; it is not resumed."""
+"""A finished run with checkpoint format 1, from before the toolkit's own loop, can be read but not resumed."""
 
 import zipfile
 from pathlib import Path
@@ -14,13 +14,13 @@ from posttrain.cli.sft import main as sft
 from sft.small_sft import write_sft_run
 
 WRITTEN = Path(__file__).with_name("sft_run_format_1.zip")
-# What it had for the data and the model when it was written.
+# The data and model paths recorded when the run was written.
 FORMER_DATA, FORMER_MODEL = "/tmp/oldrun", "/tmp/pytest-of-root/pytest-246/models0/tiny"
 
 
 @pytest.fixture
 def config(tmp_path: Path, tiny_model: Path) -> Path:
-    """The config of the run, beside its folder, whose data and model are where it looks for them."""
+    """The run's config, beside its folder, with the recorded data and model paths updated."""
     config = write_sft_run(tmp_path, tiny_model)
     with zipfile.ZipFile(WRITTEN) as archive:
         archive.extractall(tmp_path / "runs")

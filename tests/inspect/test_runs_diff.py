@@ -47,7 +47,7 @@ def test_another_learning_rate_parts_the_losses_after_the_first_step(sft_run: Pa
     config, *results = differences(sft_run, another_rate)
     assert config == Difference("config", "training.learning_rate", 0.01, 0.02)
     first = {each.key.partition(",")[0]: each.key.rpartition(" ")[2] for each in results}
-    # The rows are the same, and so is the loss of step 1, from weights that no step has changed.
+    # The rows are the same, and so is the loss of step 1, as no step has changed the weights yet.
     steps = {"loss": "2", "eval_loss": "3", "grad_norm": "2", "learning_rate": "1"}
     assert {key: first.get(key) for key in steps} == steps
     assert not {"order_hash", "tokens"} & first.keys()
@@ -110,7 +110,7 @@ def test_a_run_that_ended_earlier_is_another_though_all_its_steps_are_the_same(
     (run / "result.json").unlink()
     comparison = compare(read_run(sft_run), read_run(run))
     assert comparison.differences == []
-    # An evaluation before the first step, three steps, and the second evaluation is cut off.
+    # What is left is an evaluation before the first step and three steps; the second evaluation is cut off.
     assert comparison.final["steps"] == (6, 3)
     assert not comparison.is_same
 

@@ -1,4 +1,4 @@
-"""All runs of a folder in one table."""
+"""All runs in a folder, in one table."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +14,7 @@ from posttrain.inspect.listing import list_runs
 
 @pytest.fixture
 def folder(sft_run: Path, dpo_run: Path, rl_run: Path, tmp_path: Path) -> Path:
-    """A run of each kind, one of them in a folder of its own, and something else."""
+    """A run of each kind, one of them in a subfolder, and entries that are not runs."""
     runs = tmp_path / "runs"
     for run, name in ((sft_run, "sft"), (dpo_run, "several/first"), (rl_run, "rl")):
         shutil.copytree(run, runs / name)
@@ -48,7 +48,7 @@ def test_a_run_is_running_as_long_as_its_lock_is_held(folder: Path):
     with process_lock(folder / "sft" / ".lock"), process_lock(folder / "begun" / ".lock"):
         begun, *_, sft = list_runs(folder)
     assert sft.status.startswith("running (")
-    # Data are being read: nothing is there yet but the lock.
+    # Data is being read: only the lock exists so far.
     assert (begun.name, begun.kind, begun.step, begun.last_step) == ("begun", "", 0, None)
     assert begun.status == sft.status
 
@@ -58,7 +58,7 @@ def test_the_steps_of_a_run_that_was_interrupted_are_those_of_its_config(folder:
         (folder / name / "result.json").unlink()
     config = folder / "rl" / "config.yaml"
     config.write_text(config.read_text().replace("max_steps: 6", "max_steps: null"))
-    # How many steps reinforcement learning has, unless its config says so, only the dataserver knows.
+    # Unless the config sets it, only the dataserver knows the number of RL steps.
     assert [each.last_step for each in list_runs(folder)] == [None, 3, 6]
 
 

@@ -1,4 +1,4 @@
-"""No two commands train in one folder, and a command that is gone keeps nobody out."""
+"""No two commands train in one folder, and a dead command locks nobody out."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A run is held against its config and data, without training."""
+"""A run is checked against its config and data, without training."""
 
 import json
 from collections.abc import Callable
@@ -95,7 +95,7 @@ def test_stages_that_were_edited_give_another_order(sft_run: Path, copy_of: Call
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("until_step: 2", "until_step: 1"))
     found = failures(run)
-    # Step 1 was drawn as before; the state of both checkpoints is of later ones.
+    # Step 1 was drawn as before; both checkpoints are from later steps.
     assert found[0].startswith("order_hash: at step 2 ")
     assert [text.partition(":")[0] for text in found if "config and data give" in text] == [
         *("order_hash", "tokens", "trained_tokens", "checkpoint-3", "checkpoint-6")
@@ -204,7 +204,7 @@ def test_prompts_that_depend_on_grades_are_told_as_unknown(rl_run: Path, copy_of
     server = rl_run.parent.parent / "data.yaml"
     server.with_name("adaptive.yaml").write_text(server.read_text() + "adaptive: {pools: {}}\n")
     config.write_text(config.read_text().replace(str(server), str(server.with_name("adaptive.yaml"))))
-    # The section is part of what decides the prompts, and the run began without it.
+    # The section affects which prompts are drawn, and the run began without it.
     assert [text.partition(" → ")[0].rpartition(": ")[0] for text in failures(run)] == [
         "config, data, weights and tokenizer: they differ from the manifest: dataserver"
     ]

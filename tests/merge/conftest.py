@@ -1,4 +1,4 @@
-"""One thread: for matrices this small, handing work to a second one takes longer than doing it."""
+"""Tests use one thread: for matrices this small, a second one costs more time than it saves."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Tiny random models with tokenizers of their own, and adapters whose every trained value is random."""
+"""Tiny random models with their own tokenizers, and adapters with only random trained values."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ from posttrain.config.sections.model import ModelConfig
 from posttrain.merge.merge import MergeReport, merge_adapter
 from posttrain.models.hf import HfBackend
 
-# 256 bytes, the special tokens and a few merges; the model has four rows more, as many models do.
+# 256 bytes, the special tokens and a few merges; the model has four more rows, as in many models.
 VOCABULARY = 280
 ROWS = 284
 CHATML = ChatConfig()
@@ -35,7 +35,7 @@ CHATML = ChatConfig()
 
 @dataclass(frozen=True)
 class Case:
-    """A base and an adapter on it; `logits` are what they compute together for `ids`."""
+    """A base and an adapter on it; `logits` is what they compute together for `ids`."""
 
     base: ModelConfig
     adapter: Path
@@ -55,20 +55,20 @@ def make_base(
     kind: str = "llama",
     added_tokens: tuple[str, ...] = (),
 ) -> ModelConfig:
-    """Write a tiny model, in several files unless told otherwise; its tokenizer may have to learn ChatML."""
+    """Write a tiny model, by default in several files; without `chatml` its tokenizer lacks the ChatML tokens."""
     _model(kind, rows, tied).to(dtype).save_pretrained(folder, max_shard_size=shard)
     _tokenizer(chatml).save_pretrained(folder)
     return ModelConfig(name=str(folder), backend="hf", dtype="float32", added_tokens=added_tokens)
 
 
 def make_case(base: ModelConfig, adapter: Path, chat: ChatConfig = CHATML, **lora: Any) -> Case:
-    """Put an adapter on a base, move all that it trains by random amounts, and save it.
+    """Put an adapter on a base, change its trained values by random amounts, and save it.
 
     `trainable_token_indices` may be a function of the new tokens' ids.
     """
     chatml = chat.template == "chatml"
     loaded = HfBackend().load_for_inference(base, None, chatml=chatml)
-    lora = deepcopy({"target_modules": "all-linear", **lora})  # PEFT changes the lists it is given
+    lora = deepcopy({"target_modules": "all-linear", **lora})  # PEFT modifies the lists it is given
     if callable(indices := lora.get("trainable_token_indices")):
         lora["trainable_token_indices"] = indices(list(loaded.new_token_ids))
     adapted = get_peft_model(loaded.model, LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=6, **lora))
@@ -83,7 +83,7 @@ def make_case(base: ModelConfig, adapter: Path, chat: ChatConfig = CHATML, **lor
 
 
 def write_run(case: Case, folder: Path) -> Path:
-    """A config in `folder`, which is returned, and its finished run with the adapter at its root."""
+    """Write a config to `folder`, and its finished run with the adapter at its root; return the config's path."""
     run = folder / "runs" / "task"
     shutil.copytree(case.adapter, run)
     (run / "config.yaml").write_text(yaml.safe_dump({"model": case.base.model_dump(), "chat": {}}))
@@ -100,17 +100,17 @@ def merge_case(case: Case, output: Path, **keywords: Any) -> MergeReport:
 
 @torch.no_grad()
 def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Shape [1, tokens, vocabulary]."""
+    """The logits of a model, shape [1, tokens, vocabulary]."""
     return model(ids).logits
 
 
 def logits_of_folder(folder: Path, ids: torch.Tensor) -> torch.Tensor:
-    """By plain transformers, as anyone would load it."""
+    """The logits of a model folder that plain transformers loads."""
     return logits(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), ids)
 
 
 def merged_by_peft(case: Case) -> dict[str, torch.Tensor]:
-    """What `merge_and_unload` makes of the same adapter."""
+    """The weights that PEFT's `merge_and_unload` gives for the same adapter."""
     loaded = HfBackend().load_for_inference(case.base, case.adapter, chatml=case.chat.template == "chatml")
     return loaded.model.merge_and_unload().state_dict()
 
@@ -126,12 +126,12 @@ def json_of(file: Path) -> dict[str, Any]:
 
 
 def file_names(files: Iterable[Path]) -> list[str]:
-    """Sorted names."""
+    """The names of the files, sorted."""
     return sorted(file.name for file in files)
 
 
 def save_tokenizer(folder: Path) -> None:
-    """The tokenizer that knows ChatML, for a model that is written by hand."""
+    """Save the tokenizer with ChatML, for a model that is written by hand."""
     _tokenizer(chatml=True).save_pretrained(folder)
 
 
@@ -157,7 +157,7 @@ def _tokenizer(chatml: bool) -> PreTrainedTokenizerFast:
 
 def _model(kind: str, rows: int, tied: bool) -> Any:
     torch.manual_seed(0)
-    # Weights of this size give logits in which differences show.
+    # Weights this large make differences visible in the logits.
     shared: dict[str, Any] = {
         "vocab_size": rows,
         "tie_word_embeddings": tied,

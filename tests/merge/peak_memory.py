@@ -1,7 +1,7 @@
-"""Run as a program: `peak_memory.py FOLDER` merges the adapter in it and prints its own memory as JSON, in bytes.
+"""Run as a program: `peak_memory.py FOLDER` merges the adapter in it and prints its time and memory, in bytes, as JSON.
 
-`floor` is the peak after the imports; `anonymous` and `peak` are the largest values seen during the merge, sampled
-after each tensor and every 2 ms, and by the kernel.
+`floor` is the peak after the imports. `above_floor` is how much the merge adds to it, as the kernel measures it;
+`anonymous_above_floor` is the same for anonymous memory, sampled every 2 ms.
 """
 
 import json
@@ -18,7 +18,7 @@ from posttrain.merge.merge import merge_adapter
 
 
 def memory(key: str) -> int:
-    """A line of /proc/self/status: VmHWM is the peak, RssAnon what is not backed by a file."""
+    """A value of /proc/self/status in bytes: VmHWM is the peak, RssAnon the memory not backed by a file."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1]) * 1024

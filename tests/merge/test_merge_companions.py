@@ -1,4 +1,4 @@
-"""The files around the merged weights: what a program that knows nothing of the toolkit goes by."""
+"""The files next to the merged weights, which programs that do not know the toolkit rely on."""
 
 from pathlib import Path
 

@@ -25,7 +25,7 @@ BOTH = ["embed_tokens", "lm_head"]
 NEW_TOKENS = ("<tool>", "<plan>", "<draft>", "<a>", "<b>", "<c>")
 TIED = pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 
-# Under each of these, embedding and head are one matrix if they are in the base.
+# With each of these, embedding and head stay one matrix if they are tied in the base.
 KEEPS_TIED = {
     "plain": {},
     "rslora": {"use_rslora": True},
@@ -36,7 +36,7 @@ KEEPS_TIED = {
     "norms_saved_in_full": {"modules_to_save": ["input_layernorm"]},
 }
 
-# Under each of these they part ways.
+# With each of these they become two matrices.
 TRAINS_APART = {
     "lora_on_embedding": {"target_modules": ["q_proj", "embed_tokens"]},
     "lora_on_head": {"target_modules": ["q_proj", "lm_head"]},
@@ -57,7 +57,7 @@ def require_same_as_peft(case: Case, merged: Path) -> None:
     ours, theirs = weights(merged), merged_by_peft(case)
     for name, tensor in ours.items():
         torch.testing.assert_close(tensor, theirs[name], atol=1e-6, rtol=1e-5)
-    # A state dict names a tied matrix twice.
+    # A state dict lists a tied matrix twice.
     assert theirs.keys() - ours.keys() <= {HEAD}
 
 
@@ -83,7 +83,7 @@ def test_embedding_and_head_that_were_trained_apart_are_two_matrices(tmp_path: P
     assert not report.tied
     assert json_of(merged / "config.json")["tie_word_embeddings"] is False
     assert {EMBEDDING, HEAD} <= weights(merged).keys()
-    # On a tied base PEFT's own merge adds the LoRA of either one to both, so it is no reference there.
+    # On a tied base PEFT's own merge adds the LoRA of either matrix to both, so it is no reference there.
     if not tied:
         require_same_as_peft(case, merged)
 
@@ -112,7 +112,7 @@ def test_tokens_that_the_tokenizer_learnt_have_their_rows(tmp_path: Path, lora: 
     base = make_base(tmp_path / "base", tied=tied, chatml=False, rows=rows, added_tokens=NEW_TOKENS)
     case = make_case(base, tmp_path / "adapter", **lora)
     report = merge_case(case, merged)
-    # 280 entries, then <|im_start|>, <|im_end|> and the six: 288 rows, unless there were more already.
+    # 280 entries, <|im_start|>, <|im_end|> and the six new tokens: 288 rows, unless there are more already.
     assert report.new_tokens == 8
     assert json_of(merged / "config.json")["vocab_size"] == max(rows, 288)
     assert weights(merged)[EMBEDDING].shape == (max(rows, 288), 32)
@@ -159,7 +159,7 @@ def test_the_base_keeps_its_files_and_its_dtype_or_gets_the_one_that_is_named(
     assert {tensor.dtype for tensor in ours.values()} == {stored}
     assert json_of(merged / "config.json")["dtype"] == str(stored).removeprefix("torch.")
     assert file_names(merged.glob("*.safetensors*")) == file_names((tmp_path / "base").glob("*.safetensors*"))
-    # Rounded once: the sum in float32, cast.
+    # Rounded once: summed in float32, then cast.
     for name, tensor in merged_by_peft(case).items():
         torch.testing.assert_close(ours[name], tensor.to(stored), atol=1e-6, rtol=torch.finfo(stored).eps)
 

@@ -1,4 +1,4 @@
-"""Merging takes the memory of a few tensors, whatever the size of the model."""
+"""Merging needs memory for only a few tensors, whatever the size of the model."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from peft import LoraConfig
 from safetensors.torch import save_file
 from transformers import LlamaConfig
 
-# A billion parameters: 22 layers of 42 million, and an embedding and a head of 33 million each.
+# A billion parameters: 22 layers of 44 million, and an embedding and a head of 33 million each.
 SHAPE = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "vocab_size": 16000}
 LAYERS_PER_FILE = 3
 LINEAR = {
@@ -27,7 +27,7 @@ LINEAR = {
 
 
 def write_model(folder: Path) -> list[int]:
-    """Write the model's files one after the other, and return their sizes in bytes."""
+    """Write the model's files one by one, and return their sizes in bytes."""
     config = LlamaConfig(num_attention_heads=32, num_key_value_heads=4, dtype="bfloat16", **SHAPE)
     config.save_pretrained(folder)
     save_tokenizer(folder)
@@ -53,7 +53,7 @@ def layer_tensors(layer: int) -> dict[str, torch.Tensor]:
 
 
 def random(*shape: int) -> torch.Tensor:
-    # The same values for the same shape: making new ones would take longer than merging them.
+    # The same values for the same shape: generating new ones would take longer than merging them.
     return _random(shape).clone()
 
 
@@ -80,7 +80,7 @@ def write_adapter(folder: Path) -> None:
 def test_a_model_of_a_billion_parameters_is_merged_in_less_memory_than_one_of_its_files(tmp_path: Path):
     sizes = write_model(tmp_path / "base")
     write_adapter(tmp_path / "adapter")
-    # Of its own process, whose peak is its own; the imports are the floor from which it is counted.
+    # A separate process has its own peak memory; it is counted from the floor after the imports.
     program = Path(__file__).with_name("peak_memory.py")
     run = subprocess.run([sys.executable, program, tmp_path], capture_output=True, text=True, check=True)
     measured = json.loads(run.stdout.splitlines()[-1])

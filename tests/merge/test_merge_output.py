@@ -1,4 +1,4 @@
-"""The folder of a merged model: what it may not be, and what a kill between two renames costs."""
+"""The folder of a merged model: it may not be a link, and a kill between two renames loses no model."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from posttrain.merge.output import check_output, new_folder
 
 @pytest.fixture
 def earlier(tmp_path: Path) -> Path:
-    """A merged model."""
+    """An earlier merged model."""
     folder = tmp_path / "merged"
     folder.mkdir()
     (folder / "model.safetensors").write_text("earlier")
@@ -24,7 +24,7 @@ def test_a_link_is_refused_so_that_what_it_leads_to_stays(earlier: Path, tmp_pat
 
 
 def test_a_model_that_a_kill_left_aside_is_kept_until_its_successor_is_whole(earlier: Path, tmp_path: Path):
-    # The folder had been moved out of the way, and its successor not yet in.
+    # The old folder was moved aside, but its successor was not in place yet.
     earlier.rename(tmp_path / ".merged.old.tmp")
     with pytest.raises(KeyError), new_folder(earlier) as folder:
         (folder / "model.safetensors").write_text("half")

@@ -1,4 +1,4 @@
-"""What cannot be merged is refused before anything is written, and what fails leaves nothing behind."""
+"""What cannot be merged is refused before anything is written, and a failure leaves nothing behind."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`toolkit-merge` finds the run, its adapter and the place for the result."""
+"""`toolkit-merge` finds the run, its adapter and the output folder."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ def case(tmp_path: Path) -> Case:
 
 @pytest.fixture
 def config(case: Case, tmp_path: Path) -> Path:
-    """A config with a finished run that exported the adapter and kept it as checkpoints 5 and 10."""
+    """A config whose finished run exported the adapter and kept it as checkpoints 5 and 10."""
     path = write_run(case, tmp_path)
     for step in (5, 10):
         add_checkpoint(tmp_path / "runs" / "task", step, case.adapter)

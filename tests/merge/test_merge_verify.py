@@ -1,4 +1,4 @@
-"""The comparison of the merged model with its adapter finds what rounding does not explain."""
+"""Comparing the merged model with its adapter finds differences that rounding does not explain."""
 
 from pathlib import Path
 

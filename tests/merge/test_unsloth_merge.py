@@ -1,4 +1,4 @@
-"""What was trained through unsloth is merged as unsloth itself would merge it, which needs no network on a CPU."""
+"""A run trained through unsloth is merged as unsloth itself would merge it, which on a CPU needs no network."""
 
 import json
 import os
@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).with_name("unsloth_merging.py")
 
 @pytest.fixture(scope="module")
 def folder(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run through unsloth, `runs/run`, and what unsloth made of its adapter and the base, `theirs`."""
+    """A run through unsloth, `runs/run`, and unsloth's own merge of its adapter and the base, `theirs`."""
     folder = tmp_path_factory.mktemp("merging")
     rows = [{"prompt": f"How many is {number}?", "completion": f"{number} apples"} for number in range(8)]
     (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -52,7 +52,7 @@ def test_the_merged_model_is_unsloths_but_for_the_last_bit(folder: Path, tiny_mo
     same = total = 0
     for name, weight in ours.items():
         assert theirs[name].dtype == weight.dtype == torch.bfloat16
-        # Sums in float32 that differ in their last bit may fall on either side of where bfloat16 rounds.
+        # float32 sums that differ in their last bit may round to different bfloat16 values.
         torch.testing.assert_close(weight, theirs[name], rtol=2**-7, atol=1e-6)
         same, total = same + int((weight == theirs[name]).sum()), total + weight.numel()
     assert same > 0.999 * total

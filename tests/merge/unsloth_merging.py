@@ -1,4 +1,4 @@
-"""Train a run through unsloth, then have unsloth itself merge the adapter; in one process, which it takes for itself.
+"""Train a run through unsloth, then have unsloth itself merge the adapter, in one process that unsloth takes over.
 
 Run as a script: `unsloth_merging.py CONFIG RUN_NAME OUTPUT`; the config names the backend.
 """

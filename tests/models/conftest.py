@@ -26,7 +26,7 @@ def train(tiny_model):
 
 @pytest.fixture
 def copied(tiny_model, tmp_path):
-    """A copy of the tiny model's folder, to be damaged."""
+    """A copy of the tiny model's folder for tests to damage."""
     return shutil.copytree(tiny_model, tmp_path / "copy")
 
 

@@ -1,4 +1,4 @@
-"""Which device a run uses, and what it computes in."""
+"""Which device and dtype a run computes with."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_float16_on_a_cuda_device_is_taken():
 
 
 def test_auto_on_a_cuda_device_that_does_not_multiply_bfloat16_fast_is_float16(monkeypatch):
-    # Volta and Turing compute bfloat16 by way of float32.
+    # Volta and Turing emulate bfloat16 with float32.
     asked = {}
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **how: asked.update(how) or False)
     assert compute_dtype("auto", torch.device("cuda")) is torch.float16

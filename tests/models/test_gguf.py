@@ -1,4 +1,4 @@
-"""A `.gguf` file as an ordinary model folder, made once."""
+"""A `.gguf` file is converted to an ordinary model folder, once."""
 
 import json
 import logging
@@ -30,9 +30,9 @@ def cache(tmp_path, monkeypatch):
 
 
 def write_gguf(path: Path, seed: int = 0, without: str = "", tokens: list[str] = LETTERS) -> Path:
-    """A Llama of one layer with 32 tokens, in float32; `without` is the name of a tensor to leave out.
+    """Write a float32 Llama of one layer with 32 tokens; `without` names a tensor to leave out.
 
-    Tokens that begin with "▁" are SentencePiece's, all others a byte-level vocabulary.
+    A token list that begins with "▁" is a SentencePiece vocabulary, any other a byte-level one.
     """
     writer = GGUFWriter(str(path), "llama")
     writer.add_context_length(64)
@@ -89,7 +89,7 @@ def test_the_special_tokens_are_those_that_the_file_names(tmp_path):
 
 
 def tokenizer_files(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """tokenizer.json and tokenizer_config.json."""
+    """The contents of tokenizer.json and tokenizer_config.json."""
     names = ("tokenizer.json", "tokenizer_config.json")
     whole, settings = (json.loads((folder / name).read_text(encoding="utf-8")) for name in names)
     return whole, settings
@@ -190,7 +190,7 @@ def test_the_packaged_models_ids_are_those_that_transformers_reads_from_the_file
     mended: Any = AutoTokenizer.from_pretrained(smollm2_folder)
     whole, settings = tokenizer_files(smollm2_folder)
     assert (whole["model"]["byte_fallback"], settings["clean_up_tokenization_spaces"]) == (False, False)
-    # Each of the first 12,288 characters, among them control characters that the vocabulary cannot spell.
+    # The first 12,288 characters, including control characters that the vocabulary cannot spell.
     texts = [f"a {chr(letter)}b" for letter in range(0x3000)]
     texts += ["<|im_start|>user\nIs n't it  x , y ?<|im_end|>\n", "def f(x):\n\treturn 1234567", "▁円の面積 😀\r\n"]
     ids = mended(texts)["input_ids"]

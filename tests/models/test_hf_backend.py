@@ -1,4 +1,4 @@
-"""Models by transformers and PEFT: what is trainable, in which precision, and what survives saving."""
+"""Models from transformers and PEFT: what is trainable, in which precision, and what survives saving."""
 
 import pytest
 import torch
@@ -90,7 +90,7 @@ def test_inference_computes_what_training_computes(train, tiny_model, adapter):
         assert torch.equal(inference.model(input_ids=IDS).logits, expected)
 
 
-@pytest.mark.parametrize("count", [2, 6])  # the tiny model has four rows to spare
+@pytest.mark.parametrize("count", [2, 6])  # the tiny model has four spare rows
 def test_the_rows_of_added_tokens_are_trained_and_survive_saving(train, tmp_path, count):
     added = tuple(f"<new {index}>" for index in range(count))
     loaded = train(added_tokens=added, dtype="bfloat16")

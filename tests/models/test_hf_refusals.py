@@ -1,4 +1,4 @@
-"""Models and adapters that cannot be used: every refusal is a ModelError of one line."""
+"""Unusable models and adapters are refused with a one-line ModelError."""
 
 import json
 import shutil
@@ -71,7 +71,7 @@ def test_a_folder_that_is_no_adapter_is_refused(train, tiny_model, tmp_path):
 
 @pytest.fixture
 def damaged(adapter, tmp_path):
-    """A copy of the adapter's folder, to be damaged."""
+    """A copy of the adapter's folder for tests to damage."""
     return shutil.copytree(adapter, tmp_path / "damaged")
 
 

@@ -1,4 +1,4 @@
-"""Where a model's files are, found without loading anything."""
+"""Locating a model's files without loading anything."""
 
 import subprocess
 import sys

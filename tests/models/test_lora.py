@@ -1,4 +1,4 @@
-"""From the lora section to a PEFT model."""
+"""Building a PEFT model from the lora section."""
 
 import math
 
@@ -153,7 +153,7 @@ def test_only_the_rows_of_new_tokens_are_trained_and_head_and_embedding_share_th
     rows = "model.embed_tokens.token_adapter.trainable_tokens_delta.default"
     assert others_than_lora(model) == [rows]
     assert trained(model)[f"base_model.model.{rows}"].shape == (2, 64)
-    # The same rows decide what token 380 looks like and how likely it is.
+    # The tied rows set both the embedding of token 380 and its logit.
     with torch.no_grad():
         trained(model)[f"base_model.model.{rows}"][0] += 1.0
         logits = model(input_ids=torch.tensor([[5]])).logits[0, 0]

@@ -1,4 +1,4 @@
-"""New tokens: padded rows first, new rows at the mean of the rows that were there."""
+"""New tokens take padded rows first, then new ones, and start at the mean of the existing rows."""
 
 import pytest
 import torch
@@ -75,7 +75,7 @@ def test_chatml_adds_its_control_tokens_as_special_ones_and_keeps_those_that_are
         "<word>",
     ]
     assert {"<s>", "<extra>", "<|im_start|>", "<|im_end|>"} <= set(bare.all_special_tokens)
-    # Typed text never becomes one of them.
+    # Plain text never encodes to one of them.
     encoder = HfTextEncoder(bare)
     assert encoder.control_id("<|im_end|>") == 259
     assert not {256, 257, 258, 259} & set(encoder.encode(["<s><extra><|im_start|><|im_end|>"])[0])

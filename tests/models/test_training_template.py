@@ -1,6 +1,6 @@
-"""Masks from the generation markers of TRL's training templates, against those from rendered prefixes.
+"""Masks from the generation markers of TRL's training templates, compared with masks from rendered prefixes.
 
-The templates are the model families' own, as TRL ships them; the tokenizer under them is a small one.
+The templates are those of the model families, as TRL ships them; the tokenizers are small ones.
 """
 
 import copy
@@ -20,7 +20,7 @@ from posttrain.models.tokens import training_template
 
 CONTROL = re.compile(r"<[|｜][^|｜ <>]+[|｜]>|</?[a-z]+_of_\w+>|<turn\|>|<\|turn>")
 
-# What TRL's copy of a family's template writes is what the model's own does, in all conversations below.
+# TRL's copy of the family's template renders all conversations below as the model's own does.
 ALIKE = [
     "cohere",
     "cohere2",
@@ -33,9 +33,9 @@ ALIKE = [
     "qwen3_instruct_2507",
     "qwen3_8",
 ]
-# Here it writes otherwise: reasoning that the own template drops, or the token that begins the next turn.
+# TRL's copy adds reasoning that the model's own template drops, or the token that begins the next turn.
 OTHERWISE = ["qwen3", "qwen3_5_think", "qwen3_5_nothink", "qwen3_6", "glm4moe", "deepseek_r1_distill"]
-# Here the markers do not enclose what is asked and ends a turn, in some conversations or all.
+# In some or all conversations, the markers do not enclose both the requested answer and the end of its turn.
 MARKED_OTHERWISE = ["gptoss", "nemotron_3_nano"]
 OWN_MARKERS = ["lfm2_2_5", "lfm2_2_5_vl"]
 UNKNOWN = ["llama3_1"]
@@ -44,7 +44,7 @@ FAMILIES = ALIKE + OTHERWISE + MARKED_OTHERWISE + OWN_MARKERS + UNKNOWN
 
 @pytest.fixture(scope="session")
 def family(tiny_tokenizer, qwen_like_tokenizer, metaspace_tokenizer, trl_template):
-    """`family(name, base)` is a small tokenizer with the template and the control tokens of a family."""
+    """`family(name, base)` is a small tokenizer with the chat template and control tokens of a model family."""
     bases = {"tiny": tiny_tokenizer, "qwen": qwen_like_tokenizer, "metaspace": metaspace_tokenizer}
     made = {}
 
@@ -61,14 +61,14 @@ def family(tiny_tokenizer, qwen_like_tokenizer, metaspace_tokenizer, trl_templat
 
 
 def encoders(tokenizer, **chat):
-    """By markers, and by prefixes alone."""
+    """Two encoders: one uses markers, the other only prefixes."""
     config = ChatConfig(template="tokenizer", **chat)
     template = training_template(config, tokenizer)
     return conversation_encoder(config, tokenizer, template), conversation_encoder(config, tokenizer)
 
 
 def row_of(encoder, conversation):
-    """The row, or None where it is refused."""
+    """The encoded row, or None if it is refused."""
     try:
         return encoder.rows([conversation])[0]
     except DataError:
@@ -171,7 +171,7 @@ def test_that_holds_for_any_conversation(family, conversations, name, base, data
 
 @pytest.mark.parametrize("name", ["phi3", "phi3_5"])
 def test_a_template_with_something_behind_the_last_answer_alone_is_masked_in_every_turn(family, name):
-    # What ends the text stands behind the last answer only, so that prefixes do not agree.
+    # Only the last answer is followed by an end of text, so prefixes do not match.
     tokenizer = family(name)
     by_markers, by_prefixes = encoders(tokenizer)
     conversation = TALKS["with a system message"]
@@ -193,7 +193,7 @@ def test_an_answer_of_which_the_template_drops_a_part_is_refused_and_not_trained
 
 
 def test_the_end_of_a_part_of_an_answer_is_not_taken_for_the_end_of_a_turn(family):
-    # gpt-oss ends earlier answers with <|end|>, which ends no generation.
+    # gpt-oss ends earlier answers with <|end|>, which does not end generation.
     tokenizer = family("gptoss")
     by_markers, _ = encoders(tokenizer)
     assert row_of(by_markers, TALKS["several turns"]) is None

@@ -1,4 +1,4 @@
-"""What is left of unsloth where there is no CUDA device, and that it refuses what the hf backend refuses."""
+"""What unsloth does without a CUDA device, and that it refuses what the hf backend refuses."""
 
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from unsloth_facts import facts
 
 @pytest.fixture(scope="module")
 def both(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The facts of the hf backend and of unsloth."""
+    """The facts of the hf and unsloth backends."""
     found = {}
     for backend in ("hf", "unsloth"):
         folder = tmp_path_factory.mktemp(backend)
-        # Named from outside, as a user may, so that it is seen who reads it.
+        # Set through the environment, as a user may, to show which backend reads it.
         found[backend] = facts(backend, tiny_model, folder, POSTTRAIN_TOOLKIT_CACHE=str(folder / "cache"))
         found[backend]["folder"] = folder
     return found
@@ -22,7 +22,7 @@ def both(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 def test_on_a_cpu_the_layers_are_those_of_transformers(both: dict[str, Any]) -> None:
     hf, unsloth = (both[backend]["forwards"] for backend in ("hf", "unsloth"))
-    # It can compute the loss itself, in chunks, which the loop never asks for: it gives it no labels.
+    # unsloth can compute a chunked loss itself, but the loop never uses it: it passes no labels.
     assert unsloth.pop("LlamaForCausalLM") == "unsloth_zoo/cpu/ops.py"
     assert unsloth == {name: file for name, file in hf.items() if name != "LlamaForCausalLM"}
 

@@ -1,4 +1,4 @@
-"""What makes a base model another one, though its name stays."""
+"""What makes a base model a different one under the same name."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ def model(tiny_model: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def adapter(tmp_path: Path) -> Path:
-    """A folder as PEFT writes it; what is in its files does not matter here."""
+    """An adapter folder as PEFT writes it, with arbitrary file contents."""
     folder = tmp_path / "adapter"
     folder.mkdir()
     (folder / "adapter_model.safetensors").write_bytes(b"weights of an adapter")
@@ -61,7 +61,7 @@ def test_one_bit_of_the_weights_or_of_what_computes_with_them_makes_another_mode
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "README.md", "generation_config.json"])
 def test_what_decides_no_number_of_the_model_is_not_counted(model: Path, file: str):
-    # The tokenizer has a digest of its own in a run's identity.
+    # A run's identity has a separate digest for the tokenizer.
     before = digest(model)
     (model / file).write_text("{}\n")
     assert digest(model) == before
@@ -93,7 +93,7 @@ def test_the_adapter_that_training_goes_on_from_is_counted(model: Path, adapter:
 
 
 def test_a_file_of_the_adapter_is_not_taken_for_one_of_the_base(model: Path, adapter: Path, tmp_path: Path):
-    # All files together are the same in both.
+    # The union of the files is the same in both cases.
     (adapter / "more.safetensors").write_bytes(b"more")
     before = digest(model, adapter)
     shutil.move(adapter / "more.safetensors", model)
@@ -104,7 +104,7 @@ def test_a_gguf_file_counts_itself_and_is_not_converted_for_it(own_cache: Path, 
     packaged = weights_digest(ModelConfig(name="smollm2-135m-instruct"))
     (tmp_path / "tiny.gguf").write_bytes(b"GGUF one")
     one = digest(tmp_path / "tiny.gguf")
-    # What lies beside the file is not read.
+    # Files beside it are not read.
     (tmp_path / "config.json").write_text("{}")
     assert digest(tmp_path / "tiny.gguf") == one
     (tmp_path / "tiny.gguf").write_bytes(b"GGUF two")
@@ -138,7 +138,7 @@ def test_a_file_that_cannot_be_read_is_named(model: Path):
 
 @pytest.fixture
 def hub(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """`hub(*names)` puts files of the model into the hub's cache, as owner/name; the folder where they are."""
+    """`hub(*names)` copies these model files into the hub cache as owner/name and returns the snapshot folder."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     repository = tmp_path / "hub" / "models--owner--name"
     snapshot = repository / "snapshots" / COMMIT
@@ -190,9 +190,9 @@ def test_weights_that_come_by_loading_are_compared_then(hub: Callable[..., Path]
     assert began == {"seed": 0, "weights": weights_digest(named)}
     run.write_json(run.manifest, describe_run(began, "toolkit-sft"))
 
-    # Gone on with on a machine that has other weights under the same name, which it did not know at its start.
+    # Resumed on a machine with different weights under the same name, unknown until they were loaded.
     flip_a_bit(snapshot / "model.safetensors")
     with pytest.raises(ConfigError, match=rf"\n  weights: {began['weights']} → {weights_digest(named)}\n"):
         require_loaded_weights(run, {"seed": 0}, named, resume=True)
-    # What was known at the start was compared there, and is not read again.
+    # Weights known at the start were compared then and are not read again.
     require_loaded_weights(run, dict(began), named, resume=True)

@@ -1,4 +1,4 @@
-"""A config with a model that has favourites, in a folder of its own, and the command in this process."""
+"""A folder with a config and a model with clear favourites, and the command in this process."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from sharp_model import write_adapter, write_sharp_model
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """For matrices this small, handing work to a second thread takes longer than doing it."""
+    """For matrices this small, a second thread costs more time than it saves."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -26,7 +26,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def sharp_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With room for 1000 tokens: a prompt with tools has 500."""
+    """It has 1000 positions, as a prompt with tools takes 500."""
     folder = write_sharp_model(tiny_model, tmp_path_factory.mktemp("models") / "sharp")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 1000}))
@@ -35,14 +35,14 @@ def sharp_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="session")
 def adapters(sharp_model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Three adapters that say different things."""
+    """Three adapters that give different answers."""
     folder = tmp_path_factory.mktemp("adapters")
     return [write_adapter(sharp_model, folder / str(seed), seed) for seed in range(3)]
 
 
 @pytest.fixture
 def task(tmp_path: Path, sharp_model: Path) -> Task:
-    """`task.yaml`, which asks for 8 greedy tokens, 4 answers at once."""
+    """`task.yaml` asks for 8 greedy tokens, 4 answers at once."""
     config: dict[str, Any] = {
         "model": {"name": str(sharp_model), "backend": "hf", "dtype": "float32"},
         "generation": {"max_new_tokens": 8, "batch_size": 4},
@@ -54,7 +54,7 @@ def task(tmp_path: Path, sharp_model: Path) -> Task:
 
 @pytest.fixture
 def run() -> Callable[..., Result]:
-    """`run(*arguments)` is toolkit-predict in this process; with `expect`, its exit code."""
+    """`run(*arguments)` runs toolkit-predict in this process; `expect` is its exit code."""
 
     def run_(*arguments: str | Path, expect: int = 0) -> Result:
         result = CliRunner().invoke(main, [str(argument) for argument in arguments])

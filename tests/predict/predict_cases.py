@@ -1,4 +1,4 @@
-"""A folder to predict in: its config, inputs, outputs and runs."""
+"""A folder for predictions: its config, inputs, outputs and runs."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ QUESTIONS = [
 
 @dataclass(frozen=True)
 class Task:
-    """Paths in the folder, and what is written to and read from them."""
+    """Paths in the folder, and methods that write and read them."""
 
     folder: Path
 
@@ -48,7 +48,7 @@ class Task:
         return self.folder / "runs" / "task"
 
     def ask(self, rows: Iterable[Any] = QUESTIONS, name: str = "in.jsonl") -> Path:
-        """Write an input file; a row that is text is written as it is."""
+        """Write an input file; a string is written as it is, as one line."""
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         lines = [row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows]
@@ -70,7 +70,7 @@ class Task:
         self.config.write_text(yaml.safe_dump(config))
 
     def trained(self, weights: Path | None, checkpoints: dict[int, Path] | None = None, **sections: Any) -> Path:
-        """A run's folder as training leaves it: exported weights, the config of then, and checkpoints."""
+        """Write a run's folder as training leaves it: exported weights, a copy of the config, and checkpoints."""
         self.run.mkdir(parents=True)
         if weights is not None:
             shutil.copytree(weights, self.run, dirs_exist_ok=True)
@@ -83,7 +83,7 @@ class Task:
         return self.run
 
     def unfinished(self, answers: bytes, input_: Path, output: Path, weights: Weights = "base") -> None:
-        """Leave what a run that was killed after these lines of answers leaves."""
+        """Write what a run leaves that was killed after these lines of answers."""
         given = load_predict_config(self.config)
         job = PredictJob(choose_weights(self.config, weights), given.generation, input_, output, overwrite=True)
         partial = output.with_name(f"{output.name}.partial")

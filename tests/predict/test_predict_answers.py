@@ -1,4 +1,4 @@
-"""What is written for each answer, and that it can be trained on."""
+"""What is written for each answer, and that the output can be trained on."""
 
 import json
 import shutil
@@ -113,7 +113,7 @@ def test_answers_are_training_records(task: Task, run: Callable):
 
 
 def ending_at(model: Path, folder: Path, ids: list[int]) -> Path:
-    """The same model, whose answers end at any of `ids`."""
+    """A copy of the model whose answers end at any of `ids`."""
     shutil.copytree(model, folder)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
     return folder
@@ -121,7 +121,7 @@ def ending_at(model: Path, folder: Path, ids: list[int]) -> Path:
 
 @pytest.fixture
 def ended(task: Task, run: Callable, sharp_model: Path) -> Task:
-    """A task whose first answer is empty, and whose second one ends after 3 tokens."""
+    """A task whose first answer is empty and whose second ends after 3 tokens."""
     run(task.config, task.ask(), task.folder / "free.jsonl", "--weights", "base", "--set", "generation.logprobs=true")
     first, second = (answer["token_ids"] for answer in task.answers(task.folder / "free.jsonl")[:2])
     task.change("model", name=str(ending_at(sharp_model, task.folder / "ending", [first[0], second[2]])))
@@ -162,7 +162,7 @@ def test_an_answer_is_written_up_to_its_stop_string(task: Task, run: Callable):
 def test_a_control_token_that_begins_a_turn_ends_an_answer_and_is_no_part_of_it(
     task: Task, run: Callable, tiny_model: Path
 ):
-    # To a random model all 384 tokens are about equally likely: 100 answers of up to 60 tokens say each a few times.
+    # For a random model all 384 tokens are about equally likely: 100 answers of up to 60 have each a few times.
     task.change("model", name=str(tiny_model))
     task.change("generation", n=100, temperature=1.0, max_new_tokens=60, batch_size=100, logprobs=True)
     run(task.config, task.ask(QUESTIONS[:1]), task.output, "--weights", "base")

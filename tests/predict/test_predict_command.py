@@ -1,4 +1,4 @@
-"""`toolkit-predict` as it is typed: its plan, its options, and one message for whatever is wrong."""
+"""`toolkit-predict` on the command line: its plan, its options, and one message for each error."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_a_misspelled_section_is_not_passed_over(task: Task, run: Callable):
 
 
 def test_each_sampling_option_reaches_its_own_place(task: Task, run: Callable):
-    """Another toolkit gave max_output_tokens to min_p: every option is a value of its own here."""
+    """Another toolkit passed max_output_tokens as min_p, so every option has a distinct value here."""
     from posttrain.inference.engine import Sampling
     from posttrain.predict.config import load_predict_config
 

@@ -1,4 +1,4 @@
-"""What is read, and what is said of what cannot be."""
+"""Which inputs are read, and how bad ones are reported."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ BASE = ("--weights", "base")
 
 
 def refused(run: Callable, *arguments: str | Path) -> str:
-    """The one error message; nothing but the input is there afterwards."""
+    """The only error message of a run that is refused."""
     result = run(*arguments, *BASE, expect=2)
     assert result.stderr.count("error: ") == 1
     return result.stderr.split("error: ")[1].rstrip("\n")
@@ -28,7 +28,7 @@ def test_a_folder_is_answered_file_by_file(task: Task, run: Callable):
     for name, count in (("a.jsonl", 5), ("b.jsonl", 2)):
         answers = task.answers(task.folder / "out" / name)
         assert [(answer["file"], answer["line"]) for answer in answers] == [(name, line + 1) for line in range(count)]
-    # The same prompt in two files has the same greedy answer.
+    # The same prompt in two files gets the same greedy answer.
     assert task.said(task.folder / "out" / "a.jsonl")[4] == task.said(task.folder / "out" / "b.jsonl")[0]
     assert not (task.folder / "out.partial").exists()
 
@@ -94,7 +94,7 @@ def test_a_row_that_is_only_an_answer_is_a_bad_row(task: Task, run: Callable):
 def test_a_prompt_longer_than_the_training_allows_is_a_bad_row(task: Task, run: Callable):
     path = task.ask([{"prompt": "z"}, {"prompt": "q" * 90}])
     message = refused(run, task.config, path, task.output, "--set", "chat.max_length=90")
-    # <|im_start|>, user in 4 letters or less, newline, 90 letters, <|im_end|>, newline, and the assistant's header
+    # <|im_start|>, user in at most 4 tokens, newline, 90 letters, <|im_end|>, newline, and the assistant's header
     assert f"{path}:2: the prompt has" in message
     assert "tokens, more than chat.max_length: 90" in message
     assert f"{path}:1" not in message

@@ -1,4 +1,4 @@
-"""A killed run goes on: no answer is lost, none comes twice, and the output is that of a run that was not killed."""
+"""A killed run resumes: no answer is lost or repeated, and the output is that of an uninterrupted run."""
 
 import json
 import os
@@ -21,13 +21,13 @@ BASE = ("--weights", "base")
 
 
 def prompts(count: int) -> list[dict[str, str]]:
-    """Of many lengths, some of them the same."""
+    """Prompts of 1 to 7 words, some of them the same."""
     words = random.Random(0)
     return [{"prompt": " ".join(words.choices(["one", "two", "apples"], k=row % 7 + 1))} for row in range(count)]
 
 
 def stop_after(answers: int, stop: signal.Signals, task: Task, *arguments: str | Path) -> subprocess.Popen[str]:
-    """Start toolkit-predict in a process and send it a signal once so many answers are on disk."""
+    """Start toolkit-predict in a process and send it the signal `stop` once `answers` answers are on disk."""
     process = subprocess.Popen(
         [BIN / "toolkit-predict", task.config, *arguments, *BASE],
         stderr=subprocess.PIPE,
@@ -72,7 +72,7 @@ def test_a_run_that_is_killed_and_interrupted_writes_the_same_bytes(task: Task, 
 
 @dataclass(frozen=True)
 class Sampled:
-    """A task of 18 samples, the output that it has to have, and the output's lines."""
+    """A task of 18 samples, its input, and its expected output."""
 
     task: Task
     input: Path

@@ -1,5 +1,4 @@
-"""Two commands on one output: the second is refused at once, the first loses nothing, and a killed one keeps nobody
-out."""
+"""Two commands on one output: the second is refused at once, the first loses nothing, a killed one blocks nobody."""
 
 import json
 import os
@@ -17,20 +16,20 @@ from predict_cases import QUESTIONS, Task
 from running import BIN
 
 BASE = ("--weights", "base")
-# Answers enough that the first command is there for seconds after its first one.
+# Enough answers to keep the first command running for seconds after its first one.
 SAMPLED = {"temperature": 1.0, "n": 12, "max_new_tokens": 60}
 
 
 @pytest.fixture
 def asked(task: Task) -> Path:
-    """The input."""
+    """The input file."""
     task.change("generation", **SAMPLED)
     return task.ask()
 
 
 @contextmanager
 def answering(task: Task, *arguments: str | Path, partial: Path | None = None) -> Iterator[subprocess.Popen[str]]:
-    """toolkit-predict as a process that has written its first answer and is not done; killed at the end."""
+    """A toolkit-predict process that has written its first answer and is not done; it is killed at the end."""
     process = subprocess.Popen(
         [BIN / "toolkit-predict", task.config, *arguments, *BASE],
         stderr=subprocess.PIPE,
@@ -106,7 +105,7 @@ def test_a_command_that_is_refused_for_its_input_leaves_nothing(task: Task, run:
 
 
 def test_an_output_where_nothing_may_be_created_is_told_in_a_sentence(task: Task, run: Callable):
-    # Nobody may make a file or folder there, not even root.
+    # Nobody can create a file or folder there, not even root.
     for output in ("/proc/out.jsonl", "/proc/new/out.jsonl"):
         message = run(task.config, task.ask(), output, *BASE, expect=2).stderr
         assert message.startswith(f"error: {output} cannot be written: ")

@@ -1,4 +1,4 @@
-"""The real vLLM answers as transformers does, with an adapter on top or without."""
+"""The real vLLM gives the same answers as transformers, with and without an adapter."""
 
 import subprocess
 from pathlib import Path
@@ -16,7 +16,7 @@ ROWS = [{"prompt": "One"}, {"prompt": "Two, and somewhat longer"}, {"prompt": "T
 @pytest.fixture(scope="module")
 def model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_vllm_model(tiny_model, tmp_path_factory.mktemp("predict"))
-    (folder / "generation_config.json").unlink()  # it names every token as an end
+    (folder / "generation_config.json").unlink()  # it names nearly every token as an end token
     return folder
 
 
@@ -35,7 +35,7 @@ def test_vllm_gives_the_greedy_answers_of_transformers(task: Task, model: Path, 
 
 
 def test_a_control_token_that_begins_a_turn_ends_an_answer_there_too(task: Task, model: Path, tmp_path: Path) -> None:
-    # The model without favourites, which says each of its 384 tokens now and then.
+    # The model without favourites generates each of its 384 tokens now and then.
     task.change("model", name=str(model.with_name("plain")))
     task.change("generation", engine="vllm", n=100, temperature=1.0, max_new_tokens=60, logprobs=True)
     asked = task.ask(ROWS[:1])

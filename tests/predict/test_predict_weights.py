@@ -1,4 +1,4 @@
-"""Which weights answer, and with whose settings."""
+"""Which weights answer, and with which settings."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def merge_by_peft(model: Path, adapter: Path, folder: Path) -> Path:
 
 @pytest.fixture
 def said(task: Task, run: Callable) -> Callable[..., list[str]]:
-    """`said(*options)`: the answers by the weights that the options choose."""
+    """`said(*options)` returns the answers of the weights that the options choose."""
     task.ask(QUESTIONS[:3])
 
     def said_(*options: str) -> list[str]:
@@ -63,7 +63,7 @@ def test_auto_takes_the_merged_model_unless_the_adapter_is_newer(
     task: Task, run: Callable, said: Callable, sharp_model: Path, adapters: list[Path]
 ):
     folder = task.trained(adapters[0])
-    merge_by_peft(sharp_model, adapters[1], folder / "merged")  # of another adapter, to tell them apart
+    merge_by_peft(sharp_model, adapters[1], folder / "merged")  # from another adapter, to tell them apart
     adapter, merged = said("--weights", "adapter"), said("--weights", "merged")
     assert adapter != merged
     assert said() == merged

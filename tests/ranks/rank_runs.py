@@ -1,4 +1,4 @@
-"""Small runs of each trainer by several processes: their files, their processes, and what each of these said."""
+"""Small multi-process runs of each trainer: their files, their processes, and the output of each process."""
 
 import json
 import os
@@ -18,13 +18,13 @@ from dpo.dpo_runs import write_run as write_dpo
 from rl.rl_runs import write_run as write_rl
 from running import BIN, metrics
 
-# On a busy machine a process may need a minute to import what it needs.
+# On a busy machine, imports alone may take a process a minute.
 _LONGEST_SECONDS = 250.0
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """A command, and what writes a config for it into a folder: `write(folder, model, name)` returns its path.
+    """A command and its config writer: `write(folder, model, name)` returns the config's path.
 
     Attributes:
         kill_at: a step in the middle of the run, after its first checkpoint.
@@ -36,7 +36,7 @@ class Trainer:
 
 
 def write_sft(folder: Path, model: Path, /, name: str = "run", **sections: Any) -> Path:
-    """Rows of uneven lengths and a config of 40 steps, with dropout; keywords replace whole sections."""
+    """Write rows of uneven lengths and a config of 40 steps with dropout; keywords replace whole sections."""
     rows = [
         {"prompt": f"How many is {n}? " * (n % 4 + 1), "completion": f"{n} apples " * (n % 5 + 1)} for n in range(12)
     ]
@@ -80,7 +80,7 @@ TRAINERS = {
 
 
 def words(command: str, config: Path, *options: str, processes: int = 2) -> list[str]:
-    """The command by torchrun, which keeps what each process says in a file of its own."""
+    """The command under torchrun, which logs each process's output to its own files."""
     launch = [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={processes}"]
     logs = ["--redirects=3", f"--log-dir={_logs(config)}"]
     return [*launch, *logs, str(BIN / command), str(config), *options]
@@ -88,7 +88,7 @@ def words(command: str, config: Path, *options: str, processes: int = 2) -> list
 
 @contextmanager
 def started(command: str, config: Path, *options: str, processes: int = 2) -> Iterator[subprocess.Popen[bytes]]:
-    """A run by several processes that is still there; all of them are killed at the end."""
+    """A multi-process run that is still running; all its processes are killed at the end."""
     with config.with_suffix(".launcher.log").open("ab") as log:
         launcher = subprocess.Popen(
             words(command, config, *options, processes=processes),
@@ -107,7 +107,7 @@ def started(command: str, config: Path, *options: str, processes: int = 2) -> It
 
 
 def run(command: str, config: Path, *options: str, processes: int = 2, expect: int = 0) -> Path:
-    """A run from its start to its end; returns its folder."""
+    """Run to the end; returns the run's folder."""
     with started(command, config, *options, processes=processes) as launcher:
         code = launcher.wait(_LONGEST_SECONDS)
     assert code == expect, [said(config, rank) for rank in range(processes)]
@@ -115,7 +115,7 @@ def run(command: str, config: Path, *options: str, processes: int = 2, expect: i
 
 
 def alone(command: str, config: Path, *options: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
-    """The same by one process."""
+    """Run to the end in a single process."""
     finished = subprocess.run(
         [BIN / command, config, *options],
         capture_output=True,
@@ -129,7 +129,7 @@ def alone(command: str, config: Path, *options: str, expect: int = 0) -> subproc
 
 
 def ranks_of(launcher: subprocess.Popen[bytes]) -> dict[int, psutil.Process]:
-    """The processes that train, by their ranks."""
+    """The training processes by rank."""
     return {int(each.environ()["RANK"]): each for each in psutil.Process(launcher.pid).children()}
 
 
@@ -143,7 +143,7 @@ def said(config: Path, rank: int) -> str:
 
 
 def wait_for_step(config: Path, step: int, launcher: subprocess.Popen[bytes]) -> None:
-    """Until `step` optimizer steps are in metrics.jsonl, as long as the run is there."""
+    """Wait until metrics.jsonl has `step` optimizer steps; fails if the run ends first."""
     deadline = time.monotonic() + _LONGEST_SECONDS
     file = folder_of(config) / "metrics.jsonl"
     while not (file.exists() and file.read_text().count('"loss"') >= step):
@@ -153,17 +153,17 @@ def wait_for_step(config: Path, step: int, launcher: subprocess.Popen[bytes]) ->
 
 
 def folder_of(config: Path) -> Path:
-    """Where the run of a config is kept."""
+    """The folder of a config's run."""
     return config.parent / "runs" / config.stem
 
 
 def steps_of(folder: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl of optimizer steps, without times."""
+    """The optimizer-step lines of metrics.jsonl, without times."""
     return [row for row in metrics(folder) if "loss" in row]
 
 
 def newest_checkpoint(folder: Path) -> Path:
-    """The one of the highest step."""
+    """The checkpoint with the highest step."""
     return max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.removeprefix("checkpoint-")))
 
 

@@ -1,4 +1,4 @@
-"""Two processes train to the numbers of one: what the other suites leave out."""
+"""Two processes train to the same numbers as one, in cases the other suites leave out."""
 
 import sqlite3
 from contextlib import closing
@@ -15,13 +15,13 @@ from running import metrics
 
 pytestmark = pytest.mark.long
 
-# Without dropout, whose draws differ by rank, and in full precision.
+# Full precision; the tests also turn off dropout, whose draws differ by rank.
 MODEL = {"dtype": "float32"}
 
 
 def require_close(one: list[dict[str, Any]], two: list[dict[str, Any]], **within: float) -> None:
-    """Assert that the lines of two metrics.jsonl are the same but for rounding, and for the padding: where one process
-    has all rows of a step it packs them closer."""
+    """Assert that the lines of two metrics.jsonl agree up to rounding, ignoring padding: a single process packs the
+    rows of a step more tightly."""
     assert [row["step"] for row in one] == [row["step"] for row in two]
     for alone_, together in zip(one, two, strict=True):
         for row in (alone_, together):
@@ -51,7 +51,7 @@ def test_all_weights_and_held_out_rows_of_sft(tmp_path: Path, tiny_model: Path) 
 
 
 def test_completions_rewards_and_losses_of_grpo(tmp_path: Path, tiny_model: Path) -> None:
-    # Completions that are sampled one by one do not depend on how many processes share them.
+    # Completions sampled one by one do not depend on the number of processes.
     sections: dict[str, Any] = {
         "model": MODEL,
         "lora": {"dropout": 0.0},
@@ -72,7 +72,7 @@ def test_completions_rewards_and_losses_of_grpo(tmp_path: Path, tiny_model: Path
 
 
 def _completed(config: Path) -> list[tuple[Any, ...]]:
-    """Iteration, slot, completion and reward of what was trained on, sorted: which rank made it does not show."""
+    """Iteration, slot, completion and reward of the training completions, sorted to hide which rank made them."""
     with closing(sqlite3.connect(config.with_name("journal.sqlite"))) as database:
         query = "SELECT iteration, slot, completion, reward FROM grades WHERE split = 'train' ORDER BY 1, 2, 3"
         return database.execute(query).fetchall()

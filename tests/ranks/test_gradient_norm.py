@@ -1,4 +1,4 @@
-"""The norm of a step's gradient does not depend on how the step is shared out over processes and micro-batches."""
+"""A step's gradient norm does not depend on how the step is split over processes and micro-batches."""
 
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,12 @@ from ranks.rank_runs import alone, folder_of, run, steps_of, write_sft
 
 @pytest.fixture(scope="module")
 def single_pass(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> dict[str, Any]:
-    """What one process measures of a step whose eight rows go through the model together."""
+    """The metrics of a step whose eight rows go through the model together in one process."""
     return trained(tmp_path_factory.mktemp("single"), tiny_model, processes=1, micro_batches=1)
 
 
 def trained(folder: Path, model: Path, *, processes: int, micro_batches: int) -> dict[str, Any]:
-    """The line of one step, whose gradient is clipped to a thousandth."""
+    """The metrics line of one step with its gradient clipped to 0.001."""
     training = {"rows_per_step": 8, "micro_batch_size": 8 // processes // micro_batches, "max_grad_norm": 1e-3}
     sections: dict[str, Any] = {
         "model": {"name": str(model), "dtype": "float32"},

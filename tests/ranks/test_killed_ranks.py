@@ -1,5 +1,5 @@
-"""A process of a run that is killed ends the run with one message, and the run goes on from its last checkpoint as if
-nothing had happened."""
+"""Killing one process ends the run with one message, and the run resumes from its last checkpoint as if nothing had
+happened."""
 
 import signal
 from collections.abc import Callable
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def left_alone(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Callable[[Trainer], Path]:
-    """`left_alone(trainer)`: the config of a run by two processes that nothing disturbed."""
+    """`left_alone(trainer)` is the config of an undisturbed run with two processes."""
     made: dict[str, Path] = {}
 
     def make(trainer: Trainer) -> Path:
@@ -128,7 +128,7 @@ def test_a_run_of_one_process_is_not_gone_on_with_by_two(trainer: Trainer, tmp_p
     config = trainer.write(tmp_path, tiny_model, "run")
     alone(trainer.command, config, "--set", "training.max_steps=4")
     trained = steps_of(folder_of(config))
-    run(trainer.command, config, "--resume", expect=1)  # torchrun's own code, whatever that of the processes is
+    run(trainer.command, config, "--resume", expect=1)  # torchrun's own exit code, whatever the processes return
     told = "this would not be the same run, so it is not resumed; what changed:\n  processes: 1 → 2\n"
     assert told in said(config, 0)
     assert steps_of(folder_of(config)) == trained

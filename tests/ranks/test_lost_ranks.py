@@ -1,4 +1,4 @@
-"""What a process says that has lost another one: real processes, connected by Gloo, of which one is killed."""
+"""What a process reports when it loses another: real processes connected by Gloo, one of which is killed."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from posttrain.runs.checkpoints import publish
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.failures import lost_a_rank, ranks_explained
 
-# Two steps together; then the victim is killed while the other one waits for it in the third.
+# Two steps together; then the victim is killed while the other process waits for it in the third.
 TOGETHER = """
 import os, signal, sys
 from pathlib import Path
@@ -54,7 +54,7 @@ finally:
 
 
 def together(what: str, folder: Path, victim: int) -> subprocess.CompletedProcess[str]:
-    """What became of the process that was not killed."""
+    """The outcome of the process that was not killed."""
     processes = []
     for rank in (0, 1):
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
@@ -85,7 +85,7 @@ def test_a_process_that_lost_another_one_says_so_and_what_to_do(what: str, victi
 
 @contextmanager
 def with_a_checkpoint(folder: Path, step: int) -> Iterator[RunDirectory]:
-    """A run with a checkpoint of that step; what it does to signals is undone."""
+    """A run with a checkpoint of that step; its change to the SIGTERM handler is undone."""
     directory = RunDirectory(folder / "run")
     private = directory.trainer_private / f"checkpoint-{step}"
     private.mkdir(parents=True)
@@ -98,13 +98,13 @@ def with_a_checkpoint(folder: Path, step: int) -> Iterator[RunDirectory]:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunDirectory]:
-    """Of four processes, with a checkpoint of step 3."""
+    """A run of four processes with a checkpoint of step 3."""
     monkeypatch.setenv("WORLD_SIZE", "4")
     with with_a_checkpoint(tmp_path, step=3) as directory:
         yield directory
 
 
-# As torch 2.13 words them.
+# As torch 2.13 words it.
 CLOSED = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.1.1]:29891"
 
 

@@ -1,4 +1,4 @@
-"""The page on several processes shows commands that run, and words that the commands say."""
+"""The page on several processes shows commands that run and messages that they print."""
 
 import shlex
 from pathlib import Path
@@ -22,7 +22,7 @@ COMMANDS = [
     for line in block.splitlines()
     if line.startswith("torchrun ") and "…" not in line
 ]
-# Lines of the page end where it is full.
+# The page wraps long lines.
 SAID = [" ".join(block.split()) for block in blocks(PAGE, "") if block.startswith("error: ")]
 
 

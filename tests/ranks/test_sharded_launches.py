@@ -1,5 +1,4 @@
-"""Launches that would cut the model into pieces are refused by every trainer, in one message and before anything is
-written."""
+"""Every trainer refuses launches that would shard the model, with one message and before anything is written."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Two commands that would write the same thing at the same time: one does, and the other is refused."""
+"""When two commands would write the same output at the same time, one does and the other is refused."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ with own_output(Path(sys.argv[1])):
 
 @contextmanager
 def written_by_another(output: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that owns an output; killed at the end."""
+    """A process that holds the lock of an output; killed at the end."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(output)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -109,7 +109,7 @@ def test_of_two_merges_that_are_started_together_one_writes_the_folder(config: P
     codes = [process.returncode for process in merges]
     assert sorted(codes) == [0, 2], said
     refused = said[codes.index(2)]
-    # Whether it came while the other one was at it, or after.
+    # It came either while the other was writing or after.
     assert "merged is being written by process " in refused or "merged is not empty; replace it with" in refused
     target = tmp_path / "runs" / "task" / "merged"
     assert json_of(target / "config.json")["vocab_size"] > 0
@@ -118,7 +118,7 @@ def test_of_two_merges_that_are_started_together_one_writes_the_folder(config: P
 
 @pytest.fixture
 def graded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.Popen[str]]:
-    """`graded(completions)` starts to grade a file into `out.jsonl`, in the current folder."""
+    """`graded(completions)` starts grading a file into `out.jsonl` in the current folder."""
     monkeypatch.chdir(tmp_path)
     write_config(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Two trainers on one dataserver do not notice each other."""
+"""Two trainers on one dataserver do not affect each other."""
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,20 +18,20 @@ from rl.rl_runs import folder_of, journal, lines, run, started, wait_for_step, w
 from running import metrics
 
 ITERATIONS = 10
-# The completions of each run, and so its grades, are its own: what one has solved the other has not.
+# Each run has its own completions and thus its own grades: what one has solved the other has not.
 RUNS = ("one", "other")
 Seen = dict[int, tuple[list[Any], list[float | None]]]
 
 
 def answers(run_id: str, sample: Sample) -> Sequence[str]:
-    """Two completions of a prompt, the same in each try of the same run."""
+    """Two completions of a prompt, the same in every attempt of the same run."""
     name, number = sample.messages[-1].content.split()
     solves = blake2b(f"{run_id} {name} {number}".encode(), digest_size=1).digest()[0] % 3
     return [number if solves == 0 or (solves == 1 and which) else "no" for which in range(2)]
 
 
 def train(url: str, run_id: str, iterations: Sequence[int] = range(ITERATIONS)) -> Seen:
-    """Prompts and rewards of these iterations, by the toolkit's own client."""
+    """Prompts and rewards of these iterations, through the toolkit's own client."""
     seen: Seen = {}
     with DataserverClient(url, run_id=run_id, retry_seconds=30) as client:
         client.meta()
@@ -50,7 +50,7 @@ def train(url: str, run_id: str, iterations: Sequence[int] = range(ITERATIONS)) 
 
 
 def train_interrupted(url: str, run_id: str) -> Seen:
-    """As by a trainer that was killed after iteration 6, and goes on from a checkpoint of iteration 4."""
+    """Train as if killed after iteration 6 and resumed from a checkpoint of iteration 4."""
     return train(url, run_id, range(7)) | train(url, run_id, range(4, ITERATIONS))
 
 
@@ -65,7 +65,7 @@ def test_two_runs_of_an_adaptive_server_get_what_each_would_get_alone(tmp_path: 
         both = {"one": one.result(), "other": other.result()}
 
     assert both == undisturbed
-    # They do not simply get the same: what was solved is not asked again.
+    # The two runs get different prompts: what was solved is not asked again.
     asked = [[sample["sample_id"] for sample in seen[ITERATIONS - 1][0]] for seen in both.values()]
     assert asked[0] != asked[1]
 
@@ -97,7 +97,7 @@ SEEDS = {"one": 0, "other": 5}
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> dict[str, Path]:
-    """The configs of two runs, each with a dataserver for itself."""
+    """The configs of two runs, each with its own dataserver."""
     configs = {}
     for name, seed in SEEDS.items():
         configs[name] = write_run(tmp_path_factory.mktemp(name), tiny_model, name=name, training={"seed": seed})
@@ -128,6 +128,6 @@ def test_two_real_trainers_on_one_server_train_as_if_each_had_it_for_itself(
         assert lines(mine / "completions.jsonl") == lines(undisturbed / "completions.jsonl")
         for file in ("adapter_model.safetensors", "checkpoint-8/optimizer.pt"):
             assert (mine / file).read_bytes() == (undisturbed / file).read_bytes()
-    # Its journal has what both completed: a resumed step's rewards are there once.
+    # The server's journal has the completions of both runs; the rewards of a resumed step are there once.
     together = set(journal(configs["one"]))
     assert together == set(journal(alone["one"])) | set(journal(alone["other"]))

@@ -1,4 +1,4 @@
-"""A tiny run of reinforcement learning that every test of this folder bends to its needs."""
+"""Fixtures for a tiny reinforcement-learning run that each test adapts."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from rl.rl_runs import WriteRun, run, write_run
 
 @pytest.fixture
 def a_run(tmp_path: Path, tiny_model: Path) -> WriteRun:
-    """`a_run(name, data={...}, **sections)` writes a run's files, in a folder of its own, and returns its config."""
+    """`a_run(name, data={...}, **sections)` writes a run's files to a new folder and returns the path of its config."""
 
     def write(name: str = "rl", **changes: Any) -> Path:
         return write_run(tmp_path / name, tiny_model, name=name, **changes)
@@ -20,7 +20,7 @@ def a_run(tmp_path: Path, tiny_model: Path) -> WriteRun:
 
 @pytest.fixture(scope="session")
 def left_alone(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
-    """The config of a run that nothing disturbed, from its start to its end in one process."""
+    """The config of a run that completed undisturbed in one process."""
     config = write_run(tmp_path_factory.mktemp("left_alone"), tiny_model)
     run(config)
     return config

@@ -1,4 +1,4 @@
-"""The recipe of a tiny run in this process, with prompts and rewards that a test writes down."""
+"""Recipes of tiny runs in this process, with prompts and rewards set by the test."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -33,14 +33,14 @@ from posttrain.runs.directory import RunDirectory
 from posttrain.train.parallel import connect
 
 Rewards = Sequence[float | None]
-# Recipes can be used until the tests end.
+# Keeps recipes open until the tests end.
 _OPENED = ExitStack()
 
 
 class WrittenServer:
-    """Speaks the client's protocol: each prompt is its own number, and each completion gets the next reward.
+    """A fake client: prompts contain their iteration and slot, and completions get `rewards` in order.
 
-    A reward of None is an abstention. `texts` replaces the prompts of some slots.
+    A reward of None is an abstention. `texts` overrides the prompts of some slots.
     """
 
     def __init__(self, rewards: Rewards = (), texts: dict[int, str] | None = None) -> None:
@@ -71,7 +71,7 @@ def _result(item: GradeItem, reward: float | None) -> GradeResult:
 
 
 def a_meta(schedule: RolloutSchedule, **changes: Any) -> Meta:
-    """What a dataserver says of itself that fits the schedule: 8 iterations, 10 rows, and 10 held out."""
+    """Dataserver metadata that fits the schedule: 8 iterations, 10 rows and 10 held-out rows."""
     stage = StageMeta(name="one", from_iteration=0, until_iteration=8, mix={"a": 1.0}, graders={}, gates={})
     fields: dict[str, Any] = {
         "protocol_version": "1.0",
@@ -93,9 +93,9 @@ def a_meta(schedule: RolloutSchedule, **changes: Any) -> Meta:
 
 
 def a_recipe(config: Path, server: WrittenServer, *overrides: str, move: bool = True) -> RLRecipe:
-    """The recipe of a run's config, in float32 unless the overrides say something else.
+    """The recipe of a run's config, in float32 unless overridden.
 
-    Adapters begin where they change nothing, so this one is moved, after the recipe has seen it at its start.
+    A new adapter changes nothing, so this one is moved once the recipe has seen its initial weights.
     """
     settings = load_config(config, RLConfig, ["model.dtype=float32", *overrides])
     loaded = load(settings)
@@ -109,7 +109,7 @@ def a_recipe(config: Path, server: WrittenServer, *overrides: str, move: bool = 
 def train_written(
     config: Path, server: WrittenServer, *overrides: str, change: Callable[[LoadedModel], None] = lambda loaded: None
 ) -> RunDirectory:
-    """A whole training in this process; `change` changes the model before it begins. Returns its folder."""
+    """Train a whole run in this process, after `change` has modified the model; returns the run directory."""
     settings = load_config(config, RLConfig, ["model.dtype=float32", *overrides])
     schedule, steps = RolloutSchedule.of(settings), settings.training.max_steps or 8
     run = RunDirectory(config.parent / "runs" / config.stem)
@@ -137,7 +137,7 @@ def _opened(settings: RLConfig, server: WrittenServer, loaded: LoadedModel, run:
 
 
 def load(settings: RLConfig) -> LoadedModel:
-    """The model of a config, as training has it."""
+    """Load a config's model as for training."""
     return choose_backend(settings.model).load_for_training(
         settings.model,
         settings.lora,
@@ -146,7 +146,7 @@ def load(settings: RLConfig) -> LoadedModel:
 
 
 def move_adapter(model: Any, by: float = 0.1) -> None:
-    """Change the trained adapter, and no copy of it, by random amounts."""
+    """Perturb the trained adapter at random, but no copy of it."""
     draw = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
         if "lora_B.default" in name:
@@ -154,7 +154,7 @@ def move_adapter(model: Any, by: float = 0.1) -> None:
 
 
 def loss_and_gradient(recipe: RLRecipe, micro_batches: Sequence[MicroBatch]) -> tuple[float, torch.Tensor]:
-    """The loss of some micro-batches of a step and its gradient as one vector."""
+    """The total loss of some micro-batches of a step, and its gradient as one vector."""
     model = recipe.loaded.model
     model.zero_grad()
     total = 0.0

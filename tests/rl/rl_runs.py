@@ -1,4 +1,4 @@
-"""Tiny runs of reinforcement learning: their files, their processes, and what they leave."""
+"""Tiny reinforcement-learning runs: their input files, processes and output."""
 
 import gzip
 import json
@@ -21,10 +21,10 @@ from running import BIN, metrics
 STEPS = 8
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 
-# On a busy machine a process may need a minute to import what it needs.
+# On a busy machine, imports alone may take a minute.
 _LONGEST_SECONDS = 250.0
 
-# A random model says each of these now and then, so that rewards differ within a group: they are sevenths.
+# A random model matches each of these now and then, so rewards, which are sevenths, differ within a group.
 _GRADERS = {
     "says_a": {"type": "regex", "pattern": "(?s).*a.*"},
     "says_e": {"type": "regex", "pattern": "(?s).*e.*"},
@@ -34,10 +34,10 @@ _WEIGHTS = {"says_a": 4, "says_e": 2, "says_digit": 1}
 
 
 def write_run(folder: Path, model: Path, /, *, name: str = "rl", data: Mapping[str, Any] = {}, **changes: Any) -> Path:
-    """Write two data sets, a dataserver's config and a run's config of 8 steps over two stages; the latter's path.
+    """Write two data sets, a dataserver config and a run config of 8 steps over two stages; returns the run config.
 
-    An optimizer step is two groups of 4 completions, in two micro-batches. `data` and `changes` are merged into the
-    sections of the two configs; None leaves a section out.
+    An optimizer step is two groups of 4 completions, in two micro-batches. `data` is merged into the dataserver config
+    and `changes` into the run config; None removes a section.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for dataset, start in (("a", 0), ("b", 100)):
@@ -88,14 +88,14 @@ def _merged(config: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 
 def command(config: Path, *options: str, processes: int = 1) -> list[str]:
-    """The words of `toolkit-rl-train`, by torchrun where there are several processes."""
+    """The `toolkit-rl-train` command line, under torchrun if there are several processes."""
     launch = [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
     return [*launch, str(BIN / "toolkit-rl-train"), str(config), *options]
 
 
 @contextmanager
 def started(config: Path, *options: str, processes: int = 1) -> Iterator[subprocess.Popen[bytes]]:
-    """A run as a process that is still there; killed at the end. What it says goes to `said(config)`."""
+    """Start a run in the background and kill it on exit; `said(config)` returns its output."""
     with config.with_suffix(".log").open("ab") as log:
         process = subprocess.Popen(
             command(config, *options, processes=processes),
@@ -107,7 +107,7 @@ def started(config: Path, *options: str, processes: int = 1) -> Iterator[subproc
     try:
         yield process
     finally:
-        # The ranks of a run that did not end as it should.
+        # Under torchrun, kill the ranks too if the run is still alive.
         ranks = psutil.Process(process.pid).children() if processes > 1 and process.poll() is None else []
         for each in (process, *ranks):
             each.send_signal(signal.SIGKILL)
@@ -115,7 +115,7 @@ def started(config: Path, *options: str, processes: int = 1) -> Iterator[subproc
 
 
 def run(config: Path, *options: str, processes: int = 1, expect: int = 0) -> Path:
-    """A run from its start to its end; returns its folder."""
+    """Run to completion; returns the run directory."""
     with started(config, *options, processes=processes) as process:
         code = process.wait(_LONGEST_SECONDS)
     assert code == expect, said(config)
@@ -123,17 +123,17 @@ def run(config: Path, *options: str, processes: int = 1, expect: int = 0) -> Pat
 
 
 def said(config: Path) -> str:
-    """What the runs of a config said so far, each run of spaces and line breaks as one space."""
+    """The output so far of all runs of a config, with whitespace collapsed."""
     return " ".join(config.with_suffix(".log").read_text(errors="replace").split())
 
 
 def folder_of(config: Path) -> Path:
-    """Where the run of a config is kept."""
+    """The run directory of a config."""
     return config.parent / "runs" / config.stem
 
 
 def wait_for_step(config: Path, step: int, process: subprocess.Popen[bytes] | None = None) -> None:
-    """Wait until `step` optimizer steps are in metrics.jsonl, as long as the process runs."""
+    """Wait until metrics.jsonl has `step` optimizer steps; fails if the process ends first."""
     deadline = time.monotonic() + _LONGEST_SECONDS
     while steps_done(config) < step:
         assert process is None or process.poll() is None, f"the run ended: {said(config)}"
@@ -142,36 +142,36 @@ def wait_for_step(config: Path, step: int, process: subprocess.Popen[bytes] | No
 
 
 def steps_done(config: Path) -> int:
-    """How many steps metrics.jsonl has."""
+    """The number of optimizer steps in metrics.jsonl."""
     file = folder_of(config) / "metrics.jsonl"
     return file.read_text().count('"loss"') if file.exists() else 0
 
 
 def server_pid(config: Path) -> int:
-    """The process of the dataserver that a run started."""
+    """The process id of the dataserver that a run started."""
     ready = folder_of(config).with_name(f"{config.stem}.dataserver.log.ready.json")
     return json.loads(ready.read_text())["pid"]
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
-    """The lines of a .jsonl file."""
+    """The parsed lines of a .jsonl file."""
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def training_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of the lines of metrics.jsonl those of optimizer steps."""
+    """The rows of metrics.jsonl that are optimizer steps."""
     return [row for row in rows if "loss" in row]
 
 
 def journal(config: Path) -> list[tuple[Any, ...]]:
-    """What the journal holds: split, iteration, slot, sample, completion and reward of each completion, sorted."""
+    """The journal, sorted: split, iteration, slot, item, sample, completion and reward of each completion."""
     with closing(sqlite3.connect(config.with_name("journal.sqlite"))) as database:
         query = "SELECT split, iteration, slot, item_id, sample_id, completion, reward FROM grades ORDER BY 1, 2, 3, 4"
         return database.execute(query).fetchall()
 
 
 def require_same_runs(one: Path, other: Path, last: int = STEPS) -> None:
-    """Assert that two runs, by their configs, left the same: numbers, completions, evaluations and weights."""
+    """Assert that the runs of two configs have the same metrics, completions, evaluations and weights."""
     a, b = folder_of(one), folder_of(other)
     assert metrics(a) == metrics(b)
     assert lines(a / "completions.jsonl") == lines(b / "completions.jsonl")
@@ -184,7 +184,7 @@ def require_same_runs(one: Path, other: Path, last: int = STEPS) -> None:
 
 
 def train_here(config: Path, overrides: tuple[str, ...] = (), *, resume: bool = False) -> dict[str, Any]:
-    """The same run in this process, on one thread, as the others have it; returns its result."""
+    """Run in this process, on one thread like the subprocesses; returns the result."""
     import torch
 
     from posttrain.config.load import load_config
@@ -201,7 +201,7 @@ def train_here(config: Path, overrides: tuple[str, ...] = (), *, resume: bool = 
 
 @contextmanager
 def refusing(url: str, refuse: Callable[[str, dict[str, Any]], bool]) -> Iterator[str]:
-    """The address of a way to the server at `url`, on which `refuse(path, body)` decides who gets a 503."""
+    """The URL of a proxy for the server at `url` that answers 503 if `refuse(path, body)`."""
     with spoiling(url) as (address, proxy):
         passed_on = proxy.answer
 

@@ -1,4 +1,4 @@
-"""Real dataservers for a trainer's client, and a proxy that spoils their answers in ways in which no real one does."""
+"""A proxy that corrupts a real dataserver's answers in ways no real server would, and items to grade."""
 
 import json
 import threading
@@ -16,7 +16,7 @@ from posttrain.dataserver.schemas import GradeItem, Sample
 
 
 def items_for(samples: list[Sample], *tries: str) -> list[GradeItem]:
-    """A completion for each sample and try; the try "gold" is the right answer."""
+    """One completion per sample and try; the try "gold" is replaced by the right answer."""
     return [
         GradeItem(
             item_id=f"{sample.slot}-{number}",
@@ -30,7 +30,7 @@ def items_for(samples: list[Sample], *tries: str) -> list[GradeItem]:
 
 
 class Reply(NamedTuple):
-    """An answer on its way back."""
+    """An HTTP response on its way to the client."""
 
     status: int
     headers: Mapping[str, str]
@@ -43,19 +43,19 @@ Fault = Callable[[Reply], Reply]
 
 @dataclass
 class SpoilingProxy:
-    """Passes requests on to a server, and spoils its prompts and rewards: by each fault once, then by `always`."""
+    """Forwards requests to a server and corrupts its prompts and rewards: with each fault once, then with `always`."""
 
     url: str
     faults: list[Fault] = field(default_factory=list)
     always: Fault | None = None
     describing: Fault | None = None
-    """Spoils what the server says of itself."""
+    """Corrupts the answers to /meta."""
     requests: list[tuple[str, Mapping[str, str], bytes]] = field(default_factory=list)
-    """Path, headers and body of each request, as it came."""
+    """Path, headers and body of each request, as received."""
     client: httpx.Client = field(default_factory=lambda: httpx.Client(trust_env=False, timeout=60))
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        """What the client gets."""
+        """The reply that the client gets."""
         self.requests.append((path, headers, body))
         kept = [
             (name.encode(), value.encode("latin-1"))
@@ -73,7 +73,7 @@ class SpoilingProxy:
 
 @contextmanager
 def spoiling(url: str) -> Iterator[tuple[str, SpoilingProxy]]:
-    """A proxy before the server at that address: its own address, and itself."""
+    """Run a proxy in front of the server at `url`; yields the proxy's URL and the proxy."""
     proxy = SpoilingProxy(url)
 
     class Handler(BaseHTTPRequestHandler):
@@ -92,7 +92,7 @@ def spoiling(url: str) -> Iterator[tuple[str, SpoilingProxy]]:
                     self.wfile.write(bytes([byte]))
                     time.sleep(reply.seconds_per_byte)
             except ConnectionError:
-                pass  # the client did not wait for all of it
+                pass  # the client gave up before the end
 
         do_POST = do_GET
 
@@ -111,7 +111,7 @@ def spoiling(url: str) -> Iterator[tuple[str, SpoilingProxy]]:
 
 
 def changed(change: Callable[[Any], Any]) -> Fault:
-    """A fault that changes the JSON of an answer in place, or returns another value for it."""
+    """A fault from a function that changes an answer's JSON in place or returns a replacement."""
 
     def fault(reply: Reply) -> Reply:
         value = json.loads(reply.content)
@@ -122,5 +122,5 @@ def changed(change: Callable[[Any], Any]) -> Fault:
 
 
 def failing(status: int, **headers: str) -> Fault:
-    """A fault that answers with a status and nothing else."""
+    """A fault that answers with a status, headers and no body."""
     return lambda reply: Reply(status, {name.replace("_", "-"): value for name, value in headers.items()}, b"")

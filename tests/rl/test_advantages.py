@@ -1,4 +1,4 @@
-"""Advantages by hand, and equal to those of TRL's formulas where it has them."""
+"""Advantages against values computed by hand and, where TRL has the same formula, against TRL."""
 
 import math
 
@@ -11,10 +11,10 @@ from posttrain.rl.advantages import advantages
 from posttrain.rl.presets import Baseline, Scale
 
 NAN = math.nan
-# The first group's mean is 1/2; its sample deviation √(((1/2)² · 2 + 0 + 0) / 3) = √(1/6). The second's are all equal.
+# The first group has mean 1/2 and sample deviation √(((1/2)² · 2 + 0 + 0) / 3) = √(1/6); the second's are all equal.
 REWARDS = [[1.0, 0.0, 0.5, 0.5], [0.25, 0.25, 0.25, 0.25]]
 GROUP_DEVIATION = math.sqrt(1 / 6) + 1e-4
-# Of all eight: mean 3/8, deviation √((25 + 9 + 1 + 1 + 4·1) / 64 / 7) = √(40 / 448).
+# Over all eight: mean 3/8, deviation √((25 + 9 + 1 + 1 + 4·1) / 64 / 7) = √(40 / 448).
 BATCH_DEVIATION = math.sqrt(40 / 448) + 1e-4
 
 
@@ -45,8 +45,8 @@ def test_a_group_is_divided_by_its_own_deviation() -> None:
     assert found(REWARDS, "group", "group") == near([[0.5 / GROUP_DEVIATION, -0.5 / GROUP_DEVIATION, 0, 0], [0.0] * 4])
 
 
-# Mean 2/3 over the three that are judged; their sample deviation is √((1 + 4 + 1)/9 / 2) = √(1/3). With a 0 in the
-# place of the abstention the mean would be 1/2, and its own advantage not 0.
+# The three judged completions have mean 2/3 and sample deviation √((1 + 4 + 1)/9 / 2) = √(1/3). If the abstention
+# counted as 0, the mean would be 1/2 and its own advantage would not be 0.
 ABSTAINED = [[1.0, 0.0, NAN, 1.0]]
 
 
@@ -105,7 +105,7 @@ def test_leaving_one_out_is_the_group_s_advantage_times_n_over_n_less_one(reward
 
 @pytest.mark.parametrize(("baseline", "scale"), [("group", "group"), ("group", "batch"), ("group", "none")])
 def test_without_abstentions_they_are_those_of_trl(baseline: Baseline, scale: Scale) -> None:
-    """The lines of TRL 1.14's GRPOTrainer that compute them, on the same rewards."""
+    """Compares with the code of TRL 1.14's GRPOTrainer on the same rewards."""
     rewards = torch.rand(6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     flat = rewards.flatten()
     theirs = flat - rewards.mean(dim=1).repeat_interleave(5)

@@ -1,4 +1,4 @@
-"""Whole groups, evenly shared, longest first, and never more passes than there is something to train in."""
+"""Batch planning: whole groups, balanced over ranks, longest first, and no passes without anything to train."""
 
 from collections import Counter
 from itertools import pairwise
@@ -20,7 +20,7 @@ class Step(NamedTuple):
 
 @st.composite
 def steps(draw: st.DrawFn) -> Step:
-    """A step whose completions fill all micro-batches of all ranks, as the config demands."""
+    """A step whose completions fill all micro-batches of all ranks, as the config requires."""
     group, ranks, size = draw(st.integers(2, 6)), draw(st.integers(1, 4)), draw(st.integers(1, 6))
     unit = ranks * size
     groups = draw(st.integers(1, 4)) * unit
@@ -53,7 +53,7 @@ def test_a_group_is_on_one_rank_and_in_as_few_micro_batches_as_their_size_allows
             assert all(after == before + 1 or after % step.group == 0 for before, after in pairwise(rows))
     for found in places.values():
         assert len({rank for rank, _ in found}) == 1
-        # Groups lie one after another, so that one may begin within a micro-batch.
+        # Groups are contiguous, so one may start in the middle of a micro-batch.
         assert len(found) <= 1 + -(-(step.group - 1) // step.micro_batch_size)
 
 
@@ -74,7 +74,7 @@ def test_the_plan_of_one_more_call_is_the_same(step: Step) -> None:
 
 
 def test_ranks_get_as_nearly_as_many_tokens_as_whole_groups_allow() -> None:
-    # Groups of 2 with 40, 30, 20 and 10 tokens: the longest with the shortest.
+    # Groups of 2 with 40, 30, 20 and 10 tokens: the longest is paired with the shortest.
     plan = plan_batch([20, 20, 15, 15, 10, 10, 5, 5], [True] * 8, group=2, micro_batch_size=2, ranks=2)
     assert plan == BatchPlan((((0, 1), (6, 7)), ((2, 3), (4, 5))), passes=2)
 

@@ -1,4 +1,4 @@
-"""What goes through the model, with which weight and mask: completions without a loss are not computed."""
+"""How a generation is cut into micro-batches, with weights and masks: completions without a loss are skipped."""
 
 import math
 from typing import Any
@@ -14,7 +14,7 @@ from posttrain.rl.schedule import RolloutSchedule
 from rl.written_rollouts import a_prompt, a_rollout
 
 LONGEST = 4
-# Two groups of four with 1 to 4 tokens; one completion is better than the others in the first, none in the second.
+# Two groups of four with 1 to 4 tokens; the first has one best completion, and the second's are all equal.
 REWARDS = [1.0, 0.0, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
 
 
@@ -50,7 +50,7 @@ def cut(
 
 
 def first_tokens(generation: Generation, part: int = 0) -> list[list[int]]:
-    """Of each micro-batch the first token of each completion, by which a test knows it."""
+    """The first token of each completion, per micro-batch; it identifies the completion."""
     return [
         [int(row[row >= 0][0]) for row in each.completions.labels if (row >= 0).any()]
         for each in generation.parts[part]
@@ -66,12 +66,12 @@ def test_rewards_become_advantages_and_a_missing_one_is_nan() -> None:
 
 def test_only_what_has_an_advantage_goes_through_the_model() -> None:
     generation = cut(rollouts())
-    # Of the first group's four completions two are at its mean; nothing of the second is computed.
+    # In the first group two of four completions equal the mean; the second group is skipped.
     assert first_tokens(generation) == [[20, 21]]
     (micro_batch,) = generation.parts[0]
     assert micro_batch.advantages.tolist() == [[0.5], [-0.5]]
     assert micro_batch.mask.tolist() == [[True, False], [True, True]]
-    # Over all completions of the step, those that were not computed too: 1 / (8 · 4).
+    # Normalized over all completions of the step, including the skipped ones: 1 / (8 · 4).
     assert micro_batch.weights.unique().tolist() == [0.0, 1 / 32]
 
 
@@ -106,14 +106,14 @@ def test_a_generation_is_cut_into_the_steps_that_it_serves() -> None:
     better = [1.0, 0.0, 0.0, 0.0]
     generation = cut(rollouts(better * 4), schedule=RolloutSchedule(8, 4, 2))
     assert len(generation.parts) == 2
-    # Of equal groups that with the longer prompt is first.
+    # Between otherwise equal groups, the one with the longer prompt comes first.
     assert first_tokens(generation, 0) == [[24, 25, 26, 27], [20, 21, 22, 23]]
     assert first_tokens(generation, 1) == [[32, 33, 34, 35], [28, 29, 30, 31]]
 
 
 def test_ranks_share_the_completions_and_make_as_many_passes() -> None:
     better = [1.0, 0.0, 0.0, 0.0]
-    # Four groups of which one has nothing to learn from.
+    # Four groups, one with nothing to learn.
     made = rollouts([*better, *better, *better, *[0.5] * 4])
     shares = [cut(made, rank=rank, ranks=2) for rank in (0, 1)]
     assert [len(each.parts[0]) for each in shares] == [2, 2]

@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies are those of the plain formula; only the padding is not computed."""
+"""Log-probabilities and entropies match the plain formula, and padding is not computed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from posttrain.rl.rollout.rollout import Rollout
 from rl.written_rollouts import a_prompt, a_rollout
 
 CPU = torch.device("cpu")
-# Prompts of 3, 1 and 5 tokens with completions of 2, 4 and 1, sampled at temperatures of their own.
+# Prompts of 3, 1 and 5 tokens with completions of 2, 4 and 1, each sampled at a different temperature.
 ROLLOUTS = [
     a_rollout(a_prompt(0, [5, 6, 7]), 0, [20, 21], temperature=1.0),
     a_rollout(a_prompt(1, [8]), 0, [22, 23, 24, 25], temperature=0.7),
@@ -29,7 +29,7 @@ def model(tiny_model: Path) -> Any:
 
 
 def plainly(model: Any, rollouts: list[Rollout]) -> tuple[torch.Tensor, torch.Tensor]:
-    """TRL's formula, each completion by itself and without padding; 0 in the place of padding."""
+    """TRL's formula on one completion at a time, without padding; the results are padded with 0."""
     longest = max(each.tokens for each in rollouts)
     logprobs, entropies = torch.zeros(len(rollouts), longest), torch.zeros(len(rollouts), longest)
     for row, each in enumerate(rollouts):
@@ -77,7 +77,7 @@ def test_completions_of_one_prompt_share_its_computation_and_change_no_number(mo
     handle.remove()
 
     assert torch.allclose(found, wanted, atol=1e-5)
-    # The prompt's 80 tokens once, and the completions' behind its last one: far from 3 times 80.
+    # The prompt's 80 tokens once, plus the completions' tokens: far fewer than 3 times 80.
     assert sum(seen) < 100
 
 
@@ -117,5 +117,5 @@ def test_one_row_of_a_batch_does_not_compile_the_layers_once_more(tiny_model: Pa
 
 
 def rows(batch: CompletionBatch, count: int) -> CompletionBatch:
-    """The first ones of a batch whose rows are of one length."""
+    """The first `count` rows of a batch whose rows have equal length."""
     return CompletionBatch(batch.input_ids[:count], batch.labels[:count], batch.present[:count], None)

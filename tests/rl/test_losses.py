@@ -1,4 +1,4 @@
-"""The policy losses by hand: ratios, clipping, divergence, correction, and how tokens become one number."""
+"""Policy losses against values computed by hand: ratios, clipping, divergence, correction and aggregation."""
 
 import math
 
@@ -20,7 +20,7 @@ from posttrain.rl.losses import (
 )
 from posttrain.rl.presets import Aggregation, Estimator, Level
 
-# Two completions; the second one is a token shorter, and something stands there.
+# Two completions; the second is one token shorter, and its padding holds arbitrary values.
 MASK = torch.tensor([[True, True, True], [True, True, False]])
 
 
@@ -39,7 +39,7 @@ def inputs(advantages: torch.Tensor = GOOD_AND_BAD, **fields: torch.Tensor) -> L
 
 
 def rows(found: torch.Tensor) -> list[list[float]]:
-    """The values of a tensor of shape [2, tokens], without what is masked."""
+    """The unmasked values of a tensor of shape [2, tokens]."""
     shown = found.detach().tolist()
     return [shown[0], shown[1][:2] if len(shown[1]) == 3 else shown[1]]
 
@@ -52,7 +52,7 @@ def near(wanted: list[list[float]]) -> list[object]:
     ("level", "wanted"),
     [
         ("token", [[2.0, 1.0, 0.5], [0.5, 0.5]]),
-        # The products are 1 and ¼, of three and of two tokens.
+        # The products are 1 over three tokens and ¼ over two.
         ("sequence", [[1.0], [0.5]]),
         ("sequence_sum", [[1.0], [0.25]]),
     ],
@@ -67,7 +67,7 @@ def test_a_ratio_is_of_a_token_or_of_a_completion(level: Level, wanted: list[lis
         # A = 1: −min(ρ, clip(ρ, 0.8, 1.2)); A = −2: 2·max(ρ, clip(ρ)).
         (Clipping(0.2, 0.2), [1.0, -2.0], [[-1.2, -1.0, -0.5], [1.6, 1.6]]),
         (Clipping(0.2, 0.5), [1.0, -2.0], [[-1.5, -1.0, -0.5], [1.6, 1.6]]),
-        # Where A < 0 nothing but δ bounds the ratio above.
+        # If A < 0, only δ bounds the ratio from above.
         (Clipping(0.2, 0.2), [-1.0, -2.0], [[2.0, 1.0, 0.8], [1.6, 1.6]]),
         (Clipping(0.2, 0.2, delta=1.5), [-1.0, -2.0], [[1.5, 1.0, 0.8], [1.6, 1.6]]),
     ],
@@ -90,7 +90,7 @@ def test_what_is_clipped_has_no_gradient_and_what_is_not_has_the_ratio_times_the
     loss = clipped_loss(given, importance_ratios(given, "token"), Clipping(0.2, 0.2))
     (loss * MASK).sum().backward()
     assert given.logprobs.grad is not None
-    # Of A = 1: ρ = 2 is clipped, 1 and ½ are not; of A = −2 both ratios of ½ are below 0.8.
+    # A = 1: ρ = 2 is clipped, 1 and ½ are not; A = −2: both ratios of ½ are below 0.8.
     assert rows(given.logprobs.grad) == near([[0.0, -1.0, -0.5], [0.0, 0.0]])
     clipped = clipped_tokens(given, importance_ratios(given, "token"), Clipping(0.2, 0.2))
     assert (clipped & MASK).tolist() == [[True, False, False], [True, True, False]]
@@ -122,7 +122,7 @@ def test_a_divergence_is_estimated_at_each_token(estimator: Estimator, wanted: f
 
 @pytest.mark.parametrize("estimator", ["k2", "k3_corrected"])
 def test_the_gradient_of_an_estimate_is_on_average_that_of_the_divergence(estimator: Estimator) -> None:
-    """Over all tokens of a vocabulary of three, each weighed by its probability."""
+    """Averages over a vocabulary of three tokens, each weighted by its probability."""
     logits = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64, requires_grad=True)
     reference = torch.tensor([0.1, 0.4, -0.3], dtype=torch.float64).log_softmax(0)
     policy = logits.log_softmax(0)

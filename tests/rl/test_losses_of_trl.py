@@ -1,4 +1,4 @@
-"""Every preset's loss and gradient are those of TRL's trainers, given the same log-probabilities and advantages."""
+"""Every preset's loss and gradient match TRL's trainers on the same log-probabilities and advantages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ LOSS_TYPES = {
 
 @dataclass
 class Written:
-    """A step whose log-probabilities a test has written, all of shape [rows, tokens] but for the advantages."""
+    """A step with made-up log-probabilities; every field except `advantages` has shape [rows, tokens]."""
 
     new: torch.Tensor
     old: torch.Tensor
@@ -39,7 +39,7 @@ class Written:
 
 
 def written(*, truncated: Sequence[int] = ()) -> Written:
-    """Completions of different lengths in float64; those that are truncated are left out of the loss."""
+    """Completions of different lengths in float64; the `truncated` ones are left out of the loss."""
     draw = torch.Generator().manual_seed(3)
     new = -3 * torch.rand(ROWS, TOKENS, generator=draw, dtype=torch.float64)
     old, reference, sampled = (
@@ -53,7 +53,7 @@ def written(*, truncated: Sequence[int] = ()) -> Written:
         old=old,
         reference=reference,
         sampled=sampled,
-        # Numbers that float32 holds, in which TRL takes their quantile.
+        # Exact in float32, because TRL computes the quantile in float32.
         entropies=torch.rand(ROWS, TOKENS, generator=draw).double(),
         advantages=torch.randn(ROWS, 1, generator=draw, dtype=torch.float64),
         mask=mask,
@@ -61,7 +61,7 @@ def written(*, truncated: Sequence[int] = ()) -> Written:
 
 
 class _Given:
-    """A trainer of TRL's whose model has said what a test wrote."""
+    """A mix-in for TRL's trainers that replaces the model's output by given log-probabilities and entropies."""
 
     given: tuple[torch.Tensor, torch.Tensor]
 
@@ -70,11 +70,11 @@ class _Given:
 
 
 class GivenGRPO(_Given, GRPOTrainer):
-    """GRPO on written log-probabilities."""
+    """GRPO on given log-probabilities."""
 
 
 class GivenRLOO(_Given, RLOOTrainer):
-    """RLOO on written log-probabilities."""
+    """RLOO on given log-probabilities."""
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def trainers(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 
 def by_trl(trainer: Any, step: Written, objective: Objective, **more: Any) -> tuple[float, torch.Tensor]:
-    """Loss and gradient of GRPOTrainer with the objective's numbers."""
+    """Loss and gradient of GRPOTrainer with the objective's settings."""
     is_cispo = objective.policy_loss == "cispo"
     trainer.loss_type = "cispo" if is_cispo else LOSS_TYPES[objective.aggregation]
     trainer.importance_sampling_level = objective.importance_sampling_level
@@ -215,14 +215,14 @@ def test_bnpo_is_the_mean_of_its_micro_batches_own_means() -> None:
 def test_rloo_is_that_of_trl_s_rloo_trainer_with_the_divergence_as_a_term_of_the_loss(
     trainers: dict[str, Any], size: int, beta: float, truncated: tuple[int, ...]
 ) -> None:
-    # RLOOTrainer's ratio is of a completion, and GRPOTrainer's, which would correct the divergence, of a token.
+    # k3, because k3_corrected multiplies by the ratio: per completion in RLOOTrainer, but per token in GRPOTrainer.
     step, objective = written(truncated=truncated), chosen("rloo", beta, {"kl_estimator": "k3"})
     loss, gradient = differentiated(trainers["rloo"], step, old_logps=(step.old * step.mask).sum(dim=1))
     if truncated:
-        # RLOOTrainer counts a completion without tokens as one of ratio 1; here it is left out of the loss.
+        # RLOOTrainer gives a completion without tokens the ratio 1; ours leaves it out of the loss.
         loss += step.advantages[list(truncated)].sum().item() / ROWS
     if beta:
-        # GRPO's loss without advantages is the divergence alone; RLOOTrainer has it in the reward.
+        # RLOOTrainer puts the divergence into the reward, so take it from GRPO's loss with zero advantages.
         divergence = replace(step, advantages=torch.zeros_like(step.advantages))
         more = by_trl(trainers["grpo"], divergence, chosen("grpo", beta, {"kl_estimator": "k3"}))
         loss, gradient = loss + more[0], gradient + more[1]

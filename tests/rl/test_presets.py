@@ -1,4 +1,4 @@
-"""The presets are the algorithms whose names they have, and the config wins over them."""
+"""Each preset matches the algorithm it is named after, and the config overrides it."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from posttrain.rl.presets import PRESETS, Algorithm, Objective, ObjectiveConfig, resolve_objective
 
-# What differs from GRPO without a divergence.
+# Differences from GRPO without a divergence.
 WANTED: dict[Algorithm, dict[str, Any]] = {
     "grpo": {"beta": 0.04},
     "dr_grpo": {"scale_rewards": "none", "aggregation": "constant"},
@@ -49,7 +49,7 @@ def test_what_the_config_says_wins_over_the_preset() -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "high"),
-    # One number clips alike on both sides, unless the preset clips them apart.
+    # One number sets both sides, unless the preset has separate values.
     [("grpo", 0.1), ("dr_grpo", 0.1), ("dapo", 0.28), ("gspo", 4e-4), ("cispo", 5.0)],
 )
 def test_one_clipping_number_is_for_both_sides_where_the_preset_has_one(algorithm: Algorithm, high: float) -> None:

@@ -1,4 +1,4 @@
-"""The recipe's loss on real completions is the formula on the model's own logits, with an exact old policy."""
+"""The recipe's loss on real completions against the formula on the model's logits, and its old policy and reference."""
 
 import shutil
 from dataclasses import replace
@@ -19,7 +19,7 @@ from rl.rl_recipes import WrittenServer, a_recipe, load, loss_and_gradient, move
 from rl.rl_runs import write_run
 
 REWARDS = [1.0, 0.0, 0.25, 0.5, 0.0, 1.0, 1.0, 0.75]
-# Less their group's mean: 0.4375 and 0.6875.
+# The rewards minus their group's mean, 0.4375 and 0.6875.
 ADVANTAGES = [0.5625, -0.4375, -0.1875, 0.0625, -0.6875, 0.3125, 0.3125, 0.0625]
 
 
@@ -29,7 +29,7 @@ def config(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
 
 
 def logprobs_by_hand(model: Any, rollout: Rollout) -> torch.Tensor:
-    """log p of a completion's tokens, by itself and without padding, shape [tokens]."""
+    """log p of the tokens of one completion, computed alone and without padding; shape [tokens]."""
     ids = torch.tensor([*rollout.prompt.ids, *rollout.ids])
     logits = model(input_ids=ids[None]).logits[0, len(rollout.prompt.ids) - 1 : -1]
     return logits.log_softmax(dim=-1).gather(1, torch.from_numpy(rollout.ids)[:, None]).squeeze(1)
@@ -46,7 +46,7 @@ def gradient_by_hand(recipe: RLRecipe, weights: list[torch.Tensor]) -> torch.Ten
 
 
 def measured(recipe: RLRecipe) -> dict[str, float]:
-    """What was measured of the step so far."""
+    """The step's metrics so far."""
     return recipe._means.over_all_ranks(recipe._accelerator)
 
 
@@ -60,7 +60,7 @@ def test_loss_and_gradient_are_those_of_the_formula_however_the_step_is_cut(conf
 
     assert recipe.generation is not None
     rollouts = recipe.generation.rollouts
-    # dr_grpo on the policy: −Σ A over the tokens of 8 rows of 8 tokens, and the gradient of log p weighed so.
+    # dr_grpo on-policy: −Σ A over all tokens / (8 rows of 8 tokens); the gradient of log p has the same weights.
     assert loss == pytest.approx(-sum(a * r.tokens for a, r in zip(ADVANTAGES, rollouts, strict=True)) / 64, abs=1e-6)
     wanted = gradient_by_hand(recipe, [torch.tensor(a / 64) for a in ADVANTAGES])
     assert wanted.norm() > 1e-3
@@ -88,7 +88,7 @@ def test_the_server_is_told_slot_length_and_cut_of_each_completion(config: Path)
     assert [item.slot for item in items] == [0] * 4 + [1] * 4
     assert [item.sample_id for item in items] == ["train:0:0"] * 4 + ["train:0:1"] * 4
     assert [item.completion_tokens for item in items] == [each.tokens for each in rollouts]
-    # A completion that does not end by the end token was cut at 8 tokens.
+    # A completion that does not end with the end token was cut at 8 tokens.
     ends = [int(each.ids[-1]) == recipe.loaded.tokenizer.eos_token_id for each in rollouts]
     assert [item.truncated for item in items] == [not ended for ended in ends]
     assert all(item.completion_tokens == 8 for item in items if item.truncated)
@@ -104,7 +104,7 @@ REUSED = ("rollout.steps_per_generation=2", "rollout.iterations=2", "run.save_ev
 
 
 def test_old_probabilities_are_those_at_the_generation_s_start(config: Path) -> None:
-    """Two parts, twice over: the first part's come from its own first pass, the second's are computed before it."""
+    """Two parts, two passes: the first part's come from its first training pass, the second's from before it."""
     recipe = a_recipe(config, WrittenServer(REWARDS * 2), *REUSED)
     model, kept = recipe.loaded.model, {}
     for step in range(4):
@@ -121,13 +121,13 @@ def test_old_probabilities_are_those_at_the_generation_s_start(config: Path) -> 
     assert measured(recipe) == {}
     for micro_batch in recipe.batch(3):
         recipe.loss(model, micro_batch)
-    # After the weights have moved, ratios are outside of 0.8 to 1.2.
+    # The weights have moved, so some ratios are outside 0.8 to 1.2.
     assert measured(recipe)["clipped_share"] > 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_in_16_bits_no_ratio_is_clipped_before_a_weight_has_changed(config: Path, dtype: str) -> None:
-    """gspo clips at 3e-4, which is less than what bfloat16 makes of a row in another shape."""
+    """gspo clips at 3e-4, less than the difference bfloat16 makes if a row is computed in a batch of another shape."""
     changes = ("algorithm=gspo", f"model.dtype={dtype}", "lora.r=4", *REUSED)
     recipe = a_recipe(config, WrittenServer(REWARDS * 2), *changes)
     for step in range(2):
@@ -171,7 +171,7 @@ NEW_TOKENS = 'model.added_tokens=["<one>", "<two>"]'
 
 @pytest.fixture(scope="module")
 def taught_tokens(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An adapter that changed the rows of two new tokens."""
+    """An adapter that trained the embedding rows of two new tokens."""
     loaded = load(load_config(config, RLConfig, ["model.dtype=float32", NEW_TOKENS]))
     move_adapter(loaded.model)
     with torch.no_grad():
@@ -193,7 +193,7 @@ def test_the_reference_is_the_start_where_tokens_were_added(
         "all weights": {},
     }[lora]
     all_weights = ("lora=null",) if lora == "all weights" else ()
-    # Prompts have the new tokens.
+    # The prompts contain the new tokens.
     server = WrittenServer(REWARDS, {0: "<one> <two> <one>", 1: "<two>"})
     config = write_run(tmp_path, tiny_model, **start)
     recipe = a_recipe(config, server, "algorithm=grpo", NEW_TOKENS, *all_weights, move=False)
@@ -218,7 +218,7 @@ def test_only_the_surest_tokens_are_left_out_by_the_entropy_of_the_whole_step(co
     assert micro_batches[0].threshold == pytest.approx(float(together.quantile(0.75)), abs=1e-5)
 
 
-# --- the correction of an engine's probabilities ---
+# --- importance correction of the engine's probabilities ---
 
 
 @pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
@@ -240,7 +240,7 @@ def test_an_engine_that_says_what_the_model_says_leaves_the_gradient_as_it_is(
 
 
 def off_by(recipe: RLRecipe, difference: float) -> list[MicroBatch]:
-    """A step whose engine says of each completion's first token that it was likelier than the model holds it."""
+    """A step whose engine reports the log-probability of each completion's first token off by `difference`."""
     micro_batches = []
     for each in recipe.batch(0):
         assert each.sampling_logprobs is not None
@@ -253,10 +253,10 @@ def off_by(recipe: RLRecipe, difference: float) -> list[MicroBatch]:
 @pytest.mark.parametrize(
     ("mode", "difference", "first", "rest"),
     [
-        # The engine holds a first token for e^0.5 times as likely: ρ is e^−0.5 there, or for the whole completion.
+        # The engine reports e^0.5 times the probability: ρ is e^−0.5 for the first token, or for the whole completion.
         ("token_truncate", 0.5, 0.6065, 1.0),
         ("sequence_truncate", 0.5, 0.6065, 0.6065),
-        # For e^−2 times as likely: ρ = 7.39 is beyond the limit of 3.
+        # The engine reports e^−2 times the probability: ρ = 7.39 is beyond the limit of 3.
         ("token_truncate", -2.0, 3.0, 1.0),
         ("token_mask", -2.0, 0.0, 1.0),
         ("sequence_truncate", -2.0, 3.0, 3.0),
@@ -290,7 +290,7 @@ def test_a_mixture_of_experts_is_corrected_as_any_other_model(tmp_path: Path, ti
 
 
 def mixture_of_experts(tiny_model: Path, folder: Path) -> Path:
-    """A random model of four experts, whose config has a loss for the router."""
+    """A random model of four experts whose config enables the router loss."""
     from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)

@@ -1,4 +1,4 @@
-"""What is refused before anything is trained, and how it is said."""
+"""Configs that are rejected before training, and their error messages."""
 
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,7 @@ def test_a_step_that_does_not_divide_over_the_processes_is_refused(
             r"iteration_stride: 1 do not fit .* set prompts_per_iteration: 2 and iteration_stride: 2",
         ),
         (
-            # Counted in micro-batches, of which a step has two, this would be two generations for each step.
+            # Counted in micro-batches, two per step, this would be one generation per step.
             {"rollout": {"steps_per_generation": 2}},
             {"prompts_per_iteration": 2, "iteration_stride": 1},
             r"steps_per_generation: 2 counts optimizer steps, .* 2 micro-batches.* set it to 1",

@@ -1,4 +1,4 @@
-"""Reinforcement learning that does not fit into memory says so in one message, and ends its dataserver."""
+"""Reinforcement learning that runs out of memory prints one error and stops its dataserver."""
 
 import subprocess
 from pathlib import Path
@@ -7,8 +7,8 @@ from rl.rl_runs import command, write_run
 
 
 def test_completions_that_cannot_be_generated_are_told_from_a_step(tmp_path: Path, tiny_model: Path) -> None:
-    # Eager attention wants 4 heads × 11,000² × 4 bytes, that is about 2 GiB, for each of the 2 prompts of a step; it
-    # may have 5 GiB of address space.
+    # Eager attention needs 4 heads × 11,000² × 4 bytes, about 2 GiB, for each of the 2 prompts of a step; the address
+    # space is limited to 5 GiB.
     config = write_run(
         tmp_path,
         tiny_model,
@@ -32,4 +32,4 @@ def test_completions_that_cannot_be_generated_are_told_from_a_step(tmp_path: Pat
         "  model.dtype: float32 → auto",
     ]
     assert message[-1].startswith("nothing was saved yet; start again")
-    assert not list(tmp_path.glob("runs/*.ready.json"))  # it takes that away when it ends
+    assert not list(tmp_path.glob("runs/*.ready.json"))  # the dataserver removes it when it stops

@@ -1,4 +1,4 @@
-"""`toolkit-rl-train --dry-run`: it tells what would be trained and when, checks it, and leaves everything as it is."""
+"""`toolkit-rl-train --dry-run`: shows and checks what would be trained, and changes nothing."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def words(plan: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def nowhere() -> Iterator[str]:
-    """An address at which nobody listens, and nobody else can begin to."""
+    """The URL of a port that is bound but not listening, so no other process can take it."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -43,13 +43,13 @@ def nowhere() -> Iterator[str]:
 
 @pytest.fixture
 def unserved(a_run: WriteRun, nowhere: str) -> Path:
-    """A config whose dataserver does not answer."""
+    """The config of a run whose dataserver does not answer."""
     return a_run(dataserver={"config": None, "url": nowhere})
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Server]:
-    """The dataserver of a tiny run, which wants a token."""
+    """The dataserver of a tiny run, which requires a token."""
     config = write_run(tmp_path_factory.mktemp("served"), tiny_model, data={"listen": {"token_env": "RL_TOKEN"}})
     with serving(config.with_name("data.yaml"), token=TOKEN, environment={"RL_TOKEN": TOKEN}) as server:
         yield server
@@ -70,10 +70,10 @@ def test_the_plan_tells_objective_schedule_curriculum_and_prompts(a_run: WriteRu
     assert "(folder), LoRA r=4 on all-linear\n" in plan
     assert "temperature 1, at most 8 new tokens after at most 1024; importance correction none\n" in plan
     assert "steps           8, learning rate 0.01 constant after 0 warm-up steps\n" in plan
-    # A quarter of 20 rows is held out of each.
+    # A quarter of the 20 rows of each data set is held out.
     assert "rows            a 15, b 15 (config_id " in plan
     assert "6 of 10 held-out prompts, 2 completions each, every 2 steps and at the start\n" in plan
-    # The weights are 4, 2 and 1 of 7.
+    # The weights are 4/7, 2/7 and 1/7.
     formula = ["0.571", "says_a", "+", "0.143", "says_digit", "+", "0.286", "says_e"]
     assert ["one", "1–4", "a", "100.0%", *formula] in rows
     assert ["two", "5–8", "a", "50.0%", *formula] in rows
@@ -121,9 +121,9 @@ def test_an_algorithm_tells_where_it_differs_from_its_paper(unserved: Path):
     )
 
 
-# By rows at once, G, micro-batches of a step, steps_per_generation and passes: what a generation serves, the prompts
-# and the stride of an iteration, and of the third generation the step that makes it, the steps that it serves, the
-# iteration that it asks.
+# From the micro-batch size, group size, micro-batches per step, steps_per_generation and passes: what a generation
+# serves, the prompts and stride of an iteration, and the row of the third generation: its number, the step that
+# generates it, the steps it serves and the iteration it samples.
 WORKED = [
     ((4, 2, 2, 1, 1), "8 completions, 2 for each of 4 prompts, serve 1 optimizer step", (4, 1), "3 3 3 2"),
     ((4, 2, 2, 2, 1), "16 completions, 2 for each of 8 prompts, serve 2 optimizer steps", (8, 2), "3 5 5–6 4"),

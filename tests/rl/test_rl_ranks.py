@@ -1,4 +1,4 @@
-"""Two processes train the same run as one, and where one of them fails both end."""
+"""Two processes train on the same prompts as one, and if one process fails, both stop."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ from rl.rl_runs import (
 )
 from running import metrics
 
-# A step is two groups of 4 completions, of which each process trains one, in four micro-batches.
+# A step is two groups of 4 completions; each process trains one group, in four micro-batches.
 CHANGES: dict[str, Any] = {
     "training": {"micro_batch_size": 1, "max_steps": 4},
     "evaluation": {"prompts": 5},
@@ -30,7 +30,7 @@ CHANGES: dict[str, Any] = {
 
 
 class Refused:
-    """What the server's address refuses at the moment: completions of rank 1 at an iteration, or nothing."""
+    """What the proxy currently refuses: completions of rank 1 at `iteration`, or nothing."""
 
     iteration: int | None = None
 
@@ -45,7 +45,7 @@ def refused() -> Refused:
 
 @pytest.fixture(scope="module")
 def changes(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, refused: Refused) -> Iterator[dict[str, Any]]:
-    """Sections of runs that all ask one server."""
+    """Config sections for runs that share one server."""
     config = write_run(tmp_path_factory.mktemp("server"), tiny_model)
     with serving(config.with_name("data.yaml")) as server, refusing(server.url, refused) as url:
         yield {**CHANGES, "dataserver": {"config": None, "url": url, "retry_seconds": 0.5}}
@@ -53,7 +53,7 @@ def changes(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, refused:
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
-    """The config of a run by two processes, with a dataserver of its own."""
+    """The config of a completed run on two processes, with its own dataserver."""
     config = write_run(tmp_path_factory.mktemp("two_ranks"), tiny_model, **CHANGES, run={"save_every": 1})
     run(config, processes=2)
     return config
@@ -67,7 +67,7 @@ def test_two_processes_ask_the_same_prompts_in_the_same_steps_as_one(left_alone:
     def asked(config: Path) -> list[tuple[Any, ...]]:
         return sorted(row[1:3] + row[4:5] for row in journal(config) if row[0] == "train" and row[1] < 4)
 
-    # Every group is whole, whichever process completed which part of it: iteration, slot and sample, 4 times each.
+    # Every group is complete, whichever process sampled it: each iteration, slot and sample id appears 4 times.
     assert asked(two_ranks) == asked(left_alone)
     assert len(asked(two_ranks)) == 4 * 2 * 4
 
@@ -75,7 +75,7 @@ def test_two_processes_ask_the_same_prompts_in_the_same_steps_as_one(left_alone:
 def test_two_processes_share_an_evaluation_whose_prompts_they_cannot_halve(left_alone: Path, two_ranks: Path) -> None:
     answers = lines(folder_of(two_ranks) / "evaluations" / "step-000004.jsonl")
     alone = lines(folder_of(left_alone) / "evaluations" / "step-000004.jsonl")
-    # Five prompts, two samples of each: each once, in the order of the slots.
+    # Five prompts with two samples each: every answer once, in slot order.
     assert [answer["sample_id"] for answer in answers] == [answer["sample_id"] for answer in alone[:10]]
     requests = {row[3:5] for row in journal(two_ranks) if row[:2] == ("validation", 4)}
     assert len(requests) == 10
@@ -98,7 +98,7 @@ def test_a_rank_that_is_killed_or_cannot_be_graded_ends_the_run_which_goes_on_bi
         assert launcher.wait(100) == 1
         assert still_running(list(ranks.values()), 20) == []
 
-    # Resumed, both processes train step 3 as it was; then one of them alone gets no rewards.
+    # After the resume, both processes train step 3 as before; then only rank 1 gets no rewards.
     refused.iteration = 3
     run(config, "--resume", processes=2, expect=1)
 

@@ -1,4 +1,4 @@
-"""The numbers of a generation by hand."""
+"""A generation's metrics against values computed by hand."""
 
 import math
 
@@ -63,7 +63,7 @@ def test_a_generation_without_any_reward_says_so() -> None:
     ("rewards", "share"),
     [
         ([[1.0, 1.0], [1.0, 0.0]], 0.5),
-        ([[1.0, math.nan], [1.0, 1.0]], 1.0),  # of one reward nothing can be said
+        ([[1.0, math.nan], [1.0, 1.0]], 1.0),  # a single reward has no variance
         ([[math.nan, math.nan]], 0.0),
         ([[0.3, 0.1 + 0.2]], 1.0),
     ],

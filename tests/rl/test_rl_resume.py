@@ -1,4 +1,4 @@
-"""A run that was killed and resumed is, bit for bit, the run that was left alone."""
+"""A run that is killed and resumed matches an undisturbed run bit for bit."""
 
 import json
 import shutil
@@ -23,24 +23,24 @@ from rl.rl_runs import (
 
 
 def test_a_killed_run_goes_on_bit_for_bit(left_alone: Path, a_run: WriteRun) -> None:
-    # Dropout is on. Checkpoints are at 2, 4 and 6, so that at least step 5 is trained twice.
+    # Dropout is on. Checkpoints are at steps 2, 4 and 6, so at least step 5 is trained twice.
     killed = a_run()
     with started(killed) as process:
         wait_for_step(killed, 5, process)
         server = psutil.Process(server_pid(killed))
         family = [server, *server.children(recursive=True)]
     assert not (folder_of(killed) / "result.json").exists()
-    # The dataserver notices that its trainer is gone, and takes its graders with it.
+    # The dataserver notices that its trainer is gone, and stops with its graders.
     assert still_running(family, 30) == []
 
     train_here(killed, resume=True)
 
     require_same_runs(killed, left_alone)
-    # The steps that were trained twice sent the same requests under the same ids, which the journal holds once.
+    # Steps that were trained twice sent the same requests with the same ids, so the journal has them once.
     assert journal(killed) == journal(left_alone)
 
 
-# With a KL divergence, whose reference is a second adapter.
+# GRPO has a KL divergence, whose reference is a second adapter.
 REUSED = {
     "algorithm": "grpo",
     "data": {"prompts_per_iteration": 4, "iteration_stride": 2},
@@ -52,7 +52,7 @@ REUSED = {
 
 @pytest.fixture
 def reusing(a_run: WriteRun) -> Iterator[WriteRun]:
-    """As `a_run`, with generations that serve two optimizer steps, from one server for all of them."""
+    """Like `a_run`, with generations that serve two optimizer steps and one server for all runs."""
     with serving(a_run("server", **REUSED).with_name("data.yaml")) as server:
         dataserver = {"config": None, "url": server.url}
         yield lambda name: a_run(name, **REUSED, dataserver=dataserver)
@@ -63,7 +63,7 @@ def test_a_run_whose_generations_are_reused_goes_on_bit_for_bit_from_where_one_b
     train_here(whole)
     train_here(parts, ("training.max_steps=3",))
 
-    # The generation that steps 2 and 3 learn from is half used in checkpoint-3.
+    # The generation of steps 2 and 3 (from 0) is half used at checkpoint-3.
     with pytest.raises(ConfigError, match=r"checkpoint of step 3 lies in the middle.* resume from one of step 2 or 4"):
         train_here(parts, resume=True)
     shutil.rmtree(folder_of(parts) / "checkpoint-3")
@@ -73,7 +73,7 @@ def test_a_run_whose_generations_are_reused_goes_on_bit_for_bit_from_where_one_b
     rows = [json.loads(line) for line in (folder_of(whole) / "metrics.jsonl").read_text().splitlines()]
     steps = [row for row in rows if "loss" in row]
     assert all(row["kl"] > 1e-4 for row in steps[2:])
-    # Every other step generates nothing, and so has no reward of its own.
+    # Every other step generates nothing, so it has no reward.
     assert [row.get("reward") is not None for row in steps] == [True, False] * 3
     assert [row["seconds"]["generate"] > 0 for row in steps] == [True, False] * 3
 
@@ -121,7 +121,7 @@ def test_a_finished_run_is_neither_trained_again_nor_overwritten(left_alone: Pat
     log = folder_of(left_alone).with_name("rl.dataserver.log")
     said = log.read_bytes()
     assert train_here(left_alone, ("training.max_steps=8",), resume=True) == first
-    assert log.read_bytes() == said  # no server was started for it
+    assert log.read_bytes() == said  # no server was started
     assert train_here(left_alone, resume=True) == first
     with pytest.raises(ConfigError, match="--resume, replace it with --overwrite"):
         train_here(left_alone)

@@ -1,4 +1,4 @@
-"""The same config and seed give the same run, whatever else is different around it."""
+"""The same config and seed give the same run, even if folder, port, cache and hash seed differ."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ from rl.rl_runs import WriteRun, folder_of, require_same_runs, run
 def test_the_same_command_twice_gives_the_same_numbers(
     left_alone: Path, a_run: WriteRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    # Each has a dataserver of its own, on another port, with its data in another folder and nothing read before.
+    # Each run has its own dataserver, on another port, with its data in another folder and an empty cache.
     again = a_run()
     for file in ("a.jsonl", "b.jsonl"):
         os.utime(again.with_name(file), (2e9, 2e9))
@@ -23,6 +23,6 @@ def test_the_same_command_twice_gives_the_same_numbers(
 
     require_same_runs(again, left_alone)
     comparison = compare(read_run(folder_of(left_alone)), read_run(folder_of(again)))
-    # Two folders, and so two paths; the dataserver is known by what it serves.
+    # Only the path differs; the dataserver's identity is what it serves.
     assert [each.key for each in comparison.differences] == ["dataserver.config"]
     assert all(one == other for one, other in comparison.final.values())

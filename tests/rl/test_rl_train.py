@@ -1,4 +1,4 @@
-"""A run from its start to its end: what it writes down agrees with what the dataserver saw, and its model works."""
+"""A complete run: its output files agree with the dataserver's journal, and its model can be used."""
 
 import json
 from hashlib import blake2b
@@ -80,7 +80,7 @@ def test_rewards_and_scores_are_means_of_what_the_dataserver_answered(left_alone
         ]
         assert len(rewards) == 8
         assert row["reward"] == pytest.approx(fmean(rewards), abs=1e-6)
-        # The graders weigh 4, 2 and 1.
+        # The graders' weights are 4, 2 and 1.
         parts = 4 * row["graders/says_a"] + 2 * row["graders/says_e"] + row["graders/says_digit"]
         assert row["reward"] == pytest.approx(parts / 7, abs=1e-6)
 
@@ -137,7 +137,7 @@ def test_the_result_tells_what_changed(left_alone: Path) -> None:
 
     assert (result["steps"], result["max_steps"], result["exported"]) == (8, 8, "checkpoint-8")
     assert result["completions"] == 64
-    # Each prompt has 8 tokens at least, and each completion one.
+    # Each prompt has at least 8 tokens and each completion at least one.
     assert result["tokens"] > 64 * 9
     assert result["reward"] == training_rows(rows)[-1]["reward"]
     change = result["held_out"]["reward"]
@@ -168,7 +168,7 @@ def test_the_adapter_at_the_root_is_that_of_the_last_step_and_has_learnt(left_al
     ).read_bytes()
     learnt = [name for name in last if "lora_B" in name]
     assert learnt
-    # An adapter begins with B = 0.
+    # A new adapter has B = 0.
     assert all(last[name].abs().max() > 0 for name in learnt)
     assert any(not torch.equal(last[name], earlier[name]) for name in learnt)
 
@@ -200,7 +200,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(left_alone: P
     run, same, different = folder_of(left_alone), folder_of(again), folder_of(other)
     assert metrics(same) == metrics(run)
     assert lines(same / "completions.jsonl") == lines(run / "completions.jsonl")
-    # The prompts are the dataserver's, whose seed is its own.
+    # The prompts depend on the dataserver's seed, not on the trainer's.
     first, another = training_rows(metrics(run))[0], training_rows(metrics(different))[0]
     assert another["order_hash"] == first["order_hash"]
     assert lines(different / "completions.jsonl")[0]["completion"] != lines(run / "completions.jsonl")[0]["completion"]
@@ -209,7 +209,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(left_alone: P
 def test_a_control_token_that_begins_a_turn_ends_a_completion_which_is_not_cut_and_is_graded_without_it(
     a_run: WriteRun,
 ) -> None:
-    # A random model says each of its 384 tokens in one place of 384; 200 completions of up to 50 tokens.
+    # A random model samples each of its 384 tokens with probability 1/384; 200 completions of up to 50 tokens.
     config = a_run(
         rollout={"max_new_tokens": 50},
         evaluation={"every": 2, "max_new_tokens": 50, "samples": 16},
@@ -222,5 +222,5 @@ def test_a_control_token_that_begins_a_turn_ends_a_completion_which_is_not_cut_a
 
     assert not any("<|im_start|>" in line["completion"] for line in said)
     assert {line["truncated"] for line in said if line["tokens"] < 50} == {False}
-    # Of two tokens that end a completion, 50 places meet one in 1 − (382/384)^50 = 23 % of the cases; of one in 12 %.
+    # With two end tokens, 50 tokens contain one with probability 1 − (382/384)^50 = 23 %; with one end token, 12 %.
     assert 0.16 < fmean(not line["truncated"] for line in said) < 0.32

@@ -1,4 +1,4 @@
-"""What a run of reinforcement learning says when something is wrong with it: by hand-worked numbers, and in runs."""
+"""Watchdogs of reinforcement learning, on hand-made metrics and in tiny runs."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ from rl.rl_recipes import WrittenServer, train_written
 from rl.rl_runs import WriteRun, training_rows
 from running import metrics
 
-# Two groups of four completions, in each of which one is better.
+# Two groups of four completions, with one better completion each.
 SOME_BETTER = (1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
 
 
@@ -33,7 +33,7 @@ def rows(name: str, values: Iterable[Any], **others: Any) -> list[dict[str, Any]
 
 
 def warned(watchdog: Watchdog, lines: Iterable[dict[str, Any]]) -> list[int]:
-    """The steps at which it warns."""
+    """The steps at which the watchdog warns."""
     return [each["step"] for each in lines if watchdog.look(each) is not None]
 
 
@@ -68,7 +68,7 @@ def test_a_step_without_any_advantage_is_told_by_its_reason():
     assert watchdog.look(row(trained_share=0.125, zero_variance_share=0.5, reward=0.2)) is None
     equal = watchdog.look(row(trained_share=0.0, zero_variance_share=1.0, reward=0.0, truncated_share=1.0))
     assert equal is not None and "rollout.generations" in equal
-    # Rewards that are equal up to rounding have advantages of rounding, too.
+    # Rewards that are equal up to rounding error have advantages that are rounding error.
     assert watchdog.look(row(trained_share=1.0, zero_variance_share=1.0, reward=0.3)) == equal
     none = watchdog.look(row(trained_share=0.0, zero_variance_share=0.0, reward=None, abstained=0.75, failed=0.25))
     assert none is not None and "75% abstained, 25% failed" in none
@@ -77,7 +77,7 @@ def test_a_step_without_any_advantage_is_told_by_its_reason():
 
 
 def test_the_entropy_has_collapsed_at_a_tenth_of_what_it_was():
-    # The first ten have the median 0.5, and the last ten more than 0.05 until six of them are at 0.04.
+    # The median of the first ten is 0.5; that of the last ten is above 0.05 until six of them are 0.04.
     lines = rows("entropy", [0.4, 0.6] * 5 + [0.3] * 10 + [0.04] * 8, trained_share=0.5)
     assert warned(EntropyCollapse(masks_truncated=False), lines) == [26, 27, 28]
     told = EntropyCollapse(masks_truncated=False)
@@ -103,7 +103,7 @@ def test_a_loss_of_ten_times_the_largest_before_is_a_spike():
     assert warned(PolicyLossSpike(), rows("loss", [*uneven, 1.9], trained_share=0.5)) == []
     assert warned(PolicyLossSpike(), rows("loss", [*uneven, -2.1], trained_share=0.5)) == [11]
     assert warned(PolicyLossSpike(), rows("loss", [*uneven[:9], 50.0], trained_share=0.5)) == []
-    # Where completions are of one length it is 0 but for rounding, from which everything would be far.
+    # If all completions have the same length, the loss is 0 up to rounding, so any loss would look like a spike.
     assert warned(PolicyLossSpike(), rows("loss", [1e-9] * 10 + [0.9], trained_share=0.5)) == []
     assert warned(PolicyLossSpike(), rows("loss", [1e-9] * 10 + [1.1], trained_share=0.5)) == [11]
 
@@ -143,7 +143,7 @@ def test_a_resumed_run_warns_as_the_run_left_alone(values: list[dict[str, Any]],
 
 
 class GradedByText(WrittenServer):
-    """The reward of a completion follows from its text."""
+    """Computes the reward of a completion from its text."""
 
     def __init__(self, reward: Callable[[str], float]) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ def trained(
     steps: int,
     change: Callable[[LoadedModel], None] = lambda loaded: None,
 ) -> dict[str, list[int]]:
-    """Train in this process, after `change` to the model; the steps at which each watchdog warned."""
+    """Train in this process, after `change` has modified the model; returns the steps at which each watchdog warned."""
     run = train_written(config, server, f"training.max_steps={steps}", *overrides, change=change)
     found: dict[str, list[int]] = {}
     for each in training_rows(metrics(run.path)):
@@ -174,7 +174,7 @@ def test_an_ordinary_run_warns_of_nothing(a_run: WriteRun, capsys: pytest.Captur
     config = a_run(evaluation=None, rollout={"max_new_tokens": 16})
     assert trained(config, WrittenServer(SOME_BETTER), "training.learning_rate=1e-3", steps=8) == {}
     told = training_rows(metrics(config.parent / "runs" / "rl"))
-    # Of each group of four, one is better than the mean and three are worse.
+    # In each group of four, one is better than the mean and three are worse.
     assert [each["trained_share"] for each in told] == [1.0] * 8
     assert "warning" not in capsys.readouterr().err
 
@@ -203,7 +203,7 @@ def test_completions_without_any_reward_teach_nothing(a_run: WriteRun, capsys: p
 
 
 def test_completions_that_are_all_cut_are_told_after_three_steps(a_run: WriteRun, capsys: pytest.CaptureFixture[str]):
-    # That a random model ends its turn at once has a probability of 1 in 380.
+    # A random model ends its turn at once with a probability of 1 in 380.
     found = trained(a_run(evaluation=None), WrittenServer(SOME_BETTER), "rollout.max_new_tokens=1", steps=4)
     assert found == {"all_truncated": [3, 4]}
     assert (
@@ -236,7 +236,7 @@ def test_a_model_that_comes_to_write_one_and_the_same_is_noticed(a_run: WriteRun
 
 
 def test_a_ratio_that_runs_away_is_a_spike_of_the_loss(a_run: WriteRun, capsys: pytest.CaptureFixture[str]):
-    # Each generation is trained on in four steps. In the fourth one's the weights leap towards what was bad.
+    # Each generation serves four steps. During the fourth generation, the weights leap towards the bad completions.
     def leap(parameter: torch.Tensor) -> None:
         assert parameter.grad is not None
         parameter.data += 0.2 * parameter.grad.sign()
@@ -251,7 +251,7 @@ def test_a_ratio_that_runs_away_is_a_spike_of_the_loss(a_run: WriteRun, capsys: 
 
 
 def after_backward(passes: int, act: Callable[[torch.Tensor], None]) -> Callable[[LoadedModel], None]:
-    """A change of a model that calls `act` for each trained parameter after so many backward passes."""
+    """A model change that calls `act` on each trained parameter after `passes` backward passes."""
 
     def change(loaded: LoadedModel) -> None:
         for parameter in loaded.model.parameters():

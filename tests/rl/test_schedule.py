@@ -1,4 +1,4 @@
-"""Which generation serves which optimizer step, by hand and for all shapes."""
+"""Which generation serves which optimizer step: worked examples and properties of all shapes."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ SHAPES = st.builds(
 @pytest.mark.parametrize(
     ("steps_per_generation", "passes", "prompts", "stride", "parts"),
     [
-        # Of eight optimizer steps the generation and the part of it that each trains; 8 completions, 4 of each prompt.
+        # (generation, part) of each of eight optimizer steps, of 8 completions, 4 per prompt.
         (1, 1, 2, 1, [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0), (7, 0)]),
         (2, 1, 4, 2, [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]),
         (1, 2, 2, 2, [(0, 0), (0, 0), (1, 0), (1, 0), (2, 0), (2, 0), (3, 0), (3, 0)]),

@@ -1,6 +1,6 @@
-"""Reinforcement learning through unsloth, against the hf backend; each backend has a process and a dataserver.
+"""Reinforcement learning with the unsloth backend against the hf backend, each in its own process with a dataserver.
 
-Both go on from the same adapter in float32, so that they say the same, are rewarded the same and learn the same.
+Both continue from the same adapter in float32, so completions, rewards and training must match.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from several_runs import BEFORE_UNSLOTH, command, in_one_process, numbers, requi
 from sharp_model import write_adapter
 
 MEASURED = ("loss", "grad_norm", "reward", "kl", "entropy")
-# With a KL divergence, so that the adapter is asked for as it was at the start.
+# GRPO has a KL divergence, so the initial adapter is evaluated too.
 CHANGES = {
     "lora": None,
     "algorithm": "grpo",
@@ -24,7 +24,7 @@ CHANGES = {
 
 @pytest.fixture(scope="module")
 def configs(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The configs of a run through each backend, which is done."""
+    """The config of a completed run for each backend."""
     folder = tmp_path_factory.mktemp("backends")
     adapter = write_adapter(tiny_model, folder / "adapter")
     found = {}
@@ -49,7 +49,7 @@ def test_three_steps_through_unsloth_are_three_steps_through_hf(configs: dict[st
     assert [row["order_hash"] for row in metrics(unsloth)] == [row["order_hash"] for row in metrics(hf)]
     expected, found = numbers(hf, *MEASURED), numbers(unsloth, *MEASURED)
     assert len(found) == 3
-    assert expected[2][3] > 1e-3  # KL: something is learnt that could differ
+    assert expected[2][3] > 1e-3  # KL: the runs have learnt something, so they could differ
     for step, wanted in zip(found, expected, strict=True):
         assert step == pytest.approx(wanted, abs=1e-4)
     require_close_weights(hf, unsloth, within=1e-4)

@@ -1,4 +1,4 @@
-"""Advantages and losses of the user's own: what they get, and what becomes of one that fails."""
+"""User-defined advantage and loss functions: what they receive, and what happens if they fail."""
 
 import math
 from pathlib import Path
@@ -18,7 +18,7 @@ from rl.rl_recipes import WrittenServer, train_written
 from rl.rl_runs import WriteRun, folder_of, train_here, training_rows
 from running import metrics
 
-# The toolkit's own group baseline and clipped loss, as a user would write them, so that both train alike.
+# The toolkit's group baseline and clipped loss as a user would write them, so both train alike.
 OWN = """
 import torch
 

@@ -1,4 +1,4 @@
-"""Rollouts that a test writes down, without a model or a server."""
+"""Hand-written rollouts, without a model or a server."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from posttrain.rl.rollout.rollout import Prompt, Rollout
 
 
 def a_prompt(slot: int, ids: Sequence[int] = (5, 6, 7), *, is_too_long: bool = False) -> Prompt:
-    """The prompt in a slot."""
+    """A prompt for a slot."""
     return Prompt(f"train:0:{slot}", "a", slot, tuple(ids), f"prompt {slot}", is_too_long)
 
 
@@ -25,7 +25,7 @@ def a_rollout(
     logprobs: Sequence[float] | None = None,
     versions: int = 0,
 ) -> Rollout:
-    """What was sampled for it, and graded unless the prompt is too long."""
+    """A completion of the prompt, graded unless the prompt is too long."""
     score = Component(score=reward, weight=1.0, status=status, ms=0.0)
     result = GradeResult(item_id="0", status=status, reward=reward, reason="", components={"it": score})
     return Rollout(

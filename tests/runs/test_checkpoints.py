@@ -1,4 +1,4 @@
-"""Checkpoints that are complete or not there at all."""
+"""Publishing, finding, checking and rotating checkpoints."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def run(tmp_path):
 
 
 def written(run, step: int, weights: str = "weights"):
-    """What the trainer leaves in its private folder."""
+    """Write a checkpoint to the trainer's private folder, as the trainer does."""
     private = run.trainer_private / f"checkpoint-{step}"
     (private / "deeper").mkdir(parents=True)
     (private / "model.safetensors").write_text(weights)
@@ -128,7 +128,7 @@ def test_a_checkpoint_that_is_not_whole_does_not_count(run, damage):
 
 
 def test_a_changed_byte_is_found_before_a_run_goes_on_from_it(run):
-    # As long as before, which no look at sizes would notice.
+    # The size is unchanged, so only the digest reveals it.
     first, second = published(run, 5, 10)
     (second.path / "optimizer.pt").write_text("nonsens")
     assert latest_checkpoint(run) == second
@@ -231,7 +231,7 @@ def test_damaged_checkpoints_are_set_aside_and_not_removed(run):
     kept = run.path / "damaged-checkpoint-15"
     assert (kept / "model.safetensors").read_text() == "weights"
     assert (run.path / "damaged-checkpoint-5").is_dir()
-    # The same damage again, after these steps were trained once more.
+    # The checkpoint is damaged again after these steps were trained again.
     published(run, 15)
     _cut_a_file(run.path / "checkpoint-15")
     discard_unfinished(run, 10)
@@ -319,7 +319,7 @@ def test_contents_are_compared_only_when_asked_for(folder):
 
 def test_a_file_that_cannot_be_read_is_named_itself(folder):
     recorded = record_files(folder)
-    # /proc/self/mem is a file of the system whose first page nobody may read.
+    # Nobody can read the first page of /proc/self/mem.
     (folder / "weights").unlink()
     (folder / "weights").symlink_to("/proc/self/mem")
     unread = {"weights": {**recorded["weights"], "bytes": (folder / "weights").stat().st_size}}

@@ -1,4 +1,4 @@
-"""The folder of a run: who may write into it, and what is in it."""
+"""The folder of a run: when it may be used, clearing it, and the files in it."""
 
 import json
 

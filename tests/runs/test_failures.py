@@ -1,4 +1,4 @@
-"""Failed writes, as the libraries below tell of them, in one message."""
+"""Failed writes in Python, torch and safetensors are reported in one message."""
 
 import os
 import resource
@@ -22,7 +22,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def small_files():
-    """Files end at 4,096 bytes: a limit that the system really holds every writer to."""
+    """Limit files to 4,096 bytes, enforced by the system for every writer."""
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     yield

@@ -1,4 +1,4 @@
-"""The end of a run: what is exported, and the numbers of result.json."""
+"""Finishing a run: the export, the numbers in result.json, and the peak memory."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def trained(run):
-    """Two steps, a checkpoint after each, the first of them the best."""
+    """A run of two steps with a checkpoint after each, the first one marked best."""
     append_metrics(run.metrics, {"step": 0, "eval_loss": 2.5})
     for step, loss in ((1, 2.0), (2, 1.25)):
         append_metrics(run.metrics, {"step": step, "stage": "a", "loss": loss, "learning_rate": 0.1})
@@ -123,7 +123,7 @@ def test_a_finished_run_is_not_taken_for_another(trained, capsys):
     result = finish_run(trained, "last", max_steps=2)
     with pytest.raises(ConfigError, match=r"lora\.r: 8 → 16"):
         finished_run(trained, 2, {"lora": {"r": 16}})
-    assert finished_run(trained, 3, {"lora": {"r": 16}}) is None  # more steps: this is for the resume to refuse
+    assert finished_run(trained, 3, {"lora": {"r": 16}}) is None  # more steps: the resume refuses the change
     capsys.readouterr()
     assert finished_run(trained, 2, {"lora": {"r": 8}}) == result
     assert "is finished: nothing is left to resume" in capsys.readouterr().err
@@ -154,7 +154,7 @@ MODEL_FILES = [
     "tokenizer_config.json",
     "chat_template.jinja",
 ]
-# For a resume, and as PEFT writes it.
+# Two files for a resume, and PEFT's README.
 OTHER_FILES = ["optimizer.pt", "toolkit_state.json", "README.md"]
 
 

@@ -1,4 +1,4 @@
-"""What a run was made of, and what changed."""
+"""The manifest: what identifies a run, what it records, and changes since then."""
 
 import json
 import os
@@ -99,7 +99,7 @@ def test_what_is_not_known_yet_is_not_compared_and_what_became_known_is(tmp_path
     assert identity == {"seed": 0, "weights of model.name": "a"}
     with pytest.raises(ConfigError, match=r"weights of model\.name: a → b"):
         require_same_weights(run, {"seed": 0}, {"weights of model.name": "b"}, resume=True)
-    # A run that begins again is another one.
+    # A run that starts over is not compared.
     require_same_weights(run, {"seed": 0}, {"weights of model.name": "b"}, resume=False)
 
 

@@ -1,4 +1,4 @@
-"""metrics.jsonl: whole lines, and what is left of it for a resume."""
+"""metrics.jsonl: appending, reading after a kill, and dropping later steps for a resume."""
 
 import math
 
@@ -34,7 +34,7 @@ def test_a_run_without_a_line_has_none(tmp_path):
 
 @pytest.mark.parametrize("cut", [1, 2, 10, 30])
 def test_a_last_line_that_a_kill_cut_short_is_left_out(path, cut):
-    # One byte less is the last line without its end, which is still all there.
+    # A cut of one byte removes only the last line's newline.
     path.write_bytes(path.read_bytes()[:-cut])
     assert read_metrics(path) == (ROWS if cut == 1 else ROWS[:-1])
 

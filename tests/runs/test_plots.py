@@ -1,4 +1,4 @@
-"""Pictures of a run: they are PNG files, and the stages can be seen in them."""
+"""Plots of a run: PNG files with a background shade per stage."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from posttrain.runs.plots import plot_run
 
 
 def steps(*stages: str) -> list[dict]:
-    """One line of metrics per step, of the stage given."""
+    """One line of metrics for each step of the given stages."""
     return [
         {"step": step, "stage": stage, "loss": 2.0 / step, "learning_rate": 1e-3 / step}
         for step, stage in enumerate(stages, start=1)
@@ -19,12 +19,12 @@ EVALUATIONS = [{"step": 0, "eval_loss": 2.5}, {"step": 4, "eval_loss": 0.75}]
 
 
 def shade(index: int) -> np.ndarray:
-    """The colour behind stage number `index`: 12% of it on white, as in the picture."""
+    """The background colour of stage `index` in the plot: 12% of its colour on white."""
     return 1 - 0.12 * (1 - np.array(colors.to_rgb(f"C{index + 2}")))
 
 
 def columns_of(path, colour: np.ndarray) -> np.ndarray:
-    """The columns of the picture in which `colour` fills at least a tenth of the height."""
+    """The pixel columns in which `colour` fills more than a tenth of the height."""
     pixels = image.imread(path)[..., :3]
     found = (np.abs(pixels - colour) < 0.01).all(axis=-1)
     return np.flatnonzero(found.mean(axis=0) > 0.1)
@@ -40,7 +40,7 @@ def test_two_pictures_are_drawn_as_png(tmp_path):
 
 
 def test_the_stages_lie_side_by_side_and_are_as_wide_as_they_are_long(tmp_path):
-    # Three steps of one stage, then one of another.
+    # Three steps of one stage, then one step of another.
     for path in plot_run(steps("long", "long", "long", "short"), tmp_path):
         long, short = columns_of(path, shade(0)), columns_of(path, shade(1))
         assert long.max() < short.min()

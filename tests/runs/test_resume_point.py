@@ -1,4 +1,4 @@
-"""Where a run goes on, and when it is refused because it would not be the same run."""
+"""Where a run resumes, and when a resume is refused because it would not be the same run."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ def counters_after(steps: int) -> RunCounters:
 
 @pytest.fixture
 def run(tmp_path):
-    """A run that was killed at step 7, with checkpoints of steps 3 and 6."""
+    """A run that was killed at step 7, with checkpoints at steps 3 and 6."""
     directory = RunDirectory(tmp_path / "run")
     clear_run_directory(directory)
     directory.write_json(directory.manifest, describe_run(IDENTITY, "toolkit-sft"))
@@ -105,7 +105,7 @@ def test_what_was_learnt_is_not_removed_by_beginning_again(run, name):
 def test_a_checkpoint_of_another_format_is_not_gone_on_with_and_stays(run):
     state = run.path / "checkpoint-6" / STATE_FILE
     written = json.loads(state.read_text())
-    del written["format"]  # as it was before formats had numbers
+    del written["format"]  # as before formats were numbered
     state.write_text(json.dumps(written))
     before = contents(run.path)
     with pytest.raises(
@@ -232,7 +232,7 @@ PLANNER = StepPlanner(CURRICULUM, {"a": LENGTHS}, 1)
 
 
 def test_each_step_adds_its_rows_tokens_and_seconds():
-    # Every step draws each of the three rows once: 60 tokens, 6 of them trained.
+    # Each step draws all three rows once: 60 tokens, 6 of them trained.
     counters = RunCounters()
     counters.advance(PLANNER.plan(0), 0.5)
     counters.advance(PLANNER.plan(1), 0.25)

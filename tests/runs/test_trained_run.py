@@ -1,4 +1,4 @@
-"""A run is found by the config that trained it."""
+"""Finding a run from the config that trained it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Secrets with a mark in them, and the search for that mark: in files, in what processes say, in command lines."""
+"""Marked secrets, and the search for their marks in files, process output and command lines."""
 
 import base64
 import gzip
@@ -11,9 +11,8 @@ from pathlib import Path
 
 import psutil
 
-# A mark has neither a character that JSON, Python, HTML or URLs would escape nor one that base64 has in its
-# alphabet alone, so that it stands as it is in all of them but base64.
-# The key of the judge is in a variable that is named like no secret: only the config says that it is one.
+# A mark has no character that JSON, Python, HTML or URLs escape, so only base64 changes it.
+# The judge's key is in a variable that does not sound like a secret: only the config makes it one.
 MARKS = {
     "HF_TOKEN": "canary-hub-2f81c7",
     "WANDB_API_KEY": "canary-wandb-90d3e5",
@@ -23,15 +22,15 @@ MARKS = {
     "GRADER_TOKEN": "canary-grader-e6047a",
     "AWS_SECRET_ACCESS_KEY": "canary-cloud-d417b9",
 }
-# What every way of writing a text does something to, and a header can hold.
+# Characters that each encoding changes and that are allowed in a header.
 _ODD = '/"+\\%&<'
 
 SECRETS = {name: f"{mark}{_ODD}{mark[::-1]}" for name, mark in MARKS.items()}
-"""The environment of a process that has secrets."""
+"""Environment variables with secrets."""
 
 
 def in_base64(text: str) -> list[bytes]:
-    """What base64 makes of a text in the middle of others: its full groups, for each of the three ways it may lie."""
+    """The base64 of a text inside a longer one: its complete groups at each of the three possible alignments."""
     data = text.encode()
     found = []
     for start in range(3):
@@ -46,17 +45,17 @@ SPELLINGS: dict[str, list[bytes]] = {
 
 
 def secrets_in(content: bytes) -> list[str]:
-    """The names of the secrets that stand in `content`, however they are written there."""
+    """The names of the secrets in `content`, in any encoding."""
     return [name for name, spelled in SPELLINGS.items() if any(spelling in content for spelling in spelled)]
 
 
 def leaks(places: Mapping[str, bytes]) -> list[str]:
-    """`place: secret` for each secret that stands where it should not."""
+    """`place: secret` for each secret found."""
     return [f"{place}: {name}" for place, content in places.items() for name in secrets_in(content)]
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    """The content of every file below a folder by its name, unpacked where it is packed."""
+    """The contents of all files below a folder by path, decompressed if gzipped."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     assert files, f"there is nothing in {folder} to look through"
     return {str(path): _unpacked(path) for path in files}
@@ -69,7 +68,7 @@ def _unpacked(path: Path) -> bytes:
 
 @dataclass
 class Watcher:
-    """Collects the command lines of a process and of all that it starts, as long as they run."""
+    """Collects the command lines of a running process and its descendants."""
 
     process: psutil.Process
     commands: set[str] = field(default_factory=set)
@@ -80,7 +79,7 @@ class Watcher:
         self._thread.start()
 
     def end(self) -> bytes:
-        """All command lines, as one text."""
+        """Stop watching and return all command lines as one text."""
         self._ended.set()
         self._thread.join()
         assert self.commands, "the process was gone before it could be looked at"
@@ -104,7 +103,7 @@ class Watcher:
 
 @dataclass(frozen=True)
 class Watched:
-    """A process that ended: its exit code, what it said, and the command lines of its family."""
+    """A process that ended: its exit code, its output, and the command lines of it and its descendants."""
 
     code: int
     said: bytes
@@ -112,12 +111,12 @@ class Watched:
 
     @property
     def text(self) -> str:
-        """What it said, each run of spaces and line breaks as one space."""
+        """The output, with runs of whitespace collapsed to one space."""
         return " ".join(self.said.decode().split())
 
     @property
     def places(self) -> dict[str, bytes]:
-        """Where its secrets should not be."""
+        """The places that must hold no secrets."""
         return {"what it said": self.said, "command lines": self.commands}
 
 

@@ -1,4 +1,4 @@
-"""Services that want a secret, and such as send back in many ways what they were sent."""
+"""Services that require a secret, and services that echo the secret in various ways."""
 
 import json
 import socket
@@ -13,11 +13,11 @@ from fastapi import FastAPI, Request, Response
 from dataserver.graders.services import serving_app
 
 ECHOES = ("body", "json", "deep", "header", "reason", "redirect", "detail", "score", "garbage")
-"""How a hostile service sends the header back."""
+"""How a hostile service echoes the header."""
 
 
 def strict_app() -> FastAPI:
-    """A judge at /judge and a grader at /grade, which refuse everybody without their key; scores follow the text."""
+    """A judge at /judge and a grader at /grade that refuse requests without their key; scores depend on the text."""
     app = FastAPI()
 
     def welcome(request: Request, name: str) -> bool:
@@ -42,9 +42,9 @@ def strict_app() -> FastAPI:
 
 
 def echoing_app() -> FastAPI:
-    """Sends the header Authorization back, at /<way>/<status>, in the way and with the status that the path says.
+    """An app that echoes the Authorization header at /<way>/<status>, in that way and with that status.
 
-    `app.state.sent` has the headers that came.
+    `app.state.sent` collects the received headers.
     """
     app = FastAPI()
     app.state.sent = []
@@ -86,7 +86,7 @@ def _score(item: dict[str, Any]) -> float:
 
 @contextmanager
 def echoing_line() -> Iterator[str]:
-    """The URL of a server whose answers begin with the header that it was sent, so that they are no HTTP."""
+    """The URL of a server that echoes the Authorization header as a malformed header line, which is not valid HTTP."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ended = threading.Event()
 
@@ -110,13 +110,13 @@ def echoing_line() -> Iterator[str]:
 
 @contextmanager
 def strict_services() -> Iterator[str]:
-    """The URL of the services of `strict_app`."""
+    """The URL of a running `strict_app`."""
     with serving_app(strict_app()) as url:
         yield url
 
 
 @contextmanager
 def echoing_services() -> Iterator[str]:
-    """The URL of the services of `echoing_app`."""
+    """The URL of a running `echoing_app`."""
     with serving_app(echoing_app()) as url:
         yield url

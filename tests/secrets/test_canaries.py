@@ -1,4 +1,4 @@
-"""The search for secrets finds them: what it does not find elsewhere is not there."""
+"""The search for secrets finds them in every encoding, so other tests can rely on it."""
 
 import base64
 import gzip

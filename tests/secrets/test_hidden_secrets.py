@@ -1,4 +1,4 @@
-"""What is shown and logged goes through a sieve for secrets."""
+"""Secrets are hidden in all that is shown or logged."""
 
 import base64
 import json
@@ -37,7 +37,7 @@ TOKEN = SECRETS["JUDGE_AUTH"]
         ("HTTP://u:p@h", "HTTP://***@h"),
         ("https://user:p@ss@host/x", "https://***@host/x"),
         ("postgresql://u:p@ss-word@host", "postgresql://u:***@host"),
-        ("http:/user:secret@host/x.jsonl", "http:/***@host/x.jsonl"),  # what is left of a URL taken for a path
+        ("http:/user:secret@host/x.jsonl", "http:/***@host/x.jsonl"),  # a URL that was treated as a path
         ("postgresql+psycopg://journal:se/cret@host/db", "postgresql+psycopg://journal:***@host/db"),
         ("postgresql+psycopg://journal@host/db", "postgresql+psycopg://journal@host/db"),
         ("redis://:secret@host", "redis://:***@host"),
@@ -69,7 +69,7 @@ def test_a_secret_is_hidden_however_it_is_written(written: str) -> None:
     assert shown.startswith("it said ") and "***" in shown
 
 
-# Stars are what secrets become.
+# Secrets are replaced by asterisks.
 letters = st.characters(exclude_characters="*", exclude_categories=["Cs"])
 
 
@@ -94,18 +94,18 @@ def test_secrets_are_known_by_the_names_of_their_variables(monkeypatch: pytest.M
     for name, value in named.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "a long enough value")
-    monkeypatch.setenv("SHORT_TOKEN", "abc1234")  # 7 letters: too short to be told from other texts
+    monkeypatch.setenv("SHORT_TOKEN", "abc1234")  # 7 letters: too short to tell from other text
 
     assert known_secrets() - before == set(named.values())
 
 
-# What is hidden once stays hidden in this process, so each test has a variable of its own.
+# A variable once hidden stays hidden in this process, so each test uses its own.
 numbers = count()
 
 
 @pytest.fixture
 def variable(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a variable that holds a token, which nobody would know by that name."""
+    """The name of a variable that holds a token but does not sound like it."""
     name = f"MY_JUDGE_{next(numbers)}_AUTH"
     monkeypatch.setenv(name, TOKEN)
     return name

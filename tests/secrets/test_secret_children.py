@@ -1,4 +1,4 @@
-"""What runs the code of others has no secrets in its environment, as it is now and as it was at its start."""
+"""Processes that run others' code have no secrets in their environment, neither now nor as they started."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from canaries import SECRETS, leaks
 from dataserver.sandboxes import SANDBOXES
 from dataserver.serving import Server, a_config, serving
 
-# Says what it finds by what it prints, which the test of the row compares. It holds no mark itself.
+# Prints what it finds, for the row's test to compare. The program itself contains no mark.
 PROGRAM = """
 import os
 seen = str(dict(os.environ))
@@ -49,7 +49,7 @@ def test_the_program_of_a_completion_finds_no_secret_in_bubblewrap_or_where_root
 
     (result,) = server.grade([item], "a").results
 
-    # Under limits alone the program of a normal user has that user's rights, and the docs say so.
+    # With limits only, a normal user's program has that user's rights; the docs say so.
     is_apart = server.client.get("/meta").json()["sandboxes"]["code"] == "bubblewrap" or os.geteuid() == 0
     assert (result.status, result.reward) == ("ok", float(is_apart)), result
     assert leaks({"log": server.log.read_bytes()}) == []

@@ -1,4 +1,4 @@
-"""A config that holds a secret is refused, without the secret in the message; what is loaded holds none."""
+"""A config with a secret is refused without showing the secret, and a loaded config holds none."""
 
 from pathlib import Path
 from typing import Any

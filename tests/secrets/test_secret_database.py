@@ -1,4 +1,4 @@
-"""The password of the journal's database: it opens the journal, and stands nowhere."""
+"""The password of the journal's database opens the journal and is written nowhere."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +18,13 @@ PASSWORD = SECRETS["PGPASSWORD"]
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """Of a database that opens to the secret password."""
+    """The URL of a database that requires the secret password."""
     with postgres_server(PASSWORD) as server:
         yield server.new_database()
 
 
 def rows_of(url: str) -> bytes:
-    """All that the journal holds, as text."""
+    """All rows of the journal's tables, as text."""
     schema = url.rpartition("%3D")[2]
     address = url.replace("+psycopg", "").partition("?")[0]
     with psycopg.connect(address, password=PASSWORD, options=f"-c search_path={schema}") as connection:

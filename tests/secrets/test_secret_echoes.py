@@ -1,4 +1,4 @@
-"""Services that fail, refuse, or send a secret back: nothing of it is shown, logged or kept."""
+"""Services that fail, refuse or echo a secret: no part of it is shown, logged or kept."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def echoes() -> Iterator[str]:
 
 
 def graded(folder: Path, graders: dict[str, Any]) -> tuple[Watched, dict[str, Any]]:
-    """What `toolkit-rl-grade` says of one completion, and the line that it writes."""
+    """Run `toolkit-rl-grade` on one completion; return the ended process and the line it wrote."""
     words = {
         "path": "words.jsonl",
         "columns": {"prompt": "question"},

@@ -1,4 +1,4 @@
-"""The token of the hub goes to the hub, and a hub that sends it back spreads it nowhere."""
+"""The hub's token goes to the hub only, even if the hub echoes it."""
 
 from pathlib import Path
 

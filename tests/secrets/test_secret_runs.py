@@ -1,4 +1,4 @@
-"""Whole runs with secrets in the environment: none of what they say, write, or are called by holds one."""
+"""Whole runs with secrets in the environment: their output, files and command lines hold none."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,14 +19,14 @@ TOKEN = SECRETS["DATASERVER_TOKEN"]
 
 
 def clean(folder: Path, *ended: Watched) -> list[str]:
-    """The secrets that stand in the files of a folder, or in what processes said."""
+    """The secrets found in a folder's files and in the processes' output and command lines."""
     said = {f"{number} {place}": text for number, each in enumerate(ended) for place, text in each.places.items()}
     return leaks({**said, **files_below(folder)})
 
 
 @pytest.fixture(scope="module")
 def sft(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> tuple[Path, Watched]:
-    """The folder and the process of a short run of supervised fine-tuning, with a tracker."""
+    """The folder and the process of a short SFT run with a tracker."""
     folder = tmp_path_factory.mktemp("sft")
     config = write_sft_run(folder, tiny_model, run={"save_every": 1, "trackers": ["tensorboard"]})
     ended = watched([BIN / "toolkit-sft", config, "--set", "training.max_steps=2", "--debug"], folder)
@@ -70,7 +70,7 @@ def services() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def rl_config(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, services: str) -> Path:
-    """A run of two steps whose server wants a token, and whose graders want theirs."""
+    """A run of two steps whose server and graders each require a token."""
     graders = {
         "judge": {"type": "llm_judge", "url": f"{services}/judge", "model": "judge", "token_env": "JUDGE_AUTH"},
         "http": {"type": "http", "url": f"{services}/grade", "token_env": "GRADER_TOKEN"},
@@ -100,7 +100,7 @@ def server(rl_config: Path) -> Iterator[Server]:
 
 
 def pages(server: Server) -> dict[str, bytes]:
-    """All that a server shows, to those who have the token and to others, with its headers."""
+    """The server's pages and headers, with and without the token."""
     found: dict[str, bytes] = {}
     for path in ("/meta", "/metrics", "/openapi.json", "/ui", "/ui/data", "/ui/completions", "/ui/completions/1"):
         known, unknown = server.client.get(path), httpx.get(server.url + path, trust_env=False)

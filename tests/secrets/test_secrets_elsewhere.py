@@ -1,4 +1,4 @@
-"""Secrets where a config, a traceback or a grading process could have shown them."""
+"""Secrets that a config, a traceback, a log or a grading process might show."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A small SFT run that every test of this folder bends to its needs."""
+"""A small SFT run that the tests in this folder adapt."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def write_config(tmp_path: Path, tiny_model: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def toolkit() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a command of the toolkit in a process of its own."""
+    """Run a toolkit command in its own process."""
 
     def run(
         *arguments: str | Path, processes: int = 1, expect: int = 0, **environment: str

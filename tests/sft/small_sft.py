@@ -1,4 +1,4 @@
-"""A small run of supervised fine-tuning, in this process, that tests of other folders train too."""
+"""A small in-process run of supervised fine-tuning, also used by tests in other folders."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from posttrain.config.load import load_config
 
 
 def write_sft_run(folder: Path, model: Path, **sections: Any) -> Path:
-    """Two data sets and a config of 6 steps over two stages; keywords replace whole sections."""
+    """Write two data sets and a config of 6 steps over two stages; keywords replace whole sections."""
     for name, start in (("a", 0), ("b", 50), ("held_out", 100)):
         rows = [{"prompt": f"Say {n}", "completion": f"{n} apples " * (n % 4 + 1)} for n in range(start, start + 7)]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -34,7 +34,7 @@ def write_sft_run(folder: Path, model: Path, **sections: Any) -> Path:
 
 
 def train_sft(config: Path, name: str, *overrides: str, **options: bool) -> Path:
-    """A run in this process; its folder."""
+    """Train in this process; returns the run's folder."""
     from posttrain.sft.config import SFTConfig
     from posttrain.sft.train import train
 

@@ -1,4 +1,4 @@
-"""Whoever loads what a run exports, with nothing of the toolkit, talks to it as it was trained."""
+"""A run's export, loaded without the toolkit, uses the chat template it was trained with."""
 
 import shutil
 
@@ -12,7 +12,7 @@ from posttrain.sft.config import SFTConfig
 from posttrain.sft.train import train
 
 MESSAGES = [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "7"}]
-# ChatML, with a system message of the base's own where a conversation has none.
+# ChatML that always begins with the base's own system message.
 TEMPLATE = (
     "{{ '<|im_start|>system\\nYou are a base.<|im_end|>\\n' }}"
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
@@ -22,7 +22,7 @@ TEMPLATE = (
 
 @pytest.fixture
 def base(tiny_model, tmp_path):
-    """The tiny model with a chat template of its own."""
+    """The tiny model with its own chat template."""
     folder = tmp_path / "base"
     shutil.copytree(tiny_model, folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
@@ -30,7 +30,7 @@ def base(tiny_model, tmp_path):
 
 
 def exported(config, name):
-    """The folders from which the adapter may be loaded."""
+    """The folders the adapter can be loaded from."""
     train(load_config(config, SFTConfig, ["training.max_steps=3"]), name)
     run = config.parent / "runs" / name
     return [run, run / "checkpoint-3"]

@@ -1,4 +1,4 @@
-"""A model whose turns end with a token of its own, and which knows no system message: trained, merged and asked."""
+"""A model with its own end-of-turn token and no system messages: trained, merged and used for generation."""
 
 import json
 
@@ -30,7 +30,7 @@ def base(tiny_model, tmp_path):
 
 
 def own_turns(tiny_model, folder, template, control):
-    """A tiny random model with such a template; its eos ends texts, and its generation config names only that."""
+    """A tiny random model with this template; its eos ends texts, and its generation config names only the eos."""
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     tokenizer.add_special_tokens({"bos_token": "<bos>", "eos_token": "<eos>", "additional_special_tokens": control})
     tokenizer.chat_template = template

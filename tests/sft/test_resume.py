@@ -1,4 +1,4 @@
-"""A run that was killed and resumed is, bit for bit, the run that was left alone."""
+"""A killed and resumed run equals an undisturbed one bit for bit."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ from running import kill_after, metrics
 
 def test_a_killed_run_goes_on_bit_for_bit(write_config, toolkit, tmp_path):
     # Dropout is on, checkpoints are at steps 3 and 6, and the kill comes after step 4 or 5: steps 4 and 5 are
-    # trained twice, and must come out as before.
+    # trained twice and must give the same result.
     left_alone, killed = write_config("left_alone"), write_config("killed")
     toolkit("toolkit-sft", left_alone)
     kill_after(4, killed, tmp_path / "runs" / "killed")
@@ -116,9 +116,9 @@ def test_a_later_stage_may_change_and_a_longer_run_says_what_that_does_to_the_sc
     result = train(load_config(config, SFTConfig), "run", resume=True)
     said = " ".join(capfd.readouterr().err.split())
     assert result["steps"] == 6
-    # Cosine: at its end a schedule of 4 steps is at 0; one of 6 is at (1 + cos(4π/6)) / 2 = 0.25 of its peak.
+    # Cosine: at step 4 a schedule of 4 steps is at 0, and one of 6 at (1 + cos(4π/6)) / 2 = 0.25 of its peak.
     assert "the schedule now spans 6 steps instead of 4: at step 4 the learning rate goes from 0 to 0.0025" in said
-    # And it does; at step 5 it is at (1 + cos(5π/6)) / 2 = 0.067.
+    # It does, and at step 5 it is at (1 + cos(5π/6)) / 2 = 0.067.
     rates = [row["learning_rate"] for row in metrics(config.parent / "runs" / "run") if "loss" in row]
     assert rates[4:] == pytest.approx([0.0025, 0.00067], abs=1e-5)
 

@@ -1,4 +1,4 @@
-"""A run that does not fit into memory: one message says where, how much, and what to change; a checkpoint stays."""
+"""A run that does not fit into memory: one message says where, how much and what to change; a checkpoint is kept."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from posttrain.runs.checkpoints import complete_checkpoints
 from posttrain.runs.directory import RunDirectory
 from running import BIN, metrics
 
-# GiB of address space. A run of short rows takes 2.3.
+# GiB of address space; a run with short rows takes 2.3.
 LIMIT = 5
 ULIMIT = f"ulimit -v {LIMIT * 2**20}"
 ROWS = 4
@@ -18,9 +18,9 @@ ROWS = 4
 
 @pytest.fixture
 def config(write_config, tmp_path, tiny_model):
-    """Two steps of short rows, then one of rows of about 8,000 tokens, all of them at once.
+    """Two steps of short rows, then one with all rows of about 8,000 tokens at once.
 
-    Eager attention wants 4 heads × 8,000² × 4 bytes, that is about 1 GiB, for each row.
+    Eager attention needs 4 heads × 8,000² × 4 bytes, about 1 GiB, for each row.
     """
     rows = [{"prompt": f"{number} " + "one two three " * 1600, "completion": "ten"} for number in range(ROWS)]
     (tmp_path / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -66,7 +66,7 @@ def test_a_step_that_does_not_fit_names_what_would_and_leaves_a_checkpoint_to_go
     assert [each.step for each in complete_checkpoints(RunDirectory(run))] == [2]
     assert len(metrics(run)) == 2
 
-    # As the message says: a smaller config goes on from the checkpoint's adapter.
+    # As the message suggests, a smaller config continues from the checkpoint's adapter.
     smaller = yaml.safe_load(config.read_text())
     del smaller["lora"]
     smaller["model"]["adapter"] = str(tmp_path / "runs" / "run" / "checkpoint-2")

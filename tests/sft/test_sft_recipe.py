@@ -1,4 +1,4 @@
-"""The loss of an optimizer step, whatever the micro-batches and ranks it is cut into."""
+"""The loss of an optimizer step does not depend on how it is split into micro-batches and ranks."""
 
 import json
 
@@ -21,7 +21,7 @@ UNEVEN = [
 
 @pytest.fixture
 def write_uneven(write_config, tmp_path, write_jsonl):
-    """A config of one step over four rows of very different length, without dropout, in float32."""
+    """A config of three steps over four rows of very different lengths, without dropout, in float32."""
 
     def write(rows=UNEVEN, micro_batch_size=1, **sections):
         config = write_config(
@@ -81,8 +81,8 @@ def test_the_first_loss_is_the_mean_over_trained_tokens_computed_by_hand(write_u
 
 
 def test_a_row_of_weight_three_trains_like_three_rows(write_uneven, tiny_model, tmp_path):
-    # Three copies of a row beside another, in steps of 4; the row at weight 3 beside the other, in steps of 2:
-    # every step is the same weighted mean.
+    # Three copies of a row and another one, in steps of 4; the row at weight 3 and the other one, in steps of 2: every
+    # step is the same weighted mean.
     copied = write_uneven(rows=[UNEVEN[0]] * 3 + [UNEVEN[1]], model=tiny_model)
     by_copies = trained_adapter(copied, tmp_path, "copied")
     weighted = write_uneven(rows=[{**UNEVEN[0], "weight": 3.0}, UNEVEN[1]], model=tiny_model)

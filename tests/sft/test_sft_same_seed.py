@@ -1,4 +1,4 @@
-"""The same config and seed give the same run, whatever else is different around it."""
+"""The same config and seed give the same run, whatever else differs."""
 
 import os
 from pathlib import Path
@@ -12,12 +12,12 @@ from running import metrics
 
 
 def test_the_same_command_twice_gives_the_same_numbers(write_config, toolkit, tmp_path: Path):
-    # Dropout is on, and rows are held out by their contents.
+    # Dropout is on, and the held-out rows are chosen by content.
     config = write_config(validation={"fraction": 0.2, "every": 4})
     toolkit("toolkit-sft", config, PYTHONHASHSEED="1")
 
-    # Another order of all sets and dictionaries, files that look newer, nothing prepared before, another folder to
-    # start from, and the data sets named in another order.
+    # Another hash seed, files that look newer, an empty cache of prepared data, and the data sets named in another
+    # order.
     for file in ("a.jsonl", "b.jsonl"):
         os.utime(tmp_path / file, (2e9, 2e9))
     same = yaml.safe_load(config.read_text())

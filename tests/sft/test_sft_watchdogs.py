@@ -1,4 +1,4 @@
-"""What a supervised fine-tuning run says when something is wrong with it, in runs that have it."""
+"""What a supervised fine-tuning run warns about, in runs where it really happens."""
 
 import json
 import math
@@ -25,7 +25,7 @@ def one_stage(steps: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def write_rows(write_config, tmp_path, write_jsonl):
-    """Write a config of one stage over the rows given, in float32; keywords replace whole sections."""
+    """Write a config of one stage over the given rows, in float32; keywords replace whole sections."""
 
     def write(rows: list[dict[str, Any]], steps: int, **sections: Any) -> SFTConfig:
         given = {"datasets": {"a": {"path": "rows.jsonl"}}, "stages": one_stage(steps), "training": QUICK, **sections}
@@ -61,7 +61,7 @@ def test_a_loss_that_is_not_finite_names_its_rows_and_the_last_checkpoint(write_
 
     def spoil(module: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
         calls.append(1)
-        # Two micro-batches make a step: the second one of step 4 overflows.
+        # A step has two micro-batches: the second one of step 4 overflows.
         return output * math.inf if len(calls) == 8 else output
 
     training.model.get_input_embeddings().register_forward_hook(spoil)
@@ -89,7 +89,7 @@ def test_all_processes_end_where_a_loss_is_not_finite(write_config, toolkit, tmp
 
 
 def test_an_adapter_of_zeros_has_no_gradient(write_config, tmp_path, capsys):
-    # Each of its two factors is multiplied by the other, so neither can move.
+    # Each factor's gradient is multiplied by the other factor, so neither can move.
     training = sft(load_config(write_config(), SFTConfig), tmp_path / "built")
     with torch.no_grad():
         for name, parameter in training.model.named_parameters():
@@ -120,7 +120,7 @@ def test_a_row_unlike_all_others_is_a_spike(write_rows, tmp_path, capsys):
     train(config, "run")
     found = metrics(tmp_path / "runs" / "run")
     longest = max(found, key=lambda row: row["tokens"])["step"]
-    assert longest > 10  # where the curriculum has put it, by its seed
+    assert longest > 10  # where the curriculum's seed puts it
     assert warnings(tmp_path / "runs" / "run")["loss_spike"][0] == longest
     said = capsys.readouterr().err
     assert f"warning at step {longest}: the loss is" in said and "training.max_grad_norm" in said
@@ -140,7 +140,7 @@ def test_an_end_token_that_stays_unlikely_is_told_after_fifty_steps(write_config
     config = write_config(stages=one_stage(52), **slow)
     train(load_config(config, SFTConfig), "run")
     assert warnings(tmp_path / "runs" / "run") == {"end_token_unlearnt": [50, 51, 52]}
-    # A random model gives each of its 384 tokens about the same.
+    # A random model gives each of its 384 tokens about the same probability.
     assert all(math.log(150) < row["end_token_loss"] < math.log(800) for row in metrics(tmp_path / "runs" / "run"))
     said = capsys.readouterr().err
     assert "the model gives its end token a probability of 0." in said and "lora.modules_to_save" in said
@@ -165,7 +165,7 @@ def test_the_loss_of_the_end_token_is_the_mean_over_the_answers_ends(write_confi
 
 @pytest.mark.parametrize(("save_every", "told"), [(4, 1), (11, 0)])
 def test_a_resumed_run_warns_as_the_run_left_alone(save_every, told, write_rows, tmp_path, capsys):
-    # What is told at step 10 needs the steps before it, and what was told at step 10 is not told again at step 12.
+    # The warning at step 10 needs the steps before it, and once printed it is not repeated at step 12.
     rows = [{"prompt": "Count", "completion": "one two three " * 9}] * 8
     chat = {"max_length": 32, "truncation": "right", "min_end_tokens_kept": 0}
     config = write_rows(rows, 12, chat=chat, run={"save_every": save_every, "keep_checkpoints": 9})
@@ -189,7 +189,7 @@ def end_losses(*values: float | None) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("loss", "warns"), [(2.3, False), (2.4, True)])
 def test_an_end_token_is_unlikely_below_a_probability_of_a_tenth(loss: float, warns: bool):
-    # ln 10 is 2.303; the median is that of the last 20 steps, however bad the steps before were.
+    # ln 10 is 2.303; the median covers only the last 20 steps, however bad the earlier ones were.
     watchdog = EndTokenUnlearnt()
     said = [watchdog.look(row) for row in end_losses(*[9.0] * 40, *[loss] * 20)]
     assert said[:49] == [None] * 49 and said[49] is not None

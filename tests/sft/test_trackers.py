@@ -1,4 +1,4 @@
-"""Trackers get the numbers only where the config asks for it."""
+"""Trackers get the metrics only if the config asks for it."""
 
 from posttrain.config.load import load_config
 from posttrain.sft.config import SFTConfig

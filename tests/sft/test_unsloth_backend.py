@@ -1,10 +1,10 @@
-"""Supervised fine-tuning through unsloth, run by run against the hf backend; each backend has a process of its own.
+"""Supervised fine-tuning through unsloth, compared run by run with the hf backend, each in its own process.
 
-On a CPU both train the same: unsloth has PEFT draw the adapter's start from the same seed, and leaves the layers to
-transformers. One thing rounds in another order: a new adapter's layers, which are PEFT's own there and the toolkit's
-in the hf backend. Where they are not in play, every bit is the same. On a CUDA device unsloth's kernels round in other
-places, too, and a new adapter may start from other random numbers: only runs that go on from one adapter could be
-compared as closely. That is not tested here.
+On a CPU both train the same: unsloth lets PEFT initialize the adapter from the same seed and leaves the layers to
+transformers. Only a new adapter's layers round differently: unsloth uses PEFT's, the hf backend the toolkit's. Without
+them the runs are equal bit for bit. On a CUDA device unsloth's kernels also round differently, and a new adapter may
+start from other random numbers, so only runs that continue from one adapter could be compared as closely. That is not
+tested here.
 """
 
 import json
@@ -21,7 +21,7 @@ from several_runs import BEFORE_UNSLOTH, command, in_one_process, numbers, requi
 from sharp_model import write_adapter
 
 ADDED = ("<think>", "</think>")
-# Overrides of each run; all are of three steps. The first two go on from one adapter.
+# Overrides of each run of three steps. The first two continue from one adapter.
 GIVEN = ["lora={}", "model.adapter=../adapter"]
 RUNS = {
     "given": GIVEN,
@@ -39,7 +39,7 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def folder(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The runs of both backends, `runs/<backend>-<run>`; a folder called `<backend>` is where they were started."""
+    """The runs of both backends, in `runs/<backend>-<run>`; each backend ran in the folder `<backend>`."""
     folder = tmp_path_factory.mktemp("backends")
     config = write_config(folder, tiny_model)
     write_adapter(tiny_model, folder / "adapter")
@@ -89,8 +89,8 @@ def test_three_steps_through_unsloth_lose_what_three_steps_through_hf_lose(folde
     assert [row["order_hash"] for row in metrics(unsloth)] == [row["order_hash"] for row in metrics(hf)]
     expected, found = numbers(hf, "loss", "grad_norm"), numbers(unsloth, "loss", "grad_norm")
     assert len(found) == 3
-    assert expected[0] != pytest.approx(expected[2], abs=1e-2)  # something is learnt that could differ
-    # A bfloat16 has 8 bits.
+    assert expected[0] != pytest.approx(expected[2], abs=1e-2)  # something is learnt, so it could differ
+    # bfloat16 has 8 significant bits.
     within = {"abs": 1e-2} if name == "bfloat16" else {"abs": 1e-4}
     for step, wanted in zip(found, expected, strict=True):
         assert step == pytest.approx(wanted, **within)
@@ -124,7 +124,7 @@ def test_the_rows_of_added_tokens_are_trained_and_only_those(folder: Path) -> No
     [rows] = [name for name in unsloth if "embed_tokens" in name]
     assert unsloth[rows].shape == (2, 64)
     started = load_file(folder / "runs" / "unsloth-tokens" / "checkpoint-1" / "adapter_model.safetensors")
-    assert (unsloth[rows] - started[rows]).abs().amin(dim=1).min() > 0  # each row, in each of its numbers
+    assert (unsloth[rows] - started[rows]).abs().amin(dim=1).min() > 0  # every number of every row
     torch.testing.assert_close(unsloth[rows], hf[rows], atol=1e-4, rtol=0)
 
 

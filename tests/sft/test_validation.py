@@ -1,4 +1,4 @@
-"""Held-out rows: measured exactly, split off the same way each time, and heeded."""
+"""Held-out rows are measured exactly, split off the same way each time, and decide when to stop."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_a_fraction_is_split_off_by_content_and_is_not_trained(write_config):
     config = load_config(write_config(validation={"fraction": 0.25, "every": 4}), SFTConfig)
     tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=True)
     first, again = (prepare_data(config, tokenizer, print) for _ in range(2))
-    # A quarter of 12 rows of each of two data sets.
+    # A quarter of the 12 rows in each of two data sets.
     assert len(first.validation) == 6
     assert first.validation.contents.tolist() == again.validation.contents.tolist()
     for dataset in first.datasets.values():
@@ -43,7 +43,7 @@ def test_a_fraction_is_split_off_by_content_and_is_not_trained(write_config):
 
 
 def test_training_stops_early_once_validation_no_longer_improves(write_config, tmp_path):
-    # A learning rate of 30 makes things worse at once: evaluation 2 counts as best, 4 and 6 as no better.
+    # At a learning rate of 30 the loss soon gets worse: training stops two evaluations after the best one.
     config = write_config(
         validation={"dataset": {"path": "held_out.jsonl"}, "every": 1, "patience": 2},
         training={"rows_per_step": 4, "micro_batch_size": 2, "learning_rate": 30.0, "schedule": "constant"},

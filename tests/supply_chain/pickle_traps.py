@@ -1,4 +1,4 @@
-"""Pickles that tell if they are read: they write a file."""
+"""Pickles that create a file when they are loaded."""
 
 import io
 import pickle
@@ -10,7 +10,7 @@ import torch
 
 
 class Trap:
-    """Makes a file when it is unpickled."""
+    """Creates a file when unpickled."""
 
     def __init__(self, sprung: Path) -> None:
         self._sprung = sprung
@@ -20,26 +20,26 @@ class Trap:
 
 
 def plain_pickle(sprung: Path) -> bytes:
-    """As pickle, joblib and pandas write it."""
+    """A trap as pickle, joblib and pandas write it."""
     return pickle.dumps({"a": Trap(sprung)})
 
 
 def torch_pickle(sprung: Path) -> bytes:
-    """As torch.save writes it."""
+    """A trap as torch.save writes it."""
     file = io.BytesIO()
     torch.save({"a": Trap(sprung)}, file)
     return file.getvalue()
 
 
 def old_torch_pickle(sprung: Path) -> bytes:
-    """As torch.save wrote it before 1.6."""
+    """A trap as torch.save wrote it before torch 1.6."""
     file = io.BytesIO()
     torch.save({"a": Trap(sprung)}, file, _use_new_zipfile_serialization=False)
     return file.getvalue()
 
 
 def array_pickle(sprung: Path) -> bytes:
-    """As numpy writes an array of objects."""
+    """A trap in an object array as numpy writes it."""
     import numpy as np
 
     file = io.BytesIO()
@@ -51,7 +51,7 @@ KINDS = {"plain": plain_pickle, "torch": torch_pickle, "old torch": old_torch_pi
 
 
 def names(content: bytes) -> set[str]:
-    """What the pickle in a zip file of torch names, each as module and name, to call it or to build with it."""
+    """The globals that the pickle in a torch zip file refers to, each as `module name`."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("data.pkl")]
         content = archive.read(name)

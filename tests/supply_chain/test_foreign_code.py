@@ -1,4 +1,4 @@
-"""Code that comes with a model is not run: not its Python, and not what a chat template would reach."""
+"""Code shipped with a model does not run, neither Python files nor through a chat template."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from posttrain.models.hf import HfBackend
 
 @pytest.fixture
 def ran(tmp_path: Path) -> Path:
-    """The file that the code would make."""
+    """The file that the code creates if it runs."""
     return tmp_path / "ran"
 
 
@@ -68,7 +68,7 @@ def test_a_tokenizer_that_is_python_is_refused_unless_its_code_is_trusted(folder
 
 
 def test_code_that_is_trusted_is_run(folder: Path, ran: Path) -> None:
-    """So that the refusals above show something."""
+    """Shows that the tests above would notice if the code ran."""
     refers = {"AutoTokenizer": [None, "code.OtherTokenizer"]}
     change(folder / "tokenizer_config.json", auto_map=refers, tokenizer_class="OtherTokenizer")
 

@@ -1,4 +1,4 @@
-"""A checkpoint into which somebody put a pickle of his own is not read, even where its digests were made to fit."""
+"""A foreign pickle in a checkpoint is not loaded, even if the recorded digests match it."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from posttrain.errors import ModelError, ToolkitError
 from posttrain.runs.checkpoints import STATE_FILE, record_files
 from sft.small_sft import train_sft, write_sft_run
 
-# By the file that a pickle takes the place of: what the pickle is called.
+# The file to replace, and the name of the pickle that replaces it.
 READ_ON_RESUME = {"optimizer.pt": "optimizer.pt", "adapter_model.safetensors": "adapter_model.bin"}
 
 
@@ -26,7 +26,7 @@ def half_a_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Pa
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of that run, in a folder of its own."""
+    """A copy of a run, in its own folder."""
 
     config: Path
     runs: Path
@@ -36,7 +36,7 @@ class Copy:
         return self.runs / "sft" / "checkpoint-3"
 
     def set_trap(self, name: str, content: bytes, *, replaced: str | None = None) -> None:
-        """Put a file into the checkpoint, in the place of another, and make the record of its digests fit."""
+        """Put a file into the checkpoint, optionally in place of another, and update the recorded digests."""
         state = self.checkpoint / STATE_FILE
         recorded = json.loads(state.read_text())
         state.unlink()
@@ -113,7 +113,7 @@ def test_what_a_run_exports_is_no_pickle(half_a_run: Path) -> None:
 
 
 def test_what_a_resume_reads_holds_numbers_and_tensors_alone(half_a_run: Path) -> None:
-    """It names nothing that could be called but what torch rebuilds its tensors with."""
+    """The only globals it refers to are those with which torch rebuilds tensors."""
     checkpoint = half_a_run.parent / "runs" / "sft" / "checkpoint-3"
 
     assert [path.name for path in checkpoint.iterdir() if path.suffix in {".bin", ".pt", ".pth", ".pkl"}] == [

@@ -1,4 +1,4 @@
-"""Data and caches that are, or hold, pickles: they are refused or made anew, and never read as such."""
+"""Data and caches that are or contain pickles are refused or rebuilt, and never unpickled."""
 
 import subprocess
 from pathlib import Path
@@ -25,7 +25,7 @@ from sft.small_sft import write_sft_run
 
 @pytest.fixture
 def sprung(tmp_path: Path) -> Path:
-    """The file that a trap makes."""
+    """The file that a trap creates."""
     return tmp_path / "sprung"
 
 
@@ -59,7 +59,7 @@ def test_data_that_are_a_pickle_under_another_name_are_refused(
 def test_a_folder_of_data_sets_is_refused_with_whatever_is_in_it(
     tmp_path: Path, sprung: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also by a name that could be one of the hub, and with a script in it as older versions of `datasets` ran them."""
+    """Also under a name that could be a hub repository, with a loading script that older `datasets` versions ran."""
     from datasets import Dataset
 
     folder = tmp_path / "owner" / "name"
@@ -76,7 +76,7 @@ def test_a_folder_of_data_sets_is_refused_with_whatever_is_in_it(
 
 
 def test_a_column_of_parquet_that_says_it_is_a_python_object_is_not_unpickled(tmp_path: Path, sprung: Path) -> None:
-    """As CVE-2023-47248 did it: an extension type whose description is a pickle."""
+    """As in CVE-2023-47248: an extension type whose metadata is a pickle."""
     pickled = {
         b"ARROW:extension:name": b"arrow.py_extension_type",
         b"ARROW:extension:metadata": plain_pickle(sprung),
@@ -100,7 +100,7 @@ def test_an_array_of_objects_is_no_array_of_ours(tmp_path: Path, sprung: Path) -
 
 
 def fill_with_traps(cache: Path, sprung: Path) -> int:
-    """Put pickles in the place of every array in a cache, and others beside them; returns how many arrays it had."""
+    """Replace every array in a cache by a pickle and put more pickles beside it; returns the number of arrays."""
     arrays = list(cache.rglob("*.npy"))
     for array in arrays:
         array.write_bytes(array_pickle(sprung))

@@ -1,4 +1,4 @@
-"""Weights that come as pickles are not read, wherever a model or an adapter is named."""
+"""Pickled weights of models and adapters are not loaded."""
 
 import io
 import json
@@ -29,7 +29,7 @@ ADVICE = "convert them with the command in docs/security.md, or use a model that
 
 @pytest.fixture
 def sprung(tmp_path: Path) -> Path:
-    """The file that a trap makes."""
+    """The file that a trap creates."""
     return tmp_path / "sprung"
 
 
@@ -73,7 +73,7 @@ def test_a_model_whose_weights_are_pickled_is_refused_before_anything_is_read(
 
 @pytest.mark.parametrize("kind", ["plain", "torch", "old torch"])
 def test_a_shard_that_an_index_names_is_not_unpickled(pickled: Path, sprung: Path, kind: str) -> None:
-    """An index of safetensors may name a file of another kind."""
+    """A safetensors index may name a file of another kind."""
     (pickled / "shard.bin").write_bytes(KINDS[kind](sprung))
     (pickled / "other.safetensors").write_bytes(b"")
     index = {"metadata": {}, "weight_map": {"model.embed_tokens.weight": "shard.bin"}}

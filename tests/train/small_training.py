@@ -1,4 +1,4 @@
-"""The loop on a tiny model and a recipe of a few tokens, for tests of what the loop itself does."""
+"""A tiny model and a recipe of a few tokens, for tests of the training loop itself."""
 
 import os
 import signal
@@ -32,11 +32,10 @@ class TokenRecipe:
     """Learns to say token 5 after token 3, in two micro-batches a step.
 
     Attributes:
-        signals: what this process is sent while a step is made, by its number, counted from 1; 0 in an evaluation
-            at the start.
-        in_evaluation: send them in the evaluations after these steps.
-        losses: of the evaluations, in their order; of the model itself where there are none.
-        away_at: the step, counted from 0, whose batch is not to be had.
+        signals: (step, signal) pairs sent to this process; steps count from 1, and 0 is an evaluation at the start.
+        in_evaluation: send them during the evaluations after these steps, not during the steps.
+        losses: results of the evaluations, in order; the model's actual loss when there are none left.
+        away_at: the step, counted from 0, whose batch is unavailable.
     """
 
     max_steps: int = 6
@@ -99,7 +98,7 @@ class Trained:
 
 
 def make(folder: Path, model: Path, recipe: TokenRecipe, point: ResumePoint | None = None) -> Trained:
-    """A training that is about to begin, at `point` or at the beginning; all weights are trained."""
+    """Full fine-tuning that is about to start, at `point` or from the beginning."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     loaded = LoadedModel(
@@ -123,7 +122,7 @@ def settings() -> TrainingConfig:
 def train(
     trained: Trained, *, save_every: int = 100, keep: int = 9, validation: ValidationConfig | None = None
 ) -> Trained:
-    """Train to the end, or to what ends it."""
+    """Train until the end or until something stops it."""
     log = StepLog(trained.run, TrainingProgress(trained.recipe.max_steps), Watch([]))
     run = RunConfig(save_every=save_every, keep_checkpoints=keep)
     Loop(trained.recipe, trained.state, trained.run, log, settings(), run, validation).train()

@@ -1,4 +1,4 @@
-"""What `--dry-run` says a run costs: counts that are worked by hand, what grows with what, and the lines it prints."""
+"""The cost `--dry-run` predicts: hand-computed counts, what grows with what, and the lines it prints."""
 
 import json
 import re
@@ -37,7 +37,7 @@ from posttrain.train.memory import available_bytes
 from posttrain.train.model_shape import ModelShape, TrainedModel, Weights, read_shape
 from posttrain.train.plan import estimate_line, sampled_steps, show_estimate
 
-# Of the tiny model, for each layer: four maps of 64 × 64, three of 64 × 128; the embedding is tied to the head.
+# Each layer of the tiny model has four 64 × 64 and three 64 × 128 matrices; the embedding is tied to the head.
 LAYER = 4 * 64 * 64 + 3 * 64 * 128
 ADAPTER = 4 * 8 * (64 + 64) + 3 * 8 * (64 + 128)
 EMBEDDING, NORMS = 384 * 64, 5 * 64
@@ -63,7 +63,7 @@ batches = st.builds(
 
 @pytest.fixture
 def trained(tiny_model: Path, tmp_path: Path) -> Callable[..., TrainedModel]:
-    """`trained(key=value, …)` is what a config of 3 steps trains, whose keys are changed so."""
+    """`trained(key=value, …)` is what a config of 3 steps trains with these keys changed."""
 
     def of(**changes: Any) -> TrainedModel:
         return TrainedModel.of(load_config(write_config(tmp_path, tiny_model, **changes), SFTConfig), steps=3)
@@ -112,7 +112,7 @@ def test_an_embedding_that_is_trained_in_full_trains_the_head_that_is_tied_to_it
 
 
 def test_added_tokens_are_in_the_vocabulary(trained, tiny_model):
-    # 380 tokens in 384 rows: seven more need three rows more.
+    # 380 tokens in 384 rows: seven more tokens need three more rows.
     model = {"name": str(tiny_model), "added_tokens": [f"<{n}>" for n in range(7)]}
     assert read_shape(trained(model=model)).vocabulary == 387
 
@@ -133,8 +133,8 @@ def test_experts_are_not_guessed_at(trained, tiny_model, tmp_path):
 
 
 def test_the_arithmetic_of_a_pass_is_that_of_the_book():
-    # 16 tokens. Forwards 2 for each weight; backwards 2 for each, and 2 more for those of the adapter. Attention: of
-    # 2 rows 64 pairs each and 2 layers of 4 heads of 16, 2 forwards and 4 backwards.
+    # 16 tokens. Forward: 2 per weight. Backward: 2 per weight, and 2 more per adapter weight. Attention, with 64 pairs
+    # in each of 2 rows and 2 layers of 4 heads of 16: 2 forward and 4 backward.
     forward = 2 * 16 * (81_920 + 17_408) + 2 * 2 * 64 * 128
     backward = 2 * 16 * (81_920 + 2 * 17_408) + 4 * 2 * 64 * 128
     assert (forward, backward) == (3_211_264, 3_801_088)
@@ -149,7 +149,7 @@ def checkpointed(shape: ModelShape) -> ModelShape:
 
 
 def test_a_step_like_the_measured_one_takes_what_was_measured():
-    # 2 layers of 10 ms, 1 ms around them, 100 tokens of 10 µs in the head, 17,408 trained weights of 1 ns.
+    # 2 layers at 10 ms, 1 ms around them, 100 tokens at 10 µs in the head, 17,408 trained weights at 1 ns.
     found = step_seconds(SHAPE, SECONDS, [[Batch(4, 64, trained=100)]])
     assert found == pytest.approx(2 * 0.01 + 0.001 + 100 * 1e-5 + 17_408e-9)
     compiled = ModelShape(**{**vars(SHAPE), "compiled": True})
@@ -167,7 +167,7 @@ def test_more_rows_and_more_tokens_cost_more(batch: Batch, rows: int, tokens: in
 def test_two_passes_whose_gradient_is_computed_together_keep_more_than_each_of_them(one: Batch, other: Batch):
     both = peak_bytes(SHAPE, KEPT, [[one, other]])
     assert both > max(peak_bytes(SHAPE, KEPT, [[batch]]) for batch in (one, other))
-    # What is asked without gradient keeps nothing.
+    # A pass without gradients keeps nothing.
     asked = Batch(other.rows, other.width, one.trained, has_gradient=False)
     assert peak_bytes(SHAPE, KEPT, [[one, asked]]) == peak_bytes(SHAPE, KEPT, [[one]])
 
@@ -202,7 +202,7 @@ def test_what_is_kept_of_a_large_pass_follows_from_small_ones(trained, lora):
 
 
 def bytes_kept_by(model: Any, rows: int, width: int, labelled: int) -> int:
-    """What autograd says to keep of a pass, each storage once and without the weights."""
+    """Bytes that autograd saves for a pass, counting each storage once and no weights."""
     storages: dict[int, torch.UntypedStorage] = {}
     ids = torch.arange(rows * width).view(rows, width) % 380
     labels = torch.full_like(ids, -100)

@@ -1,4 +1,4 @@
-"""The loop: when it evaluates, saves and stops, and where it goes on."""
+"""The loop: when it evaluates, saves and stops, and where it resumes."""
 
 import math
 import os
@@ -51,7 +51,7 @@ def test_checkpoints_come_every_so_many_steps_and_at_the_end_and_the_oldest_go(t
 
 
 def test_the_oldest_checkpoints_go_even_where_a_kill_came_before_and_nothing_is_left_to_train(tmp_path, tiny_model):
-    trained = train(started(tmp_path, tiny_model, max_steps=3), save_every=1)  # each is still there
+    trained = train(started(tmp_path, tiny_model, max_steps=3), save_every=1)  # keeps all of them
     assert trained.saved == [1, 2, 3]
     assert train(trained, keep=2).saved == [2, 3]
 
@@ -71,14 +71,14 @@ def test_an_evaluation_that_an_earlier_end_kept_from_being_made_is_made_up_for(t
 
 
 def test_the_best_evaluation_is_saved_and_marked(tmp_path, tiny_model):
-    losses = [0.0, 1.5, 1.75, math.nan, 1.25, 1.5, 1.6]  # the first one is that of the model before training
+    losses = [0.0, 1.5, 1.75, math.nan, 1.25, 1.5, 1.6]  # the first is from before training
     trained = train(started(tmp_path, tiny_model, losses=losses), validation=held_out(every=1))
     assert trained.saved == [1, 4, 6]
     assert (trained.run.path / "best").read_text() == "checkpoint-4"
 
 
 def test_it_stops_after_so_many_evaluations_without_a_better_one(tmp_path, tiny_model):
-    # 0.05 is not better by enough, so 1.95 and 2.1 are the two in a row.
+    # An improvement of 0.05 is too small, so 1.95 and 2.1 are the two in a row.
     losses = [9.0, 2.0, 1.95, 2.1, 0.0]
     validation = held_out(every=1, patience=2, min_improvement=0.1)
     trained = train(started(tmp_path, tiny_model, losses=losses), validation=validation)
@@ -139,7 +139,7 @@ def test_after_the_evaluation_at_the_start_the_first_step_is_trained_and_saved(t
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path, tiny_model):
-    # As a shell has it for what it starts in the background.
+    # As a shell sets it for background jobs.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         assert train(started(tmp_path, tiny_model, signals=[(2, signal.SIGINT)])).state.counters.step == 6
@@ -149,7 +149,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path, tiny_model):
 
 
 def test_nobody_needs_to_read_what_is_said(tmp_path, tiny_model):
-    # As where Ctrl-C ended `tee` too, to which stderr went.
+    # As when stderr is piped to `tee` and Ctrl-C ends `tee` too.
     trained = started(tmp_path, tiny_model, signals=[(3, signal.SIGINT)])
     reader, writer = os.pipe()
     kept = os.dup(2)

@@ -1,4 +1,4 @@
-"""Which errors mean that memory ran out, where that was, and what is said of it."""
+"""Which errors mean that memory ran out, where it ran out, and what the message says."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ from posttrain.train.memory import (
     whereabouts,
 )
 
-# More than any machine has: 2⁵⁰ bytes.
+# Bytes; more than any machine has.
 TOO_LARGE = 2**50
 
 
@@ -95,7 +95,7 @@ def test_without_a_block_it_was_before_the_first_step():
 
 
 def test_an_optimizer_that_finds_no_room_for_its_states_has_run_out_of_memory():
-    # One number that stands for 2⁴⁸: it takes no room, and its mean and square would.
+    # One number expanded to 2⁴⁸: it takes no memory, but Adam's moments would.
     parameter = torch.nn.Parameter(torch.zeros(1).expand(2**48))
     parameter.grad = parameter.detach()
     with pytest.raises(RuntimeError) as caught:
@@ -203,8 +203,8 @@ def test_a_pass_without_gradient_has_no_activations_to_recompute():
 
 
 def test_the_length_that_is_advised_is_below_the_row_that_did_not_fit():
-    assert keys(sft(), longest=700)[-1] != "chat.max_length: 2048 → 320"  # there are three cheaper ones
-    assert keys(sft(), longest=700, limit=9)[-1] == "chat.max_length: 2048 → 320"  # 350 in whole 64s
+    assert keys(sft(), longest=700)[-1] != "chat.max_length: 2048 → 320"  # three cheaper changes come first
+    assert keys(sft(), longest=700, limit=9)[-1] == "chat.max_length: 2048 → 320"  # 350 rounded down to 64s
     assert keys(sft(), longest=90, limit=9)[-1] == "chat.max_length: 2048 → 45"
     assert not any("max_length" in key for key in keys(sft(chat={"max_length": 8}), limit=9))
 

@@ -1,4 +1,4 @@
-"""The optimizer of a config, one update by it, and the learning rate of a step, also after a resume."""
+"""The optimizer of a config, one update with it, and the learning rate of each step, also after a resume."""
 
 import math
 
@@ -54,7 +54,7 @@ def test_a_step_of_sgd_is_the_learning_rate_times_the_gradient():
 
 @pytest.mark.parametrize(("limit", "expected"), [(1.0, [0.94, 0.92]), (10.0, [0.7, 0.6])])
 def test_a_longer_gradient_is_cut_to_the_limit_and_its_own_norm_is_told(limit: float, expected: list[float]):
-    # (3, 4) has the norm 5; cut to 1 it is (0.6, 0.8).
+    # (3, 4) has norm 5; clipped to norm 1 it is (0.6, 0.8).
     model = model_with_gradient(3.0, 4.0)
     optimizer = make_optimizer(model, TrainingConfig(optimizer="sgd"))
     assert update(optimizer, NOT_SCALED, 0.1, max_grad_norm=limit) == pytest.approx(5.0)
@@ -131,7 +131,7 @@ def test_the_rates_are_those_of_transformers_schedulers(training, name, options)
 
 
 def test_a_longer_run_says_how_the_rate_jumps_and_what_that_means():
-    # At step 5 of 10 the rate would be 5/10 of the peak; of 20, it is 15/20.
+    # The rate is 5/10 of the peak at step 5 of 10, and 15/20 at step 5 of 20.
     assert schedule_change(LINEAR, 10, LINEAR, 20, 5) == (
         "the schedule now spans 20 steps instead of 10: at step 5 the learning rate goes from 0.0005 to 0.00075, "
         "so the run differs from one that had 20 from the start"
@@ -156,7 +156,7 @@ def test_more_steps_at_a_constant_rate_are_the_same_run():
 
 
 def test_a_change_during_a_warm_up_that_stays_as_it_is_changes_nothing_so_far():
-    # Steps 0 and 1 had the same rates in both: what is left to come is the new schedule's.
+    # Steps 0 and 1 have the same rates in both; all later steps follow the new schedule.
     assert schedule_change(WARM, 10, WARM, 20, 2) is None
     assert schedule_change(WARM, 10, WARM, 20, 3) is None  # step 2 was at the peak
     assert schedule_change(WARM, 10, WARM, 20, 4) is not None  # step 3 was not

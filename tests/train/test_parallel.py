@@ -1,4 +1,4 @@
-"""Launches that would shard what no recipe can train sharded."""
+"""Launches that would shard the model are refused, as no recipe can train it sharded."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What needs a CUDA device, or a package besides, is refused before a model is loaded, with what to set instead."""
+"""Options that need a CUDA device or an extra package are refused before loading, with what to set instead."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from posttrain.train.session import require_kernels
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """`cuda(True)` is a machine with a CUDA device, `cuda(False)` one without."""
+    """`cuda(True)` simulates a machine with a CUDA device, `cuda(False)` one without."""
     return lambda there: monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
 
 

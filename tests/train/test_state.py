@@ -1,4 +1,4 @@
-"""What a run keeps between two steps: the course of its evaluations, its random numbers, and its checkpoints."""
+"""What a run keeps between two steps: evaluation progress, random state and checkpoints."""
 
 import math
 import pickle
@@ -39,7 +39,7 @@ def test_of_rewards_the_highest_is_the_best():
 def test_an_improvement_that_is_too_small_is_the_best_but_runs_patience_out():
     progress = Progress()
     assert [progress.measured(loss, "loss", 0.5) for loss in (2.0, 1.75, 1.25, 1.0)] == [True] * 4
-    # From 2.0 to 1.75 and from 1.25 to 1.0 it is a quarter each, from 1.75 to 1.25 just a half.
+    # 2.0 to 1.75 and 1.25 to 1.0 gain 0.25 each, and 1.75 to 1.25 gains exactly 0.5, which is not enough.
     assert progress.since_best == 3
     progress.measured(0.25, "loss", 0.5)
     assert progress.since_best == 0

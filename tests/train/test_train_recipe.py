@@ -1,4 +1,4 @@
-"""The steps that a curriculum plans: micro-batches of each rank, counters, and which rows a broken step had."""
+"""Steps planned by a curriculum: each rank's micro-batches, the counters, and the rows of a broken step."""
 
 import math
 
@@ -32,7 +32,7 @@ def test_a_step_is_counted_and_told():
     counters = RunCounters()
     row = STEPS.count(StepResult(step=1, loss=0.5, grad_norm=2.0, learning_rate=1e-3, seconds=0.5), counters)
     assert (counters.step, counters.rows, counters.tokens, counters.trained_tokens) == (1, 6, 60, 30)
-    # 60 of the 80 tokens that are computed are no padding; 60 tokens in half a second.
+    # 60 of the 80 computed tokens are not padding; 60 tokens in half a second.
     assert (row["padding_share"], row["tokens_per_second"]) == (0.25, 120.0)
     assert (row["loss"], row["grad_norm"], row["learning_rate"]) == (0.5, 2.0, 1e-3)
     assert row["order_hash"] == counters.order_hash

@@ -1,4 +1,4 @@
-"""What each watchdog says of which line of metrics.jsonl, by hand-worked numbers."""
+"""Which lines of metrics.jsonl each watchdog warns about, and how, with hand-computed numbers."""
 
 import math
 from collections.abc import Iterable
@@ -33,8 +33,8 @@ def warned(watchdog: Watchdog, rows: Iterable[dict[str, Any]]) -> list[int]:
     return [each["step"] for each in rows if watchdog.look(each) is not None]
 
 
-# Ten losses with median 1.1 and a median deviation of 0.1, so that a spike is more than 1.0 above: 10 deviations, which
-# is more than 0.55, half of what the loss began with.
+# Ten losses with median 1.1 and median deviation 0.1. A spike is more than 1.0 above the median: 10 deviations, which
+# exceeds 0.55, half of the initial loss.
 UNEVEN = [1.0, 1.2] * 5
 
 
@@ -46,7 +46,7 @@ def test_a_spike_is_ten_median_deviations_above_the_median():
 def test_where_the_loss_stands_still_a_spike_is_half_of_the_first_losses_above_it():
     assert warned(LossSpike(), losses([1.0] * 10 + [1.45])) == []
     assert warned(LossSpike(), losses([1.0] * 10 + [1.55])) == [11]
-    # It began with 4, so near 0 it may vary by 2.
+    # The loss began at 4, so near 0 it may vary by 2.
     assert warned(LossSpike(), losses([4.0] * 10 + [0.01] * 60 + [1.9, 2.1])) == [72]
 
 
@@ -76,8 +76,8 @@ def test_a_loss_that_stays_within_four_tenths_of_what_it_began_with_is_no_spike(
 
 @given(st.lists(st.floats(0.5, 1.5), min_size=10, max_size=60), st.floats(20, 1e6))
 def test_a_loss_far_above_all_before_is_always_one(values: list[float], spike: float):
-    # The median deviation of numbers from 0.5 to 1.5 is at most 1, and 10 of it at most 10. One of them may be a spike
-    # too: 1.5 is, after 0.5 again and again.
+    # The median deviation of numbers from 0.5 to 1.5 is at most 1, so 10 deviations are at most 10. One of the numbers
+    # may be a spike too: 1.5 is one after many 0.5s.
     assert warned(LossSpike(), losses([*values, spike]))[-1:] == [len(values) + 1]
 
 
@@ -109,7 +109,7 @@ def test_a_gradient_that_overflows_twenty_times_running_is_told():
 
 
 def test_one_step_that_is_taken_between_begins_the_count_of_overflows_again():
-    # 19 before and 19 after it; the 20th after it is step 40.
+    # 19 overflows before it and 19 after it; the 20th after it is step 40.
     norms = [None] * 19 + [0.5] + [None] * 20
     assert warned(OverflowingGradient(), gradients(norms[:-1])) == []
     assert warned(OverflowingGradient(), gradients(norms)) == [40]
@@ -121,12 +121,12 @@ def test_a_step_without_a_norm_of_its_gradient_is_no_overflow():
 
 
 def test_while_the_scale_of_the_loss_is_found_nothing_is_wrong():
-    # From 65536 it takes 17 halvings to come below 1.
+    # 65536 falls below 1 after 17 halvings.
     assert warned(OverflowingGradient(), gradients([None] * 17 + [0.5] * 9)) == []
 
 
 class Odd:
-    """Warns at the steps given."""
+    """Warns at the given steps."""
 
     def __init__(self, name: str, steps: Iterable[int]) -> None:
         self.name = name
@@ -189,7 +189,7 @@ def test_a_resumed_run_warns_as_the_run_left_alone(values: list[dict[str, Any]],
 
 
 def test_the_rate_of_false_alarms_is_what_the_comment_on_it_says():
-    # 20,000 losses of a log-normal distribution with a deviation of 0.1, by a generator of our own.
+    # 20,000 log-normal losses with σ = 0.1, from a generator written out here.
     state, values = 1, []
     for _ in range(20_000):
         uniform = []

@@ -1,4 +1,4 @@
-"""The steps of a config are shared out over the processes."""
+"""Dividing a config's optimizer steps among processes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Weights become whole numbers: exactly where that can be, by largest remainders where not, or not at all."""
+"""Converting weights to integer shares: exactly if possible, else by largest remainders, else refused."""
 
 import math
 from fractions import Fraction
@@ -32,15 +32,15 @@ def test_a_weight_of_zero_leaves_the_data_set_out():
 
 
 def test_what_has_no_short_period_goes_by_largest_remainder():
-    # Shares of a third with one digit too many for an exact period; of 65536 slots that is 21845.33 each. The
-    # floors add up to 65535, and the one slot left over goes to the largest remainder.
+    # Thirds with one digit too many for an exact period: 21845.33 of 65536 slots each. The floors add up to 65535,
+    # and the remaining slot goes to the largest remainder.
     weights = {"a": 0.3333333, "b": 0.3333333, "c": 0.3333334}
     assert integer_shares(weights) == {"a": 21845, "b": 21845, "c": 21846}
 
 
 def test_equal_remainders_go_by_name_whatever_the_order_of_the_weights():
     weights = {"b": 0.4999900, "a": 0.4999900, "c": 2.0e-5}
-    # Of 65536 slots: 32767.34, 32767.34 and 1.31. The floors leave one, and a and b have equal remainders.
+    # Exact slots of 65536: 32767.34, 32767.34 and 1.31. The floors leave one slot; a and b have equal remainders.
     assert integer_shares(weights) == {"a": 32768, "b": 32767, "c": 1}
 
 

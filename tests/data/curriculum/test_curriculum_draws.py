@@ -1,4 +1,4 @@
-"""Which row fills which slot: shares in every prefix, whole epochs, stages that go on from each other."""
+"""Which row fills each slot: shares in every prefix, whole epochs, and continuation across stages."""
 
 import pickle
 from fractions import Fraction
@@ -42,7 +42,7 @@ def test_stages_change_exactly_at_until_step():
 
 def test_shares_of_a_stage_by_hand():
     curriculum = Curriculum(TWO_STAGES, SIZES, rows_per_step=4, seed=0)
-    # 2 : 1 : 1 of four slots is chat, code, maths, chat (worked out in test_period.py with other names).
+    # 2 : 1 : 1 over four slots gives chat, code, maths, chat (worked out in test_period.py under other names).
     for step in range(3, 8):
         assert [draw.dataset for draw in curriculum.step(step)] == ["chat", "code", "maths", "chat"]
     assert curriculum.draws_per_dataset(0) == {"chat": 12}
@@ -51,8 +51,8 @@ def test_shares_of_a_stage_by_hand():
 
 
 def test_a_data_set_goes_on_where_the_stage_before_left_it():
-    # 12 rows of chat in the first stage: one epoch of 10 and two more. The second stage draws 10: eight which
-    # end epoch 1, and two of epoch 2.
+    # The first stage draws 12 rows of chat: epoch 0 with its 10 rows and two rows of epoch 1. The second stage draws
+    # 10: the other eight of epoch 1 and two of epoch 2.
     curriculum = Curriculum(TWO_STAGES, SIZES, rows_per_step=4, seed=5)
     chat = [draw for draw in all_draws(curriculum) if draw.dataset == "chat"]
     assert [draw.epoch for draw in chat] == [0] * 10 + [1] * 10 + [2] * 2
@@ -112,7 +112,7 @@ def test_ranks_and_micro_batches_do_not_change_the_rows(curriculum, shape):
     ranks, micro_batch = shape
     slots = range(curriculum.rows_per_step)
     for step in reversed(range(curriculum.total_steps)):
-        # Each rank asks a curriculum of its own, for its share of each micro-step, and in its own order.
+        # Each rank has its own curriculum and asks only for its part of each micro-step, in reverse order.
         seen = {}
         for rank in range(ranks):
             own = pickle.loads(pickle.dumps(curriculum))
@@ -123,7 +123,7 @@ def test_ranks_and_micro_batches_do_not_change_the_rows(curriculum, shape):
 
 
 def test_more_stages_of_the_same_mix_change_nothing_but_the_stage_name():
-    # Stages that end with a whole period (5 rows) leave the next one at the same point.
+    # A stage that ends after whole periods (5 rows) leaves the next one at the same point of the period.
     mix = {"chat": 0.6, "code": 0.4}
     whole = Curriculum([Stage("all", 10, mix)], SIZES, rows_per_step=5, seed=2)
     parts = Curriculum([Stage("first", 4, mix), Stage("second", 10, mix)], SIZES, rows_per_step=5, seed=2)

@@ -1,9 +1,9 @@
 """The data order of known curricula, as the first version of this package drew it.
 
-A run can only be resumed or checked if the order never changes between versions and machines. `golden.json`
-was made by running this file as a program (`python tests/core/curriculum/test_golden_order.py`), which fills
-in `first_draws` and `hashes` from the configs in it. It was then compared with a second implementation, which
-walks through the slots in fractions. Make it again only for a change of the order that is meant.
+A run can only be resumed or verified if the order never changes between versions and machines. Running this file as a
+script (`python tests/data/curriculum/test_golden_order.py`) fills in `first_draws` and `hashes` in `golden.json` from
+the configs there. The result was checked against a second implementation, which goes through the slots with fractions.
+Regenerate it only for an intended change of the order.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The hash of the data order: sensitive to every field and step, restorable, and the same in any process."""
+"""The hash of the data order: it covers every field and step, can be restored, and is equal in every process."""
 
 import json
 import os
@@ -19,7 +19,7 @@ CURRICULUM = Curriculum(
     seed=3,
 )
 
-# The set has another order in a process with another PYTHONHASHSEED, and so have the mix and the sizes.
+# The order of the set, and so of the mix and the sizes, depends on PYTHONHASHSEED.
 IN_ANOTHER_PROCESS = """
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.data.curriculum.order_hash import order_hash_after
@@ -56,7 +56,7 @@ def test_every_field_the_order_and_the_steps_count():
         hash_of(),
         in_two_steps.state(),
         *(hash_of(a._replace(**change), b) for change in ({"dataset": "c"}, {"row": 2}, {"epoch": 1}, {"stage": "1"})),
-        # Names that imitate the end of a field.
+        # Names that contain field separators or run into the next field.
         hash_of(Draw('a", 1, 0, "one"]\n["b', 2, 0, "one")),
         hash_of(Draw("a1", 1, 0, "one"), b),
         hash_of(Draw("a", 11, 0, "one"), b),

@@ -1,4 +1,4 @@
-"""The order of a stage's data sets: the rule against its own definition, and its bound in exact fractions."""
+"""The order of a stage's data sets, compared with the rule's definition and its exact error bound."""
 
 import math
 import time
@@ -20,7 +20,7 @@ def order(period: Period) -> list[str]:
 
 
 def by_definition(shares: dict[str, int]) -> list[str]:
-    """The chairman-assignment rule in fractions, slot by slot, as the paper has it."""
+    """The chairman-assignment rule with fractions, slot by slot, as in the paper."""
     if len(shares) == 1:
         return list(shares) * sum(shares.values())
     total, slack = sum(shares.values()), Fraction(1, 2 * len(shares) - 2)
@@ -36,14 +36,14 @@ def by_definition(shares: dict[str, int]) -> list[str]:
 
 
 def test_two_to_one_by_hand():
-    # 1/κ = 1/2. t=1: a is owed 2/3, b 1/3, only a may go. t=2: a 1/3, b 2/3. t=3: a 1, b 0.
+    # 1/κ = 1/2. t=1: a is owed 2/3 and b 1/3, so only a is eligible. t=2: a 1/3, b 2/3. t=3: a 1, b 0.
     period = Period({"b": 1, "a": 2})
     assert order(period) == ["a", "b", "a"]
     assert list(period.rank) == [0, 0, 1]
 
 
 def test_three_data_sets_by_hand():
-    # 1/κ = 1/4. t=1: all may go; c, at (3/4 − 1/2)·4/2 = 1/2, is before a and b, at (3/4 − 1/4)·4 = 2.
+    # 1/κ = 1/4. t=1: all are eligible; c, at (3/4 − 1/2)·4/2 = 1/2, precedes a and b, at (3/4 − 1/4)·4 = 2.
     # t=2: c is owed 0; a and b tie at (3/4 − 1/2)·4 = 1, and a comes first by name.
     # t=3: b is at (3/4 − 3/4)·4 = 0, c at (3/4 − 1/2)·2 = 1/2. t=4: c.
     period = Period({"a": 1, "b": 1, "c": 2})
@@ -72,7 +72,7 @@ def test_the_order_of_the_mapping_does_not_matter(shares, random):
 
 
 def assert_bounded(period: Period, share: dict[str, Fraction], length: int) -> None:
-    """Check |count_d(t) − w_d·t| ≤ 1 − 1/(2D − 2) for t = 1..length, in integers: it is multiplied out."""
+    """Check |count_d(t) − w_d·t| ≤ 1 − 1/(2D − 2) for t = 1..length, multiplied out to integers."""
     datasets = len(share)
     bound = Fraction(0) if datasets == 1 else 1 - Fraction(1, 2 * datasets - 2)
     scale = math.lcm(*(w.denominator for w in share.values()))

@@ -1,4 +1,4 @@
-"""The computed shuffle: a bijection at every size, new in every epoch, and without a favourite place."""
+"""The computed shuffle: a bijection for every size, different in every epoch, and uniform over positions."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ def shuffled(size: int, keys: tuple[int, ...]) -> list[int]:
 
 
 def test_the_mixer_is_splitmix64():
-    # The generator adds this constant to its state and mixes. These are its known outputs for seed 1234567.
+    # SplitMix64 adds this constant to its state and mixes. These are its known outputs for seed 1234567.
     step = 0x9E3779B97F4A7C15
     outputs = [mix64(1234567 + step * k) for k in range(1, 4)]
     assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
@@ -56,7 +56,7 @@ def test_names_that_end_in_digits_do_not_run_into_the_epoch():
 
 @pytest.mark.parametrize("size", [5, 10, 16])
 def test_every_row_is_equally_likely_at_every_position(size):
-    # Over E epochs a cell (position, row) is hit E/size times, with variance below that; five sigma of room.
+    # Over E epochs a cell (position, row) is hit E/size times on average, with a smaller variance; allow five sigma.
     epochs = 3000
     hits = Counter(
         (position, row)

@@ -1,4 +1,4 @@
-"""Two small data sets, and adaptive configs that ask them."""
+"""Small data sets and the adaptive configs that use them."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,11 +19,11 @@ def adaptive_config(
     easy: Mapping[str, Any] | None = None,
     **keys: Any,
 ) -> Loaded:
-    """Data sets `hard` and `more`, of which the curriculum asks three to one, and `easy`, which no stage names.
+    """Data sets `hard` and `more`, mixed three to one by the curriculum, and `easy`, which no stage names.
 
     Args:
-        sizes: how many rows they have.
-        easy: more keys of the section of `easy`.
+        sizes: the number of rows of each data set.
+        easy: keys for the section of `easy`.
     """
     sizes = sizes or {"hard": 30, "more": 12, "easy": 10}
     for name, size in sizes.items():
@@ -41,7 +41,7 @@ def adaptive_config(
 
 
 def statistics(loaded: Loaded, rows: Mapping[RowPlace, tuple[float, int]]) -> dict[RowKey, RowStatistics]:
-    """Mean reward and number of grades, by data set and number of the row."""
+    """Row statistics, from the mean reward and number of grades by data set and row number."""
     return {
         (dataset, loaded.datasets[dataset].key(number)): RowStatistics(count, mean)
         for (dataset, number), (mean, count) in rows.items()

@@ -1,4 +1,4 @@
-"""Configs with adaptive sampling as files, and trainers that go on when a server is killed."""
+"""Config files with adaptive sampling, and trainers that carry on when a server is killed."""
 
 import json
 import time
@@ -31,7 +31,7 @@ def write_config(
     validation_fraction: float | None = None,
     url: str | None = None,
 ) -> Path:
-    """A config file with its data beside it; the journal is a file there too, unless it has a URL."""
+    """A config file with its data beside it; without `url`, the journal is a file there too."""
     folder.mkdir()
     sizes = {"hard": 60, "easy": 10}
     for name, size in sizes.items():
@@ -54,14 +54,14 @@ def write_config(
 
 
 def completion(sample: Mapping[str, Any], generation: int) -> str:
-    """Right always, never or every other time, by a hash of the sample."""
+    """Always right, never right, or wrong only in generation 0, by a hash of the sample."""
     name, number = sample["messages"][-1]["content"].split()
     kind = blake2b(f"{name} {number}".encode(), digest_size=1).digest()[0] % 3
     return number if kind == 0 or (kind == 1 and generation) else "no"
 
 
 def grade_request(answer: Mapping[str, Any], run_id: str, generations: int = 2) -> dict[str, Any]:
-    """Asks for the rewards of completions of all samples of an answer to /sample."""
+    """A /grade request for completions of all samples in an answer from /sample."""
     items = [
         {"item_id": f"{sample['slot']}-{number}", "sample_id": sample["sample_id"], "slot": sample["slot"],
          "completion": completion(sample, number)}
@@ -72,7 +72,7 @@ def grade_request(answer: Mapping[str, Any], run_id: str, generations: int = 2) 
 
 
 class Trainers:
-    """One thread per run: it samples, grades, and goes on to the next iteration; failed requests are repeated."""
+    """One thread per run, which samples and grades iteration by iteration and retries failed requests."""
 
     def __init__(self, iterations: int, *run_ids: str) -> None:
         self._iterations = iterations
@@ -80,9 +80,9 @@ class Trainers:
         self._lock = Lock()
         self._stopped = Event()
         self.samples: dict[tuple[str, int], list[Any]] = {}
-        """What each iteration of each run asked."""
+        """The samples of each iteration of each run."""
         self.acknowledged: set[tuple[str, str]] = set()
-        """Requests, by run and id, whose grades a trainer got."""
+        """Requests, by run and id, whose grades a trainer received."""
         self._threads = [Thread(target=self._train, args=(run_id,)) for run_id in run_ids]
 
     def __enter__(self) -> "Trainers":
@@ -95,11 +95,11 @@ class Trainers:
         self.wait()
 
     def use(self, url: str) -> None:
-        """Speak to that server from now on."""
+        """Talk to this server from now on."""
         self._url = url
 
     def wait(self) -> None:
-        """Until all iterations are done."""
+        """Wait until all iterations are done."""
         for thread in self._threads:
             thread.join()
 
@@ -127,7 +127,7 @@ class Trainers:
 
 
 def kept_plans(journal: JournalConfig) -> dict[tuple[str, int], Any]:
-    """All plans, by run and iteration."""
+    """All stored plans, by run and iteration."""
     engine = open_database(journal)
     with engine.connect() as connection:
         rows = list(connection.execute(select(plans.c.run_id, plans.c.iteration, plans.c.plan)))
@@ -147,5 +147,5 @@ def kept_rewards(journal: JournalConfig) -> dict[tuple[str, str, str], tuple[str
 
 
 def without_config_id(body: bytes) -> bytes:
-    """An answer of a server as it was sent, but for its config_id."""
+    """A server's answer as sent, without its config_id."""
     return body.replace(json.loads(body)["config_id"].encode(), b"")

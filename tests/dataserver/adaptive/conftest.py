@@ -1,4 +1,4 @@
-"""Journals for adaptive sampling: in a file, and in a PostgreSQL server that is started once."""
+"""Journals for adaptive sampling: in a file, and on a PostgreSQL server that is started once."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from posttrain.dataserver.journal.writer import JournalWriter
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def journal(request: pytest.FixtureRequest, tmp_path: Path) -> JournalConfig:
-    """A journal that is not there yet."""
+    """A journal that does not exist yet."""
     if request.param == "sqlite":
         return JournalConfig(path=tmp_path / "journal.sqlite")
     return JournalConfig(url=request.getfixturevalue("postgres").new_database())
@@ -29,7 +29,7 @@ def engine(journal: JournalConfig) -> Iterator[Engine]:
 
 @pytest.fixture
 def writer(engine: Engine, journal: JournalConfig) -> Iterator[JournalWriter]:
-    """Writes to `engine`; closed at the end."""
+    """Writes to `engine`; closed after the test."""
     writer = JournalWriter(engine, journal)
     yield writer
     writer.close()

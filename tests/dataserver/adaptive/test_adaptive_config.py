@@ -1,4 +1,4 @@
-"""What a section `adaptive` may say."""
+"""What the `adaptive` section accepts and refuses."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def refusal(**section: Any) -> str:
 
 
 def config_refusal(datasets: list[str], **keys: Any) -> tuple[tuple[int | str, ...], str]:
-    """Where a config is wrong, and how."""
+    """The location and message of a config's only error."""
     with pytest.raises(ValidationError) as caught:
         make_config(Path("/data"), {name: {} for name in datasets}, stages=STAGES, **keys)
     (error,) = caught.value.errors()

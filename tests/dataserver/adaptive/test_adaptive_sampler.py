@@ -1,4 +1,4 @@
-"""Plans that are kept: what an iteration asks is decided once."""
+"""Stored plans: the rows of an iteration are decided once."""
 
 import asyncio
 from collections.abc import Iterable
@@ -26,12 +26,12 @@ _requests = count()
 
 @pytest.fixture
 def loaded(tmp_path: Path) -> Loaded:
-    """All slots are replayed, as far as rows were seen."""
+    """A config that replays all slots, as far as there are graded rows."""
     return adaptive_config(tmp_path, {"replay": {"share": {0: 1.0}}}, {"hard": 500, "more": 500})
 
 
 def a_server(loaded: Loaded, engine: Engine) -> AdaptiveSampler:
-    """As one starts: with an empty memory."""
+    """A sampler as at startup, with nothing in memory."""
     assert loaded.config.adaptive is not None
     return AdaptiveSampler(loaded, loaded.config.adaptive, PlanStore(engine))
 
@@ -45,7 +45,7 @@ def ask(sampler: AdaptiveSampler, iteration: int, run_id: str = "run") -> set[Ro
 def grade(
     writer: JournalWriter, loaded: Loaded, rows: Iterable[RowPlace], iteration: int, times: int = 1, **changes: Any
 ) -> None:
-    """Half of the completions of these rows are right."""
+    """Store grades of these rows, half of them right."""
     writer.add_durable(
         row(
             next(_requests),
@@ -64,7 +64,7 @@ def grade(
 
 
 def unasked(loaded: Loaded, iterations: int) -> list[RowPlace]:
-    """Rows of `hard` that the curriculum asks in none of the first iterations."""
+    """Rows of `hard` that the curriculum asks in none of the first `iterations` iterations."""
     asked = {
         (slot.dataset, slot.index)
         for iteration in range(iterations)

@@ -1,4 +1,4 @@
-"""How many slots are easy and how many are replayed, in exact numbers."""
+"""The exact numbers of easy and replayed slots."""
 
 from fractions import Fraction
 from math import ceil, floor
@@ -67,8 +67,8 @@ def test_no_easy_row_is_left_out_or_taken_twice(points: dict[int, float], draw: 
         (0.25, 0.0, 8, 0.0, 2),
         (0.25, 0.0, 10, 0.49, 2),
         (0.25, 0.0, 10, 0.5, 3),
-        (0.25, 0.5, 4, 0.9, 2),  # a quarter of 8 slots, of which half are easy
-        (0.7, 0.3, 7, 0.999, 7),  # nothing is left to the curriculum
+        (0.25, 0.5, 4, 0.9, 2),  # a quarter of all 8 slots; half of the 8 are easy
+        (0.7, 0.3, 7, 0.999, 7),  # nothing is left for the curriculum
         (0.0, 0.3, 7, 0.999, 0),
         (0.0, 1.0, 0, 0.5, 0),
     ],

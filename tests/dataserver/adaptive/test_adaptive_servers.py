@@ -1,4 +1,4 @@
-"""Adaptive sampling in servers that are real processes: killed, doubled, and without their database."""
+"""Adaptive sampling in real server processes: killed, replicated, and without their database."""
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -64,7 +64,7 @@ def test_two_replicas_on_one_journal_store_one_plan_and_answer_the_same(
         for iteration in range(_ITERATIONS):
             request = grade_request(answer, "", generations=4)
             half = len(request["items"]) // 2
-            # Grades come in while both plan the next iteration, so that what each of them sees may differ.
+            # Grades arrive while both plan the next iteration, so each may see different grades.
             asked = [threads.submit(at_once, ask, server.client, iteration + 1) for server in (one, other)]
             parts = {"first": request["items"][:half], "second": request["items"][half:]}
             for server, (name, items) in zip((one, other), parts.items(), strict=True):
@@ -90,7 +90,7 @@ def test_without_its_journal_nothing_is_sampled_or_acknowledged(tmp_path: Path, 
                 assert (response.status_code, response.json()["code"]) == (503, "unavailable"), response.text
                 assert response.headers["Retry-After"] == "2"
             assert server.counter("completions_total") == 0
-            assert ask(server.client, 0) == answer  # it was made before
+            assert ask(server.client, 0) == answer  # its plan already exists
             assert good(server.client.get("/healthz")) == {"status": "ok"}
         finally:
             postgres.start()

@@ -1,4 +1,4 @@
-"""Which rows an iteration asks, given what is known of the rows."""
+"""Which rows an iteration asks, given the statistics of the rows."""
 
 from collections import Counter
 from math import nextafter
@@ -27,7 +27,7 @@ def plans(loaded: Loaded, iterations: int, known: Statistics | None = None) -> l
 
 
 def places(plan: list[PlannedRow], *reasons: Reason) -> list[RowPlace]:
-    """The rows that are asked for these reasons; without any, all."""
+    """The rows asked for these reasons; all rows if no reason is given."""
     return [(row.dataset, row.number) for row in plan if not reasons or row.reason in reasons]
 
 
@@ -66,7 +66,7 @@ def test_a_row_is_kept_as_often_as_its_weight_says(tmp_path: Path) -> None:
     for plan in plans(loaded, 50, known):
         asked += sum(row.dataset == "hard" for row in plan) * len(solved) / 30
         kept += sum(row in solved for row in places(plan, "curriculum"))
-    # 2400 rows of the data set, a third of them solved: 800, of which a quarter stay, give or take 12.
+    # The curriculum asks 2400 rows of `hard`, 800 of them solved; a quarter of those stay, give or take 12.
     assert asked == 800
     assert abs(kept - 200) < 48
 
@@ -101,7 +101,7 @@ def test_each_easy_row_comes_once_before_any_comes_again(tmp_path: Path) -> None
         for row in places(plan, "easy"):
             counts[row] += 1
         assert max(counts.values()) - min(counts.values()) <= 1
-    # 8 slots · (0.5 − iteration/160), whose sum is 121.
+    # The sum of 8 slots · (0.5 − iteration/160) is 121.
     assert sum(counts.values()) == 121
 
 
@@ -186,7 +186,7 @@ def test_replayed_shares_are_right_on_average(tmp_path: Path) -> None:
     loaded = adaptive_config(tmp_path, shares, {"hard": 2000, "more": 500, "easy": 10})
     known = statistics(loaded, {("hard", number): HALF for number in range(1000)})
     counts = [len(places(plan, "replay")) for plan in plans(loaded, 101, known)]
-    # 8 slots · iteration/200, whose sum to 100 is 202; each count is off by less than 1 and by 0 on average.
+    # 8 slots · iteration/200, summed up to 100, is 202; each count is off by less than 1, and by 0 on average.
     assert counts[0] == 0
     assert 3 <= counts[100] <= 5
     assert abs(sum(counts) - 202) < 20

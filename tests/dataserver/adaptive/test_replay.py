@@ -14,7 +14,7 @@ def rows(**means_and_counts: tuple[float, int]) -> dict[RowKey, RowStatistics]:
 
 
 def best(candidates: dict[RowKey, RowStatistics], limit: int = 9, exploration: float = 0.5, salt: bytes = b"") -> str:
-    """The keys, the best first."""
+    """The keys, best first."""
     total = sum(row.count for row in candidates.values())
     return "".join(key for _, key in best_rows(candidates, total, exploration, limit, salt))
 

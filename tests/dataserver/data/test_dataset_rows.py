@@ -1,4 +1,4 @@
-"""Rows are read from their file once; after that they come out of the cache, whole or not at all."""
+"""Rows are parsed from their file once, then served from a cache that is complete or absent."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ from posttrain.errors import DataError
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own."""
+    """A private cache; returns its rows folder."""
     monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "rows"
 
@@ -78,7 +78,7 @@ def test_equal_rows_have_equal_digests_and_others_do_not(tmp_path: Path) -> None
 
 
 def test_another_line_number_is_another_digest_of_the_file(tmp_path: Path) -> None:
-    """A sample id holds the line, so after a blank line more it would name another row."""
+    """A sample id contains the line number, so an extra blank line would make it name another row."""
     first = write_rows(tmp_path / "first.jsonl", questions("sums", 3))
     (tmp_path / "second.jsonl").write_text("\n" + first.read_text())
     (tmp_path / "third.jsonl").write_text(first.read_text() + "\n")
@@ -128,7 +128,7 @@ def test_a_half_written_folder_is_made_anew(tmp_path: Path, cache: Path) -> None
     file = write_rows(tmp_path / "sums.jsonl", questions("sums", 3))
     load(file)
     (folder,) = cache.iterdir()
-    # The description is written last, and the folder is renamed once all is on disk; both are gone after a kill.
+    # rows.json is written last, and the folder is renamed once complete: after a kill, neither has happened.
     (folder / "rows.json").unlink()
     (folder / "rows.jsonl").write_bytes(b'{"prompt": "su')
     aside = cache / f".{folder.name[:40]}.0123456789abcdef.tmp"

@@ -1,4 +1,4 @@
-"""From files to rows: every record that cannot be used is told by its place, all of them at once."""
+"""From files to rows: all unusable records are reported at once, each with its location."""
 
 import codecs
 import csv
@@ -17,7 +17,7 @@ from posttrain.errors import DataError
 
 GOOD = b'{"prompt": "1 + 1?", "answer": "2"}'
 
-# By what is wrong: a line of a .jsonl file, and what is said about it.
+# By fault: a line of a .jsonl file, and the message.
 BAD_RECORDS = {
     "broken JSON": (b'{"prompt": "q"', "not JSON at column 15: Expecting ',' delimiter"),
     "an array": (b'["q", "a"]', "not a JSON object but an array"),
@@ -151,7 +151,7 @@ def test_every_kind_of_file_keeps_every_column(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(json.dumps(RECORD).encode()))
     Dataset.from_list([RECORD]).to_parquet(tmp_path / "rows.parquet")
     for name in ("rows.csv", "rows.tsv", "rows.json.gz", "rows.jsonl.gz", "rows.parquet"):
-        # The gold stands in a column that is named nowhere else.
+        # The gold comes from a column that nothing else names.
         assert load(tmp_path / name, gold={"column": "level"}).read(0).record == RECORD, name
 
 
@@ -187,7 +187,7 @@ def test_a_packed_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
 
 
 def test_the_same_bytes_read_in_another_way_are_other_rows(tmp_path: Path) -> None:
-    # As JSON Lines only the last line of this array is a record.
+    # Read as JSON Lines, only the last element of this array is a record.
     content = b'[\n{"prompt": "1", "answer": "1"},\n{"prompt": "2", "answer": "2"}\n]'
     for name in ("rows.jsonl.gz", "rows.json.gz"):
         (tmp_path / name).write_bytes(gzip.compress(content, mtime=0))
@@ -208,7 +208,7 @@ def prompts_of(tmp_path: Path) -> Path:
     [
         ({}, LENGTHS),
         ({"max_prompt_chars": 20}, [5, 10, 20]),
-        # Of five prompts 60 % are three, the longest of which has 20 characters.
+        # 60 % of five prompts is three; the longest of those has 20 characters.
         ({"max_prompt_percentile": 60}, [5, 10, 20]),
         ({"max_prompt_percentile": 61}, [5, 30, 10, 20]),
         ({"max_prompt_percentile": 61, "max_prompt_chars": 15}, [5, 10]),

@@ -1,4 +1,4 @@
-"""Items made on demand: the same ones in every process and in any order, and none that cannot be scored fairly."""
+"""Generated items: the same in every process and order; tasks that cannot be scored fairly are refused."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from posttrain.dataserver.data.dataset_rows import ProceduralRows
 from posttrain.dataserver.data.procedural import REFUSED, from_json, make_dataset, to_json
 from posttrain.errors import ConfigError
 
-# Whole numbers, tuples, NumPy's texts, a seed for NumPy, words, expressions.
+# Integers, tuples, NumPy strings, a NumPy seed, words, expressions.
 NAMES = ("leg_counting", "arc_agi", "knights_knaves", "pool_matrix", "list_functions", "countdown")
 
 _BY_HASH = ("isomorphic_strings", "ransom_note")

@@ -24,7 +24,7 @@ from posttrain.dataserver.data.sampling import Slot, split_rows
 from posttrain.errors import DataError
 
 TRICKY = "a:b: ünï"
-"""The name of a data set that looks like part of a sample id."""
+"""A data set name that looks like part of a sample id."""
 
 
 def serve(config: DataserverConfig) -> Samples:
@@ -206,7 +206,7 @@ def test_messages_are_sent_in_the_openai_shape() -> None:
         ("first 3, then 1,234.", "last_number", "1,234"),
         (" all of it\n", "all", "all of it"),
         ("answer: B.", {"regex": r"answer: ([A-D])"}, "B"),
-        # What is no text is taken as it is.
+        # Values other than text are used as they are.
         (72, "last_number", 72),
         (False, "all", False),
         (["a", "b"], "boxed", ["a", "b"]),
@@ -221,7 +221,7 @@ def test_the_gold_is_the_part_that_the_config_names(answer: Any, how: Any, gold:
 def test_the_gold_may_stand_inside_an_object() -> None:
     record = {"a": {"b": {"c": 1}, "b.c": 2}, "a.b": {"c": 3}, "x": {"y.z": 4}}
     found = {column: gold_answer(record, GoldConfig(column=column)) for column in ("a.b", "a.b.c", "x.y.z")}
-    # A column of the whole name comes first.
+    # A column with the full name takes precedence.
     assert found == {"a.b": {"c": 3}, "a.b.c": 2, "x.y.z": 4}
 
 

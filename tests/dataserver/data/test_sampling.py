@@ -1,4 +1,4 @@
-"""Which rows an iteration asks: a pure function that wastes no row and keeps the mix in every prefix."""
+"""Which rows an iteration draws: a pure function that skips no row and keeps the mix in every prefix."""
 
 import random
 import time
@@ -36,7 +36,7 @@ def sampler(config: DataserverConfig, sizes: Mapping[str, int]) -> Sampler:
 
 
 def drawn(one: Sampler, config: DataserverConfig, end: int) -> list[list[Slot]]:
-    """The slots of every iteration below `end` that is drawn."""
+    """The slots of every drawn iteration below `end`."""
     size, stride = config.prompts_per_iteration, config.iteration_stride
     return [one.slots(iteration, 0, size, "train") for iteration in range(0, end, stride)]
 
@@ -46,13 +46,13 @@ NAMES = ["a", "b", "c", "d"]
 
 @st.composite
 def curricula(draw: st.DrawFn) -> tuple[DataserverConfig, dict[str, int]]:
-    """A config of up to four data sets and three stages, each of which is drawn from at least once."""
+    """A config of up to four data sets, each in some mix, and three stages, each with at least one iteration."""
     names = NAMES[: draw(st.integers(1, 4))]
     sizes = {name: draw(st.integers(1, 12)) for name in names}
     stride = draw(st.integers(1, 3))
     stages, end = [], 0
     for number in range(draw(st.integers(1, 3))):
-        # Long enough for an iteration that the stride divides.
+        # Long enough to contain an iteration divisible by the stride.
         end += draw(st.integers(stride, stride + 4))
         mix = {name: draw(st.sampled_from([0, 0.25, 1, 2, 7])) for name in names}
         mix[draw(st.sampled_from(names))] = 1
@@ -70,7 +70,7 @@ def curricula(draw: st.DrawFn) -> tuple[DataserverConfig, dict[str, int]]:
 
 
 def by_hand(config: DataserverConfig, sizes: Mapping[str, int]) -> list[list[Slot]]:
-    """The same, slot by slot from the start, in fractions: what a pure function must agree with."""
+    """What `drawn` must return, computed slot by slot from the start with exact fractions."""
     had = Counter[str]()
     iterations: list[list[Slot]] = []
     start = 0
@@ -96,7 +96,7 @@ def by_hand(config: DataserverConfig, sizes: Mapping[str, int]) -> list[list[Slo
 
 
 def _owed_most(shares: Mapping[str, Fraction], had: Counter[str]) -> str:
-    """Tijdeman's rule: of those that are owed 1/κ or more, the one that must be served soonest."""
+    """Tijdeman's rule for n data sets: among those owed at least 1/(2n − 2), the one with the earliest deadline."""
     if len(shares) == 1:
         return next(iter(shares))
     slack = Fraction(1, 2 * len(shares) - 2)
@@ -113,7 +113,7 @@ def test_every_draw_is_what_a_walk_from_the_start_gives(case: tuple[DataserverCo
 
 
 def test_the_index_of_a_draw_follows_the_formula_of_the_curriculum() -> None:
-    """In its stage it is (iteration // m − ⌈a / m⌉) · S + offset + slot, with stride m, stage start a, S slots."""
+    """Within a stage: (iteration // m − ⌈a / m⌉) · S + offset + slot, with stride m, stage start a and S slots."""
     sizes = {"a": 1000, "b": 1000}
     stages = [stage("first", 5, {"a": 1}), stage("second", 12, {"b": 1})]
     config = configured(sizes, stages, prompts_per_iteration=4, iteration_stride=3)
@@ -179,7 +179,7 @@ def test_a_data_set_goes_on_where_an_earlier_stage_left_it() -> None:
     mixes = [{"a": 1}, {"b": 1}, {"a": 1, "b": 1}]
     config = configured(sizes, [stage(f"s{number}", 2 * number + 2, mix) for number, mix in enumerate(mixes)])
     rows = [slot for slots in drawn(sampler(config, sizes), config, 6) for slot in slots]
-    # 16 of a, 16 of b, then 8 of each: no row of either has come twice.
+    # 16 of a, 16 of b, then 8 of each: no row is repeated.
     assert Counter(slot.dataset for slot in rows) == {"a": 24, "b": 24}
     assert len({(slot.dataset, slot.index) for slot in rows}) == 48
 

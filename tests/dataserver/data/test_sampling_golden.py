@@ -1,7 +1,7 @@
 """The samples of known configs, as the first version of this package drew them.
 
-A run goes on with another version, and on another machine, where it stopped. `sampling_golden.json` was made by
-running this file as a program. Make it again only for a change of the samples that is meant.
+A run must resume identically with another version or on another machine. Running this file generates
+`sampling_golden.json`; regenerate it only for an intended change of the samples.
 """
 
 import json
@@ -32,7 +32,7 @@ print(json.dumps([golden_answers(case, Path(sys.argv[3])) for case in CASES]))
 
 
 def golden_answers(case: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The sample ids of some iterations, and of what is held out."""
+    """The sample ids of some iterations and of the validation split."""
     for name, section in case["datasets"].items():
         write_rows(folder / f"{name}.jsonl", questions(name, section["rows"]))
     sections = {

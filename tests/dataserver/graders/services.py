@@ -1,4 +1,4 @@
-"""Real HTTP servers for graders to ask, each in a thread of its own on a free port."""
+"""Real HTTP servers for graders to call, each in its own thread on a free port."""
 
 import socket
 import threading
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 @contextmanager
 def serving_app(app: ASGIApp) -> Iterator[str]:
-    """Serve an app; the value is its URL, without a slash at the end."""
+    """Serve an app; yields its URL, without a trailing slash."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
@@ -27,6 +27,6 @@ def serving_app(app: ASGIApp) -> Iterator[str]:
 
 
 def free_port() -> int:
-    """A port on which nobody listens."""
+    """A port that nothing listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return listening.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Lines of the graders' tables, as graders are given them."""
+"""Lines of the graders' tables as grader input."""
 
 from posttrain.dataserver.graders.base import Example
 from posttrain.dataserver.graders.text.completions import GradeInput

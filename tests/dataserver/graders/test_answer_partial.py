@@ -1,4 +1,4 @@
-"""answer_partial: what the table does not show."""
+"""answer_partial: cases beyond its table."""
 
 import pytest
 from pydantic import ValidationError

@@ -1,4 +1,4 @@
-"""The graders of text and structure: any text has a score, and a long one soon has."""
+"""Text and structure graders: any text gets a score, and a long text gets one quickly."""
 
 import time
 from typing import Any

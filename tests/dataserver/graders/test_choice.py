@@ -8,7 +8,7 @@ from posttrain.errors import DataError
 
 
 def chosen(text: str, grader: Choice | None = None, labels: str = "ABCD") -> str:
-    """The labels that this text would be right for."""
+    """The labels for which this text is graded right."""
     grader = grader or Choice()
     scores = {label: grader.score(GradeInput(completion=text, answer=text, gold=label)) for label in labels}
     return "".join(label for label, score in scores.items() if isinstance(score, Score) and score.value == 1)

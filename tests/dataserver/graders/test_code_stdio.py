@@ -1,4 +1,4 @@
-"""Programs in answers: which one is run, what counts as the right output, and tricks that win nothing."""
+"""Programs in answers: which one runs, which output counts as right, and tricks that earn nothing."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Every line of every grader's table holds, and a table shows at least a full score and none."""
+"""Every line of every grader's table holds, and each table shows a full score and a zero."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from posttrain.dataserver.graders.python import PythonGrader
 from posttrain.dataserver.graders.remote import RemoteGrader
 
 GRADERS = built_in_graders()
-# What a service or a user's code answers cannot be said here.
+# Tables cannot show what a service or a user's code returns.
 SELF_CONTAINED = [name for name, grader in GRADERS.items() if not issubclass(grader, RemoteGrader | PythonGrader)]
 LINES = [
     pytest.param(grader, example, id=f"{name}-{number}")

@@ -1,7 +1,7 @@
-"""Ways to a reward without an answer: none earns anything from a grader that says whether an answer is right.
+"""Reward hacks: a completion that does not answer earns nothing from a correctness grader.
 
-Every grader of the catalogue is tried, with the parameters, gold and record of the first line of its own table;
-OWN has what a grader needs besides.
+Every grader in the catalogue is tried with the parameters, gold and record of the first line of its table;
+OWN adds what some graders need beyond that.
 """
 
 import math
@@ -25,14 +25,14 @@ OFFLINE = {name: grader for name, grader in built_in_graders().items() if grader
 
 @dataclass(frozen=True)
 class Own:
-    """A question for the first line of a grader's table, and answers to it that only look right."""
+    """A question for the first line of a grader's table, and answers that only look right."""
 
     prompt: str
     candidates: tuple[str, ...]
     """Several answers at once: the right one first, in the middle and last."""
 
     restated: str = ""
-    """The question as its own answer."""
+    """The question restated as the answer."""
 
 
 SUM = "What is 48 + 24?"
@@ -69,7 +69,7 @@ OWN = {
     "reasoning_gym": Own("4 + 3 =", ("7, 6, 8", "6, 7, 8", "6, 8, 7"), "4 + 3"),
     "code_stdio": Own("Write a program that doubles its input.", ("```python\nprint(6)\nprint(-2)\n```",) * 3),
 }
-# One guess counts, and these say where it stands: a list with the right answer there is the right answer.
+# These graders read a single guess, at the place named: a list with the right answer there is right.
 EARNS = {
     "number_exact: candidates, the right one last",
     "math_exact: candidates, the right one last",
@@ -79,7 +79,7 @@ LOOK_ALIKES = str.maketrans("0123456789aceiopxyABCEHKMOPTXY", "ОlƧЗЧƼб⁊�
 
 
 def hacks(line: Example, own: Own) -> dict[str, Example]:
-    """Completions that do not answer, by what they try; `line` is one that does."""
+    """Completions that do not answer, by the trick they try; `line` holds a right answer."""
     right = line.completion
     core = str(line.gold) if line.gold is not None else right
     plain = {

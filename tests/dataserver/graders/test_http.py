@@ -1,4 +1,4 @@
-"""An external grader: results find their completions by id, and what a service does wrong stays where it is wrong."""
+"""An external grader: results are matched to completions by id, and a service's faults stay contained."""
 
 import asyncio
 import json
@@ -25,12 +25,12 @@ Results = list[dict[str, Any]]
 
 
 def by_length(items: Results) -> Results:
-    """Each completion's score: a tenth of its length."""
+    """Score each completion a tenth of its length."""
     return [{"item_id": item["item_id"], "score": len(item["completion"]) / 10} for item in items]
 
 
 class Service:
-    """A grading service that can be told what to do wrong."""
+    """A grading service that can be told how to misbehave."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
@@ -69,7 +69,7 @@ def running() -> Iterator[tuple[Service, str]]:
 @pytest.fixture
 def service(running: tuple[Service, str]) -> Service:
     service = running[0]
-    while service.under_way:  # calls that an earlier test gave up
+    while service.under_way:  # calls that an earlier test abandoned
         time.sleep(0.005)
     service.__dict__.update(requests=[], headers=[], most_under_way=0, seconds=0.0)
     service.answer = lambda items: results(by_length(items))

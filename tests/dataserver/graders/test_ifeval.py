@@ -1,4 +1,4 @@
-"""Verifiable instructions: each one is followed or not, and rows that cannot be judged are refused."""
+"""Verifiable instructions: each is followed or not, and rows that cannot be judged are refused."""
 
 import time
 from typing import Any

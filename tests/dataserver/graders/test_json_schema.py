@@ -44,7 +44,7 @@ def test_a_value_nested_too_deep_for_a_recursive_schema_earns_nothing() -> None:
 
     assert grader.score(GradeInput("", "[" * 5 + "]" * 5)) == Score(1.0)
     before = sys.getrecursionlimit()
-    sys.setrecursionlimit(1000)  # as in the server's workers; torch's compiler, of other tests, raises it
+    sys.setrecursionlimit(1000)  # as in the server's workers; torch's compiler raises it in other tests
     try:
         assert grader.score(GradeInput("", "[" * 100 + "]" * 100)) == Score(0.0, "nested too deep")
     finally:
@@ -131,7 +131,7 @@ def test_a_schema_may_refer_to_its_parts_and_to_the_drafts() -> None:
 
 
 def test_another_draft_is_used_where_it_is_named() -> None:
-    pair = {"items": [{"type": "string"}, {"type": "integer"}]}  # a list of items ended with draft 2019-09
+    pair = {"items": [{"type": "string"}, {"type": "integer"}]}  # `items` may be a list up to draft 2019-09
 
     assert not compile_schema({"$schema": "http://json-schema.org/draft-07/schema#", **pair}).is_valid(["a", "b"])
     with pytest.raises(DataError):

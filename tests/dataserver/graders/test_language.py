@@ -1,4 +1,4 @@
-"""Languages: told apart where there is enough text, by code or by column, and code and formulas do not count."""
+"""The language of an answer, named by code or column: judged only with enough text, without code and formulas."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""latex_only: more shapes than the table shows, and a great deal of text."""
+"""latex_only: cases beyond its table, and very long texts."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A judge behind a chat completions URL: what it is shown, what its replies mean, and what it is never asked."""
+"""A judge behind a chat completions URL: what it is shown, how its replies are read, and what it is never asked."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ Request_ = dict[str, Any]
 
 
 def strict(request: Request_) -> str:
-    """A judge that finds an answer right if it is the gold, letter for letter."""
+    """A judge that accepts only an exact copy of the gold."""
     shown = request["messages"][-1]["content"]
     gold, answer = GOLD.search(shown), ANSWER.search(shown)
     assert answer is not None
@@ -32,7 +32,7 @@ def strict(request: Request_) -> str:
 
 
 class Judge:
-    """A server that speaks the protocol; `reply` is what the model says."""
+    """A server that speaks the protocol; `reply` returns what the model says."""
 
     def __init__(self) -> None:
         self.requests: list[Request_] = []

@@ -1,4 +1,4 @@
-"""math_verify: what the table does not show."""
+"""math_verify: cases beyond its table."""
 
 import signal
 import threading
@@ -236,7 +236,7 @@ def test_a_number_before_its_multiple_is_not_the_number(multiple: str, space: st
     assert score(f"It is 7 {multiple}", 7) == 0.0
 
 
-# The longest of these takes an eighth of a second; each took more than five before.
+# The slowest takes an eighth of a second; each used to take more than five seconds.
 @pytest.mark.parametrize(
     "answer",
     [

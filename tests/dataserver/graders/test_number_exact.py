@@ -1,4 +1,4 @@
-"""number_exact: what the table does not show."""
+"""number_exact: cases beyond its table."""
 
 import pytest
 from pydantic import ValidationError
@@ -10,7 +10,7 @@ from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.graders.text.extraction import AfterMarker
 from posttrain.errors import DataError
 
-# The shapes that occur in GSM8K: a solution with calculations in it, and the answer after ####.
+# Formats found in GSM8K: a solution with inline calculations, then the answer after ####.
 SOLUTIONS = [
     ("She sold 48/2 = <<48/2=24>>24 clips, then 48+24 = <<48+24=72>>72.\n#### 72", "72", "73"),
     ("It cost $500*2=$<<500*2=1000>>1000, so $1,080 in all.\n#### 1,080", "1,080", "1,081"),

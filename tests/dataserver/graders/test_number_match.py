@@ -1,4 +1,4 @@
-"""number_match: what the table does not show."""
+"""number_match: cases beyond its table."""
 
 import pytest
 

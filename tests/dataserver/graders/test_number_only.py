@@ -1,4 +1,4 @@
-"""number_only: the steps of its scale, at their edges."""
+"""number_only: the edges of the steps of its scale."""
 
 import pytest
 

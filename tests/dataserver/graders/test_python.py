@@ -1,4 +1,4 @@
-"""A user's own grader: found, imported and checked at the start, and its answers are scores or errors."""
+"""A user's own grader: found, imported and checked at startup, and its results are scores or errors."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ class OneGrader(StrictModel):
 
 
 def loaded(folder: Path, section: str) -> PythonGrader:
-    """The grader of a config file in that folder."""
+    """The grader from a config file in that folder."""
     file = folder / "config.yaml"
     file.write_text(f"grader: {{type: python, {section}}}\n")
     grader = load_config(file, OneGrader).grader
@@ -34,7 +34,7 @@ def loaded(folder: Path, section: str) -> PythonGrader:
 
 
 def of(folder: Path, code: str, place: str = "mine.py:score", params: str = "{}") -> PythonGrader:
-    """A grader that is made of this code."""
+    """A grader made from this code."""
     (folder / place.partition(":")[0]).write_text(code)
     return loaded(folder, f"path: '{place}', params: {params}")
 

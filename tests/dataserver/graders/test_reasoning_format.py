@@ -20,7 +20,7 @@ def score(text: str, tags: ReasoningTags = TAGS, grader: ReasoningFormat | None 
 @given(PIECES, st.booleans())
 def test_the_full_score_is_for_the_whole_form_alone(text: str, in_prompt: bool) -> None:
     tags = ReasoningTags(opened_in_prompt=in_prompt)
-    # An answer, in the whole form, contains no tag, is not empty, and begins on a line of its own.
+    # In the full format, the answer contains no tag, is not empty and starts on its own line.
     inner = text.strip().removeprefix("" if in_prompt else "<think>")
     reasoning, close, answer = inner.partition("</think>")
     begins = in_prompt or text.strip().startswith("<think>")
@@ -33,7 +33,7 @@ def test_the_full_score_is_for_the_whole_form_alone(text: str, in_prompt: bool) 
 
 
 def test_the_parts_of_the_score_add_up() -> None:
-    # opened 0.125, not at the start, closed 0.125, in order 0.125, answer 0.5, same line −0.1, two tags too many −0.3
+    # opened 0.125, not at the start, closed 0.125, in order 0.125, answer 0.5, same line −0.1, two extra tags −0.3
     assert score("So <think>a</think> b <think>c</think> d").value == pytest.approx(0.475)
 
 
@@ -43,7 +43,7 @@ def test_a_tab_before_the_answer_costs_nothing_and_a_space_does() -> None:
 
 
 def test_tags_are_no_reasoning() -> None:
-    assert score("<think><think></think>\nb").value == pytest.approx(0.1)  # 0.25 as for none, and a tag too many
+    assert score("<think><think></think>\nb").value == pytest.approx(0.1)  # 0.25 without reasoning, less an extra tag
 
 
 def test_the_detail_names_all_faults() -> None:

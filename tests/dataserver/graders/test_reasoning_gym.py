@@ -1,4 +1,4 @@
-"""Items of reasoning-gym, scored by their own data sets: fully or not at all, and never run as code."""
+"""reasoning-gym items, scored by their own data sets: all or nothing by default, and never run as code."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ from posttrain.dataserver.graders.reasoning_gym import ReasoningGym, is_harmless
 from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.errors import DataError
 
-# Those whose scorers hand the answer to eval, or to a parser that does.
+# Data sets whose scorers pass the answer to eval, or to a parser that does.
 EVALUATING = (
     *("binary_matrix", "countdown", "intermediate_integration", "n_queens"),
     *("simple_integration", "spiral_matrix", "string_insertion"),

@@ -1,4 +1,4 @@
-"""No data set of reasoning-gym that is served pays for one fixed text, nor for the right answer in the second place."""
+"""No served reasoning-gym data set rewards a constant text, or the right answer in second place."""
 
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,16 @@ SIGNS = "A B a x y i j 1j 0j 1+0j 1+2j x=0 [] {} () [0] [[]] [[0]] {'a':1} \"\" 
 TEXTS = ("0 0", "0 1 2 3 4 5 6 7 8 9", "abcdefghijklmnopqrstuvwxyz", "True False", "A B C D", "\u200b", r"\boxed{0}")
 CONSTANTS = (*NUMBERS.split(), *NOT_FINITE.split(), *WORDS.split(), *SIGNS.split(), *TEXTS)
 
-# Of eight items a constant may hit some: six sevenths of what `circuit_logic` asks is 0.
+# A constant may be right by chance on some of eight items: six sevenths of `circuit_logic`'s answers are 0.
 _BY_CHANCE = 0.5
 
-# Moves after moves are one longer game, which is right if it ends right.
+# Two answers in a row are one longer game, which is right if it ends right.
 _GAMES = {"sokoban"}
 
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # `codeio` makes its items by running programs, some of which write files.
+    # `codeio` generates its items by running programs, some of which write files.
     monkeypatch.chdir(tmp_path)
 
 
@@ -44,7 +44,7 @@ def score(text: str, record: dict[str, Any]) -> float:
 
 
 def undeserved(constant: str, records: list[dict[str, Any]]) -> float:
-    """The mean score of a text, without the items whose own answer it is."""
+    """The mean score of a text over all items, with 0 where it is the item's own answer."""
     paid = [score(constant, record) for record in records if str(record["answer"]).strip() != constant]
     return sum(paid) / len(records)
 

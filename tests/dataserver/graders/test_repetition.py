@@ -22,7 +22,7 @@ def test_it_is_the_share_of_different_runs(words: list[str], n: int) -> None:
 
 
 def test_a_loop_counts_in_every_script() -> None:
-    assert score("我爱你" * 1000) < 0.15  # cut into 150 words of 20 letters, of which three are different
+    assert score("我爱你" * 1000) < 0.15  # cut into 150 words of 20 letters, three of them distinct
     assert score("!" * 10_000) < 0.01
     assert score("\ud800\0" * 1000) < 0.1
 
@@ -30,7 +30,7 @@ def test_a_loop_counts_in_every_script() -> None:
 def test_a_sentence_said_twice_costs_about_half() -> None:
     sentence = "one two three four five six seven eight nine ten eleven twelve "
 
-    # 24 words, 21 runs; the nine runs within the second sentence repeat those of the first.
+    # 24 words, 21 runs; the nine runs inside the second sentence repeat those of the first.
     assert score(sentence * 2) == pytest.approx(12 / 21)
 
 

@@ -26,7 +26,7 @@ def test_what_is_missing_is_named() -> None:
         inline=XmlShape(root="a", required_children=("b", "c"), required_attributes=("d", "e")), partial=0.8
     )
 
-    # b and e are there: two of four.
+    # b and e are present: two of four.
     assert score(grader, '<a e=""><b>1</b><c> </c></a>') == Score(0.4, "missing or empty: <c>, d")
 
 

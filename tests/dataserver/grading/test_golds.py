@@ -1,4 +1,4 @@
-"""Gold answers are checked once, before the server is ready: what no grader can use is named by its place."""
+"""Gold answers are checked once, before the server is ready, and those no grader can use are reported by location."""
 
 import asyncio
 import subprocess
@@ -29,7 +29,7 @@ Check = Callable[..., Told]
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of the test's own."""
+    """Give each test its own cache."""
     monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / "cache"))
 
 
@@ -43,7 +43,7 @@ def pools() -> Iterator[list[GradingPools]]:
 
 @pytest.fixture
 def check(tmp_path: Path, pools: list[GradingPools]) -> Check:
-    """`check(**section)` checks the golds of sums.jsonl, and returns what was told of the progress."""
+    """`check(**section)` checks the golds of sums.jsonl and returns the reported progress."""
 
     def run(graders: Any = None, **section: Any) -> Told:
         config = make_config(tmp_path, {"sums": section}, graders=graders or {}, limits={"workers": 1})

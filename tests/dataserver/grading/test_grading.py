@@ -1,4 +1,4 @@
-"""Each different completion is graded once, and what cannot be graded gets an answer all the same."""
+"""Each distinct completion is graded once, and one that cannot be graded still gets an answer."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ MIB = 2**20
 
 
 class Counting(Grader):
-    """Scores 1, and writes down each completion; fails as long as there is no file of the completion's name."""
+    """Scores 1 and logs each completion; `slow…` takes 0.2 s, `needs …` fails until a file of that name exists."""
 
     type: Literal["counting"] = "counting"
     folder: str
@@ -40,7 +40,7 @@ class Counting(Grader):
 
 
 class Service(RemoteGrader):
-    """A service that answers what the completion says."""
+    """A service that does what the completion says."""
 
     type: Literal["service"] = "service"
     url: str = "http://127.0.0.1:1"
@@ -64,7 +64,7 @@ _OUTCOMES: dict[str, Any] = {
 
 
 class ExitsWhenRead(Obedient):
-    """No process can be made that knows it."""
+    """A grader that exits any process that unpickles it."""
 
     def __reduce__(self) -> Any:
         return exit, (3,)
@@ -90,7 +90,7 @@ def pool(graders: dict[str, Grader]) -> Iterator[GradingPool]:
 
 @pytest.fixture
 def with_book(graders: dict[str, Grader], pool: GradingPool) -> Callable[..., Any]:
-    """Runs what is done with a book of its own, in an event loop of its own that has nothing to complain about."""
+    """Runs a function with its own grade book in its own event loop, which must report no errors."""
 
     def run(use: Callable[[GradeBook], Awaitable[T]], cache_bytes: int = MIB, failure_seconds: float = 60.0) -> T:
         complaints: list[Mapping[str, Any]] = []
@@ -121,7 +121,7 @@ async def answers(book: GradeBook, *questions: Question) -> list[Graded]:
 
 
 def calls(folder: Path, text: str) -> int:
-    """How often completions with this text were graded."""
+    """How often completions containing this text were graded."""
     return sum(text in line for line in (folder / "calls").read_text().splitlines())
 
 
@@ -269,5 +269,5 @@ def test_closing_ends_what_is_under_way(with_book: Any) -> None:
         assert None in asked.graded
         return time.monotonic() - begin
 
-    # All of it would take 4 seconds.
+    # Grading everything would take 4 seconds.
     assert with_book(use) < 1

@@ -1,4 +1,4 @@
-"""What a grader does to its completion costs that completion its score, and nobody else anything."""
+"""A grader that misbehaves on a completion costs only that completion its score."""
 
 import asyncio
 import time
@@ -87,7 +87,7 @@ def test_many_that_hang_hold_up_the_others_by_their_own_time_only(pool: GradingP
     judgements = judge(pool, ["fine", *["loop"] * 8, "fine"])
 
     assert [judgement.status for judgement in judgements] == ["ok", *["error"] * 8, "ok"]
-    # Eight completions of 0.4 s on two workers, twice that if the machine is busy.
+    # Eight completions of 0.4 s each on two workers; the bound is generous, as the machine may be busy.
     assert time.monotonic() - begin < 2 * 8 * SECONDS
 
 
@@ -95,7 +95,7 @@ def test_many_that_hang_hold_up_the_others_by_their_own_time_only(pool: GradingP
 def test_what_ends_its_process_is_asked_once_and_holds_up_the_others_no_longer_than_that(
     pool: GradingPool, tmp_path: Path, order: str
 ) -> None:
-    # Twenty completions on two processes travel in chunks of five; the eighth is asked beside four others.
+    # Twenty completions go to two processes in chunks of five; the eighth shares its chunk with four others.
     completions = [f"note {tmp_path}/{number} fine" for number in range(20)]
     completions[7] = f"note {tmp_path}/7 {order}"
     begin = time.monotonic()
@@ -104,7 +104,7 @@ def test_what_ends_its_process_is_asked_once_and_holds_up_the_others_no_longer_t
 
     assert [number for number, judgement in enumerate(judgements) if judgement.status != "ok"] == [7]
     assert (tmp_path / "7").read_text().splitlines() == [order]
-    # Its own 0.4 s, half a second of grace, and the start of a process; generous, as the machine may be busy.
+    # Its own 0.4 s, half a second of grace and a process start; generous, as the machine may be busy.
     assert time.monotonic() - begin < 5
 
 

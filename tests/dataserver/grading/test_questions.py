@@ -1,4 +1,4 @@
-"""Which graders judge a data set in which stage."""
+"""Which graders judge a data set in each stage."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""From several scores to one reward, worked out by hand."""
+"""Combining several scores into one reward, with values worked out by hand."""
 
 from collections.abc import Mapping
 from itertools import permutations
@@ -42,9 +42,9 @@ def reward(
         ({"right": 3, "tidy": 1}, {"right": 0.5, "tidy": 1.0, "cap": 0.5}, ("cap",), 0.3125),
         ({"right": 1}, {"right": 1.0, "cap": 0.5, "safe": 0.2}, ("cap", "safe"), 0.1),
         ({"right": 1}, {"right": 1.0, "cap": 0.0}, ("cap",), 0.0),
-        # A grader may be a part of the sum and a gate: (0.5 · 0.5 + 0.5 · 1) · 0.5
+        # A grader may be both a term of the sum and a gate: (0.5 · 0.5 + 0.5 · 1) · 0.5
         ({"right": 1, "tidy": 1}, {"right": 0.5, "tidy": 1.0}, ("right",), 0.375),
-        # Of weight 0 it is asked and shown, and decides nothing.
+        # With weight 0 a grader is asked and shown, but decides nothing.
         ({"right": 1, "shown": 0}, {"right": 1.0, "shown": 0.0}, (), 1.0),
         ({"right": 1, "shown": 0}, {"right": 1.0, "shown": FAILED}, (), 1.0),
     ],
@@ -55,7 +55,7 @@ def test_the_reward_is_the_weighted_mean_times_the_gates(
     assert reward(weights, scores, *gates) == ("ok", pytest.approx(total, abs=1e-12), "")
 
 
-# The combination that the predecessor documents: weights 2, 1 and 1, so that the shares are 0.5, 0.25 and 0.25.
+# The combination that the predecessor documents: weights 2, 1 and 1, hence shares 0.5, 0.25 and 0.25.
 SHARES = {"exact": 2, "only": 1, "format": 1}
 
 
@@ -63,9 +63,9 @@ SHARES = {"exact": 2, "only": 1, "format": 1}
     ("scores", "gates", "total"),
     [
         ({"exact": 1.0, "only": 1.0, "format": 1.0}, (), 1.0),
-        # The right answer with 12 characters more: 0.5 + 0.25 · 0.4 + 0.25
+        # The right answer with 12 extra characters: 0.5 + 0.25 · 0.4 + 0.25
         ({"exact": 1.0, "only": 0.4, "format": 1.0}, (), 0.85),
-        # The same, too long for a gate that leaves 0.2
+        # The same, but too long for a gate that leaves 0.2
         ({"exact": 1.0, "only": 0.4, "format": 1.0, "cap": 0.2}, ("cap",), 0.17),
     ],
 )
@@ -79,7 +79,7 @@ def test_additive_graders_and_gates_combine_as_they_always_have(
     ("missing", "outcome"),
     [
         ("abstain", ("abstain", None, "tidy: not told")),
-        # The other two share what tidy would have had: (2 · 1 + 1 · 0.4) / 3
+        # The other two share tidy's weight: (2 · 1 + 1 · 0.4) / 3
         ("renormalise", ("ok", pytest.approx(0.8), "")),
         # (2 · 1 + 1 · 0.4 + 1 · 0) / 4
         ("zero", ("ok", pytest.approx(0.6), "")),
@@ -142,13 +142,13 @@ def test_shares_add_up_to_one_and_every_grader_is_asked_once() -> None:
 
 
 def test_graders_are_asked_by_name_and_those_that_decide_nothing_last() -> None:
-    # They share the time for one completion, so that a slow one costs those after it their scores.
+    # Graders share a completion's time limit, so a slow one costs those after it their scores.
     plans = [
         GradingPlan.make(dict(weights), ("cap",), "zero")
         for weights in permutations([("right", 0.7), ("tidy", 0.1), ("also", 0.2), ("a shown one", 0)])
     ]
     assert {plan.graders for plan in plans} == {("also", "cap", "right", "tidy", "a shown one")}
-    # 0.7 / 0.1 / 0.2 add up to another last digit in another order.
+    # The last digit of 0.7 + 0.1 + 0.2 depends on the order of summation.
     scores = {"right": 0.3, "tidy": 0.9, "also": 0.7, "a shown one": 1.0, "cap": 1.0}
     assert len({total_reward(plan, judged(scores)).value for plan in plans}) == 1
 

@@ -1,4 +1,4 @@
-"""A program in the sandbox gets its input, keeps to its limits, and harms nobody: in each sandbox that works here."""
+"""A sandboxed program gets its input, stays within its limits and harms nobody, in every sandbox that works here."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ from posttrain.errors import ConfigError
 
 LIMITS = Limits(seconds=5.0, memory_mb=256, output_bytes=10_000)
 
-# Ends the process that started it, and then does what it is told.
+# Runs a program that kills its parent, then prints whether the parent survived.
 _ATTACK = """
 import sys
 from posttrain.dataserver.grading.sandbox import Limits, run_program
@@ -127,7 +127,7 @@ def test_a_program_that_does_not_end_is_ended(kind: Kind, program: str) -> None:
 
 @kinds
 def test_the_time_of_the_processor_is_limited_too(kind: Kind) -> None:
-    # As where the clock of the machine is slow: the program's own limit of a second is reached before anything else.
+    # As on a machine with a slow clock: the program's own limit of 1 s of CPU time is reached first.
     program = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 6))\nprint(1, flush=True)\nwhile True: pass"
 
     assert run(program, kind) == Run("timeout", "1\n", "exceeded its time limit")
@@ -188,7 +188,7 @@ print(len(os.listdir("/proc/self/fd")))
 
 @kinds
 def test_a_program_that_kills_its_parent_wins_nothing(kind: Kind) -> None:
-    """Done in a process apart: without bubblewrap, and not as root, the attack succeeds, and ends that process."""
+    """Runs in a separate process: with neither bubblewrap nor root, the attack may succeed and kill it."""
     attacked = subprocess.run([sys.executable, "-c", _ATTACK, kind], capture_output=True, text=True, timeout=60)
 
     survived = "parent alive failed" in attacked.stdout or "parent alive ok" in attacked.stdout
@@ -259,7 +259,7 @@ def test_calls_that_reach_others_or_stay_behind_are_refused(kind: Kind) -> None:
 
 
 def grade(programs: list[str], workers: int, output: str, seconds: float = 20.0) -> list[Judgement]:
-    """What becomes of programs under limits alone that should print `output`, in that many processes."""
+    """Judge programs that should print `output`, with resource limits alone and that many workers."""
     graders = {"code": CodeStdio(sandbox="rlimits", seconds=seconds / 2)}
     row = {"tests": [{"input": "", "output": output}]}
     tasks = [Task(("code",), GradeInput(f"```python\n{each}\n```", None, record=row)) for each in programs]
@@ -290,7 +290,7 @@ print('done')
 
 
 def end_programs(mark: str, times: int) -> threading.Thread:
-    """End programs that hold this mark, one after another, from outside."""
+    """Kill `times` programs that contain this mark, one after another, from another thread."""
 
     def end() -> None:
         deadline = time.monotonic() + 30

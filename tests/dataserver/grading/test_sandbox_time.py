@@ -1,4 +1,4 @@
-"""A program is judged by the time that it takes itself, and not by how busy the machine is."""
+"""A program is judged by the time it takes itself, not by how busy the machine is."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ FOR_EVER = "while True: pass"
 
 @pytest.fixture
 def busy_processor() -> Iterator[None]:
-    """One processor for this process and what it starts, shared with three programs that never pause."""
+    """One CPU for this process and its children, shared with three busy loops."""
     own = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(own)})
     others = [subprocess.Popen([sys.executable, "-c", FOR_EVER]) for _ in range(3)]
@@ -40,7 +40,7 @@ def grade(program: str) -> Score:
 
 @pytest.mark.usefixtures("busy_processor")
 def test_a_program_that_waits_for_its_processor_is_given_its_time() -> None:
-    # By the clock it takes more than a second: half of the processor is its own at best.
+    # It takes more than a second of wall time, as it gets half of the CPU at best.
     run = run_program(HALF_A_SECOND, "", Limits(seconds=1.0), "rlimits")
 
     assert (run.status, run.output) == ("ok", "done\n")
@@ -65,7 +65,7 @@ def test_sleeping_is_time_of_its_own(program: str) -> None:
 
 @pytest.mark.usefixtures("busy_processor")
 def test_a_program_that_hardly_runs_has_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "PATIENCE", 1.2)  # of which half is its own at best
+    monkeypatch.setattr(sandbox, "PATIENCE", 1.2)  # it gets half of this at best
 
     with pytest.raises(TimeoutError, match="too busy"):
         grade(FOR_EVER)

@@ -1,4 +1,4 @@
-"""In what the programs of completions run is told wherever somebody looks, and never decided by what is installed."""
+"""The sandbox for programs from completions is reported everywhere and never depends on what is installed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a grader of the user's does to its process reaches no other grader, and does not keep the server from ending."""
+"""What a user's grader does to its process affects no other grader and does not keep the server from exiting."""
 
 import signal
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 from dataserver.serving import Server, a_config, gold_of, serving, still_running
 
-# Does what it should not.
+# Replaces the score of another grader and, on "stop", stops its parent process.
 MEDDLES = """
 import os
 import signal
@@ -56,7 +56,7 @@ def test_a_grader_that_changes_another_one_in_its_process_changes_no_reward(serv
         results = server.grade(items, request_id).results
         return [(result.reward, sorted(result.components)) for result in results]
 
-    # Half of the first reward is the meddler's own.
+    # Half of the first reward comes from the meddling grader itself.
     expected = [(0.5, ["meddles", "string_exact"]), (0.0, ["string_exact"]), (1.0, ["string_exact"])]
     assert [graded("a" * times) for times in (1, 2, 3)] == [expected] * 3
 

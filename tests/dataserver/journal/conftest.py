@@ -1,4 +1,4 @@
-"""Journals to write to: in a file, and in a PostgreSQL server."""
+"""Journals in SQLite and in PostgreSQL."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +14,13 @@ from posttrain.dataserver.journal.writer import JournalWriter
 
 @pytest.fixture
 def sqlite_config(tmp_path: Path) -> JournalConfig:
-    """A journal in a file that is not there yet."""
+    """A journal in a file that does not exist yet."""
     return JournalConfig(path=tmp_path / "journal.sqlite")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def config(request: pytest.FixtureRequest) -> JournalConfig:
-    """A journal that is not there yet: in a file, and in PostgreSQL."""
+    """A journal that does not exist yet: once in SQLite, once in PostgreSQL."""
     if request.param == "sqlite":
         return request.getfixturevalue("sqlite_config")
     return JournalConfig(url=request.getfixturevalue("postgres").new_database())
@@ -28,7 +28,7 @@ def config(request: pytest.FixtureRequest) -> JournalConfig:
 
 @pytest.fixture
 def engine(config: JournalConfig) -> Iterator[Engine]:
-    """The database of `config`, opened."""
+    """The opened database of `config`."""
     engine = open_database(config)
     yield engine
     engine.dispose()

@@ -1,4 +1,4 @@
-"""Other processes: one that writes and is killed, one whose disk is full, and several that race."""
+"""Processes for tests: a writer to kill, a writer with a full disk, and several that race."""
 
 import json
 import multiprocessing
@@ -20,7 +20,7 @@ Answer = TypeVar("Answer")
 
 
 def race(work: Callable[[JournalConfig, int], Answer], config: JournalConfig, runners: int = 4) -> list[Answer]:
-    """What `work(config, number)` gives in processes that all begin at the same moment."""
+    """The results of `work(config, number)` in processes that all start at the same moment."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(runners, _line_up, [context.Barrier(runners)]) as pool:
         return pool.starmap(_run, [(work, config, number) for number in range(runners)], chunksize=1)
@@ -36,7 +36,7 @@ def _run(work: Callable[[JournalConfig, int], Answer], config: JournalConfig, nu
 
 
 def write_for_ever(config: JournalConfig) -> None:
-    """Add 20 rows at a time, and say after each time how many there are and when, on the clock of all processes."""
+    """Add 20 rows at a time, and print the total and the system-wide monotonic time after each batch."""
     writer = JournalWriter(open_database(config), config)
     for start in range(0, 10**9, 20):
         writer.add(row(number, completion="word " * 200) for number in range(start, start + 20))
@@ -46,7 +46,7 @@ def write_for_ever(config: JournalConfig) -> None:
 
 
 def fill_the_disk(folder: Path) -> None:
-    """Write to a disk of 1 MB that becomes full and has room again, and print the counters of each moment."""
+    """Write to a 1 MB disk that fills up and is freed again, and print the counters at each point."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "journal", str(folder)], check=True)
     config = JournalConfig(path=folder / "journal.sqlite", max_queued_rows=30, batch_seconds=0.05)
     writer = JournalWriter(open_database(config), config)
@@ -69,7 +69,7 @@ def fill_the_disk(folder: Path) -> None:
 
 
 def wait_for(writer: JournalWriter, reached: Callable[[JournalStats], bool]) -> JournalStats:
-    """The counters once they are as wanted."""
+    """The counters, once they satisfy `reached`."""
     deadline = time.monotonic() + 20
     while not reached(stats := writer.stats()):
         assert time.monotonic() < deadline, stats

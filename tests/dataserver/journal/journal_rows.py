@@ -34,7 +34,7 @@ ROW = JournalRow(
 
 
 def row(number: int = 0, /, **changes: Any) -> JournalRow:
-    """A row whose request is its own, with some columns changed."""
+    """A row with its own request id and the given changes."""
     digest = completion_digest(changes.get("completion", ROW.completion))
     return replace(ROW, **{"request_id": f"q{number}", "completion_digest": digest, **changes})
 

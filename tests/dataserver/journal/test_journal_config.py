@@ -1,4 +1,4 @@
-"""Where a journal may be kept."""
+"""Where a journal may be stored."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Opening a journal: what is made, what is refused."""
+"""Opening a journal: what is created and what is refused."""
 
 import re
 from pathlib import Path

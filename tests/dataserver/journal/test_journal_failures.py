@@ -1,4 +1,4 @@
-"""The disk is full, the database is gone or busy, the server is killed: grading goes on, and few rows are lost."""
+"""Full disk, missing or busy database, killed server: grading continues and few rows are lost."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ Small = tuple[JournalWriter, Engine, JournalConfig]
 
 @pytest.fixture
 def small(sqlite_config: JournalConfig) -> Iterator[Small]:
-    """A writer with room for 100 rows, and a database that is full once `fill` is called."""
+    """A writer that queues up to 100 rows, with its config and its database, which `fill` makes full."""
     config = sqlite_config.model_copy(update={"max_queued_rows": 100, "batch_seconds": 0.02})
     engine = open_database(config)
     writer = JournalWriter(engine, config)
@@ -39,7 +39,7 @@ def small(sqlite_config: JournalConfig) -> Iterator[Small]:
 
 
 def fill(engine: Engine) -> None:
-    """Let the database grow no more: SQLite answers as on a full disk."""
+    """Stop the database from growing: SQLite then fails as on a full disk."""
     event.listen(engine, "connect", _no_more_pages)
     engine.dispose()
 
@@ -50,7 +50,7 @@ def make_room(engine: Engine) -> None:
 
 
 def _no_more_pages(raw: sqlite3.Connection, _: object) -> None:
-    raw.execute("PRAGMA max_page_count=1")  # as few as it has
+    raw.execute("PRAGMA max_page_count=1")  # SQLite raises this to the current size
 
 
 def test_rows_wait_while_the_disk_is_full_and_are_written_when_there_is_room(
@@ -62,7 +62,7 @@ def test_rows_wait_while_the_disk_is_full_and_are_written_when_there_is_room(
         writer.add(row(number, completion="c" * 9000) for number in range(50))
         stats = wait_for(writer, lambda stats: stats.last_error is not None)
         assert stats == (0, 0, 50, "database or disk is full")
-        time.sleep(1.2)  # another try
+        time.sleep(1.2)  # long enough for a retry
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert "cannot be written (database or disk is full); 50 rows are waiting, 0 were dropped" in caplog.text
     make_room(engine)
@@ -182,7 +182,7 @@ def test_killing_the_server_loses_only_the_last_moments(config: JournalConfig):
     assert process.wait() == -signal.SIGKILL
 
     added = [(int(count), float(at)) for count, at in (line.split() for line in lines if line.endswith("\n"))]
-    # The time of the batches, and as much again for writing one on a slow disk.
+    # The batch interval, and as much again to write a batch to a slow disk.
     old = max(count for count, at in added if at < killed - 2 * config.batch_seconds)
     engine = open_database(config)
     kept = [int(stored.request_id[1:]) for stored in everything(JournalReader(engine))]

@@ -1,4 +1,4 @@
-"""What adaptive sampling keeps: the same for all replicas of a server, and for the next start."""
+"""What adaptive sampling stores: the same for all replicas of a server and after a restart."""
 
 import pytest
 from journal_processes import race
@@ -13,7 +13,7 @@ from posttrain.dataserver.journal.writer import JournalWriter
 
 @pytest.fixture
 def store(engine: Engine) -> PlanStore:
-    """Keeps plans in `engine`."""
+    """Stores plans in `engine`."""
     return PlanStore(engine)
 
 

@@ -1,4 +1,4 @@
-"""Rows come back in order, filtered, and a page at a time."""
+"""Rows are read in order, filtered, and a page at a time."""
 
 import pytest
 from journal_rows import rewarded, row
@@ -11,7 +11,7 @@ from posttrain.dataserver.journal.writer import JournalWriter
 
 @pytest.fixture
 def filled(writer: JournalWriter, reader: JournalReader) -> JournalReader:
-    """1202 rows: two runs of 600 iterations, data sets and statuses by turns, and two validation rows."""
+    """1202 rows: two runs of 600 iterations with mixed data sets and statuses, and two validation rows."""
     rows = [
         row(
             number,

@@ -1,4 +1,4 @@
-"""Numbers over iterations, worked out by hand."""
+"""Summaries over iterations, compared with numbers worked out by hand."""
 
 import pytest
 from journal_rows import rewarded, row
@@ -11,7 +11,7 @@ from posttrain.dataserver.schemas import Component
 
 @pytest.fixture
 def summaries(engine: Engine) -> JournalSummaries:
-    """Sums up what `writer` wrote."""
+    """Summarizes what `writer` wrote."""
     return JournalSummaries(engine)
 
 

@@ -1,4 +1,4 @@
-"""Whatever a model, a data set or a grader hands over: a row is kept, bounded, and of the right type."""
+"""Whatever a model, a data set or a grader produces, its row is stored, bounded and correctly typed."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""What is added is written once, in the background or at once."""
+"""Added rows are written once, in the background or immediately."""
 
 import hashlib
 import time

@@ -1,4 +1,4 @@
-"""A folder with a config, and a PostgreSQL server that is started once."""
+"""A config with its data, as a file and loaded."""
 
 from pathlib import Path
 
@@ -10,11 +10,11 @@ from posttrain.dataserver.runtime import Loaded
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """The config file, its data beside it."""
+    """A config file with its data beside it."""
     return write_config(tmp_path)
 
 
 @pytest.fixture
 def loaded(config: Path) -> Loaded:
-    """What it names."""
+    """The loaded config and its data."""
     return load(config)

@@ -1,4 +1,4 @@
-"""Small data, a config that grades as completions tell it to, and the commands as processes."""
+"""Small data sets, a config whose graders obey the completions, and the commands as processes."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from posttrain.dataserver.journal.writer import JournalWriter
 from posttrain.dataserver.runtime import Loaded
 from running import BIN
 
-# Scores by the word at its place in the completion: a number, or what to do instead.
+# Obeys the word at `place` in the completion: a score, or what to do instead.
 _TOLD = """
 import os
 import time
@@ -47,14 +47,14 @@ class Told:
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any] | str]) -> Path:
-    """A file of JSON objects, and of texts that are none."""
+    """A file of JSON objects and of raw lines."""
     texts = (line if isinstance(line, str) else json.dumps(line, ensure_ascii=False) for line in lines)
     path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     return path
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file."""
+    """The objects in a JSON Lines file."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -88,12 +88,12 @@ def write_config(folder: Path, **changes: Any) -> Path:
 
 
 def load(config: Path, *overrides: str) -> Loaded:
-    """What the config names."""
+    """Load the config and its data."""
     return Loaded.read(load_config(config, DataserverConfig, overrides), lambda message: None)
 
 
 def command(name: str, *arguments: str | Path, expect: int = 0) -> str:
-    """What the command prints; its tables are 80 columns wide."""
+    """Run a command and return its stderr, with tables 80 columns wide; stdout must be empty."""
     finished = subprocess.run(
         [BIN / name, *arguments],
         capture_output=True,
@@ -109,12 +109,12 @@ def command(name: str, *arguments: str | Path, expect: int = 0) -> str:
 
 
 def table_rows(shown: str) -> list[list[str]]:
-    """The lines of what a command prints, as words."""
+    """The lines of a command's output, split into words."""
     return [line.split() for line in shown.splitlines()]
 
 
 def write_journal(config: JournalConfig, graded: Sequence[Mapping[str, Any]], run_id: str = "run") -> None:
-    """Keep lines of toolkit-rl-grade in a journal, as a server would."""
+    """Write output lines of toolkit-rl-grade to a journal, as a server would."""
     engine = open_database(config)
     writer = JournalWriter(engine, config)
     writer.add(_journal_row(number, line, run_id) for number, line in enumerate(graded))

@@ -1,4 +1,4 @@
-"""A file of completions: what its lines may hold, and how those that cannot be graded are told."""
+"""Completion files: what a line may contain, and how lines that cannot be graded are reported."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def read(loaded: Loaded, folder: Path, *lines: dict[str, Any] | str, iteration: 
 
 
 def refusal(loaded: Loaded, folder: Path, *lines: dict[str, Any] | str) -> list[str]:
-    """The lines of the message that refuses such a file; it is named by its folder's `c.jsonl`."""
+    """The lines of the error for a file with these lines, its path shortened to `c.jsonl`."""
     with pytest.raises(DataError) as caught:
         read(loaded, folder, *lines)
     return str(caught.value).replace(str(folder / "c.jsonl"), "c.jsonl").splitlines()
@@ -73,7 +73,7 @@ def test_toolkit_predict_tells_by_the_stop_reason_what_was_cut_off(loaded: Loade
     assert [each.truncated for each in completions] == [True, False, False, None]
 
 
-# By what is wrong: the line, and the message.
+# By fault: the line, and the message.
 WRONG = {
     "no JSON": ("{broken", "not JSON at column 2: Expecting property name enclosed in double quotes"),
     "no object": ("[1]", "not a JSON object but an array"),

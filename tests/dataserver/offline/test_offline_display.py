@@ -1,4 +1,4 @@
-"""Tables of results, and why scores are missing: the most common reasons, with the place of the first of each."""
+"""Tables of results, and the most common reasons for missing scores, each with its first occurrence."""
 
 from unittest.mock import patch
 

@@ -1,4 +1,4 @@
-"""What was graded before is read from where it is kept, and nothing there is ever changed."""
+"""Earlier grades are read from a file or a journal, which is never changed."""
 
 import hashlib
 import sqlite3
@@ -21,7 +21,7 @@ EVERYTHING = RowFilter()
 
 
 def graded(number: int, **changes: Any) -> dict[str, Any]:
-    """A line of toolkit-rl-grade."""
+    """An output line of toolkit-rl-grade."""
     return {
         "input_line": number,
         "dataset": "sums",
@@ -50,7 +50,7 @@ LINES = [
 
 @pytest.fixture(params=["file", "sqlite", "postgresql"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path | None, JournalConfig]:
-    """The same three completions in each place; the source, and the journal of the config."""
+    """The same three completions in each kind of store: the source file, if any, and the config's journal."""
     if request.param == "file":
         return write_lines(tmp_path / "graded.jsonl", LINES), JournalConfig(path=tmp_path / "none.sqlite")
     config = JournalConfig(path=tmp_path / "journal.sqlite")
@@ -61,7 +61,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path | None, J
 
 
 def read(source: Path | None, journal: JournalConfig, chosen: RowFilter = EVERYTHING) -> list[Earlier]:
-    """All that was chosen; there are as many as were counted."""
+    """The chosen completions, as many as were counted."""
     with earlier_completions(source, journal, chosen) as (count, completions):
         found = list(completions)
         assert count == len(found)
@@ -75,7 +75,7 @@ def refusal(source: Path | None, journal: JournalConfig, chosen: RowFilter = EVE
 
 
 def sqlite_at(path: Path) -> JournalConfig:
-    """The config's journal is another one: the file is the source."""
+    """A config journal other than `path`, which is the source."""
     return JournalConfig(path=path.with_name("none.sqlite"))
 
 
@@ -134,7 +134,7 @@ def test_a_part_of_a_completion_is_no_completion(tmp_path: Path):
 
 
 def everything_in(folder: Path) -> dict[str, tuple[int, str]]:
-    """Each file, with its time of change and a hash of its bytes."""
+    """The modification time and content hash of each file."""
     return {
         path.name: (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
         for path in sorted(folder.iterdir())
@@ -158,7 +158,7 @@ def test_a_journal_that_is_being_written_to_is_read_up_to_where_it_was(tmp_path:
         with earlier_completions(None, journal, EVERYTHING) as (count, completions):
             write_journal(journal, LINES[2:], run_id="later")
             assert (count, [each.number for each in completions]) == (2, [1, 2])
-        # All of it is in the log beside the file still.
+        # All rows are still in the WAL beside the file.
         assert (tmp_path / "journal.sqlite-wal").stat().st_size > 0
         log = everything_in(tmp_path)["journal.sqlite-wal"]
         assert len(read(None, journal)) == 3

@@ -1,4 +1,4 @@
-"""Completions are graded as they are read, and handed on in their order, with few of them in memory."""
+"""Completions are graded as they are read and passed on in order, with few in memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def completion(loaded: Loaded, number: int, text: str, iteration: int = 0) -> Co
 
 
 def grade(loaded: Loaded, *completions: Completion) -> list[tuple[Completion, Judged]]:
-    """All of them, with what became of each."""
+    """Each completion with its result."""
     done: list[tuple[Completion, Judged]] = []
     grade_all(loaded, completions, len(completions), lambda each, judged: done.append((each, judged)))
     return done

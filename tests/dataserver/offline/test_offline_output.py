@@ -1,4 +1,4 @@
-"""An output is refused before anything is graded, and is there whole or not at all."""
+"""A bad output path is refused before grading; an output file appears complete or not at all."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What would change, by numbers worked out by hand."""
+"""What regrading would change, compared with numbers worked out by hand."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def component(score: float | None, weight: float | None, detail: str = "") -> Co
 
 
 def earlier(number: int, reward: float | None, status: str = "", **components: Component) -> Earlier:
-    """A completion that was graded before."""
+    """An earlier grade of a completion."""
     return Earlier(
         place=f"journal row {number}",
         number=number,
@@ -36,7 +36,7 @@ def earlier(number: int, reward: float | None, status: str = "", **components: C
 
 
 def now(reward: float | None, status: str = "", dataset: str = "sums", **components: Component) -> Judged:
-    """What it gets now."""
+    """Its grade now."""
     target = Target(dataset, Row(0, "1", "abc", {}), False, None, "")
     described: dict[str, Any] = {"item_id": "", "status": status or ("abstain" if reward is None else "ok")}
     return Judged(target, "all", GradeResult(**described, reward=reward, components=components))
@@ -48,7 +48,7 @@ def shown(changes: Changes, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_the_tables_are_right_to_the_last_digit(capsys: pytest.CaptureFixture[str]):
-    # The weights go from 1:1 to 3:1, and a missing score counts as 0 now.
+    # The weights change from 1:1 to 3:1, and a missing score now counts as 0.
     changes = Changes()
     for number, (one, two, before, after) in enumerate(
         [(1.0, 0.0, 0.5, 0.75), (0.0, 1.0, 0.5, 0.25), (0.5, 0.5, 0.5, 0.5), (1.0, None, None, 0.75)], start=1
@@ -77,7 +77,7 @@ def test_the_tables_are_right_to_the_last_digit(capsys: pytest.CaptureFixture[st
 
 def test_where_nothing_changes_it_says_so(capsys: pytest.CaptureFixture[str]):
     changes = Changes()
-    # Sums of the same shares in another order differ in the last bit.
+    # Summing the same shares in another order changes the last bit.
     changes.add(earlier(1, 0.1 + 0.2, one=component(0.3, 1.0)), now(0.3, one=component(0.3, 1.0)))
     assert shown(changes, capsys).endswith("none of 1 completions changed\n")
 
@@ -104,7 +104,7 @@ def test_a_status_that_changes_is_a_change(
 def test_the_ten_largest_changes_are_shown_and_of_equal_ones_the_first(capsys: pytest.CaptureFixture[str]):
     changes = Changes()
     for number in range(1, 31):
-        # Every third one moves by 0.5, the others by 0.25.
+        # Every third reward rises by 0.5, the others by 0.25.
         changes.add(earlier(number, 0.0), now(0.25 if number % 3 else 0.5))
     lines = shown(changes, capsys).splitlines()
     start = lines.index("the largest changes:") + 1
@@ -151,5 +151,5 @@ def test_each_data_set_has_its_own_numbers_and_its_rows_stand_together(capsys: p
 def test_a_place_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]):
     changes = Changes()
     changes.add(earlier(100, 0.0), now(1.0))
-    # To some libraries `:100:` is an emoji.
+    # Some libraries render `:100:` as an emoji.
     assert "  journal row 100 (sums:100:abc): 0.0000 → 1.0000\n" in shown(changes, capsys)

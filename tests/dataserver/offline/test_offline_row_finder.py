@@ -1,4 +1,4 @@
-"""A line names the row that it answers by id, by place or by what the row asks; never by guessing."""
+"""A line identifies its row by id, by position or by prompt, never by a guess."""
 
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ from posttrain.predict.inputs import read_inputs
 
 
 def found(loaded: Loaded, **line: Any) -> str:
-    """The data set and line that a line of completions names."""
+    """The data set and line that a completion identifies."""
     return RowFinder(loaded).find(line).rpartition(":")[0]
 
 
 def refusal(loaded: Loaded, **line: Any) -> str:
-    """Why it names none."""
+    """Why it identifies no row."""
     with pytest.raises(DataError) as caught:
         RowFinder(loaded).find(line)
     return str(caught.value)
@@ -42,7 +42,7 @@ def test_data_set_and_line_name_a_row(loaded: Loaded):
 
 
 def test_so_does_what_the_row_asks(loaded: Loaded):
-    # In the data set's own column, in the usual ones, as text and as messages, with and without an answer.
+    # In the data set's own column and in the usual ones, as text and as messages, with and without an answer.
     answer = {"role": "assistant", "content": "3"}
     for line in (
         {"question": "sums 3?"},
@@ -66,7 +66,7 @@ def test_the_whole_conversation_counts_and_not_its_last_message(tmp_path: Path):
 
 
 def only(folder: Path, **section: Any) -> Loaded:
-    """A config with the data set `sums` alone."""
+    """A config with only the data set `sums`."""
     dataset = {"path": "sums.jsonl", "columns": {"prompt": "question"}, "graders": {"one": 1}, **section}
     stages = [{"name": "all", "until_step": 1, "mix": {"sums": 1}}]
     return load(write_config(folder, datasets={"sums": dataset}, stages=stages))
@@ -80,7 +80,7 @@ def test_a_system_message_does_not_hide_the_row(tmp_path: Path):
 
 
 def predicted(file: Path, number: int) -> dict[str, Any]:
-    """What toolkit-predict writes about a row of a file."""
+    """What toolkit-predict writes for a row of a file."""
     columns = ColumnsConfig(prompt="question", completion="answer")
     row = read_inputs([file], columns, "error").rows[number]
     return answer_line(row, 0, Completion((1, 2), StopReason.LENGTH), "0.5 1")
@@ -109,7 +109,7 @@ def test_so_it_does_where_there_are_tools_reasoning_and_earlier_turns(tmp_path: 
 
 
 def twice(folder: Path, *answers: str) -> Loaded:
-    """A data set whose first rows ask the same."""
+    """A data set whose first rows have the same prompt."""
     write_config(folder)
     rows = [{"question": "same?", "answer": answer} for answer in answers]
     config = write_config(folder)

@@ -1,4 +1,4 @@
-"""The dashboard on a server of its own, with a journal that is filled by hand, and a browser."""
+"""A server with only the dashboard and a journal that tests fill, and a browser."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.database import open_database
 from posttrain.dataserver.journal.writer import JournalStats
 
-# As root it has no sandbox; and it must not look for its maker's servers.
+# Chromium has no sandbox as root, and must not contact Google's servers.
 _OPTIONS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
@@ -30,7 +30,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def dashboard(engine: Engine) -> Iterator[Dashboard]:
-    """Served on a free port; the journal is empty."""
+    """A dashboard on a free port, with an empty journal."""
     served = Dashboard(engine)
     with serving(make_app(engine, JournalStats(40, 2, 1, None), served.broken)) as served.address:
         yield served
@@ -38,7 +38,7 @@ def dashboard(engine: Engine) -> Iterator[Dashboard]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, closed at the end of each file of tests: while it runs, no other event loop can."""
+    """Chromium, closed after each test module: no other event loop can run while it does."""
     path = shutil.which("chromium")
     if path is None:
         pytest.fail("there is no browser (chromium); apt-get install -y --no-install-recommends chromium")
@@ -50,7 +50,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, dashboard: Dashboard) -> Iterator[Page]:
-    """A tab with a clock that tests turn; at its end it must have asked nobody else, and met no error of its own."""
+    """A tab with a fake clock. The test fails if the page contacts another server or raises an error."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, locale="en-GB", timezone_id="UTC")
     context.set_default_timeout(10_000)
     page = context.new_page()
@@ -60,7 +60,7 @@ def page(browser: Browser, dashboard: Dashboard) -> Iterator[Page]:
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.clock.install()
     yield page
-    # What the page's own policy refused was not sent.
+    # Requests that the page's own policy blocked were not sent.
     sent = [request.url for request in asked if request.failure != "csp"]
     context.close()
     assert sent and all(url.startswith((f"{dashboard.address}/ui", "data:,")) for url in sent), sent

@@ -1,4 +1,4 @@
-"""What the dashboard's page is told."""
+"""The data sent to the dashboard page."""
 
 from datetime import timedelta
 

@@ -22,7 +22,7 @@ def scored(name: str, score: float | None, ms: float = 1.0, weight: float | None
 
 @pytest.fixture
 def filled(dashboard: Dashboard) -> Dashboard:
-    """Run grpo: iterations 0 and 1, sums and words, a failure; validation rows; and a run without a name before it."""
+    """Run grpo (iterations 0 and 1, sums and words, one failure, one validation row), after an unnamed run."""
     dashboard.keep(row(0, run_id="", iteration=5, prompt="of another run"))
     both = scored("exact", 1.0, ms=3.0) | scored("style", 0.25, ms=0.5)
     dashboard.keep(
@@ -46,7 +46,7 @@ def filled(dashboard: Dashboard) -> Dashboard:
 
 @pytest.fixture
 def shown(page: Page, filled: Dashboard) -> Page:
-    """The page, with the numbers of `filled` on it."""
+    """The page, showing the numbers of `filled`."""
     page.goto(f"{filled.address}/ui")
     expect(rows(page)).to_have_count(8)
     return page
@@ -90,7 +90,7 @@ def test_the_charts_have_the_numbers_of_the_journal(shown: Page):
         ["0", "sums", "0.500", "0.000", "1.000", "3 rewards"],
     ]
     assert numbers(shown, "scores") == [
-        # (1 + 1 + 0.25 + 1) / 4: the failed row has the score of its kind too
+        # (1 + 1 + 0.25 + 1) / 4: the failed row has a score too
         ["1", "exact", "0.813", "0.250", "1.000", "4 scores"],
         ["1", "style", "0.250", "0.250", "0.250", "2 scores"],
         ["0", "exact", "0.500", "0.500", "0.500", "4 scores"],
@@ -451,6 +451,6 @@ def test_text_can_be_read_by_day_and_by_night(scheme: str, browser: Browser, fil
     contrasts = {text: page.locator(text).first.evaluate(CONTRAST) for text in texts}
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     context.close()
-    # What WCAG 2 asks for at level AA.
+    # The minimum of WCAG 2 level AA.
     assert min(contrasts.values()) >= 4.5, contrasts
     assert background == ("rgb(17, 21, 27)" if scheme == "dark" else "rgb(246, 247, 249)")

@@ -1,4 +1,4 @@
-"""A server that has nothing but the dashboard."""
+"""A server with only the dashboard."""
 
 import threading
 import time
@@ -28,14 +28,14 @@ class Dashboard:
     broken: list[bool] = field(default_factory=list)
 
     def keep(self, *rows: JournalRow) -> None:
-        """Have more rows in the journal."""
+        """Add rows to the journal."""
         writer = JournalWriter(self.engine, JournalConfig())
         writer.add_durable(rows)
         writer.close()
 
 
 def make_app(engine: Engine, stats: JournalStats, broken: list[bool]) -> FastAPI:
-    """The dashboard's own routes; while `broken` holds anything, the summary is answered with 503."""
+    """The dashboard's routes; while `broken` is not empty, the summary answers 503."""
     app = FastAPI()
     app.state.server = SimpleNamespace(database=engine, journal=SimpleNamespace(stats=lambda: stats))
     app.include_router(dashboard.router)
@@ -50,7 +50,7 @@ def make_app(engine: Engine, stats: JournalStats, broken: list[bool]) -> FastAPI
 
 @contextmanager
 def serving(app: FastAPI) -> Iterator[str]:
-    """Serve the app on a free port; the value is its address."""
+    """Serve the app on a free port and yield its address."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()

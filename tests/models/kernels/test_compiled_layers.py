@@ -1,4 +1,4 @@
-"""When layers are compiled, and that it changes no training."""
+"""When layers are compiled, and that compiling does not change training."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def big():
-    """Something that says of itself that it has 135 M parameters, and takes no memory."""
+    """A model that reports 135 M parameters and takes no memory."""
     model = torch.nn.Linear(135_000, 1000, bias=False, device="meta")
     model.config = type("Config", (), {})()
     return model
@@ -46,13 +46,13 @@ def compiled_and_plain(train):
     for model in models:
         generator = torch.Generator().manual_seed(3)
         for name, parameter in model.named_parameters():
-            if "lora_B" in name:  # which begins as 0, and hides A
+            if "lora_B" in name:  # it starts at 0, which hides A
                 parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
     torch.manual_seed(11)
     compile_layers(models[0], 3, torch.float32)
     drawn = torch.rand(1)
     torch.manual_seed(11)
-    assert drawn == torch.rand(1)  # it left no trace in the random numbers, and no gradient
+    assert drawn == torch.rand(1)  # compiling changes no random state and leaves no gradients
     assert all(parameter.grad is None for parameter in models[0].parameters())
     return [(LabelledHead(model), model) for model in models]
 

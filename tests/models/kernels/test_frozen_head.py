@@ -1,4 +1,4 @@
-"""Log-probabilities by a frozen head: those of the plain formula, in value and in gradient, row by row."""
+"""Log-probabilities from a frozen head match the plain formula row by row, in values and gradients."""
 
 import math
 
@@ -18,7 +18,7 @@ def plainly(hidden, weight, bias, labels, temperatures=None):
 
 
 def test_two_entries_of_logits_0_and_ln_3_have_probabilities_of_a_quarter_and_three_quarters():
-    # W·h = (0, ln 3). log p(1) = ln 3/4, and its slope by h is W₁ − ¾·W₁ = ¼·ln 3; the entropy is ¼·ln 4 + ¾·ln 4/3.
+    # W·h = (0, ln 3). log p(1) = ln(3/4), with gradient W₁ − ¾·W₁ = ¼·ln 3 in h; the entropy is ¼·ln 4 + ¾·ln(4/3).
     hidden = torch.ones(1, 1, requires_grad=True)
     weight = torch.tensor([[0.0], [math.log(3)]])
     logprobs, entropies = frozen_head_scores(hidden, weight, None, torch.tensor([1]), entropies=True)
@@ -29,7 +29,7 @@ def test_two_entries_of_logits_0_and_ln_3_have_probabilities_of_a_quarter_and_th
 
 
 def test_a_temperature_of_2_halves_the_logits_and_once_more_the_slope():
-    # W·h / 2 = (0, ln 3): as above, with W₁ twice as large and the slope over 2.
+    # W·h / 2 = (0, ln 3): as above, with W₁ twice as large and the gradient halved.
     hidden = torch.ones(1, 1, requires_grad=True)
     weight = torch.tensor([[0.0], [2 * math.log(3)]])
     logprobs, _ = frozen_head_scores(hidden, weight, None, torch.tensor([1]), torch.tensor([2.0]))

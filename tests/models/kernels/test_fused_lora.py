@@ -1,4 +1,4 @@
-"""The toolkit's LoRA layer computes what PEFT's computes, and leaves to PEFT what it does not."""
+"""The toolkit's LoRA layer computes the same as PEFT's and leaves to PEFT what it does not support."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ IDS = torch.tensor([[1, 10, 20, 30], [1, 60, 70, 80]])
 
 
 def adapted(base, fused: bool, **options):
-    """`base` with an adapter that has learnt something."""
+    """`base` with an adapter that has already learnt something."""
     config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", **options)
     torch.manual_seed(0)
     model = get_peft_model(base, with_fused_layers(config) if fused else config)
@@ -60,7 +60,7 @@ def test_logits_and_gradients_are_those_of_pefts_layer(load, options):
 
 
 def test_layers_with_a_bias_keep_it():
-    """Qwen 2's projections of queries, keys and values have one."""
+    """Qwen 2 has biases on its query, key and value projections."""
     config = Qwen2Config(
         vocab_size=100, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=1,

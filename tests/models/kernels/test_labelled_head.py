@@ -1,4 +1,4 @@
-"""The head is computed where a token carries loss, and the losses are those of the whole logits."""
+"""The head runs only where a token carries loss, and the losses equal those from the full logits."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def _with(base, new_ids=(), **lora):
     extend_model(base, new_ids)
     model = add_adapter(base, LoraConfig(r=4, **lora), new_ids, seed=0)
     torch.manual_seed(2)
-    with torch.no_grad():  # an adapter that has learnt nothing yet could be forgotten unseen
+    with torch.no_grad():  # a fresh adapter changes nothing, so leaving it out would go unnoticed
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter += 0.05 * torch.randn_like(parameter)
@@ -59,7 +59,7 @@ def model(request, tiny_model):
 
 
 def whole_losses(model, inputs, labels) -> torch.Tensor:
-    """By the logits of every position, without any of the code under test."""
+    """Losses from the logits of every position, without any of the code under test."""
     logits = model(input_ids=inputs, use_cache=False).logits
     losses = functional.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="none"
@@ -105,7 +105,7 @@ def test_a_temperature_divides_the_logits_and_entropies_are_those_of_the_whole_s
 
 
 def test_logits_that_a_model_caps_go_through_the_model():
-    """Gemma 2 puts them through 5·tanh(x/5), which the product with the head alone would not."""
+    """Gemma 2 maps logits to 5·tanh(x/5) here, which the product with the head alone would miss."""
     torch.manual_seed(3)
     config = Gemma2Config(
         vocab_size=384, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,

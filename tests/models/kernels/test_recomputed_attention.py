@@ -1,4 +1,4 @@
-"""The attention with a backward pass of its own against torch's."""
+"""Attention with its own backward pass, compared with torch's."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from posttrain.models.kernels.recomputed_attention import masked_attention, reco
 
 def tensors(batch: int, heads: int, key_heads: int, tokens: int, width: int = 8) -> list[torch.Tensor]:
     torch.manual_seed(tokens)
-    # As a model makes them: heads are cut from the last dimension.
+    # Laid out as in a model: heads are split from the last dimension.
     shapes = [(batch, tokens, count, width) for count in (heads, key_heads, key_heads)]
     return [torch.randn(shape).transpose(1, 2).requires_grad_() for shape in shapes]
 
@@ -41,7 +41,7 @@ def test_output_and_gradients_are_those_of_torchs_attention(batch, key_heads, gr
 
 def test_a_token_that_sees_itself_alone_and_one_that_sees_two():
     # One head of one number. Token 0 sees itself, so its output is its value, 5. Token 1 scores 0 and ln 3 against keys
-    # 0 and ln 3, so its shares are 1/4 and 3/4: 5/4 + 9·3/4 = 8. The slope by value 0 is 1 + 1/4.
+    # 0 and ln 3, so its shares are 1/4 and 3/4: 5/4 + 9·3/4 = 8. The gradient of value 0 is 1 + 1/4.
     query = torch.tensor([0.0, 1.0]).view(1, 1, 2, 1).requires_grad_()
     key = torch.tensor([0.0, torch.log(torch.tensor(3.0)).item()]).view(1, 1, 2, 1).requires_grad_()
     value = torch.tensor([5.0, 9.0]).view(1, 1, 2, 1).requires_grad_()
@@ -56,7 +56,7 @@ def test_a_token_that_sees_itself_alone_and_one_that_sees_two():
 @pytest.mark.parametrize("tokens", [16, 600])
 def test_transformers_gets_the_same_from_it_compiled_or_not_and_however_long(tokens):
     module = torch.nn.Module()
-    module.num_key_value_groups = 2  # as an attention layer of transformers says it
+    module.num_key_value_groups = 2  # as in an attention layer of transformers
     found = []
     for attention in (recomputed_attention, torch.compile(recomputed_attention, dynamic=True)):
         inputs = tensors(1, 4, 2, tokens)
@@ -68,7 +68,7 @@ def test_transformers_gets_the_same_from_it_compiled_or_not_and_however_long(tok
 
 
 def test_prefixes_stand_before_a_rows_own_tokens_compiled_or_not():
-    # Rows of 3 tokens. Row 2 sees rows 0 and 1 and its own; in one row of 9 tokens it is the last third.
+    # Rows of 3 tokens. Row 2 sees rows 0 and 1 and itself, like the last third of one row of 9 tokens.
     module = torch.nn.Module()
     module.num_key_value_groups = 2
     prefixes = torch.tensor([[0, 0], [0, 0], [0, 1]])

@@ -1,4 +1,4 @@
-"""A prompt that several rows begin with is computed once, and every number is as if it were not."""
+"""A prompt shared by several rows is computed once, and the results do not change."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from posttrain.models.lora import add_adapter
 
 LONG, OTHER = list(range(10, 90)), list(range(100, 190))
 SHORT = [5, 6, 7]
-# Three answers to a prompt of 80 tokens, one to another, two to one of 3 tokens, and one that is empty.
+# Three answers to a prompt of 80 tokens, one to a prompt of 90, and to a prompt of 3 tokens two and an empty one.
 ROWS = [
     (LONG, [200, 201]),
     (LONG, [202, 203, 204, 205]),
@@ -59,7 +59,7 @@ def scores_and_gradients(model, ask, rows):
 
 
 def widths_of(model, ask, rows) -> list[tuple[int, int]]:
-    """Rows and tokens of every pass that a call makes."""
+    """Rows and tokens of every forward pass in a call."""
     seen = []
     handle = model.get_input_embeddings().register_forward_hook(
         lambda _, given, made: seen.append(tuple(given[0].shape))
@@ -92,14 +92,14 @@ def test_log_probabilities_entropies_and_gradients_are_those_of_whole_rows(model
 
 
 def test_a_long_prompt_is_computed_once_and_each_answer_from_its_last_token_on(model):
-    # Of three rows of 92 tokens with one prompt of 90: 89 of the prompt in pieces as wide as the longest rest, which is
-    # the last token of the prompt and 2 of 3: 30 pieces of 3 tokens, and 3 rows.
+    # Three rows of 92 tokens share a prompt of 90. Its first 89 tokens are cut into pieces as wide as the longest
+    # remainder: the prompt's last token and 2 of 3 answer tokens. That makes 30 pieces of 3 tokens, plus 3 rows.
     rows = [(OTHER, [200, 201]), (OTHER, [202, 203, 204]), (OTHER, [206])]
     assert widths_of(model, SharedPrompts(LabelledHead(model), model).scores, rows) == [(33, 3)]
 
 
 def test_rows_go_as_they_are_where_pieces_would_be_no_less(model):
-    # One row needs 92 columns by itself, so the pieces would be that wide too.
+    # One row alone needs 92 columns, so the pieces would be as wide.
     assert widths_of(model, SharedPrompts(LabelledHead(model), model).scores, ROWS) == [(7, 92)]
 
 

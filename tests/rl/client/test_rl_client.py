@@ -1,4 +1,4 @@
-"""A trainer's client: whatever happens between it and the server, it returns the right rewards or one clear error."""
+"""The trainer's client: whatever the network or server does, it returns the right rewards or one clear error."""
 
 import gzip
 import json
@@ -35,14 +35,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def other_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One with another config."""
+    """A server with another config."""
     with serving(a_config(tmp_path_factory.mktemp("other") / "config", seed=1)) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One that takes little at once, and nothing without its token."""
+    """A server with small limits that requires a token."""
     limits = {
         "workers": 2,
         "items": 5,
@@ -84,7 +84,7 @@ def test_prompts_and_rewards_are_those_of_the_server(server: Server) -> None:
 def test_what_a_server_with_small_limits_answers_is_put_together(server: Server, strict_server: Server) -> None:
     with a_client(server.url) as client, a_client(strict_server.url) as strict:
         samples = strict.sample(0, 0, 8)
-        # 24 items of 3 kB: five would be too large for a body of 8 KiB, two are not.
+        # 24 items of 3 kB: five exceed the body limit of 8 KiB, two do not.
         items = [
             item.model_copy(update={"completion": item.completion + " ü" * KILOBYTE})
             for item in items_for(samples, "gold", "wrong", "gold")
@@ -97,9 +97,9 @@ def test_what_a_server_with_small_limits_answers_is_put_together(server: Server,
         assert outcomes(strict.grade(0, "few", items_for(samples, "gold"))) == [
             (f"{slot}-0", "ok", 1.0) for slot in range(8)
         ]
-        # 24 = 12 × 2 and 8 = 5 + 3, and the number of requests was asked for twice itself.
+        # 24 = 12 × 2 and 8 = 5 + 3; reading the counter is itself a request.
         assert strict_server.counter("requests_total") - requests - 1 == 12 + 2
-        # To a word that is not alone one of its two graders gives nothing.
+        # With text after the gold word, one of the two graders of `words` gives nothing.
         assert {result.reward for result in expected} == {0.0, 0.25, 1.0}
 
 
@@ -201,7 +201,7 @@ def test_a_wrong_token_says_what_to_set(strict_server: Server) -> None:
         with a_client(strict_server.url, token=token) as client:
             with pytest.raises(ConfigError, match=rf"{state}: .*listen\.token_env.*dataserver\.token_env"):
                 client.connect(5)
-            # In a run that goes on it is the server that changed.
+            # During a run, the server must have changed, so this is no ConfigError.
             with pytest.raises(ServerError, match=state):
                 client.sample(0, 0, 1)
             assert client.retries == 0
@@ -274,7 +274,7 @@ def test_a_server_that_takes_a_request_and_says_nothing_is_left_in_time() -> Non
 def test_an_answer_that_never_ends_is_left_in_time(server: Server) -> None:
     with spoiling(server.url) as (url, proxy), a_client(url, retry_seconds=0.5, request_seconds=0.4) as client:
         samples = client.sample(0, 0, 1)
-        # Each byte comes well within the time of a try, and all of them would take minutes.
+        # Each byte arrives well within a try's timeout, but the whole answer would take minutes.
         proxy.always = lambda reply: reply._replace(seconds_per_byte=0.1)
         begin = time.monotonic()
 
@@ -285,7 +285,7 @@ def test_an_answer_that_never_ends_is_left_in_time(server: Server) -> None:
 
 
 def first(change: Any) -> Fault:
-    """Changes the first result."""
+    """A fault that changes the first result."""
     return changed(lambda told: told["results"][0].update(change))
 
 
@@ -344,7 +344,7 @@ def test_a_wrong_answer_is_never_a_reward(server: Server, name: str, caplog: pyt
     told = [record.getMessage() for record in caplog.records if record.name.startswith("posttrain.rl")]
     assert [line.partition("; ")[2] for line in told[:1]] == ["retrying for up to 30 s"]
     assert [line.partition(", after ")[0] for line in told[1:]] == [f"the dataserver at {url} answers again"]
-    # Only what is the same may be repeated.
+    # Retries must be identical.
     assert proxy.requests == [proxy.requests[0]] * 3
 
 
@@ -397,7 +397,7 @@ def test_retry_after_is_obeyed_but_not_beyond_the_patience(server: Server) -> No
         proxy.faults = [failing(503, Retry_After="3600")]
         begin = time.monotonic()
         client.sample(0, 0, 1)
-        # The last try is made when the patience ends.
+        # The last try is made when retry_seconds are over.
         assert 1.5 <= time.monotonic() - begin < 3
 
         proxy.faults = [failing(503, Retry_After="Wed, 21 Oct 2015 07:28:00 GMT"), failing(503, Retry_After="soon")]

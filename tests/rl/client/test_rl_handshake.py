@@ -1,4 +1,4 @@
-"""Before a run begins: the server is there, ready, of the same protocol, and the one that the run is about."""
+"""The handshake before a run: the server is up, ready, speaks the same protocol and has the run's config."""
 
 import re
 import socket
@@ -41,7 +41,7 @@ def test_a_server_that_is_not_there_yet_is_waited_for_until_it_is_ready(tmp_path
         with serving(config, port=port, wait=False) as server:
             with pytest.raises(OutageError, match="answered /readyz with 503: the gold answers are being checked"):
                 handshake(impatient, wait_seconds=0.3)
-            # What can be told before it is ready is told.
+            # A wrong config_id is reported before the server is ready.
             with pytest.raises(ServerError, match="but the run has another"), a_client(url) as resumed:
                 handshake(resumed, config_id="another")
             assert not greeting.done()

@@ -1,4 +1,4 @@
-"""A dataserver beside the trainer: it is there as long as the trainer, whatever happens to either."""
+"""A dataserver started by the trainer: it is restarted if it dies, and never outlives the trainer."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from posttrain.rl.client.local_server import LocalServer
 from posttrain.rl.client.transport import OutageError
 from rl.rl_serving import items_for
 
-# What a trainer does, up to the moment at which it is killed.
+# A trainer that starts its dataserver and waits to be killed.
 _TRAINER = """
 import sys
 from pathlib import Path
@@ -35,7 +35,7 @@ with LocalServer(Path(sys.argv[1]), Path(sys.argv[2])) as server:
 
 @contextmanager
 def a_trainer(config: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A process that starts a dataserver, says where it listens, and ends when its input does."""
+    """A process that starts a dataserver, prints its URL, and ends when its stdin closes."""
     command = [sys.executable, "-c", _TRAINER, str(config), str(config.with_name("dataserver.log"))]
     trainer = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -52,12 +52,12 @@ def children(pid: int) -> list[psutil.Process]:
 
 
 def without_waiting(said: list[str]) -> list[str]:
-    """What was said, but for how far a start is, which a fast machine has no time to say."""
+    """The messages without startup progress, which a fast machine does not print."""
     return [line for line in said if not line.startswith("waiting for the dataserver, ")]
 
 
 def test_a_server_serves_while_its_block_lasts_and_leaves_nothing(tmp_path: Path) -> None:
-    # It would listen for all, and want a token that nobody has set.
+    # The config asks for all interfaces, port 1 and a token that is not set; the trainer overrides all three.
     config = a_config(tmp_path / "config", listen={"host": "0.0.0.0", "token_env": "NO_SUCH_TOKEN", "port": 1})
     log = tmp_path / "dataserver.log"
     log.write_text("from an earlier run\n")
@@ -156,7 +156,7 @@ def test_a_server_that_fails_for_another_reason_shows_the_end_of_its_log(
 ) -> None:
     config = a_config(tmp_path / "config")
     log = tmp_path / "dataserver.log"
-    config.with_name("wait").touch()  # the server starts, and is never ready
+    config.with_name("wait").touch()  # the server starts but never becomes ready
     monkeypatch.setattr("posttrain.rl.client.local_server._SECONDS_BETWEEN_LINES", 0.05)
     said: list[str] = []
 
@@ -173,7 +173,7 @@ def test_a_server_that_fails_for_another_reason_shows_the_end_of_its_log(
 
     first, *last = str(told.value).splitlines()
     assert first == f"the dataserver of {config} was terminated by a signal (Killed); the end of {log}:"
-    # Processes that the server leaves behind may go on to speak.
+    # Processes that outlive the server may still write to the log.
     logged = [line.strip() for line in log.read_text().splitlines()]
     assert [line.strip() for line in last] == logged[: len(last)]
     assert last
@@ -191,7 +191,7 @@ def test_a_trainer_that_is_killed_takes_its_server_along(tmp_path: Path, in_betw
         with DataserverClient(url, run_id="a run", retry_seconds=0) as client:
             items = items_for(client.sample(0, 0, 1), "gold", in_between)
             client.grade(0, "kept", items[:1])
-            # If there is an order, a grader runs in C and lets no thread of its process on.
+            # `stick` makes a grader sleep in C while it holds the GIL.
             grading = threads.submit(client.grade, 0, "lost", items[1:] if in_between else [])
             until(lambda: in_between in config.with_name("calls").read_text())
             family = children(trainer.pid)
@@ -201,7 +201,7 @@ def test_a_trainer_that_is_killed_takes_its_server_along(tmp_path: Path, in_betw
 
             assert still_running(family, 20) == []
             assert isinstance(grading.exception(), OutageError if in_between else type(None))
-    # What was acknowledged is kept: the server is told to stop, and has written its journal when it is killed.
+    # Acknowledged rewards are kept: the server is asked to stop and has written its journal before it is killed.
     assert [row[0].split("/")[1] for row in journal(config.parent)] == ["kept"]
 
 

@@ -1,4 +1,4 @@
-"""A dataserver that dies or refuses: nothing is made up, nothing is lost, and what is resumed is the same run."""
+"""A dataserver that dies or refuses: no reward is invented, no step is lost, and a resumed run is the same run."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def test_a_run_does_not_notice_that_its_dataserver_is_killed(
 
     assert "was terminated by a signal (Killed); restart 1 of at most 5" in " ".join(capfd.readouterr().err.split())
     require_same_runs(config, left_alone)
-    # What was answered just before the kill may not have been written down; nothing else is there, and nothing twice.
+    # Rows answered just before the kill may be missing from the journal, but it has no other rows and no duplicates.
     rows = journal(config)
     assert set(rows) <= set(journal(left_alone))
     assert len(rows) == len(set(rows))

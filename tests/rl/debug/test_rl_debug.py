@@ -1,4 +1,4 @@
-"""`toolkit-rl-debug`: it asks, samples and grades as training does, with the weights that are wanted."""
+"""`toolkit-rl-debug` fetches prompts, samples and grades as training does, with the chosen weights."""
 
 import shutil
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from sharp_model import write_adapter
 
 @pytest.fixture(scope="module")
 def trained(left_alone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The config of a finished run, in a folder of its own: `checkpoint-8` is its last."""
+    """The config of a copy of a finished run, whose last checkpoint is `checkpoint-8`."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     shutil.copytree(left_alone.parent, folder)
     return folder / left_alone.name
@@ -30,7 +30,7 @@ def trained(left_alone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(trained: Path) -> Iterator[str]:
-    """The override that names a running dataserver of that run, which keeps no journal."""
+    """The override that points to a running dataserver with that run's config and no journal."""
     data = yaml.safe_load(trained.with_name("data.yaml").read_text())
     config = trained.with_name("served.yaml")
     config.write_text(yaml.safe_dump({**data, "journal": {"enabled": False}}))
@@ -40,7 +40,7 @@ def served(trained: Path) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """As the runs have it."""
+    """One torch thread, as in the runs."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -77,14 +77,14 @@ def test_prompts_beyond_an_iteration_are_those_of_the_next(trained: Path, served
     asked = {(row[1], row[2]): row[4] for row in journal(trained) if row[0] == "train"}
     told = [(group.iteration, group.prompt.slot, group.prompt.sample_id) for group in seen.groups]
     assert told == [(iteration, slot, asked[iteration, slot]) for iteration, slot in ((4, 0), (4, 1), (5, 0))]
-    # All 16 prompts of the run are measured.
+    # The lengths of all 16 prompts of the run are measured.
     assert len(seen.lengths) == 16
 
 
 def test_held_out_prompts_are_those_of_the_evaluation(trained: Path, served: str):
     seen = look(trained, DebugRequest(prompts=50, samples=1, held_out=True), served)
     evaluated = lines(trained.parent / "runs" / "rl" / "evaluations" / "step-000000.jsonl")
-    # The evaluation has 2 completions of each of 6 prompts, and there are 10.
+    # The evaluation has 2 completions for each of 6 prompts; 10 prompts are held out.
     assert [group.prompt.sample_id for group in seen.groups[:6]] == [row["sample_id"] for row in evaluated[::2]]
     assert len(seen.groups) == len(seen.lengths) == 10
 

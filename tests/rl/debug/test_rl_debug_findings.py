@@ -1,4 +1,4 @@
-"""Everything that toolkit-rl-debug finds wrong, provoked once: by a server whose every iteration has another fault."""
+"""Every finding of toolkit-rl-debug, provoked by a server with a different fault in each iteration."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ def broken(item):
 
 MARKS = "Reason between <think> and </think>, and write the answer after ####."
 
-# By iteration: the graders, gates and system message of its data set.
+# The graders, gates and system message of each iteration's data set.
 FAULTS: dict[str, dict[str, Any]] = {
     "none": {"graders": {"says_letter": 1}},
     "never": {"graders": {"says_letter": 3, "never": 1}},
@@ -66,9 +66,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterat
 
 @pytest.fixture
 def look(a_run: WriteRun, server: Server) -> Callable[..., Look]:
-    """`look(fault, *overrides)` looks at 2 prompts of an iteration, with 16 completions of each.
+    """`look(fault, *overrides)` looks at 2 prompts of the fault's iteration, with 16 completions each.
 
-    They end at the first blank or at one of a few letters, so that hardly any is cut.
+    Completions stop at the first space, "a" or "e", so hardly any is truncated.
     """
 
     def at(fault: str, *overrides: str) -> Look:
@@ -160,7 +160,7 @@ def test_completions_that_are_cut_are_told(look: Looking):
 def test_prompts_that_are_too_long_are_told_with_the_lengths_that_would_do(look: Looking):
     seen = look("none", "rollout.max_prompt_tokens=20")
     longer = [length for length in seen.lengths if length > 20]
-    # All of the 9 iterations are looked at, 2 prompts of each, though only the first is completed.
+    # The prompts of all 9 iterations are measured, 2 each, but only the first iteration's are sampled.
     assert len(seen.lengths) == 18 and 0 < len(longer) < 18
     assert seen.findings[0].startswith(f"{len(longer)} of 18 prompts ({len(longer) / 18:.0%}) are longer than ")
     assert seen.findings[0].endswith(f", {max(seen.lengths)} fits all")
@@ -176,7 +176,7 @@ def test_where_all_prompts_are_too_long_nothing_is_sampled_and_nothing_else_is_f
 
 @pytest.fixture(scope="module")
 def knows_tags(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
-    """The tiny model with a tokenizer that has <think> as a special token, and ends its turns by </think>."""
+    """The tiny model with a tokenizer that has <think> as a special token and </think> as its end token."""
     from transformers import AutoTokenizer
 
     folder = tmp_path_factory.mktemp("models") / "knows_tags"
@@ -190,7 +190,7 @@ def knows_tags(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Pa
 def test_a_tag_that_the_tokenizer_takes_for_its_own_is_told(look: Looking, knows_tags: Path):
     found = look("marks", f"model.name={knows_tags}").findings
     assert "</think> ends a completion and is removed from its text, so no grader ever sees it: " in " ".join(found)
-    # Its seven letters are in no merge that the tokenizer has learnt.
+    # The tokenizer has no merges for its seven characters.
     assert "<think> is a special token of the tokenizer, but prompts spell it with 7 ordinary tokens" in " ".join(found)
 
 

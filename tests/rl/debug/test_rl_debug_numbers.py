@@ -1,4 +1,4 @@
-"""The numbers of toolkit-rl-debug, by hand."""
+"""The numbers of toolkit-rl-debug against values computed by hand."""
 
 import math
 from dataclasses import replace
@@ -27,8 +27,7 @@ Said = tuple[str, float | None, Status]
 
 
 def a_group(*said: Said, asked: str = "Why?", cut: int = 0) -> Group:
-    """A group of completions, each a text with its reward and status, the first `cut` of them cut; their lengths in
-    tokens are those of the texts."""
+    """A group of completions from texts, rewards and statuses; one token per character, the first `cut` truncated."""
     sample = Sample(sample_id="a:0", dataset="a", slot=0, messages=[WireMessage(role="user", content=asked)])
     prompt = Prompt("a:0", "a", 0, (1, 2, 3), asked, False)
     completions = []
@@ -47,7 +46,7 @@ def test_the_summary_is_the_one_by_hand():
         # Mean 0.5, standard deviation √(4 · 0.25 / 3).
         a_group(("a", 0.0, "ok"), ("ab", 1.0, "ok"), ("a", 0.0, "ok"), ("abc", 1.0, "ok"), cut=1),
         a_group(("a", 0.25, "ok"), ("a", 0.25, "ok"), ("bb", None, "abstain"), ("a", None, "error")),
-        # One reward alone has no deviation, and its group does not count as one of equal rewards.
+        # A single reward has no deviation, and its group is not counted as one of equal rewards.
         a_group(("abcd", 1.0, "ok"), ("abcd", None, "error")),
     ]
     assert summarise(groups) == Summary(
@@ -76,7 +75,7 @@ def test_nothing_has_no_mean():
 
 def test_percentiles_are_the_nearest_ranks():
     lengths = [30, 10, 20, 40]
-    # Half of four are two, and 90 % of four are not less than four.
+    # 50 % of four values are two; 90 % round up to four.
     assert [percentile(lengths, percent) for percent in (25, 50, 51, 90, 100)] == [10, 20, 30, 40, 40]
     assert percentile([7], 1) == 7
 

@@ -1,4 +1,4 @@
-"""Which completions are asked of the engine, under which seeds, and what becomes of prompts that are too long."""
+"""Which completions the collector requests, with which seeds, and how it treats prompts that are too long."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -22,7 +22,7 @@ from running import metrics
 
 
 class WrittenEngine:
-    """Answers each request by its first prompt token, and keeps what it was asked."""
+    """Answers each request with its first prompt token and the sample's number, and records the requests."""
 
     def __init__(self) -> None:
         self.requests: list[GenerationRequest] = []
@@ -44,7 +44,7 @@ class WrittenEngine:
 
 
 class WrittenPrompts:
-    """Prompt `slot` of generation `g` begins with the token 100·g + slot; those of `too_long` are too long."""
+    """Prompt `slot` of generation `g` starts with the token 100·g + slot; the slots in `too_long` are too long."""
 
     def __init__(self, schedule: RolloutSchedule, too_long: Sequence[int] = ()) -> None:
         self._schedule = schedule
@@ -58,7 +58,7 @@ class WrittenPrompts:
 
 
 class AwayPrompts:
-    """A dataserver that is away."""
+    """Prompts from a dataserver that does not answer."""
 
     def of_generation(self, generation: int) -> list[Prompt]:
         raise ServerError("nobody answers")
@@ -88,7 +88,7 @@ def a_collector(
 
 
 def one_rank(monkeypatch: pytest.MonkeyPatch, rank: int, ranks: int) -> None:
-    """Be one of several ranks, which is told what itself has made and not what the others have."""
+    """Act as one of several ranks, which gathers only its own results."""
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     monkeypatch.setattr(module, "gather_object", lambda mine: mine)
@@ -170,15 +170,15 @@ def test_a_too_long_group_has_no_reward_and_no_gradient_not_even_from_the_kl_ter
     assert [item.slot for item in items] == [0] * 4
     assert recipe.generation is not None
     assert recipe.generation.advantages.tolist() == [[0.5, -0.5, 0.0, 0.0], [0.0] * 4]
-    # All four of the first group have a divergence; of the second nothing goes through the model.
+    # All four of the first group have a divergence; none of the second goes through the model.
     assert [len(each.completions.input_ids) for each in micro_batches] == [4]
     assert loss_and_gradient(recipe, micro_batches)[1].norm() > 0.1
-    # dr_grpo: the sum over all tokens is divided by the rows, those of the second group too.
+    # dr_grpo divides the sum over all tokens by 8 rows, including the second group's, of 8 tokens.
     assert micro_batches[0].weights.max() == pytest.approx(1 / (8 * 8))
 
 
 def test_a_run_goes_on_over_prompts_that_are_too_long(a_run: WriteRun) -> None:
-    # The prompts say their sentence once, in 15 to 18 tokens, or twice or three times, in more than 20.
+    # Prompts have their sentence once, in 15 to 18 tokens, or two or three times, in more than 20.
     config = a_run(rollout={"max_prompt_tokens": 20}, training={"max_steps": 4}, evaluation=None)
     train_here(config)
     run = folder_of(config)

@@ -1,4 +1,4 @@
-"""Held-out rewards: what is asked, what is averaged, how two evaluations are compared, and which one is the best."""
+"""Evaluations: what is sampled and averaged, how two are compared, and which checkpoint is the best."""
 
 import json
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from running import metrics
 
 
 class Engine:
-    """Says of each prompt its own tokens, and keeps what it was asked."""
+    """Completes each prompt with its own tokens and records the requests; the first sample is truncated."""
 
     def __init__(self) -> None:
         self.requests: list[GenerationRequest] = []
@@ -43,7 +43,7 @@ class Engine:
 
 
 class Prompts:
-    """Held-out prompts of 1, 2, 3 … tokens; those of more than `limit` tokens are too long."""
+    """Held-out prompts of 1, 2, 3, … tokens; more than `limit` tokens are too long."""
 
     def __init__(self, limit: int = 9) -> None:
         self._limit = limit
@@ -63,11 +63,11 @@ def evaluator(server: WrittenServer, folder: Path, count: int, engine: Engine, l
 
 
 def test_an_evaluation_averages_what_was_graded_and_counts_what_was_not(tmp_path: Path) -> None:
-    # Prompts of 1, 2 and 3 tokens, two samples of each; the first sample of each is cut.
+    # Prompts of 1, 2 and 3 tokens, with two samples each; the first sample is truncated.
     server = WrittenServer([1.0, 0.5, None, 0.0, 0.25, None])
     found = evaluator(server, tmp_path, 3, Engine(), samples=2, temperature=1.0).evaluate(4)
 
-    # Four rewards of six: (1 + 1/2 + 0 + 1/4) / 4.
+    # Four of six have a reward: (1 + 1/2 + 0 + 1/4) / 4.
     assert found == {
         "reward": 0.4375,
         "graders/it": 0.4375,
@@ -148,13 +148,13 @@ def test_a_difference_is_between_the_means_of_each_prompt(tmp_path: Path) -> Non
     found = paired_difference(before, after)
     other = paired_difference(before, after, "it")
 
-    # Means: p ¼ → ¾, q 1 → ½, r ½ → 1. Rises ½, −½, ½: mean 1/6.
+    # Means: p ¼ → ¾, q 1 → ½, r ½ → 1. Differences ½, −½, ½: mean 1/6.
     assert found is not None
     assert (found.before, found.after) == (pytest.approx(7 / 12), pytest.approx(3 / 4))
     assert found.mean == pytest.approx(1 / 6)
     assert (found.low, found.high) == mean_interval([0.5, -0.5, 0.5])
     assert found.prompts == 3
-    # The grader's score is 1 less the reward.
+    # The grader's score is 1 − reward.
     assert other is not None
     assert (other.mean, other.low, other.high) == pytest.approx((-1 / 6, -found.high, -found.low))
 
@@ -198,7 +198,7 @@ def test_the_best_checkpoint_is_that_of_the_highest_reward(left_alone: Path) -> 
 
 
 def test_the_best_weights_are_exported_where_the_config_says_so(a_run: WriteRun) -> None:
-    # Every held-out answer earns 1, so that no later evaluation is better than the first one in training.
+    # Every held-out answer earns 1, so no later evaluation is better than the first one during training.
     graders = {"says_a": {"type": "regex", "pattern": "(?s).*"}}
     datasets = {
         name: {"path": f"{name}.jsonl", "gold": None, "graders": {"says_a": 1}, "validation_fraction": 0.25}
@@ -206,13 +206,13 @@ def test_the_best_weights_are_exported_where_the_config_says_so(a_run: WriteRun)
     }
     evaluation = {"prompts": 2, "samples": 1, "patience": 2}
     changes: dict[str, Any] = {"data": {"graders": graders, "datasets": datasets}, "evaluation": evaluation}
-    # Without an advantage nothing but the decay changes weights.
+    # Without advantages, only weight decay changes the weights.
     training, run = {"weight_decay": 0.1}, {"export": "best", "save_every": 1, "keep_checkpoints": 1}
     config = a_run(**changes, run=run, training=training)
     result = train_here(config)
     folder = folder_of(config)
 
-    # Two evaluations without a better one, at steps 4 and 6, end the run of 8 steps.
+    # Two evaluations without improvement, at steps 4 and 6, end the run of 8 steps.
     assert (result["steps"], result["exported"]) == (6, "checkpoint-2")
     assert {path.name for path in folder.glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-6"}
     exported = (folder / "adapter_model.safetensors").read_bytes()

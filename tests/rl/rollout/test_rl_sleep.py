@@ -1,4 +1,4 @@
-"""vLLM leaves its memory to the training model only where there is something to leave; the rest is refused."""
+"""vLLM's sleep mode in a run: when the engine sleeps and wakes up, and which configs are rejected."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,7 +51,7 @@ def test_an_engine_that_was_not_made_to_sleep_says_so_and_is_always_awake(
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is asked of the engine and of what brings its weights, in turn; no CPU has memory that could be left."""
+    """The calls to the engine and to the weight sync, in order; the engine is fake, because a CPU cannot sleep."""
     asked: list[str] = []
 
     class Recorded:

@@ -1,4 +1,4 @@
-"""vLLM as the engine of a run: it answers with the weights of the step, and a run goes on where it was killed."""
+"""vLLM as a run's engine: it samples with the weights of the step, and a killed run can be resumed."""
 
 import os
 import tempfile
@@ -22,12 +22,12 @@ from vllm_model import write_vllm_model
 
 @pytest.fixture(scope="session")
 def vllm_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # The one without favourites: the other ends every turn at once, and has nothing to learn.
+    # The model without favourite tokens: the other ends every turn at once and has nothing to learn.
     return write_vllm_model(tiny_model, tmp_path_factory.mktemp("rl_vllm")).with_name("plain")
 
 
 def vllm_run(folder: Path, model: Path, /, **changes: Any) -> Path:
-    """A run in float32 with vLLM, and greedy evaluations of more tokens than the rollouts have."""
+    """Write a float32 run with vLLM and greedy evaluations that are longer than the rollouts."""
     rollout = {"engine": "vllm", "max_prompt_tokens": 64, **changes.pop("rollout", {})}
     evaluation = {"temperature": 0, "samples": 1, "max_new_tokens": 12}
     name = {"dtype": "float32", **changes.pop("model", {})}
@@ -35,7 +35,7 @@ def vllm_run(folder: Path, model: Path, /, **changes: Any) -> Path:
 
 
 def answers(config: Path, step: int) -> list[tuple[str, str]]:
-    """Of an evaluation each prompt's id with what was said."""
+    """Sample id and completion of each answer of an evaluation."""
     file = folder_of(config) / "evaluations" / f"step-{step:06d}.jsonl"
     return [(line["sample_id"], line["completion"]) for line in lines(file)]
 
@@ -61,7 +61,7 @@ def test_vllm_answers_with_the_weights_of_the_step(tmp_path: Path, vllm_model: P
     rows = training_rows(metrics(folder_of(config)))
     assert all(row["grad_norm"] > 0 and row["completion_tokens"] > 1 for row in rows)
     assert [row["sampling/ratio_beyond_limit"] for row in rows] == [0.0] * 4
-    # Weights of another step would be off by far more: the learning rate is large.
+    # The learning rate is large, so another step's weights would differ far more.
     assert all(row["sampling/logprob_difference"] < 1e-4 for row in rows)
 
 
@@ -78,7 +78,7 @@ def test_a_run_that_was_killed_goes_on_with_the_prompts_that_it_would_have_had(
     hashes = [[row["order_hash"] for row in training_rows(metrics(folder_of(config)))] for config in (whole, killed)]
     assert hashes[0] == hashes[1]
     assert len(hashes[0]) == 8
-    assert weights_in_memory() <= before  # others on this machine may have some too
+    assert weights_in_memory() <= before  # other processes on this machine may have some too
 
 
 def weights_in_memory() -> set[Path]:

@@ -1,4 +1,4 @@
-"""Training goes on without rewards for as long as it may, and nothing is made up in their place."""
+"""Training continues without rewards for as many steps as allowed, and no reward is invented."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ ROLLOUTS = [a_rollout(a_prompt(0), sample, [7, 8], None) for sample in range(2)]
 
 
 class FailingServer:
-    """Fails as often as it was told to, in turn; then it answers."""
+    """Fails with the given errors in turn, where None is a success, and then always answers."""
 
     def __init__(self, *failures: ServerError | None) -> None:
         self._failures = list(failures)

@@ -1,4 +1,4 @@
-"""A completion is taken apart into its reasoning and its answer."""
+"""A completion is split into its reasoning and its answer."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ IN_PROMPT = ReasoningTags(opened_in_prompt=True)
         ("<think></think>72", Parts("", "72")),
         ("<think>hm</think>", Parts("hm", "")),
         ("First <think>hm</think> 72 ", Parts("hm", " 72 ")),
-        # The answer is what follows the last closing tag, so that nothing in a second block counts.
+        # The answer is what follows the last closing tag, so nothing in a second block counts.
         ("<think>a</think>71<think>b</think>72", Parts("a</think>71<think>b", "72")),
         ("<think>a</think>71</think>72", Parts("a</think>71", "72")),
         ("<think>a</think>71<think>b", Parts("a", "71<think>b")),

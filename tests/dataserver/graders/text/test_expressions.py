@@ -1,4 +1,4 @@
-"""The expressions that a text answers with."""
+"""The expressions that a text gives as its answer."""
 
 import time
 from decimal import Decimal
@@ -16,7 +16,7 @@ from posttrain.dataserver.graders.text.expressions import (
 
 
 def reads(latex: str) -> bool:
-    """As if whatever has no odd signs could be parsed."""
+    """Stands in for the parser: accepts any text without `#`, `→` or `;`."""
     return not set(latex) & set("#→;")
 
 

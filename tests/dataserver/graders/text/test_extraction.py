@@ -1,4 +1,4 @@
-"""The rules that take the answer out of a text, and how a config writes them."""
+"""The rules that extract the answer from a text, and their syntax in a config."""
 
 import time
 from pathlib import Path
@@ -220,7 +220,7 @@ def test_the_last_match_is_the_last_that_does_not_overlap():
 
 
 def test_too_many_matches_have_no_last():
-    # 200,000,000 characters of reading: 200 matches in a text of 1,000,000 characters.
+    # The limit is 200,000,000 characters read: 200 matches in a text of 1,000,000 characters.
     assert compile_pattern("b").last("b" * 200 + "a" * 999_800) is not None
     assert compile_pattern("b").last("b" * 201 + "a" * 999_799) is None
 
@@ -242,7 +242,7 @@ def test_a_pattern_is_compiled_once():
     [
         ("(a+a+)+b", "a" * 1_000_000),
         ("(a|aa)*$b", "a" * 1_000_000),
-        ("a[^#]*#|a", "a" * 1_000_000),  # each match reads on to the end of the text
+        ("a[^#]*#|a", "a" * 1_000_000),  # each match reads to the end of the text
         ("(.*)(.*)(.*)=", "x" * 1_000_000),
     ],
 )

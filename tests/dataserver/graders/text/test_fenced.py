@@ -1,4 +1,4 @@
-"""Fences around an answer, and JSON taken strictly."""
+"""Fences around an answer, and strict JSON parsing."""
 
 import pytest
 

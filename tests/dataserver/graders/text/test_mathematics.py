@@ -1,4 +1,4 @@
-"""What SymPy would work out for ever is told beforehand, and what it works out at once is not taken for it."""
+"""What SymPy would evaluate forever is recognised beforehand, and what it evaluates at once is not."""
 
 import time
 
@@ -35,7 +35,7 @@ def test_an_answer_is_none_too_much(latex: str):
         "(10-x)^{(10)^3}",
         r"(\tan(2+y))^{2023}",
         "(9^9)^{(9^9)}",
-        r"\sqrt{10^{9999}+1}",  # a number of 10,000 digits under a root
+        r"\sqrt{10^{9999}+1}",  # a 10,000-digit number under a root
         "99999!",
         r"\sum_{n=1}^{9999}\frac{1}{n^3}",
         r"\sum_{n=1}^{\infty}\frac{\sin n}{n^3+1}",

@@ -1,4 +1,4 @@
-"""Plain numbers in a text: exact, strict about what is one, and in linear time."""
+"""Plain numbers in a text: parsed exactly, strictly and in linear time."""
 
 import time
 from decimal import Decimal
@@ -19,7 +19,7 @@ from posttrain.errors import DataError
 
 
 def find_numbers(text: str) -> list[Number]:
-    """All plain numbers, from the left."""
+    """All plain numbers, left to right."""
     return [found.number for found in numerals(text) if found.number]
 
 

@@ -1,4 +1,4 @@
-"""Characters that cannot be seen neither fill a text nor hide a word."""
+"""Invisible characters neither count as text nor hide a word."""
 
 import time
 
@@ -32,7 +32,7 @@ def test_what_can_be_seen_stays(text: str):
         ("so\u200brry", "sorry"),
         ("New\u00a0York", "New York"),
         ("ﬁne", "fine"),
-        ("sоrry", "sоrry"),  # a Cyrillic о is another letter
+        ("sоrry", "sоrry"),  # Cyrillic о is a different letter
         ("plain text\n", "plain text\n"),
     ],
 )
