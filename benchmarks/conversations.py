@@ -1,7 +1,7 @@
-"""Conversations to train on, made up from templates: word problems as long as those of grade-school data sets.
+"""Conversations to train on, generated from templates: word problems as long as those in grade-school data sets.
 
-A problem tells how a stock of things changes from day to day; its answer works out each change. The same call gives
-the same rows.
+A problem describes how a stock of things changes from day to day, and its answer works out each change. The same
+arguments give the same rows.
 """
 
 import random
@@ -18,7 +18,7 @@ TOPICS = ("a river", "a lighthouse", "a market", "a storm", "a library", "a trai
 
 @dataclass(frozen=True)
 class Change:
-    """What happens on one day: how it is told, what is worked out, and how many things it brings or takes."""
+    """One day's event: its sentence in the question, its step in the answer, and the change in the stock."""
 
     told: str
     worked: str
@@ -26,7 +26,7 @@ class Change:
 
 
 def problems(count: int, seed: int = 0, *, short: bool = False) -> list[dict[str, Any]]:
-    """Rows with `messages`: questions of about 45–110 tokens, answers of about 60–200; `short` takes the shortest."""
+    """Rows with `messages`: questions of about 45–110 tokens, answers of about 60–200; `short` gives the shortest."""
     draw = random.Random(seed)
     days = range(1, 2 if short else 5)
     rows = []
@@ -37,8 +37,10 @@ def problems(count: int, seed: int = 0, *, short: bool = False) -> list[dict[str
 
 
 def pairs(count: int, seed: int = 0, *, short: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows with a better answer, and the same prompts with a worse one: prompts of about 100–250 tokens, answers of
-    about 150–450; `short` ones have about 80 and 60."""
+    """Rows with a better answer, and rows with the same prompts and a worse answer.
+
+    Prompts have about 100–250 tokens and answers about 150–450; with `short`, about 80 and 60.
+    """
     draw = random.Random(seed)
     days = range(1, 2) if short else range(4, 10)
     better, worse = [], []
@@ -51,25 +53,25 @@ def pairs(count: int, seed: int = 0, *, short: bool = False) -> tuple[list[dict[
 
 
 def prompts(count: int, seed: int = 0) -> list[str]:
-    """Requests of uneven length, from about 20 to about 300 tokens, in no order."""
+    """Requests of mixed length, from about 20 to about 300 tokens, in random order."""
     draw = random.Random(seed)
     stories = stories_about(500 + 10 * number for number in range(count))
     return [problem(draw, draw.randrange(1, 12))[0] if draw.random() < 0.6 else next(stories) for _ in range(count)]
 
 
 def stories_about(words: Iterable[int]) -> Iterator[str]:
-    """Requests for long texts, one for each number of words; the topics take turns."""
+    """Requests for long texts, one for each word count, cycling through the topics."""
     for place, count in enumerate(words):
         yield f"Write a long story, at least {count} words, about {TOPICS[place % len(TOPICS)]}."
 
 
 def conversation(question: str, answer: str) -> dict[str, Any]:
-    """A row of one turn."""
+    """A single-turn row."""
     return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
 
 
 def problem(draw: random.Random, days: int) -> tuple[str, str, str]:
-    """A question about `days` changes, its answer, and a careless answer that guesses some of them."""
+    """A question about `days` changes, its answer, and a careless answer that guesses some of them wrong."""
     name, place, things = draw.choice(NAMES), draw.choice(PLACES), draw.choice(THINGS)
     total = guessed = draw.randrange(200, 900)
     told = [f"{name} runs a small {place} and begins with {total} {things} in the store room."]
@@ -102,7 +104,7 @@ def delivery(draw: random.Random, name: str, things: str, day: str, total: int) 
 
 
 def sale(draw: random.Random, name: str, things: str, day: str, total: int) -> Change:
-    """Some are sold."""
+    """Some things are sold."""
     customers, each = draw.randrange(2, 12), draw.randrange(1, 9)
     return Change(
         f"On {day} {customers} customers come in, and each of them buys {each} {things}.",

@@ -1,12 +1,11 @@
-"""How the cost of SFT grows with length, batch and rank, and how far `--dry-run` is off in what it says of it before.
+"""How the cost of SFT grows with length, batch size and rank, and how far off the `--dry-run` estimate is.
 
 python benchmarks/cost.py [--short] [--only WORD] [--steps N] [--output FILE]
 
-Every case is trained in a process of its own, as `toolkit-sft` does it, on rows of one length; a second process says
-before what the dry run of the same config would say. The shapes are the packaged model, and a wider one with weights
-made up, of 8 layers of 1,024. Seconds are the median of the optimizer steps after the first two; memory is the peak
-of the process, to which the constants of memory in `posttrain.train.estimate` are fitted. Prints a Markdown
-table.
+Each case trains in its own process, as `toolkit-sft` does, on rows of one length; another process first computes the
+dry run's estimate for the same config. The models are the packaged one and a wider one with random weights, 8 layers
+of 1,024. Seconds are the median of the optimizer steps after the first two. Memory is the peak of the process; the
+memory constants in `posttrain.train.estimate` are fitted to it. Prints a Markdown table.
 """
 
 import argparse
@@ -25,7 +24,7 @@ WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained, in steps of one micro-batch."""
+    """What is trained; each step is one micro-batch."""
 
     tokens: int = 256
     rows: int = 4
@@ -36,7 +35,7 @@ class Case:
     compiled: bool = False
 
     def words(self) -> str:
-        """What makes it another case than the first."""
+        """The case's label: batch, rank, and what differs from the defaults."""
         parts = [f"{self.rows} × {self.tokens}", f"rank {self.rank}" if self.rank else "all weights"]
         parts += ["8 × 1,024"] * self.wide + ["float32"] * (self.dtype != "auto")
         return ", ".join(parts + ["checkpointing"] * self.checkpointing + ["compiled"] * self.compiled)
@@ -86,18 +85,18 @@ def main() -> None:
 
 
 def measure(words: str, folder: str, steps: int) -> dict[str, Any]:
-    """What is said before, and what it turns out to be."""
+    """The estimate for a case, and what its training takes."""
     tasks = (f"{task}: {words}" for task in ("estimate", "train"))
     said, found = measuring.in_processes(tasks, "--folder", folder, "--steps", str(steps)).values()
     return {"case": asdict(BY_WORDS[words]), "said": said, "found": found}
 
 
 def config(options: argparse.Namespace, case: Case, folder: Path) -> Any:
-    """Of a run on rows of the case's length, give or take a few tokens."""
+    """The config of a run on rows of the case's length, give or take a few tokens."""
     from posttrain.config.load import load_config
     from posttrain.sft.config import SFTConfig
 
-    # Half of a row is its prompt, and a dozen tokens are ChatML's.
+    # Half of each row is the prompt; ChatML adds a dozen tokens.
     texts = [" ".join(WORDS[(row + at) % 10] for at in range(case.tokens // 2 - 8)) for row in range(case.rows)]
     rows = [{"prompt": text, "completion": text} for text in texts]
     written = {
@@ -118,7 +117,7 @@ def config(options: argparse.Namespace, case: Case, folder: Path) -> Any:
 
 
 def estimated(options: argparse.Namespace, case: Case) -> dict[str, Any]:
-    """What the dry run computes."""
+    """What the dry run estimates."""
     from posttrain.models.load import choose_backend
     from posttrain.sft.data import prepare_data
     from posttrain.sft.plan import estimated as estimate_of
@@ -133,7 +132,7 @@ def estimated(options: argparse.Namespace, case: Case) -> dict[str, Any]:
 
 
 def trained(options: argparse.Namespace, case: Case) -> dict[str, Any]:
-    """What `toolkit-sft` takes, by its metrics and by Linux's count of its memory."""
+    """What `toolkit-sft` takes, from its metrics and Linux's count of its memory."""
     from posttrain.runs.metrics import read_metrics
     from posttrain.sft.train import train
 
@@ -150,7 +149,7 @@ def trained(options: argparse.Namespace, case: Case) -> dict[str, Any]:
 
 
 def make_wide_model(model: str, folder: Path) -> None:
-    """Another shape, with the tokenizer of `model`."""
+    """Write the wider model, with the tokenizer of `model`."""
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -173,7 +172,7 @@ def make_wide_model(model: str, folder: Path) -> None:
 
 
 def markdown(numbers: dict[str, Any]) -> str:
-    """A line for each case: measured, and estimated over measured."""
+    """A row for each case: measured, estimated, and the relative error."""
     rows = []
     for words, each in numbers.items():
         said, found = each["said"], each["found"]

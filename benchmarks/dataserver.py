@@ -1,9 +1,9 @@
-"""Speed of the dataserver, on a machine that it shares with its client.
+"""Speed of the dataserver on a machine that it shares with its client.
 
 python benchmarks/dataserver.py [--requests N] [--output FILE]
 
-The cheap grader compares whole numbers. math_verify gets golds that are fractions, other ones in each request, and
-answers that must be parsed: fractions that are not reduced, differences and decimals, three of four of them right.
+The cheap grader compares whole numbers. math_verify gets fractions as gold answers, different ones in each request,
+and answers that it must parse: unreduced fractions, differences and decimals, three out of four of them right.
 Prints a Markdown table, and writes the same numbers as JSON.
 """
 
@@ -30,7 +30,7 @@ ROWS = 100_000
 FRACTIONS = 2000
 COMPLETION_BYTES = 2000
 WARM_UP = 5
-"""Calls that are left out of percentiles."""
+"""Calls left out of the percentiles."""
 PROMPTS = 8
 ITEMS = 64
 FRACTION = re.compile(r"Divide ([0-9]+) by ([0-9]+)")
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def measure(folder: Path, requests: int, repeats: int) -> dict[str, float]:
-    """All figures, in the units that their names say."""
+    """All figures, in the units that their names give."""
     os.environ["POSTTRAIN_TOOLKIT_CACHE"] = str(folder / "cache")
     measuring.write_rows(folder / "sums.jsonl", sums())
     measuring.write_rows(folder / "fractions.jsonl", fractions())
@@ -65,7 +65,7 @@ def measure(folder: Path, requests: int, repeats: int) -> dict[str, float]:
         numbers["cheap items per s"] = throughput(client, samples, seconds=10.0)
         numbers |= memory(client, process, samples, requests)
     with served(maths):
-        pass  # the golds of this grader are checked and remembered
+        pass  # checks and caches this grader's gold answers
     with served(maths) as (client, _, _):
         count = min(repeats, 50)
         asked = [written_fractions(sample(client, iteration), iteration) for iteration in range(count + WARM_UP + 1)]
@@ -86,7 +86,7 @@ def sums() -> Iterator[dict[str, str]]:
 
 
 def fractions() -> Iterator[dict[str, str]]:
-    """Divisions with their answers as LaTeX; written as decimals they end."""
+    """Divisions with their answers as LaTeX; as decimals they are finite."""
     draw = random.Random(0)
     for _ in range(FRACTIONS):
         above, below = draw.randrange(1, 1000), draw.choice((4, 8, 16, 20, 25, 32, 40, 50, 80))
@@ -95,7 +95,7 @@ def fractions() -> Iterator[dict[str, str]]:
 
 
 def write_config(folder: Path, name: str, grader: str) -> Path:
-    """One data set, one grader, a journal: what a run has."""
+    """The config of a typical run: one data set, one grader, and a journal."""
     path = folder / f"{name}.yaml"
     config = {
         "prompts_per_iteration": PROMPTS,
@@ -116,7 +116,7 @@ def write_config(folder: Path, name: str, grader: str) -> Path:
 
 @contextmanager
 def served(config: Path) -> Iterator[tuple[httpx.Client, psutil.Process, float]]:
-    """A running server: a client, its process, and the seconds from the command until it was ready."""
+    """A running server: a client, the server process, and the seconds from the command until it was ready."""
     ready = config.with_suffix(".ready")
     begin = time.perf_counter()
     command = [Path(sys.executable).with_name("toolkit-rl-dataserver"), config, "--port", "0", "--ready-file", ready]
@@ -135,18 +135,18 @@ def served(config: Path) -> Iterator[tuple[httpx.Client, psutil.Process, float]]
 
 
 def sample(client: httpx.Client, iteration: int) -> dict[str, str]:
-    """Prompts of an iteration by the ids of their samples."""
+    """The prompts of an iteration, by sample id."""
     answer = client.post("/sample", json={"iteration": iteration, "batch_size": PROMPTS}).raise_for_status().json()
     return {each["sample_id"]: each["messages"][-1]["content"] for each in answer["samples"]}
 
 
 def whole_numbers(samples: Sequence[str], items: int = ITEMS) -> list[tuple[str, str]]:
-    """Samples in turns, each with an answer."""
+    """Pairs of a sample and an answer, cycling through the samples."""
     return [(samples[number % len(samples)], str(number)) for number in range(items)]
 
 
 def written_fractions(samples: dict[str, str], seed: int) -> list[tuple[str, str]]:
-    """The same for `fractions`: one answer of four is wrong, the others are right and written in three ways."""
+    """The same for `fractions`: one answer in four is wrong, and the right ones are written in three ways."""
     draw = random.Random(seed)
     answers = []
     for number in range(ITEMS):
@@ -166,7 +166,7 @@ def written_fractions(samples: dict[str, str], seed: int) -> list[tuple[str, str
 
 
 def grade(client: httpx.Client, answers: Sequence[tuple[str, str]]) -> float:
-    """Grade completions that were never graded before, each with the answer to its sample; the sum of the rewards."""
+    """Grade new completions, each with the answer to its sample, and return the sum of the rewards."""
     filler = "so we carry the one and write the digit below the line, "
     body = {
         "iteration": 0,
@@ -188,7 +188,7 @@ def grade(client: httpx.Client, answers: Sequence[tuple[str, str]]) -> float:
 
 
 def timed(count: int, act: Callable[[int], Any]) -> list[float]:
-    """Seconds of each call, in order of size; the first calls warm up and are left out."""
+    """Seconds of each call, sorted; the first calls warm up and are left out."""
     seconds = []
     for number in range(count + WARM_UP):
         begin = time.perf_counter()
@@ -206,7 +206,7 @@ def percentiles(name: str, seconds: list[float]) -> dict[str, float]:
 
 
 def throughput(client: httpx.Client, samples: list[str], seconds: float) -> float:
-    """Completions per second of two clients at once, in requests of 512."""
+    """Completions per second with two clients at once, in requests of 512."""
     done = [0, 0]
     end = time.perf_counter() + seconds
 
@@ -225,7 +225,7 @@ def throughput(client: httpx.Client, samples: list[str], seconds: float) -> floa
 
 
 def memory(client: httpx.Client, process: psutil.Process, samples: list[str], requests: int) -> dict[str, float]:
-    """Resident memory of all the server's processes, after a tenth of the requests and after all of them."""
+    """Resident memory of all server processes, after a tenth of the requests and after all of them."""
     sizes = []
     for number in range(requests):
         grade(client, whole_numbers(samples, 16))

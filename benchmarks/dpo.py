@@ -1,15 +1,15 @@
-"""Pairs per second of DPO, against TRL's own DPOTrainer, each in a process of its own and on the same pairs.
+"""Pairs per second of DPO, compared with TRL's own DPOTrainer, each in its own process and on the same pairs.
 
 python benchmarks/dpo.py [ACCEPTED REJECTED] [--steps N] [--pairs N] [--length N] [--times N] [--output FILE]
 
-The two files hold conversations, line by line with the better and the worse answer; without them pairs are made up.
-All train the same LoRA adapter on the same tokens in the same order, so that in float32 their losses must agree step
-by step; in bfloat16 the sum over a long answer is uncertain by half a nat, which shows. The toolkit compiles its layers
-and cuts a step into the passes that pad least. TRL runs tuned (bfloat16 weights, autocast, no gradient checkpointing),
-tuned with its reference computed beforehand, with all pairs of a step at once and two by two, and in float32
-(`bf16=False`) with gradient checkpointing, which is its default, and a live reference. The float32 runs are there for
-their losses: the speed of each is that of its third step alone. The other runs take turns. Prints a Markdown table,
-with the median of the rounds, the lowest and the highest.
+The two files hold conversations with the better and the worse answers, matched by line; without them, pairs are made
+up. All runs train the same LoRA adapter on the same tokens in the same order, so in float32 their losses must agree
+step by step; in bfloat16 the sum over a long answer is uncertain by half a nat, and it shows. The toolkit compiles its
+layers and splits a step into the passes with the least padding. TRL runs tuned (bfloat16 weights, autocast, no gradient
+checkpointing), tuned with a precomputed reference, with all pairs of a step at once and two at a time, and in float32
+(`bf16=False`) with gradient checkpointing, which is its default, and a live reference. The float32 runs are only there
+for their losses: their speed is that of the third step alone. The other runs take turns. Prints a Markdown table with
+the median, lowest and highest of the rounds.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import measuring
 
 RATE = 2e-5
 LOSS_STEPS = 3
-"""Optimizer steps of the float32 runs, which are there for their losses."""
+"""Optimizer steps of the float32 runs, which are only there for their losses."""
 
 
 def main() -> None:
@@ -51,12 +51,12 @@ def main() -> None:
 
 
 def steps_of(options: argparse.Namespace) -> int:
-    """Optimizer steps of the run that is going on."""
+    """Optimizer steps of the current run."""
     return min(options.steps, LOSS_STEPS) if "float32" in options.run else options.steps
 
 
 def config(options: argparse.Namespace, folder: Path, reference: str, dtype: str) -> Any:
-    """The toolkit's config, written to a file and read from there; the data are as many pairs as are trained."""
+    """The toolkit's config, written to a file and loaded from it; it uses only as many pairs as it trains."""
     from posttrain.config.load import load_config
     from posttrain.dpo.config.dpo import DPOConfig
 
@@ -77,14 +77,14 @@ def config(options: argparse.Namespace, folder: Path, reference: str, dtype: str
             "micro_batch_size": options.pairs,
             "learning_rate": RATE,
             "schedule": "constant",
-            "compile": not options.short,  # `auto` would not for so few pairs
+            "compile": not options.short,  # `auto` would not compile for so few pairs
         },
     }
     return load_config(measuring.write_config(folder / "dpo.yaml", written), DPOConfig)
 
 
 def files(options: argparse.Namespace, folder: Path) -> tuple[Path, Path]:
-    """The better and the worse answers."""
+    """The files with the better and the worse answers."""
     if options.accepted is not None:
         return options.accepted.absolute(), options.rejected.absolute()
     better, worse = conversations.pairs(options.steps * options.pairs, short=options.short)
@@ -92,7 +92,7 @@ def files(options: argparse.Namespace, folder: Path) -> tuple[Path, Path]:
 
 
 def prepared(settings: Any) -> tuple[Any, Any]:
-    """Data and tokenizer of the toolkit."""
+    """The toolkit's data and tokenizer."""
     from posttrain.dpo.data import prepare_data
     from posttrain.models.load import choose_backend
 
@@ -101,7 +101,7 @@ def prepared(settings: Any) -> tuple[Any, Any]:
 
 
 def train_with_toolkit(options: argparse.Namespace, reference: str, dtype: str = "auto") -> dict[str, Any]:
-    """The toolkit's numbers; the reference's cache starts empty."""
+    """The toolkit's numbers; the reference cache starts empty."""
     from posttrain.dpo.recipe import DPORecipe
     from posttrain.dpo.train import open_session
     from posttrain.runs.directory import RunDirectory
@@ -128,9 +128,9 @@ def train_with_toolkit(options: argparse.Namespace, reference: str, dtype: str =
 def train_with_trl(
     options: argparse.Namespace, weights: str, precomputed: bool = False, at_once: int | None = None
 ) -> dict[str, Any]:
-    """TRL's numbers, on the toolkit's tokens in the toolkit's order: its own preparation is left out.
+    """TRL's numbers on the toolkit's tokens in the toolkit's order; TRL's own data preparation is skipped.
 
-    `at_once`: pairs that go through the model together; None takes all of a step.
+    `at_once`: pairs per forward pass; None takes all pairs of a step.
     """
     from datasets import Dataset
     from trl import DPOTrainer
@@ -158,7 +158,7 @@ def train_with_trl(
 
 
 def rows_of_step(data: Any, step: int) -> list[dict[str, list[int]]]:
-    """The pairs of an optimizer step, as TRL's collator takes them."""
+    """The pairs of an optimizer step, as TRL's collator expects them."""
     dataset, rows = data.datasets["pairs"], []
     for draw in data.curriculum.step(step):
         (ids, trained), (others, others_trained) = dataset.chosen.row(draw.row), dataset.rejected.row(draw.row)
@@ -169,12 +169,12 @@ def rows_of_step(data: Any, step: int) -> list[dict[str, list[int]]]:
 
 
 def last(trained: Any) -> int:
-    """Where the last trained token ends."""
+    """The position after the last trained token."""
     return int(trained.nonzero()[0][-1]) + 1
 
 
 def trl_arguments(options: argparse.Namespace, output: str, tuned: bool, precomputed: bool, at_once: int) -> Any:
-    """The same step as the toolkit's."""
+    """TRL's arguments for the same step as the toolkit's."""
     from trl import DPOConfig
 
     return DPOConfig(
@@ -193,7 +193,7 @@ def trl_arguments(options: argparse.Namespace, output: str, tuned: bool, precomp
 
 
 def numbers_of(options: argparse.Namespace, seconds: list[float], losses: list[float], before: float) -> dict[str, Any]:
-    """`before`: seconds per pair that the reference took before training, which are counted once."""
+    """`before`: seconds per pair that the reference took before training, counted once."""
     step = measuring.median_after_warm_up(seconds)
     return {
         "pairs_per_second": options.pairs / step,

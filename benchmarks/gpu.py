@@ -1,12 +1,12 @@
-"""Everything that is for CUDA, checked and measured in one go, against plain TRL: no network, nothing to prepare.
+"""Checks and measures everything for CUDA in one go, against plain TRL, with no network and nothing to prepare.
 
 python benchmarks/gpu.py [--size 1b|3b|7b|tiny] [--steps N] [--only WORD ...] [--timeout S] [--output FILE]
 
-The model is a Llama of random weights at that size, made on the spot; so losses say nothing of quality, only that two
-systems train the same way. Each part runs in a process of its own: one that fails, or takes too long, is a row of the
-table with the last line of its error, and the rest goes on. Without a CUDA device the same parts run on the CPU, of
-which those that need CUDA fail in their row; `--size tiny` takes some minutes there, and measures nothing of interest.
-Prints a Markdown table with versions and hardware, and writes the same as JSON.
+The model is a Llama of the given size with random weights, made on the spot, so losses say nothing about quality, only
+that two systems train the same way. Each part runs in its own process: if it fails or takes too long, its row shows the
+last line of its error, and the rest continue. Without a CUDA device the same parts run on the CPU, and those that need
+CUDA fail in their row; `--size tiny` takes a few minutes there, and measures nothing of interest. Prints a Markdown
+table with versions and hardware, and writes the same as JSON.
 """
 
 import argparse
@@ -136,7 +136,7 @@ def _is_wanted(name: str, words: list[str]) -> bool:
 
 
 def _in_a_process(options: argparse.Namespace, name: str, folder: Path, number: int) -> dict[str, Any]:
-    """What a part found, or how it failed, with the seconds that it took."""
+    """A part's numbers or its error, with the seconds it took."""
     own = folder / str(number)
     own.mkdir()
     command = [sys.executable, __file__, "--part", name, "--folder", str(own), "--model", str(folder / "model")]
@@ -163,14 +163,14 @@ def _in_a_process(options: argparse.Namespace, name: str, folder: Path, number: 
 
 
 def _reason(said: str) -> str:
-    """The first line of the last error in what a process said, else its last line."""
+    """The first line of the last error in a process's output, or else its last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit|Failure): ", line)]
     return (errors or lines or [""])[-1]
 
 
 def _measured(options: argparse.Namespace) -> dict[str, Any]:
-    """In the process of a part: what it found, with the most memory that was in use."""
+    """In a part's process: its numbers, with the peak memory."""
     with _nothing_on_stdout(), _peak() as peak:
         found = PARTS[options.part](options)
     return {**found, **peak}
@@ -178,7 +178,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
 
 @contextmanager
 def _nothing_on_stdout() -> Iterator[None]:
-    """What others print goes to stderr, also what does not come from Python; stdout is for the numbers."""
+    """Send what others print to stderr, even from outside Python; stdout is for the numbers."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -192,7 +192,7 @@ def _nothing_on_stdout() -> Iterator[None]:
 
 @contextmanager
 def _peak() -> Iterator[dict[str, float]]:
-    """GiB: of the whole CUDA device, looked at every 20 ms, so that vLLM counts too; else of this process."""
+    """Peak GiB: of the whole CUDA device, sampled every 20 ms so that vLLM counts too, or else of this process."""
     import torch
 
     found: dict[str, float] = {}
@@ -243,7 +243,7 @@ def _plain(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def markdown(found: dict[str, Any]) -> str:
-    """What it ran on, and a row for each part; a rate is also given as a multiple of TRL's."""
+    """The hardware and versions, and a row for each part; a rate is also given as a multiple of TRL's."""
     machine, shape = found["machine"], found["options"]
     lines = [
         f"{'; '.join(machine['devices'])}; {', '.join(f'{name} {each}' for name, each in found['versions'].items())}.",

@@ -1,4 +1,4 @@
-"""The parts of `gpu.py` that measure no speed: each says in one line what it found, or raises."""
+"""The parts of `gpu.py` that measure no speed: each returns one line on what it found, or raises."""
 
 import argparse
 import contextlib
@@ -14,7 +14,7 @@ _GIB = 2**30
 
 
 def dtype_and_attention(options: argparse.Namespace) -> Found:
-    """What `auto` came to on this device."""
+    """What `auto` resolves to on this device."""
     from posttrain.config.sections.model import LoraConfig, ModelConfig
     from posttrain.models.backend import TrainingSettings
     from posttrain.models.hf import HfBackend
@@ -32,14 +32,14 @@ def dtype_and_attention(options: argparse.Namespace) -> Found:
 
 
 def out_of_memory(options: argparse.Namespace) -> Found:
-    """A run that does not fit, on little memory: whether one message says so, and what it says first."""
+    """A run that does not fit in little memory: its error must say so, and advise changes."""
     from posttrain.config.load import load_config
     from posttrain.errors import RunError
     from posttrain.sft.config import SFTConfig
     from posttrain.sft.train import train
 
     model = write_model(options.folder / "model", "tiny")
-    # Eager attention wants 2 heads × 16,000² × 2 bytes, that is 1 GiB, for each of 16 rows at once.
+    # Eager attention needs 2 heads × 16,000² × 2 bytes, about 1 GiB, for each of 16 rows at once.
     rows = [{"prompt": "one ", "completion": f"{number} " + "two three " * 1800} for number in range(16)]
     config = {
         "model": {"name": str(model), "backend": "hf", "attention": "eager"},
@@ -64,7 +64,7 @@ def out_of_memory(options: argparse.Namespace) -> Found:
 
 @contextlib.contextmanager
 def _little_memory() -> Iterator[None]:
-    """6 GiB of the CUDA device, or 6 GiB more address space than there is in use."""
+    """Limit memory to 6 GiB of the CUDA device, or to 6 GiB of address space beyond what is in use."""
     import psutil
     import torch
 
@@ -82,7 +82,7 @@ def _little_memory() -> Iterator[None]:
 
 
 def adapter_and_weights_agree(options: argparse.Namespace) -> Found:
-    """Greedy answers by vLLM with the adapter on top, and with the weights that it is folded into."""
+    """Greedy answers from vLLM with the adapter on top, and with the adapter merged into the weights."""
     from posttrain.inference.weight_sync import AdapterAlone, MergedWeights
 
     loaded = _with_a_random_adapter(options)
@@ -99,14 +99,14 @@ def adapter_and_weights_agree(options: argparse.Namespace) -> Found:
 
 
 def asleep(options: argparse.Namespace) -> Found:
-    """What vLLM gives back of the device while it sleeps, and whether it answers as before when it wakes up."""
+    """How much device memory vLLM frees while it sleeps, and whether it answers the same after waking up."""
     import torch
 
     from posttrain.inference.weight_sync import MergedWeights
 
     loaded = _with_a_random_adapter(options)
     engine = _engine(options, MergedWeights(loaded, options.folder / "weights"), sleeps=True)
-    free = [torch.cuda.mem_get_info()[0]]  # asleep, as it is when it has been made
+    free = [torch.cuda.mem_get_info()[0]]  # asleep, as when created
     engine.update(0)
     free.append(torch.cuda.mem_get_info()[0])  # awake
     before = _ask(engine)
@@ -120,7 +120,7 @@ def asleep(options: argparse.Namespace) -> Found:
 
 
 def _with_a_random_adapter(options: argparse.Namespace) -> Any:
-    """The model with an adapter that changes what it says: a new one, whose B is 0, would not."""
+    """The model with an adapter that changes its answers; a new adapter, with B = 0, would not."""
     import torch
 
     from posttrain.config.sections.model import LoraConfig, ModelConfig

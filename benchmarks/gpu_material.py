@@ -1,4 +1,4 @@
-"""What `gpu.py` works on, made on the spot: a random Llama, a tokenizer, and texts. Nothing is fetched."""
+"""What `gpu.py` works on, made on the spot: a random Llama, a tokenizer, and texts. Nothing is downloaded."""
 
 import json
 import random
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a Llama: the sizes of one layer, how many there are, and whether head and embedding are one."""
+    """A Llama's layer sizes, number of layers, and whether head and embedding are tied."""
 
     hidden: int
     inner: int
@@ -27,7 +27,7 @@ SHAPES = {
     "7b": Shape(hidden=4096, inner=11008, layers=32, heads=32, key_heads=32, tied=False),  # Llama 2 7B
 }
 _WORDS = ("river", "lighthouse", "market", "storm", "library", "train", "garden", "one", "two", "three", "asks", "says")
-# Of ChatML, as TRL wants it: what it trains on is up to the roles.
+# ChatML as TRL expects it: the roles decide what is trained.
 _TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -35,7 +35,7 @@ _TEMPLATE = (
 
 
 def write_model(folder: Path, size: str, tokenizer_folder: Path | None = None) -> Path:
-    """The folder of a random model of that size and its tokenizer, written now unless it is there."""
+    """The folder of a random model of that size and its tokenizer, written if it is missing."""
     if (folder / "config.json").is_file():
         return folder
     import torch
@@ -65,7 +65,7 @@ def write_model(folder: Path, size: str, tokenizer_folder: Path | None = None) -
 
 
 def _tokenizer(folder: Path | None, *, packaged: bool) -> Any:
-    """The one of that folder, else that of SmolLM2 where its package is installed, else one whose tokens are bytes."""
+    """The tokenizer in that folder, else SmolLM2's if its package is installed, else one whose tokens are bytes."""
     if folder is not None:
         tokenizer = _tokenizer_of(folder)
     else:
@@ -106,14 +106,14 @@ def _byte_tokenizer() -> Any:
 
 
 def texts(count: int, tokenizer: Any, longest: int) -> list[tuple[str, str]]:
-    """Pairs of a question and an answer, which together have between a quarter of `longest` tokens and all of them.
+    """Pairs of a question and an answer, which together have between `longest` / 4 and `longest` tokens.
 
-    A fifth of them is the question, as in many data sets for fine-tuning.
+    The question is a fifth of that, as in many fine-tuning data sets.
     """
     numbers = random.Random(0)
     pairs = []
     for _ in range(count):
-        tokens = numbers.randint(longest // 4, longest - 24)  # what ChatML adds fits into the rest
+        tokens = numbers.randint(longest // 4, longest - 24)  # leaves room for ChatML's tokens
         words = " ".join(numbers.choices(_WORDS, k=tokens))
         ids = tokenizer(words, add_special_tokens=False)["input_ids"][:tokens]
         parts = (ids[: tokens // 5], ids[tokens // 5 :])
@@ -129,5 +129,5 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def as_messages(question: str, answer: str) -> list[dict[str, str]]:
-    """A conversation of one turn."""
+    """A single-turn conversation."""
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]

@@ -1,4 +1,4 @@
-"""What `gpu.py` does in each of its processes: training by the toolkit and by plain TRL, and checks of CUDA parts."""
+"""What `gpu.py` runs in its processes: writing the model, and training with the toolkit and with plain TRL."""
 
 import argparse
 import json
@@ -14,11 +14,11 @@ Numbers = dict[str, Any]
 LORA = {"r": 16, "alpha": 32, "target_modules": "all-linear"}
 GENERATIONS = 4
 WARM_UP = 1
-"""Optimizer steps that are left out of a median: the first allocates memory and compiles."""
+"""Optimizer steps left out of a median: the first allocates memory and compiles."""
 
 
 def config(options: argparse.Namespace, kind: str, **changes: Any) -> dict[str, Any]:
-    """Of a toolkit's run of that kind; `changes` are merged into its sections."""
+    """The config of a toolkit run of that kind; `changes` are merged into its sections."""
     written: dict[str, Any] = {
         "model": {"name": str(options.model), "backend": "hf"},
         "lora": LORA,
@@ -87,7 +87,7 @@ def prompts(options: argparse.Namespace) -> list[str]:
 
 
 def with_toolkit(options: argparse.Namespace, kind: str, **changes: Any) -> Numbers:
-    """A run as the command does it, in this process; the numbers are those of its metrics.jsonl."""
+    """Train as the command does, but in this process; the numbers come from metrics.jsonl."""
     from posttrain.config.load import load_config
 
     path = options.folder / f"{kind}.yaml"
@@ -126,7 +126,7 @@ def _rates(options: argparse.Namespace, kind: str, seconds: list[float]) -> Numb
 
 
 def tokens_per_row(options: argparse.Namespace) -> float:
-    """The mean over all rows, with what ChatML adds, and without padding: the same for all who train on them."""
+    """The mean over all rows, with ChatML's tokens and without padding: the same for every trainer."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(options.model)
@@ -138,7 +138,7 @@ def tokens_per_row(options: argparse.Namespace) -> float:
 
 
 def with_trl(options: argparse.Namespace, kind: str, *, vllm: bool = False) -> Numbers:
-    """TRL's own trainer with its own defaults, but for data, LoRA, lengths and the shape of a step."""
+    """TRL's own trainer with its defaults, except for data, LoRA, lengths and the shape of a step."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -239,7 +239,7 @@ _TRAINERS: dict[str, Callable[..., Any]] = {"sft": _trl_sft, "dpo": _trl_dpo, "g
 
 
 def _seconds_of_steps(trainer: Any) -> list[float]:
-    """A list that gets the seconds of each optimizer step as it ends."""
+    """A list that training fills with the seconds of each optimizer step."""
     from transformers import TrainerCallback
 
     seconds: list[float] = []
@@ -258,7 +258,7 @@ def _seconds_of_steps(trainer: Any) -> list[float]:
 
 
 def make_model(options: argparse.Namespace) -> Numbers:
-    """Write the random model that all others use."""
+    """Write the random model that all other parts use."""
     began = time.perf_counter()
     folder = write_model(options.model, options.size, options.tokenizer)
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))

@@ -1,14 +1,14 @@
-"""How the start of a run grows with the rows of its data: time and memory of preparing them, and of finding them again.
+"""How the start of a run grows with its data: time and memory to prepare the rows, and to find them in the cache.
 
 python benchmarks/growth.py [--rows N ...] [--largest] [--pairs] [--folder DIR] [--output FILE]
 
-The rows are made up, of about 80 tokens, or with --pairs of two answers. Every start is a process of its own, which
-has its imports and the tokenizer of the packaged model before the clock starts, and ends when the first optimizer step
-is planned and its rows are read. The cold start tokenises; the warm ones find the tokens in the cache: the first
-hashes the data file, the next remembers the hash (it is there a minute after the file was written), and the last has
-a hundredth of the rows held out, a split that an earlier start has made. Memory is the peak of the resident set above
-the imports, with the pages of mapped files in it. Of --largest, 10 million rows, only the warm starts are measured:
-their tokens are drawn at random and written by the toolkit's own writer. Prints a Markdown table.
+The rows are made up, about 80 tokens each, or pairs of answers with --pairs. Each start is its own process: the clock
+starts after the imports and the packaged model's tokenizer are loaded, and stops when the first optimizer step is
+planned and its rows are read. The cold start tokenises; the warm ones find the tokens in the cache. The first warm
+start hashes the data file, the next reuses the hash (remembered once the file is a minute old), and the last holds out
+a hundredth of the rows, in a split that an earlier start made. Memory is the peak resident set above the imports,
+including the pages of mapped files. With --largest, 10 million rows, only the warm starts are measured: their tokens
+are drawn at random and written by the toolkit's own writer. Prints a Markdown table.
 """
 
 import argparse
@@ -30,7 +30,7 @@ DRAWS = 10_000
 HELD_OUT = {"fraction": 0.01}
 MIB = 2**20
 SETTLED_SECONDS = 62
-"""After which the hash of a file is remembered."""
+"""How old a file must be for its hash to be remembered."""
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def measure(options: argparse.Namespace, size: int) -> dict[str, Any]:
 
 
 def start(options: argparse.Namespace, *, validation: dict[str, float] | None) -> dict[str, Any]:
-    """Seconds and MiB of one start, and microseconds of a draw."""
+    """Seconds and MiB of one start, and microseconds per draw."""
     config, tokenizer = config_and_tokenizer(options, validation)
     if options.pairs:
         from posttrain.dpo.data import prepare_data
@@ -108,7 +108,7 @@ def tokens_of(dataset: Any, row: int) -> Iterator[np.ndarray]:
 
 
 def microseconds_of_a_draw(curriculum: Any) -> float:
-    """Over draws from the whole length of the run."""
+    """The mean over draws spread across the whole run."""
     steps = np.linspace(0, curriculum.total_steps - 1, DRAWS).astype(int).tolist()
     began = time.perf_counter()
     for step in steps:
@@ -117,7 +117,7 @@ def microseconds_of_a_draw(curriculum: Any) -> float:
 
 
 def make_up(options: argparse.Namespace) -> dict[str, Any]:
-    """The cache that a cold start would leave, but with random tokens."""
+    """Write the cache that a cold start would leave, but with random tokens."""
     from posttrain.data import tokenized
     from posttrain.data.ledger import Ledger
     from posttrain.data.preparation import tokenized_folder
@@ -156,7 +156,7 @@ RUNS = {
 
 
 def config_and_tokenizer(options: argparse.Namespace, validation: dict[str, float] | None) -> tuple[Any, Any]:
-    """Of a run that goes through the data once."""
+    """The config and tokenizer of a run that goes through the data once."""
     from posttrain.config.load import load_config
     from posttrain.models.load import choose_backend
 
@@ -176,7 +176,7 @@ def config_and_tokenizer(options: argparse.Namespace, validation: dict[str, floa
 
 
 def write_data(path: Path, size: int, *, pairs: bool) -> None:
-    """Rows of which no two say the same, of words that are common."""
+    """Write rows of common words, no two of them the same."""
     words = sorted(set(re.findall(r"[a-z]{2,9}", Path(argparse.__file__).read_text())))
     draw = np.random.default_rng(0)
     sentences = [" ".join(words[at] for at in draw.integers(0, len(words), 13)) for _ in range(1000)]
@@ -191,18 +191,18 @@ def write_data(path: Path, size: int, *, pairs: bool) -> None:
 
 
 def reset_peak() -> int:
-    """Bytes of the resident set, above which the peak is measured from now on."""
+    """Restart the peak measurement; returns the bytes of the resident set now, the floor of the peak."""
     Path("/proc/self/clear_refs").write_text("5")
     return memory("VmRSS")
 
 
 def memory(field: str) -> int:
-    """Bytes, of this process, as Linux counts them."""
+    """Bytes of this process, as Linux counts them."""
     return int(re.findall(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) * 1024
 
 
 def markdown(numbers: dict[str, Any]) -> str:
-    """One line per number of rows."""
+    """A row for each size of the data."""
     head = ["rows", "file MB", "cold s", "rows/s", "MiB", "warm s, hashing", "warm s", "MiB"]
     head += ["first split s", "MiB", "split s", "MiB", "draw µs"]
     rows = []
@@ -216,7 +216,7 @@ def markdown(numbers: dict[str, Any]) -> str:
 
 
 def cold_cells(cold: dict[str, Any]) -> list[str]:
-    """Empty where the tokens were made up."""
+    """Empty if the tokens were made up."""
     if not cold:
         return [""] * 3
     return [f"{cold['seconds']:.1f}", f"{cold['rows'] / cold['seconds']:,.0f}", f"{cold['peak MiB']:,.0f}"]

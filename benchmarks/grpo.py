@@ -1,12 +1,12 @@
-"""Seconds per optimizer step of GRPO, against TRL's own GRPOTrainer, each in a process of its own.
+"""Seconds per optimizer step of GRPO, compared with TRL's own GRPOTrainer, each in its own process.
 
 python benchmarks/grpo.py [--steps N] [--completions N] [--tokens N] [--times N] [--output FILE]
 
-The same model with a LoRA adapter, prompts, lengths and batch. The toolkit compiles the layers that it trains, and
-generates by vLLM, which is compiled too, or by transformers. TRL runs tuned (bfloat16 weights, autocast, no gradient
-checkpointing), and generates by transformers: its own vLLM mode cannot bring weights over on a CPU. Like with like is
-the toolkit with transformers beside TRL. Each samples completions of its own, so no losses are compared. The runs take
-turns. Prints a Markdown table, with the median of the rounds, the lowest and the highest.
+All use the same model with a LoRA adapter, prompts, lengths and batch. The toolkit compiles the layers that it trains,
+and generates with vLLM, which is compiled too, or with transformers. TRL runs tuned (bfloat16 weights, autocast, no
+gradient checkpointing), and generates with transformers: its own vLLM mode cannot transfer weights on a CPU. The
+like-for-like comparison is the toolkit with transformers against TRL. Each samples its own completions, so losses are
+not compared. The runs take turns. Prints a Markdown table with the median, lowest and highest of the rounds.
 """
 
 import argparse
@@ -45,12 +45,12 @@ def main() -> None:
 
 
 def prompts() -> list[str]:
-    """Requests for texts that are longer than what is generated."""
+    """Requests for texts longer than what is generated."""
     return list(stories_about(range(500, 660, 10)))
 
 
 def train_with_toolkit(options: argparse.Namespace, engine: str) -> dict[str, float]:
-    """Medians of what metrics.jsonl says of the steps after the first."""
+    """Medians from metrics.jsonl over the steps after the first."""
     from posttrain.runs.metrics import read_metrics
 
     with tempfile.TemporaryDirectory() as name:
@@ -65,7 +65,7 @@ def train_with_toolkit(options: argparse.Namespace, engine: str) -> dict[str, fl
 
 
 def config(options: argparse.Namespace, engine: str) -> dict[str, Any]:
-    """Of the trainer."""
+    """The trainer's config."""
     return {
         "model": {"name": options.model},
         "lora": measuring.LORA,
@@ -84,13 +84,13 @@ def config(options: argparse.Namespace, engine: str) -> dict[str, Any]:
             "micro_batch_size": MICRO_BATCH,
             "max_steps": options.steps,
             "learning_rate": RATE,
-            "compile": not options.short,  # `auto` would not for so few steps; vLLM follows
+            "compile": not options.short,  # `auto` would not compile for so few steps; vLLM follows
         },
     }
 
 
 def data_config(options: argparse.Namespace) -> dict[str, Any]:
-    """Of the dataserver: a reward that differs between any two completions."""
+    """The dataserver's config, with a reward that differs between any two completions."""
     return {
         "prompts_per_iteration": options.completions // GENERATIONS,
         "datasets": {"stories": {"path": "prompts.jsonl", "gold": None, "graders": {"repetition": 1}}},
@@ -100,7 +100,7 @@ def data_config(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def train_with_trl(options: argparse.Namespace) -> dict[str, float]:
-    """As a user of TRL would: a script around GRPOTrainer, with the reward computed in it."""
+    """Train as a TRL user would: a script around GRPOTrainer that computes the reward."""
     from trl import GRPOTrainer
 
     lengths: list[float] = []
@@ -117,7 +117,7 @@ def train_with_trl(options: argparse.Namespace) -> dict[str, float]:
 
 
 def trl_parts(options: argparse.Namespace, output: str) -> dict[str, Any]:
-    """What GRPOTrainer is made of: the same step as the toolkit's."""
+    """GRPOTrainer's arguments, for the same step as the toolkit's."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig
@@ -151,7 +151,7 @@ RUNS = {
 
 
 def markdown(numbers: dict[str, Any]) -> str:
-    """Seconds per step, where they go, and how many times those of the toolkit."""
+    """Seconds per step, where they go, and their ratio to the toolkit's with vLLM."""
     parts = ("generate", "grade", "learn", "sync")
     found, rows = measuring.by_run(numbers), []
     fastest = statistics.median(each["all"] for each in found["toolkit, vLLM"])

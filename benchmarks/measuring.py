@@ -1,4 +1,4 @@
-"""What the benchmarks share: runs in processes of their own, clocks, what TRL is told, and tables."""
+"""What the benchmarks share: runs in separate processes, clocks, TRL's settings, and tables."""
 
 import argparse
 import json
@@ -14,11 +14,11 @@ from typing import Any
 MODEL = "smollm2-135m-instruct"
 LORA: dict[str, Any] = {"r": 16, "alpha": 32, "target_modules": "all-linear"}
 WARM_UP = 2
-"""Optimizer steps that are left out of a median: the first ones allocate memory."""
+"""Optimizer steps left out of a median: the first ones allocate memory."""
 
 
 def benchmark_parser(docstring: str | None) -> argparse.ArgumentParser:
-    """The options that every benchmark has; the first line of `docstring` says what it measures."""
+    """A parser with the options that every benchmark has; the first line of `docstring` describes the benchmark."""
     parser = argparse.ArgumentParser(description=(docstring or "").partition("\n")[0])
     parser.add_argument("--model", default=MODEL, help="a packaged model or a folder, where one is needed")
     parser.add_argument("--short", action="store_true", help="check the results on little data; the times mean nothing")
@@ -28,32 +28,34 @@ def benchmark_parser(docstring: str | None) -> argparse.ArgumentParser:
 
 
 def rounds_option(parser: argparse.ArgumentParser) -> None:
-    """`--times`, for benchmarks whose runs take turns."""
+    """Add `--times`, for benchmarks whose runs take turns."""
     parser.add_argument("--times", type=int, default=3, help="rounds, of which the medians count")
 
 
 def in_processes(runs: Iterable[str], *more: str) -> dict[str, Any]:
-    """The numbers of each run, one after the other in a process of its own."""
+    """The numbers of each run, one after the other, each in its own process."""
     return {run: in_a_process(run, *more) for run in runs}
 
 
 def in_rounds(measured: Iterable[str], checked: Iterable[str] = (), *, times: int) -> dict[str, Any]:
-    """The numbers of the runs that are `measured`, in turns: each round has every run once, so that a busy minute of
-    the machine falls on all of them. Those that are `checked` for their results run once.
+    """The numbers of the `measured` runs, round by round, and of the `checked` runs.
+
+    Each round has every measured run once, so that a busy minute of the machine affects all of them. Runs that are
+    only `checked` for their results run once.
     """
     names = list(measured)
     return {"once": in_processes(checked), "rounds": [in_processes(names) for _ in range(times)]}
 
 
 def whole_rounds(numbers: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each round with what ran once; a part without rounds is one."""
+    """Each round, merged with what ran once; a part without rounds is a single round."""
     if "rounds" not in numbers:
         return [numbers]
     return [numbers["once"] | each for each in numbers["rounds"] or [{}]]
 
 
 def by_run(numbers: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """What each run of `in_rounds` found, round by round."""
+    """The figures of each run of `in_rounds`, round by round."""
     found = {run: [figures] for run, figures in numbers["once"].items()}
     for each in numbers["rounds"]:
         for run, figures in each.items():
@@ -62,13 +64,13 @@ def by_run(numbers: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
-    """The median of several values, and the lowest and the highest of them."""
+    """The median of several values, with the lowest and the highest."""
     low, middle, high = (f"{value:.{digits}f}" for value in (min(values), statistics.median(values), max(values)))
     return middle if len(values) == 1 else f"{middle} ({low}-{high})"
 
 
 def in_a_process(run: str, *more: str) -> Any:
-    """The numbers of one run: this very command, started again with `--run` and the options in `more`."""
+    """The numbers of one run: this same command, started again with `--run` and the options in `more`."""
     command = [python_of(run), *sys.argv, "--run", run, *more]
     began = time.perf_counter()
     done = subprocess.run(
@@ -81,12 +83,12 @@ def in_a_process(run: str, *more: str) -> Any:
 
 
 def tell(numbers: Any) -> None:
-    """In the process of one run: hand its numbers to the process that started it."""
+    """In a run's process: hand its numbers to the process that started it."""
     sys.stdout.write(json.dumps(numbers) + "\n")
 
 
 def publish(numbers: Any, markdown: str, output: Path | None) -> None:
-    """Print the table, and write the numbers where they are wanted."""
+    """Print the table, and write the numbers if there is an output file."""
     sys.stdout.write(markdown + "\n")
     if output is not None:
         output.write_text(json.dumps(numbers, indent=1) + "\n")
@@ -99,15 +101,15 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str
 
 
 def python_of(run: str) -> str:
-    """The interpreter of a run: what TRL does is measured with the newest TRL, in an environment of its own.
+    """The interpreter of a run: TRL is measured at its newest version, in its own environment.
 
-    `make bench` makes that environment, and names its interpreter in TRL_PYTHON; without it, TRL is the pinned one.
+    `make bench` creates that environment and puts its interpreter in TRL_PYTHON; without it, the pinned TRL is used.
     """
     return os.environ.get("TRL_PYTHON", sys.executable) if run.startswith("TRL") else sys.executable
 
 
 def command(name: str, run: str = "toolkit") -> str:
-    """A program of the Python environment of a run."""
+    """A program in the Python environment of a run."""
     return str(Path(python_of(run)).with_name(name))
 
 
@@ -124,7 +126,7 @@ def write_config(path: Path, config: dict[str, Any]) -> Path:
 
 
 def model_folder(name: str) -> str:
-    """The folder of a model that plain transformers can load."""
+    """The folder of a model, as plain transformers can load it."""
     from posttrain.config.sections.model import ModelConfig
     from posttrain.models.hf import model_files
 
@@ -132,7 +134,7 @@ def model_folder(name: str) -> str:
 
 
 def adapted_model(settings: Any, dtype: str) -> Any:
-    """The base in `dtype` with PEFT's own LoRA on it, of the same shape and start as the toolkit's.
+    """The base in `dtype` with PEFT's own LoRA, with the same shape and initialisation as the toolkit's.
 
     `settings` is the toolkit's config.
     """
@@ -146,7 +148,7 @@ def adapted_model(settings: Any, dtype: str) -> Any:
 
 
 def peft_lora() -> Any:
-    """The adapter, as one who uses PEFT asks for it."""
+    """The adapter's config, as a PEFT user would write it."""
     from peft import LoraConfig
 
     shape = {"r": LORA["r"], "lora_alpha": LORA["alpha"], "target_modules": LORA["target_modules"]}
@@ -154,7 +156,7 @@ def peft_lora() -> Any:
 
 
 def trl_arguments(output: str, steps: int, learning_rate: float) -> dict[str, Any]:
-    """What every trainer of TRL is told: to train as the toolkit does, and to write no files and no bars."""
+    """Arguments for every TRL trainer: train as the toolkit does, and write no files or progress bars."""
     return {
         "output_dir": output,
         "use_cpu": True,
@@ -189,7 +191,7 @@ def seconds_of_steps(trainer: Any) -> list[float]:
 
 
 def stop_after(trainer: Any, seconds: float) -> None:
-    """End the training with the optimizer step in which the time is over."""
+    """End training after the optimizer step in which the time runs out."""
     from transformers import TrainerCallback
 
     class Limit(TrainerCallback):
@@ -210,10 +212,10 @@ def losses_of(trainer: Any) -> list[float]:
 
 
 def median_after_warm_up(values: Sequence[float]) -> float:
-    """The median over all steps but the first ones, of which at least the last is left."""
+    """The median over the steps after the warm-up, which always leaves at least the last one."""
     return statistics.median(values[min(WARM_UP, len(values) - 1) :])
 
 
 def biggest_difference(one: Sequence[float], other: Sequence[float]) -> float:
-    """Between the losses of two runs, step by step."""
+    """The biggest difference between the losses of two runs, step by step."""
     return max(abs(here - there) for here, there in zip(one, other, strict=True))

@@ -1,11 +1,11 @@
-"""Memory and time of toolkit-merge, against PEFT's merge_and_unload and save_pretrained, each in a process of its own.
+"""Memory and time of toolkit-merge, compared with PEFT's merge_and_unload and save_pretrained, in separate processes.
 
 python benchmarks/merge.py [--folder DIR] [--output FILE]
 
 The model has about a billion random bfloat16 parameters in files of 300 MB, and a LoRA adapter on every linear layer.
-Memory is the process's peak above what its imports took, with the pages of files that are mapped into it, and beside
-it the part that no file stands behind. Neither side loads the merged model to check it; here the weights that both
-wrote are compared. Prints a Markdown table.
+Memory is the process's peak above its imports, including the pages of mapped files, and separately the part that no
+file backs. Neither side loads the merged model to check it; instead, the benchmark compares the weights that both
+wrote. Prints a Markdown table.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = ("--folder", name)
         measuring.in_a_process("the model", *folder)
-        # In turns, so that both have the same share of a busy machine.
+        # In turns, so that a busy machine slows both alike.
         rounds = [measuring.in_processes(("toolkit", "PEFT"), *folder) for _ in range(options.times)]
         numbers: dict[str, Any] = {side: medians([each[side] for each in rounds]) for side in rounds[0]}
         numbers["difference"] = measuring.in_a_process("the difference", *folder)
@@ -60,12 +60,12 @@ def main() -> None:
 
 
 def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Of each figure."""
+    """The median of each figure."""
     return {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
 
 
 def write_model(options: argparse.Namespace) -> None:
-    """A random base in several files, with the tokenizer of the packaged model, and an adapter that changes it."""
+    """Write a random base in several files, with the packaged model's tokenizer, and an adapter that changes it."""
     import torch
     from peft import get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
@@ -84,12 +84,12 @@ def write_model(options: argparse.Namespace) -> None:
 
 
 def file_size(options: argparse.Namespace) -> str:
-    """Of the files that a model is written in."""
+    """The maximum size of a model's files."""
     return "100KB" if options.short else "300MB"
 
 
 def merge_with_toolkit(options: argparse.Namespace) -> dict[str, float]:
-    """As `toolkit-merge --no-verify` does it."""
+    """Merge as `toolkit-merge --no-verify` does."""
     from posttrain.config.sections.chat import ChatConfig
     from posttrain.config.sections.model import ModelConfig
     from posttrain.merge.merge import merge_adapter
@@ -103,7 +103,7 @@ def merge_with_toolkit(options: argparse.Namespace) -> dict[str, float]:
 
 
 def merge_with_peft(options: argparse.Namespace) -> dict[str, float]:
-    """As PEFT's documentation does it."""
+    """Merge as PEFT's documentation does."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -118,9 +118,9 @@ def merge_with_peft(options: argparse.Namespace) -> dict[str, float]:
 
 @contextmanager
 def cost() -> Iterator[dict[str, float]]:
-    """A dictionary that gets the seconds and the memory of what is done within it, in bytes.
+    """A dictionary that gets the seconds of the block and its memory in bytes.
 
-    Peak memory is the kernel's own figure of this process; `getrusage` would count that of the process that started it.
+    Peak memory is the kernel's figure for this process; `getrusage` would count the process that started it.
     """
     numbers: dict[str, float] = {}
     floor, anonymous = memory("VmHWM"), memory("RssAnon")
@@ -145,15 +145,15 @@ def cost() -> Iterator[dict[str, float]]:
 
 
 def memory(key: str) -> int:
-    """Bytes by /proc/self/status: VmHWM is the peak, RssAnon what no file stands behind."""
+    """Bytes from /proc/self/status: VmHWM is the peak, RssAnon the memory that no file backs."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(lines[key].split()[0]) * 1024
 
 
 def difference(options: argparse.Namespace) -> float:
-    """Between the weights that both wrote: the biggest one of each tensor, as a share of its biggest weight.
+    """The biggest difference between the weights that both wrote, as a share of the tensor's biggest weight.
 
-    They may round apart, by one step of bfloat16.
+    The two may round differently, by one step of bfloat16.
     """
     ours, theirs = stored_weights(options.folder / "toolkit"), stored_weights(options.folder / "PEFT")
     if ours.keys() != theirs.keys():
@@ -162,7 +162,7 @@ def difference(options: argparse.Namespace) -> float:
 
 
 def stored_weights(folder: Path) -> dict[str, Any]:
-    """By name, a function that reads the tensor."""
+    """For each tensor, by name, a function that reads it."""
     from safetensors import safe_open
 
     files = [safe_open(file, framework="pt") for file in sorted(folder.glob("*.safetensors"))]
@@ -170,7 +170,7 @@ def stored_weights(folder: Path) -> dict[str, Any]:
 
 
 def relative_difference(one: Any, other: Any) -> float:
-    """Biggest difference of two tensors, over the biggest entry."""
+    """The biggest difference between two tensors, over the biggest entry."""
     return float((one.float() - other.float()).abs().max() / one.float().abs().max())
 
 

@@ -1,14 +1,14 @@
-"""Tokens per second of toolkit-predict, against transformers' `generate`.
+"""Tokens per second of toolkit-predict, compared with transformers' `generate`.
 
 python benchmarks/predict.py [--prompts N] [--tokens N] [--times N] [--output FILE]
 
-The same prompts of uneven length, in bfloat16, without sampling. `generate` is called as people write it, for batches
-of 8 in the order of the file, and tuned: for batches of 32 of like length, the longest first. Both are padded on the
-left. The toolkit takes 16 at once by transformers, and vLLM what it likes; no model is compiled. Only tokens that
-belong to an answer count. The seconds are those of generating; those of the whole command, with everything that is
-imported and loaded, stand beside them. In bfloat16 two batches of different shape can differ in a token where two are
-almost equally likely, and from there on: how many answers are equal is shown. The runs take turns. Prints a Markdown
-table, with the median of the rounds, the lowest and the highest.
+All answer the same prompts of mixed length, in bfloat16, without sampling. `generate` is called the way people usually
+write it, on batches of 8 in file order, and tuned: on batches of 32 of similar length, the longest first. Both pad on
+the left. The toolkit takes 16 at once with transformers, and vLLM decides for itself; no model is compiled. Only tokens
+that belong to an answer count. The speed is that of generation alone; the seconds of the whole command, including
+imports and loading, are shown beside it. In bfloat16, batches of different shapes can differ in a token where two are
+almost equally likely, and in all that follow, so the share of equal answers is shown. The runs take turns. Prints a
+Markdown table with the median, lowest and highest of the rounds.
 """
 
 import argparse
@@ -51,14 +51,14 @@ def main() -> None:
 
 
 def answer_with_toolkit(options: argparse.Namespace, engine: str) -> dict[str, Any]:
-    """By the command, which says how many tokens it generated in how many seconds."""
+    """Run the command, which reports how many tokens it generated in how many seconds."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         asked = ({"prompt": prompt} for prompt in conversations.prompts(options.prompts))
         input_ = measuring.write_rows(folder / "prompts.jsonl", asked)
         written = {
             "model": {"name": options.model, "backend": "hf", "dtype": options.dtype},
-            "chat": {"template": "tokenizer"},  # as `generate` is asked, system message and all
+            "chat": {"template": "tokenizer"},  # as `generate` gets it, system message and all
             "generation": {"engine": engine, "max_new_tokens": options.tokens},
         }
         config, output = measuring.write_config(folder / "predict.yaml", written), folder / "answers.jsonl"
@@ -75,7 +75,7 @@ def answer_with_toolkit(options: argparse.Namespace, engine: str) -> dict[str, A
 
 
 def answer_with_generate(options: argparse.Namespace, at_once: int, by_length: bool) -> dict[str, Any]:
-    """A loop over batches of `at_once` prompts, in the order of the file or from the longest to the shortest."""
+    """Loop over batches of `at_once` prompts, in file order or from the longest to the shortest."""
     began = time.perf_counter()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -106,12 +106,12 @@ def answer_with_generate(options: argparse.Namespace, at_once: int, by_length: b
 
 
 def length_of_answer(ids: list[int], end: int) -> int:
-    """Tokens up to the end token and with it; what follows is padding."""
+    """Tokens up to and including the end token; the rest is padding."""
     return ids.index(end) + 1 if end in ids else len(ids)
 
 
 def numbers_of(answers: list[str], tokens: int, seconds: float, whole: float) -> dict[str, Any]:
-    """`seconds` of generating, and of the `whole` command."""
+    """`seconds` are those of generation, `whole` those of the whole command."""
     return {
         "tokens_per_second": tokens / seconds,
         "tokens": tokens,

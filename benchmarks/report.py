@@ -1,4 +1,4 @@
-"""The table of all targets, the machine it was measured on, and the plot."""
+"""The table of all targets, the machine they were measured on, and the plot."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ COLOURS = {True: "tab:blue", False: "tab:orange"}
 
 @dataclass(frozen=True)
 class Finding:
-    """A target and what was measured, in each round; nothing where its part failed."""
+    """A target and its measured value in each round; no rounds if its part failed."""
 
     target: Target
     rounds: tuple[float, ...]
@@ -37,7 +37,7 @@ class Finding:
 
 
 def findings_table(findings: Sequence[Finding]) -> str:
-    """Every target beside what was measured."""
+    """Every target with its measured value."""
     rows = [
         [
             f"{finding.target.part}: {finding.target.what}",
@@ -51,7 +51,7 @@ def findings_table(findings: Sequence[Finding]) -> str:
 
 
 def measured(finding: Finding) -> str:
-    """The median of the rounds, and where there are several the lowest and the highest."""
+    """The median of the rounds, with the lowest and the highest if there are several."""
     unit = finding.target.unit
     if finding.value is None:
         return "failed"
@@ -62,12 +62,12 @@ def measured(finding: Finding) -> str:
 
 
 def bound(target: Target) -> str:
-    """What is to be reached."""
+    """The bound, as text."""
     return f"{'≤' if target.at_least is None else '≥'} {written(target.bound, target.unit)}"
 
 
 def written(value: float, unit: str) -> str:
-    """A figure with three digits."""
+    """A figure with three significant digits."""
     return f"{value:.3g}{unit}" if value < 1000 else f"{value:,.0f}{unit}"
 
 
@@ -91,7 +91,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """Its name, where the system tells it."""
+    """The processor's name, if the system gives one."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -99,7 +99,7 @@ def processor() -> str:
 
 
 def installed(package: str) -> str | None:
-    """The version of a package; None where it is not there."""
+    """The version of a package, or None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -107,7 +107,7 @@ def installed(package: str) -> str | None:
 
 
 def trl_environment() -> dict[str, str]:
-    """The versions that TRL was measured with, where it has an environment of its own."""
+    """The versions that TRL was measured with, if it has its own environment."""
     python = python_of("TRL")
     if python == sys.executable:
         return {}
@@ -118,7 +118,7 @@ def trl_environment() -> dict[str, str]:
 
 
 def plot(findings: Sequence[Finding], path: Path) -> None:
-    """A bar for each target of speed or memory that was measured: how many times better than its bound, which is 1."""
+    """Draw a bar for each measured speed or memory target: how many times better than its bound, which is 1."""
     from matplotlib import ticker
     from matplotlib.figure import Figure
 

@@ -1,10 +1,10 @@
-"""All benchmarks, their targets, and what was measured, in one table: what `make bench` runs.
+"""Runs all benchmarks and shows targets and results in one table: what `make bench` runs.
 
 python benchmarks/run.py [--only PART,PART] [--short] [--output DIR]
 
-Writes results.json, results.md and results.png. Ends with exit code 1 where both sides do not compute the same, or a
-part fails; a target of speed or memory that is missed is told in the table and is no failure. `--short` checks only
-that the results agree, on little data.
+Writes results.json, results.md and results.png. Exits with code 1 if the two sides compute different results or a part
+fails; a missed speed or memory target is shown in the table and is not a failure. `--short` only checks that the
+results agree, on little data.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def read_options() -> argparse.Namespace:
-    """Of the command line."""
+    """The options on the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--short", action="store_true", help="check the results on little data; judge no times")
@@ -61,7 +61,7 @@ def read_options() -> argparse.Namespace:
 
 
 def run_part(part: str, options: argparse.Namespace) -> str | None:
-    """Run one benchmark, which writes its numbers to a file; its own table, or None where it failed."""
+    """Run one benchmark, which writes its numbers to a file; returns its table, or None if it failed."""
     command = [sys.executable, HERE / f"{part}.py", "--model", options.model]
     command += ["--output", numbers_file(part, options.output), *["--short"] * options.short]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
@@ -69,7 +69,7 @@ def run_part(part: str, options: argparse.Namespace) -> str | None:
 
 
 def numbers_file(part: str, folder: Path) -> Path:
-    """Where the numbers of a part are."""
+    """The file with the numbers of a part."""
     return folder / f"{part}.json"
 
 
@@ -79,13 +79,13 @@ def read_numbers(part: str, folder: Path) -> dict[str, Any]:
 
 
 def judge(parts: Sequence[str], numbers: dict[str, Any], *, short: bool) -> list[Finding]:
-    """Every target of these parts; a short run has figures only for those about results."""
+    """Every target of these parts; a short run only has figures for those about results."""
     wanted = [target for target in TARGETS if target.part in parts and (target.about_results or not short)]
     return [Finding(target, figures(target, numbers.get(target.part))) for target in wanted]
 
 
 def figures(target: Target, numbers: dict[str, Any] | None) -> tuple[float, ...]:
-    """Of each round; results are compared once."""
+    """A target's figure in each round; results are compared once."""
     if numbers is None:
         return ()
     rounds = whole_rounds(numbers)
@@ -93,7 +93,7 @@ def figures(target: Target, numbers: dict[str, Any] | None) -> tuple[float, ...]
 
 
 def as_json(finding: Finding) -> dict[str, Any]:
-    """For results.json."""
+    """A finding, as written to results.json."""
     target = finding.target
     bound = {"at_most": target.bound} if target.at_least is None else {"at_least": target.bound}
     return {
@@ -107,7 +107,7 @@ def as_json(finding: Finding) -> dict[str, Any]:
 
 
 def page(table: str, tables: dict[str, str | None], machine: dict[str, Any]) -> str:
-    """All tables, and the machine."""
+    """The page with all tables and the machine."""
     details = [f"{part} failed." if found is None else found.strip() for part, found in tables.items()]
     facts = "\n".join(f"- {name}: {value}" for name, value in machine.items())
     return "\n\n".join(["# Benchmarks", table, "![times better than the target](results.png)", facts, *details]) + "\n"

@@ -1,14 +1,14 @@
-"""Tokens per second of SFT, against TRL's own SFTTrainer, each in a process of its own and on the same rows.
+"""Tokens per second of SFT, compared with TRL's own SFTTrainer, each in its own process and on the same rows.
 
 python benchmarks/sft.py [--steps N] [--rows N] [--times N] [--data FILE] [--output FILE]
 
-All train the same LoRA adapter from the same start on the same tokens in the same order, so that in float32 their
-losses must agree step by step. The toolkit compiles its layers and takes 8 rows at once. TRL runs as it comes on a CPU
-(float32 weights, autocast, gradient checkpointing, its own batch size), and tuned (bfloat16 weights, autocast, no
-checkpointing) with the rows of a step at once and in micro-batches of 8 and 4; and at 8 with `torch_compile` too, once
-and for five minutes at most, since it compiles anew for most widths of a batch. It is given the toolkit's tokens, so
-its own preparation of the data is left out. A row's tokens count once, its padding not at all. The runs take turns.
-Prints a Markdown table, with the median of the rounds, the lowest and the highest.
+All runs train the same LoRA adapter from the same start on the same tokens in the same order, so in float32 their
+losses must agree step by step. The toolkit compiles its layers and takes 8 rows at once. TRL runs with its defaults on
+a CPU (float32 weights, autocast, gradient checkpointing, its own batch size), and tuned (bfloat16 weights, autocast, no
+checkpointing) with all rows of a step at once and in micro-batches of 8 and 4; at 8 also with `torch_compile`, once and
+for five minutes at most, since it recompiles for most batch widths. TRL gets the toolkit's tokens, so its own data
+preparation is left out. A row's tokens count once, and padding does not count. The runs take turns. Prints a Markdown
+table with the median, lowest and highest of the rounds.
 """
 
 import argparse
@@ -24,16 +24,16 @@ import measuring
 
 RATE = 2e-4
 LOSS_STEPS = 3
-"""Optimizer steps of the float32 runs, which are there for their losses."""
+"""Optimizer steps of the float32 runs, which are only there for their losses."""
 
 
 LONGEST_COMPILED = 300.0
-"""Seconds after which the run with `torch_compile` ends, with the steps that it has."""
+"""Seconds after which the `torch_compile` run ends, with the steps it has done."""
 
 
 @dataclass(frozen=True)
 class TrlWay:
-    """How TRL trains: dtype of the frozen weights, and rows that go through the model at once; None takes all."""
+    """How TRL trains: dtype of the frozen weights, and rows per forward pass; None takes all rows of a step."""
 
     weights: str
     autocast: bool
@@ -65,12 +65,12 @@ def main() -> None:
 
 
 def steps_of(options: argparse.Namespace) -> int:
-    """Optimizer steps of the run that is going on."""
+    """Optimizer steps of the current run."""
     return min(options.steps, LOSS_STEPS) if "float32" in options.run else options.steps
 
 
 def config(options: argparse.Namespace, folder: Path, dtype: str) -> Any:
-    """The toolkit's config, written to a file and read from there."""
+    """The toolkit's config, written to a file and loaded from it."""
     from posttrain.config.load import load_config
     from posttrain.sft.config import SFTConfig
 
@@ -86,14 +86,14 @@ def config(options: argparse.Namespace, folder: Path, dtype: str) -> Any:
             "micro_batch_size": min(options.rows, 8),
             "learning_rate": RATE,
             "schedule": "constant",
-            "compile": not options.short,  # `auto` would not for so few rows
+            "compile": not options.short,  # `auto` would not compile for so few rows
         },
     }
     return load_config(measuring.write_config(folder / "sft.yaml", written), SFTConfig)
 
 
 def train_with_toolkit(options: argparse.Namespace, dtype: str) -> dict[str, Any]:
-    """As `toolkit-sft` does it; the numbers are those of its metrics.jsonl."""
+    """Train as `toolkit-sft` does; the numbers come from its metrics.jsonl."""
     from posttrain.runs.metrics import read_metrics
     from posttrain.sft.train import train
 
@@ -134,7 +134,7 @@ def train_with_trl(options: argparse.Namespace, way: TrlWay) -> dict[str, Any]:
 
 
 def tokenised_rows(settings: Any) -> tuple[list[dict[str, list[int]]], Any]:
-    """The toolkit's rows in the toolkit's order, as TRL's collator takes them; and the tokenizer."""
+    """The toolkit's rows in the toolkit's order, as TRL's collator expects them, and the tokenizer."""
     from posttrain.models.load import choose_backend
     from posttrain.sft.data import prepare_data
 
@@ -150,7 +150,7 @@ def tokenised_rows(settings: Any) -> tuple[list[dict[str, list[int]]], Any]:
 
 
 def trl_arguments(options: argparse.Namespace, way: TrlWay, output: str) -> Any:
-    """The same step as the toolkit's; the loss is TRL's default, which is computed in chunks on labelled tokens."""
+    """The same step as the toolkit's; the loss is TRL's default, computed in chunks over the labelled tokens."""
     from trl import SFTConfig
 
     at_once = min(way.at_once or options.rows, options.rows)
@@ -180,7 +180,7 @@ RUNS = {
 
 
 def markdown(numbers: dict[str, Any]) -> str:
-    """A row for each run; a loss is compared with the toolkit's of the same precision."""
+    """A row for each run; its losses are compared with the toolkit's in the same precision."""
     found, rows = measuring.by_run(numbers), []
     for run, rounds in found.items():
         ours = found["toolkit, float32" if "float32" in run else "toolkit"]

@@ -1,10 +1,10 @@
-"""How long a user waits: for the help of toolkit-sft, and from its command to the first optimizer step.
+"""How long a user waits for the help of toolkit-sft, and for its first optimizer step.
 
 python benchmarks/start.py [--rows N] [--times N] [--output FILE]
 
-Against `trl sft` with the same model folder, rows, LoRA and step, tuned (bfloat16 weights, no gradient checkpointing).
-What both read from the disk was read before. A cold start has an empty cache of tokenised data, and a warm one is the
-next. The step is small, so that what is measured is the start. Prints a Markdown table.
+Compared with `trl sft` on the same model folder, rows, LoRA and step, tuned (bfloat16 weights, no gradient
+checkpointing). Both read their files from disk once beforehand. A cold start has an empty cache of tokenised data; the
+warm starts follow it. The step is small, so that the start dominates. Prints a Markdown table.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> None:
             first_step(command, folder / "reading the disk")
             numbers[side] = {"cold": first_step(command, folder / side)}
         warm: dict[str, list[float]] = {side: [] for side in commands}
-        for _ in range(options.times):  # in turns, so that both have the same share of a busy machine
+        for _ in range(options.times):  # in turns, so that a busy machine slows both alike
             for side, command in commands.items():
                 warm[side].append(first_step(command, folder / side))
         for side, seconds in warm.items():
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def help_seconds() -> float:
-    """Median of five."""
+    """The median of five runs."""
     seconds = []
     for _ in range(5):
         began = time.perf_counter()
@@ -60,7 +60,7 @@ def help_seconds() -> float:
 
 
 def toolkit_command(options: argparse.Namespace, folder: Path) -> list[str]:
-    """`toolkit-sft`, and the files that it reads."""
+    """The `toolkit-sft` command, with its input files written."""
     rows = measuring.write_rows(folder / "rows.jsonl", problems(options.data))
     config = {
         "model": {"name": measuring.model_folder(options.model), "backend": "hf"},
@@ -74,7 +74,7 @@ def toolkit_command(options: argparse.Namespace, folder: Path) -> list[str]:
 
 
 def trl_command(options: argparse.Namespace, folder: Path) -> list[str]:
-    """`trl sft`, and the files that it reads: prompts and completions, so that answers alone are trained."""
+    """The `trl sft` command, with its input files written: prompts and completions, to train only the answers."""
     data = folder / "trl"
     data.mkdir()
     turns = (row["messages"] for row in problems(options.data))
@@ -98,7 +98,7 @@ def trl_command(options: argparse.Namespace, folder: Path) -> list[str]:
 
 
 def first_step(command: list[str], cache: Path) -> float:
-    """Seconds until the command says the loss of its first step; it may then go on to its end."""
+    """Seconds until the command prints the loss of its first step; it then runs to its end."""
     caches = {"POSTTRAIN_TOOLKIT_CACHE": str(cache), "HF_DATASETS_CACHE": str(cache)}
     environment = {**os.environ, **caches, "PYTHONUNBUFFERED": "1"}
     said: list[str] = []

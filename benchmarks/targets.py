@@ -1,4 +1,4 @@
-"""What the benchmarks should reach, and how each figure follows from the numbers of its part."""
+"""The targets of the benchmarks, and how each figure is computed from the numbers of its part."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ Numbers = dict[str, Any]
 
 @dataclass(frozen=True)
 class Target:
-    """A figure, and the bound that it should be above or below.
+    """A figure, and the bound it should be above or below.
 
     Attributes:
-        part: the benchmark whose numbers it is made of.
-        measured: the figure, from these numbers.
-        about_results: whether it tells that both sides compute the same, and not how fast.
+        part: the benchmark whose numbers it uses.
+        measured: computes the figure from these numbers.
+        about_results: whether it shows that both sides compute the same, rather than how fast they are.
     """
 
     part: str
@@ -44,7 +44,7 @@ class Target:
 
 
 def sft_speed(rival: str) -> Callable[[Numbers], float]:
-    """Tokens per second, against the best of TRL's runs whose names begin so."""
+    """Tokens per second, over the best of the runs whose names begin with `rival`."""
     return lambda numbers: numbers["toolkit"]["tokens_per_second"] / best(numbers, rival, "tokens_per_second")
 
 
@@ -54,31 +54,31 @@ def best(numbers: Numbers, runs: str, figure: str) -> float:
 
 
 def dpo_speed(numbers: Numbers) -> float:
-    """Pairs per second over an epoch with everything that its reference costs, the better way of each side."""
+    """Pairs per second over an epoch, including the cost of the reference, for the best way of each side."""
     epoch = "one_epoch_pairs_per_second"
     ours = (found[epoch] for run, found in numbers.items() if run in ("toolkit, cached", "toolkit, live"))
     return max(ours) / best(numbers, "TRL, tuned", epoch)
 
 
 def dpo_step_speed(numbers: Numbers) -> float:
-    """Pairs per second of the steps alone, where both have the reference computed before."""
+    """Pairs per second of the steps alone, with the reference precomputed on both sides."""
     figure = "pairs_per_second"
     return numbers["toolkit, cached"][figure] / best(numbers, "TRL, tuned, precomputed", figure)
 
 
 def grpo_speed(run: str) -> Callable[[Numbers], float]:
-    """Seconds per step of TRL, over those of `run`."""
+    """TRL's seconds per step, over those of `run`."""
     return lambda numbers: numbers["TRL, tuned, transformers"]["all"] / numbers[run]["all"]
 
 
 def predict_speed(engine: str) -> Callable[[Numbers], float]:
-    """Tokens per second of this engine, against the faster way to call `generate`."""
+    """Tokens per second with this engine, over the faster way to call `generate`."""
     figure = "tokens_per_second"
     return lambda numbers: numbers[engine][figure] / best(numbers, "generate", figure)
 
 
 def merge_ratio(figure: str) -> Callable[[Numbers], float]:
-    """Of the toolkit, over PEFT's."""
+    """The toolkit's figure, over PEFT's."""
     return lambda numbers: numbers["toolkit"][figure] / numbers["PEFT"][figure]
 
 
@@ -88,17 +88,17 @@ def start_ratio(start: str) -> Callable[[Numbers], float]:
 
 
 def loss_difference(one: str, other: str) -> Callable[[Numbers], float]:
-    """Between the losses of two runs, step by step, in nats."""
+    """The biggest difference between the losses of two runs, step by step, in nats."""
     return lambda numbers: biggest_difference(numbers[one]["losses"], numbers[other]["losses"])
 
 
 def figure(name: str) -> Callable[[Numbers], float]:
-    """One of the numbers itself."""
+    """One of the numbers as it is."""
     return lambda numbers: numbers[name]
 
 
 def memory_growth(numbers: Numbers) -> float:
-    """Of the dataserver, from a tenth of the requests to all of them."""
+    """The dataserver's memory after all requests, over that after a tenth of them."""
     return numbers["memory after all requests, MiB"] / numbers["memory after a tenth of the requests, MiB"]
 
 

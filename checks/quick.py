@@ -2,10 +2,10 @@
 
 python checks/quick.py lint|tests
 
-`lint` looks at the style and types of the changed files, types also where their modules are imported; layers and shape
-are those of everything. `tests` begins, for 40 seconds, changed tests, then tests that import a changed module,
-then those of its package, then a few of each package; none that is slow or needs a server, a browser, an engine or
-several processes.
+`lint` checks the style and types of the changed files, the types of files that import them, and the layers and shape of
+everything. `tests` starts tests for 40 seconds: changed tests, then tests that import a changed module, then those of
+its package, then a few of each package. It skips tests that are slow or need a server, a browser, an engine or several
+processes.
 """
 
 import ast
@@ -35,7 +35,7 @@ A_FEW = (
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the commands that the command line asks for."""
     commands = {"lint": lint, "tests": tests}
     if len(sys.argv) != 2 or sys.argv[1] not in commands:
         raise SystemExit(f"usage: python checks/quick.py {'|'.join(commands)}")
@@ -43,19 +43,19 @@ def main() -> None:
 
 
 def run(*command: str | Path) -> int:
-    """The exit code of a command."""
+    """Run a command; returns its exit code."""
     return subprocess.run(command, cwd=ROOT).returncode
 
 
 def changed_files() -> list[Path]:
-    """Python files that differ from the last commit or are not in it, from the repository on."""
+    """Python files that differ from the last commit or are not in it, relative to the repository."""
     commands = (["diff", "--name-only", "--diff-filter=d", "HEAD"], ["ls-files", "--others", "--exclude-standard"])
     names = "".join(subprocess.check_output(["git", *words], cwd=ROOT, text=True) for words in commands)
     return sorted({Path(name) for name in names.splitlines() if name.endswith(".py")})
 
 
 def lint(changed: list[Path]) -> Iterator[list[str | Path]]:
-    """The commands, quick ones first."""
+    """The lint commands, the quick ones first."""
     if changed:
         yield [BIN / "ruff", "check", *changed]
         yield [BIN / "ruff", "format", "--check", *changed]
@@ -68,14 +68,14 @@ def lint(changed: list[Path]) -> Iterator[list[str | Path]]:
 
 
 def tests(changed: list[Path]) -> Iterator[list[str | Path]]:
-    """One command with the files in the order of what they are likely to find."""
+    """One pytest command, with the files most likely to fail first."""
     chosen = dict.fromkeys(tests_of(changed))
     selection = " and ".join(f"not {marker}" for marker in LEFT_OUT)
     yield [BIN / "pytest", "-m", selection, "--seconds", str(SECONDS), "--durations=5", *chosen]
 
 
 def tests_of(changed: list[Path]) -> Iterator[Path]:
-    """Files with tests, perhaps more than once."""
+    """Test files, the most relevant first; a file may repeat."""
     all_tests = [path for path in files("tests") if path.name.startswith("test_")]
     yield from (path for path in all_tests if path in changed)
     sources = [path for path in changed if path.is_relative_to("src")]
@@ -92,23 +92,23 @@ def tests_of(changed: list[Path]) -> Iterator[Path]:
 
 
 def changed_helpers(changed: list[Path]) -> Iterable[Path]:
-    """Modules that tests import from each other."""
+    """Changed modules that tests import from each other."""
     return (path for path in changed if path.is_relative_to("tests") and not path.name.startswith("test_"))
 
 
 def files(place: str) -> list[Path]:
-    """Every Python file of a place, from the repository on."""
+    """Every Python file in a folder, relative to the repository."""
     return sorted(path.relative_to(ROOT) for path in (ROOT / place).rglob("*.py"))
 
 
 def module_of(path: Path) -> str:
-    """The name by which it is imported."""
+    """The name under which it is imported."""
     return ".".join(path.with_suffix("").parts[1:]).removesuffix(".__init__")
 
 
 @cache
 def imports(path: Path) -> set[str]:
-    """What a file imports, at its head or within a function: `from a.b import c` may mean `a.b` or `a.b.c`."""
+    """What a file imports, at the top or within a function: `from a.b import c` may mean `a.b` or `a.b.c`."""
     found = set()
     for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -2,7 +2,7 @@
 
 python checks/shape.py [--check]
 
-Prints the numbers; with --check it names only what is over a limit, and ends with exit code 1 where something is.
+Prints the numbers; with --check it lists only what exceeds a limit, and exits with code 1 if anything does.
 """
 
 import argparse
@@ -20,28 +20,28 @@ ROOT = Path(__file__).resolve().parent.parent
 PLACES = ("src", "tests", "benchmarks", "checks", "docs", "examples")
 
 FILE_LINES = 350
-"""A file has fewer."""
+"""A file has fewer lines."""
 FUNCTION_LINES = 60
-"""A function has fewer, from `def` to its last line."""
+"""A function has fewer lines, from `def` to its end."""
 FOLDER_ENTRIES = 15
-"""A folder of the package has no more modules and folders, besides `__init__.py`."""
+"""A folder of the package has at most this many modules and folders, not counting `__init__.py`."""
 NAME_USES = 3
-"""No more modules of the package share a name."""
+"""At most this many modules of the package share a name."""
 
 FAMILIES = {"graders", "losses", "filters", "environments", "cli", "posttrain"}
-"""Folders whose members are one file each, and the package of layers and features; they may have any number."""
+"""Folders with one file per member, and the top-level package; they may have any number of entries."""
 SHARED_NAMES = {"config.py", "recipe.py", "plan.py"}
 """Names that mean the same in every feature."""
 
 _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 Excess = Mapping[str, Mapping[str, int]]
-"""By kind of limit: what is over it, and its number."""
+"""For each kind of limit: what exceeds it, with its number."""
 
 
 @dataclass
 class Shape:
-    """What the source files of a repository come to."""
+    """The measurements of a repository's source files."""
 
     code: Counter[str] = field(default_factory=Counter)
     """Lines of code by place, without blanks, comments and docstrings."""
@@ -53,7 +53,7 @@ class Shape:
     files: dict[str, int] = field(default_factory=dict)
 
     def excess(self) -> Excess:
-        """What is over a limit."""
+        """What exceeds a limit."""
         return {
             "folders": {
                 name: count
@@ -94,7 +94,7 @@ def is_entry(entry: Path) -> bool:
 
 
 def code_lines(text: str, tree: ast.Module) -> int:
-    """The lines with code on them: no blanks, no comments, no docstrings or sentences under a field."""
+    """The number of lines with code: no blanks, comments, docstrings or sentences under a field."""
     said = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -118,7 +118,7 @@ def functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, int]]:
 
 
 def problems(excess: Excess, exceptions: Excess) -> list[str]:
-    """What is over a limit and no exception, and exceptions whose number is no longer true: they only shrink."""
+    """What exceeds a limit without an exception, and exceptions that are now too generous: they only shrink."""
     limits = {"folders": FOLDER_ENTRIES, "names": NAME_USES, "functions": FUNCTION_LINES - 1, "files": FILE_LINES - 1}
     found = []
     for kind, limit in limits.items():
@@ -151,7 +151,7 @@ def report(shape: Shape) -> str:
 
 
 def read_exceptions(root: Path) -> Excess:
-    """What may be over a limit today."""
+    """What may exceed a limit today."""
     return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["posttrain"]["shape"]
 
 

@@ -2,9 +2,9 @@
 
 python checks/versions.py [oldest] [newest]
 
-Each set gets a virtual environment of its own in .venv/versions. There, every command shows its help, SFT, DPO and GRPO
-train the tiny model of the tests for one step, and the tests of what must run without torch are run. torch is the
-pinned build in both: the package index has a build for the CPU of few versions. Prints a table for docs/versions.md.
+Each set gets its own virtual environment in .venv/versions. In it, every command shows its help, SFT, DPO and GRPO
+train the tests' tiny model for one step, and the tests of what must run without torch are run. Both sets use the pinned
+build of torch: the package index has CPU builds of only a few versions. Prints a table for docs/versions.md.
 """
 
 import shutil
@@ -39,7 +39,7 @@ ONE_STEP = {
     ),
     "toolkit-rl-train": ("examples/word_problems/grpo.yaml", "training.max_steps=1", "training.warmup_steps=0"),
 }
-"""By command: an example, and what makes one small step of it."""
+"""For each command: an example config, and the settings that make it one small step."""
 
 
 def main() -> None:
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def floors() -> Iterator[str]:
-    """`name==version` of the lowest version that each requirement allows.
+    """`name==version` for the lowest version that each requirement allows.
 
     Raises:
         SystemExit: a requirement has no lowest version.
@@ -69,13 +69,13 @@ def floors() -> Iterator[str]:
 
 
 def pinned(name: str) -> str:
-    """The constraint of a package that the development environment is installed with."""
+    """The constraint on a package in the development environment."""
     (line,) = (line for line in CONSTRAINTS.read_text().splitlines() if line.startswith(f"{name}=="))
     return line
 
 
 def check(name: str, constraints: list[str]) -> dict[str, str]:
-    """Install one set, and run everything with it; the versions installed, by package.
+    """Install one set and run everything with it; returns the installed versions by package.
 
     Raises:
         subprocess.CalledProcessError: a command failed.
@@ -97,7 +97,7 @@ def check(name: str, constraints: list[str]) -> dict[str, str]:
 
 
 def train_a_step_of_each(folder: Path) -> None:
-    """The examples' runs of SFT, DPO and GRPO, on the tiny model and for one step."""
+    """Run the SFT, DPO and GRPO examples on the tiny model for one step."""
     model = folder / "tiny_model"
     write = "import sys; sys.path.insert(0, 'tests'); from pathlib import Path; from tiny_model import write_tiny_model"
     run(folder / "bin/python", "-c", f"{write}; write_tiny_model(Path(sys.argv[1]))", model)
@@ -131,7 +131,7 @@ def run(*command: str | Path, quiet: bool = False) -> None:
 
 
 def say(text: str) -> None:
-    """Print lines at once, before what the next command prints."""
+    """Print at once, before the output of the next command."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -1,10 +1,10 @@
-"""Lists the modules that a row of SFT, a pair of DPO, a prompt of RL and a config pass, in the order of first entry.
+"""Lists the modules that an SFT row, a DPO pair, an RL prompt and a config pass through, in order of first entry.
 
 python checks/walks.py [NAME...]
 
-The commands train a tiny random model for some steps; `recorder/sitecustomize.py` writes down what each of their
-processes enters. Counted is what happens while the data are prepared and inside optimizer steps, the dataserver and its
-grading processes included, and not how a run starts, evaluates, saves and ends. `base` and `errors` are left out.
+The commands train a tiny random model for a few steps; `recorder/sitecustomize.py` records what each of their processes
+enters. Only data preparation and optimizer steps count, including the dataserver and its grading processes, and not how
+a run starts, evaluates, saves and ends. `base` and `errors` are left out.
 """
 
 import argparse
@@ -26,7 +26,7 @@ LEFT_OUT = ("base", "errors")
 
 @dataclass(frozen=True)
 class Walk:
-    """A command whose run is recorded, in these parts."""
+    """A command whose run is recorded, part by part."""
 
     title: str
     aim: int | None
@@ -37,7 +37,7 @@ class Walk:
 
 
 def write_sft(folder: Path, model: Path) -> Path:
-    """A run of three steps; returns its config."""
+    """Write a run of three steps, and return its config."""
     rows = [{"prompt": f"Say {number}", "completion": "one two"} for number in range(12)]
     return write_run(folder, model, rows, {})
 
@@ -49,7 +49,7 @@ def write_dpo(folder: Path, model: Path) -> Path:
 
 
 def write_run(folder: Path, model: Path, rows: list[dict[str, str]], sections: dict[str, Any]) -> Path:
-    """A run of three steps of two micro-batches on these rows; returns its config."""
+    """Write a run of three steps of two micro-batches on these rows, and return its config."""
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = {
         "model": {"name": str(model)},
@@ -65,7 +65,7 @@ def write_run(folder: Path, model: Path, rows: list[dict[str, str]], sections: d
 
 
 def write_rl(folder: Path, model: Path) -> Path:
-    """A run of eight steps with a dataserver of its own; returns its config."""
+    """Write a run of eight steps with its own dataserver, and return its config."""
     from rl.rl_runs import write_run as write_rl_run
 
     return write_rl_run(folder, model, evaluation=None, run={"save_every": 8})
@@ -86,7 +86,7 @@ def main() -> None:
     names = parser.parse_args().names or list(WALKS)
     if unknown := set(names) - WALKS.keys():
         parser.error(f"{', '.join(unknown)}: the walks are {', '.join(WALKS)}")
-    sys.path.insert(0, str(ROOT / "tests"))  # whose tiny model and runs these are
+    sys.path.insert(0, str(ROOT / "tests"))  # for its tiny model and runs
     from tiny_model import write_tiny_model
 
     with tempfile.TemporaryDirectory() as temporary:
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def record(walk: Walk, folder: Path, model: Path) -> dict[str, list[str]]:
-    """By part: the modules entered, in order."""
+    """For each part: the modules entered, in order."""
     parts = {**walk.parts, "step": "train.loop:Loop._step"}
     environment = {
         **os.environ,
@@ -123,7 +123,7 @@ def record(walk: Walk, folder: Path, model: Path) -> dict[str, list[str]]:
 
 
 def as_text(walk: Walk, entered: dict[str, list[str]]) -> str:
-    """The walk with its counts; a module that two parts enter counts once."""
+    """The walk with its counts; a module entered in two parts counts once."""
     count = len({module for modules in entered.values() for module in modules})
     lines = [f"{walk.title}: {count} files" + (f" (aim {walk.aim})" if walk.aim else "")]
     for part, modules in entered.items():

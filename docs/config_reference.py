@@ -1,4 +1,4 @@
-"""Renders the reference page of a config in Markdown, from the sentences under its fields."""
+"""Renders a config's reference page in Markdown, from the sentences under its fields."""
 
 import json
 import re
@@ -23,12 +23,12 @@ _FORMATS = {
 _BOUNDS = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
 
 Link = Callable[[str, str], str]
-"""From the name of a model, and its tag if it has one, to how a table calls it."""
+"""From the name of a model, and its tag if it has one, to what a table shows for it."""
 
 
 @dataclass
 class Section:
-    """One model of a config, with where it stands: `stages.N`, `graders.NAME (type: math)`."""
+    """One model of a config, with the places where it occurs: `stages.N`, `graders.NAME (type: math)`."""
 
     name: str
     node: Node
@@ -38,11 +38,11 @@ class Section:
 def render_reference(
     title: str, model: type[BaseModel], *, page: str = "", elsewhere: Mapping[str, str] | None = None
 ) -> str:
-    """One heading and one table for each section, in the order in which a reader meets them.
+    """One heading and one table for each section, in the order a reader meets them.
 
     Args:
-        page: what comes before on the same page; a heading that is there already gets another link target.
-        elsewhere: places whose sections are described elsewhere, and what a table says in their stead.
+        page: what comes before on the same page; a heading that already exists there gets a different link target.
+        elsewhere: places whose sections are described elsewhere, with what a table shows instead.
     """
     root = schema_of(model)
     elsewhere = elsewhere or {}
@@ -66,7 +66,7 @@ def render_reference(
 
 
 def render_keys(model: type[BaseModel], *, without: Collection[str] = ()) -> str:
-    """The table of one model alone, whose inner sections are told by the keys that they want."""
+    """The table of one model alone; its inner sections are described by their required keys."""
     root = schema_of(model)
     node = resolve(root, root)
 
@@ -79,7 +79,7 @@ def render_keys(model: type[BaseModel], *, without: Collection[str] = ()) -> str
 
 
 def undocumented_fields(model: type[BaseModel]) -> list[str]:
-    """`Class.field` for every field, at any depth, that has no sentence."""
+    """`Class.field` for every field without a sentence, at any depth."""
     return [
         f"{each.__name__}.{name}"
         for each in _models_in(model, {})
@@ -110,7 +110,7 @@ def _links(section: Section, elsewhere: Mapping[str, str]) -> list[str]:
 
 
 def _headings(title: str, found: list[Section]) -> dict[str, str]:
-    """A section is called by the place where it stands first; models that share a place add their names."""
+    """Name each section after its first place; models that share a place add their own names."""
     places = [section.places[0] for section in found]
     return {
         section.name: (place if places.count(place) == 1 else f"{place} ({section.name})") if place else title
@@ -140,7 +140,7 @@ def _table(node: Node, root: Node, link: Link) -> list[str]:
 
 
 def _sentence(prop: Node, root: Node) -> str:
-    """Pydantic leaves a field's sentence out where the section it refers to begins with the same words."""
+    """Pydantic leaves out a field's sentence if the section it refers to begins with the same words."""
     text = prop.get("description") or (resolve(prop, root).get("description", "") if "$ref" in prop else "")
     return " ".join(text.split())
 
@@ -162,7 +162,7 @@ def _default(key: str, prop: Node, section: Node) -> str:
 
 
 def _anchor(heading: str, above: Collection[str] = ()) -> str:
-    """The link target that GitHub makes of a heading; those of equal headings are numbered."""
+    """The link target that GitHub gives a heading; equal headings are numbered."""
     target = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
     equal = sum(_anchor(other) == target for other in above)
     return f"{target}-{equal}" if equal else target
@@ -252,18 +252,18 @@ def ref_name(ref: str) -> str:
 
 
 def is_section(node: Node) -> bool:
-    """Whether a resolved node is a model: an object with keys of its own."""
+    """Whether a resolved node is a model: an object with its own keys."""
     return node.get("type") == "object" and ("properties" in node or node.get("additionalProperties") is False)
 
 
 def alternatives(node: Node) -> list[Node]:
-    """What a value may be, besides null: the members of a union, or the node alone."""
+    """What a value may be besides null: the members of a union, or the node alone."""
     members = node.get("anyOf") or node.get("oneOf")
     return [member for member in members if member.get("type") != "null"] if members else [node]
 
 
 def tags(node: Node) -> tuple[str, dict[str, Node]] | None:
-    """The key that tells the members of a union apart, and the member of each of its values; or None."""
+    """The key that distinguishes the members of a union, and the member for each of its values; or None."""
     discriminator = node.get("discriminator")
     if not discriminator:
         return None
@@ -273,7 +273,7 @@ def tags(node: Node) -> tuple[str, dict[str, Node]] | None:
 
 
 def sections(root: Node) -> list[Section]:
-    """Every model in the config, the root first, in the order in which a reader meets them."""
+    """Every model in the config, the root first, in the order a reader meets them."""
     found: dict[str, Section] = {}
     top = ref_name(root["$ref"]) if "$ref" in root else ""
     waiting = [("", top, resolve(root, root))]
@@ -282,14 +282,14 @@ def sections(root: Node) -> list[Section]:
         section = found.setdefault(name, Section(name, node))
         section.places.append(place)
         if len(section.places) > 1:
-            continue  # its own sections are known from the first place, and it may hold itself
+            continue  # its inner sections are already known, and it may contain itself
         for key, prop in node.get("properties", {}).items():
             waiting.extend(_sections_in(prop, f"{place}.{key}".lstrip("."), root))
     return list(found.values())
 
 
 def _sections_in(node: Node, place: str, root: Node) -> Iterator[tuple[str, str, Node]]:
-    """Models that a value may be or hold, each with its place and name."""
+    """Models that a value may be or contain, each with its place and name."""
     if tagged := tags(node):
         key, members = tagged
         values: dict[str, list[str]] = {}

@@ -23,7 +23,7 @@ def main() -> None:
     draws = [curriculum.step(step) for step in range(curriculum.total_steps)]
     figure, (rows, deviation) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
     for index, name in enumerate(SIZES):
-        # Within each epoch of a data set the line climbs from 0 to 1: where it has come to.
+        # How many epochs of the data set have been drawn so far.
         used = [sum(draw.dataset == name for draw in step) for step in draws]
         total, line = 0, []
         for count in used:
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _deviations(draws: list[list[Draw]], name: str) -> list[float]:
-    """Rows drawn in the stage so far, less the stage's share of all rows drawn in it."""
+    """Rows of the data set drawn in the stage so far, minus its exact share of all rows drawn in the stage."""
     deviations, stage_name, mine, everything = [], "", 0, 0
     stages = {stage.name: stage for stage in STAGES}
     for row in draws:

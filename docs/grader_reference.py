@@ -1,4 +1,4 @@
-"""Renders the catalogue of graders in Markdown: what each of them does, its parameters, and its examples."""
+"""Renders the catalogue of graders in Markdown: what each one does, its parameters, and its examples."""
 
 import inspect
 import json
@@ -13,12 +13,12 @@ from posttrain.dataserver.graders.catalogue import built_in_graders
 
 _LONGEST = 120
 
-# Line breaks and tabs are part of what a grader is given, and a table cannot hold them.
+# A grader's input may contain line breaks and tabs, which a table cannot hold.
 _VISIBLE = str.maketrans({"\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 
 def render_catalogue() -> str:
-    """A line for each grader, and then a section."""
+    """A list of all graders, then a section for each."""
     names: dict[type[Grader], list[str]] = {}
     for name, grader in built_in_graders().items():
         names.setdefault(grader, []).append(name)
@@ -63,7 +63,7 @@ def _examples(examples: Sequence[Example]) -> Iterator[str]:
 
 
 def _given(example: Example) -> Iterator[str]:
-    """What the grader has besides the completion."""
+    """What the grader gets besides the completion."""
     if example.gold is not None:
         yield f"gold {_code(_json(example.gold))}"
     yield from (f"`{key}`: {_code(_json(value))}" for key, value in example.params.items())
@@ -86,7 +86,7 @@ def _json(value: Any) -> str:
 
 
 def _code(text: str) -> str:
-    """A text between backticks, with all that is in it visible."""
+    """A text between backticks, with every character visible."""
     if not text:
         return "(empty)"
     cut = f"{text[:_LONGEST]}… ({len(text):,} characters)" if len(text) > _LONGEST else text
@@ -94,7 +94,7 @@ def _code(text: str) -> str:
     left = len(cut) - len(cut.lstrip(" "))
     visible = "␣" * left + on_one_line(core.translate(_VISIBLE)) + "␣" * (len(cut) - left - len(core))
     fence = "`" * (_longest_run(visible) + 1)
-    # A blank keeps the text's own backticks from those around it.
+    # A blank separates the text's own backticks from the fence.
     edge = " " if visible.startswith("`") or visible.endswith("`") else ""
     return f"{fence}{edge}{visible}{edge}{fence}"
 

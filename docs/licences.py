@@ -1,7 +1,7 @@
 """Writes docs/licences.md: the licence of each package that is installed with the toolkit.
 
-python docs/licences.py            # write the page; exit code 1 where a licence is not one of those allowed
-python docs/licences.py --check    # write nothing; exit code 1 also where the page is out of date
+python docs/licences.py            # write the page; exit code 1 if a licence is not allowed
+python docs/licences.py --check    # write nothing; exit code 1 also if the page is out of date
 """
 
 import re
@@ -14,7 +14,7 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "licences.md"
 
-# What asks for nothing but that notices stay with the code; MPL-2.0 asks for changes of its own files besides.
+# Licences that only require notices to stay with the code; MPL-2.0 also requires sharing changes to its own files.
 ALLOWED = {
     "0BSD",
     "Apache-2.0",
@@ -31,7 +31,7 @@ ALLOWED = {
     "PSF-2.0",
 }
 
-# Used as they are, as libraries, and not passed on with the toolkit: that is all that the LGPL asks for.
+# Used unmodified, as libraries, and not distributed with the toolkit: the LGPL asks for no more than that.
 EXCEPTIONS = {
     "pebble": "LGPL",
     "psycopg": "LGPL-3.0-only",
@@ -39,7 +39,7 @@ EXCEPTIONS = {
     "unsloth-zoo": "LGPL-3.0-or-later",
 }
 
-# These say nothing in their metadata; what they have in their licence file.
+# Packages with no licence in their metadata; these are from their licence files.
 READ_BY_HAND = {"openai-harmony": "Apache-2.0", "zss": "BSD-3-Clause"}
 
 _TROVE = {
@@ -74,18 +74,18 @@ those in `docs/licences.py` fails the tests; [security](security.md) says more.
 
 
 def pinned() -> dict[str, str]:
-    """Each package of constraints-cpu.txt, by the name that stands there, and its version."""
+    """The version of each package in constraints-cpu.txt, by its name there."""
     lines = (ROOT / "constraints-cpu.txt").read_text(encoding="utf-8").splitlines()
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
 def normal_name(name: str) -> str:
-    """The one spelling of a package's name by which pip compares them."""
+    """The normalised name of a package, by which pip compares names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def licence_of(package: Distribution) -> str:
-    """As an SPDX expression where the package says enough for one; `unknown` where it says nothing."""
+    """The licence, as an SPDX expression if the package says enough for one; `unknown` if it says nothing."""
     name, metadata = normal_name(package.metadata["Name"]), package.metadata.json
     if name in READ_BY_HAND:
         return READ_BY_HAND[name]
@@ -102,14 +102,14 @@ def licence_of(package: Distribution) -> str:
 
 
 def is_allowed(name: str, licence: str) -> bool:
-    """Whether a package may be used under its licence: of each part that is joined by AND one choice is allowed."""
+    """Whether a package may be used under its licence: each part joined by AND has an allowed choice."""
     if EXCEPTIONS.get(normal_name(name)) == licence:
         return True
     return all(not ALLOWED.isdisjoint(part.split(" OR ")) for part in licence.split(" AND "))
 
 
 def licences() -> dict[str, str]:
-    """The licence of each pinned package; `not installed` where it is not there to say."""
+    """The licence of each pinned package, or `not installed`."""
     found = {}
     for name in pinned():
         try:
@@ -120,14 +120,14 @@ def licences() -> dict[str, str]:
 
 
 def rendered() -> dict[Path, str]:
-    """The page and what it holds."""
+    """The page and its text."""
     versions = pinned()
     rows = [f"| {name} | {versions[name]} | {licence} |\n" for name, licence in licences().items()]
     return {PAGE: _HEAD + "".join(rows)}
 
 
 def main() -> None:
-    """Write or check the page, and say what is not allowed."""
+    """Write or check the page, and report what is not allowed."""
     wrong = [
         f"{name}: {licence} is not allowed" for name, licence in licences().items() if not is_allowed(name, licence)
     ]

@@ -1,5 +1,4 @@
-"""Writes what is derived from the code: the reference pages, the schemas that editors check configs against, and the
-picture of the packages.
+"""Writes what is derived from the code: the reference pages, the config schemas for editors, and the package graph.
 
 python docs/render.py
 """
@@ -60,7 +59,7 @@ _PICTURE = re.compile(r"(<!-- imports: .*? -->\n).*?(<!-- /imports -->)", re.DOT
 
 
 def package_imports(root: Path) -> dict[str, set[str]]:
-    """Which parts of the package `root` each of its parts imports, at the top of a file or within a function."""
+    """Which parts of the package `root` each part imports, at the top of a file or within a function."""
     found: dict[str, set[str]] = {}
     for file in sorted(root.rglob("*.py")):
         part = file.relative_to(root).parts[0].removesuffix(".py")
@@ -94,7 +93,7 @@ def _architecture() -> str:
 
 
 def rendered() -> dict[Path, str]:
-    """Each written file and what it holds."""
+    """Each written file and its text."""
     reference = _CONFIGS + render_reference("The config of toolkit-sft", SFTConfig)
     reference += "\n" + render_reference("The config of toolkit-dpo", DPOConfig, page=reference)
     reference += "\n" + render_reference("The config of toolkit-rl-train", RLConfig, page=reference)
@@ -116,7 +115,7 @@ def rendered() -> dict[Path, str]:
 
 
 def main() -> None:
-    """Write the files, and say which changed."""
+    """Write the files, and report which changed."""
     for path, text in rendered().items():
         changed = not path.is_file() or path.read_text(encoding="utf-8") != text
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Writes down which modules of the package a run enters, in each of its processes.
+"""Records which modules of the package a run enters, in each of its processes.
 
-Python imports this file as it starts, where its folder is in PYTHONPATH; checks/walks.py puts it there. POSTTRAIN_WALK
-is a folder for what is written, and POSTTRAIN_WALK_PARTS the functions in which modules are counted: one process opens
-a part by calling its function, and all others count until it returns.
+Python imports this file at startup if its folder is in PYTHONPATH; checks/walks.py puts it there. POSTTRAIN_WALK is the
+folder to write to, and POSTTRAIN_WALK_PARTS names the functions during which modules are counted: a process opens a
+part by calling its function, and every process counts until it returns.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ PACKAGE = str(Path(__file__).resolve().parents[2] / "src" / "posttrain") + os.se
 
 
 class Recorder:
-    """What `sys.setprofile` wants."""
+    """A profile function for `sys.setprofile`."""
 
     def __init__(self, folder: Path, parts: dict[str, str]) -> None:
         self._parts = {function: part for part, function in parts.items()}
@@ -29,7 +29,7 @@ class Recorder:
         self._seen: set[tuple[str, str]] = set()
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        """Called at each call and return of this thread."""
+        """Called at each call and return in this thread."""
         if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
             self._enter(frame, module_of(frame.f_code))
         elif frame is self._opener and event == "return":
@@ -49,12 +49,12 @@ class Recorder:
 
 
 def module_of(code: CodeType) -> str:
-    """The module's name, without that of the package."""
+    """The module's name, without the package's."""
     return code.co_filename.removeprefix(PACKAGE).removesuffix(".py").removesuffix("/__init__").replace(os.sep, ".")
 
 
 def is_importing(frame: FrameType | None) -> bool:
-    """Whether this is what some module does as it is imported."""
+    """Whether this runs while some module is being imported."""
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
             return True

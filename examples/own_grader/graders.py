@@ -1,11 +1,11 @@
-"""Two graders of one's own: a function, and a class with parameters."""
+"""Two custom graders: a function, and a class with parameters."""
 
 from posttrain.dataserver.graders.base import Abstain, Score
 from posttrain.dataserver.graders.text.completions import GradeInput
 
 
 def names_the_city(item: GradeInput) -> Score:
-    """1 if the answer names the gold city and none of the wrong ones that the row lists."""
+    """1 if the answer names the gold city and none of the wrong cities listed in the row."""
     answer = (item.answer or "").casefold()
     named = [city for city in [item.gold, *item.record["wrong"]] if city.casefold() in answer]
     return Score(float(named == [item.gold]), f"names {', '.join(named) or 'no city'}")

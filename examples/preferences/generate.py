@@ -1,12 +1,12 @@
 """Write the preferences of this example: python generate.py
 
-Both answers to a question are right. The chosen one is the answer and nothing else, the rejected one explains at
-length, as small chat models like to:
+Both answers to a question are right. The chosen one is just the answer; the rejected one explains at length, as small
+chat models like to:
 
     chosen    Paris.
     rejected  The capital of France is Paris. This is a well-known fact that is taught in schools ...
 
-The files that this makes are committed; a test generates them again and compares.
+The generated files are committed; a test regenerates and compares them.
 """
 
 import json
@@ -137,7 +137,7 @@ KINDS = (capital, opposite, legs, month, addition, minutes, weekday, larger)
 
 
 def pairs(count: int, rng: random.Random, taken: set[str]) -> list[dict[str, str]]:
-    """`count` pairs whose questions are not in `taken`, which grows by them."""
+    """`count` pairs whose questions are not in `taken`; adds them to `taken`."""
     rows: list[dict[str, str]] = []
     while len(rows) < count:
         question, answer, sentence = rng.choice(KINDS)(rng)
@@ -149,7 +149,7 @@ def pairs(count: int, rng: random.Random, taken: set[str]) -> list[dict[str, str
 
 
 def generate(seed: int = 7) -> dict[str, list[dict[str, str]]]:
-    """Both files of the example, by name; no question stands in both."""
+    """Both files of the example, by name; no question is in both."""
     rng, taken = random.Random(seed), set[str]()
     return {"held_out.jsonl": pairs(100, rng, taken), "train.jsonl": pairs(600, rng, taken)}
 

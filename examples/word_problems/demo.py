@@ -1,4 +1,4 @@
-"""Fine-tune SmolLM2-135M-Instruct on word problems, merge, answer held-out problems, practise by GRPO, and show it all.
+"""Fine-tune SmolLM2-135M-Instruct on word problems, merge, answer held-out problems, train with GRPO, and show it all.
 
     python examples/word_problems/demo.py
 
@@ -26,7 +26,7 @@ def main() -> None:
     started = time.monotonic()
     config, held_out = str(HERE / "sft.yaml"), str(HERE / "held_out.jsonl")
     answers = {weights: RUN.with_name(f"word_problems_{weights}.jsonl") for weights in ("base", "merged")}
-    # Briefly on purpose: what then is left to learn is what the practice is for.
+    # Brief on purpose: it leaves something for the practice to learn.
     command("toolkit-sft", config, "--set", "training.max_steps=40", "--overwrite")
     command("toolkit-merge", config, "--overwrite")
     for weights, output in answers.items():
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def command(name: str, *arguments: str) -> None:
-    """Run a command of the toolkit from this interpreter's environment; stop where it fails."""
+    """Run a toolkit command from this interpreter's environment; exit if it fails."""
     program = shutil.which(name, path=str(Path(sys.executable).parent)) or name
     print(f"\n$ {name} {' '.join(relative(argument) for argument in arguments)}", flush=True)
     finished = subprocess.run([program, *arguments], check=False)
@@ -54,7 +54,7 @@ def relative(argument: str) -> str:
 
 
 def show_tuning(console: Console, base: Path, tuned: Path) -> None:
-    """What the fine-tuning changed."""
+    """Show what fine-tuning changed."""
     result = json.loads((RUN / "result.json").read_text())
     losses = [row["eval_loss"] for row in read(RUN / "metrics.jsonl") if "eval_loss" in row]
     before, after = read(base), read(tuned)
@@ -73,7 +73,7 @@ def show_tuning(console: Console, base: Path, tuned: Path) -> None:
 
 
 def show_practice(console: Console) -> None:
-    """What the practice changed, problem by problem."""
+    """Show what the practice changed, problem by problem."""
     result = json.loads((PRACTICE / "result.json").read_text())
     reward = result["held_out"]["reward"]
     table = Table(title=f"GRPO from there: {reward['prompts']} more held-out word problems", title_justify="left")
@@ -93,7 +93,7 @@ def show_practice(console: Console) -> None:
 
 
 def show_example(console: Console, base: Path, tuned: Path) -> None:
-    """One problem with both answers."""
+    """Show one problem with both answers."""
     before, after = read(base)[0], read(tuned)[0]
     console.print(f"\n[bold]asked[/]  {before['messages'][0]['content']}", highlight=False)
     for label, row in (("base ", before), ("tuned", after)):

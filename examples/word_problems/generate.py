@@ -1,12 +1,12 @@
 """Write the word problems of this example: python generate.py
 
-Every problem is answered in one fixed format, a line per calculation and then the result:
+Every answer has the same format, a line per calculation and then the result:
 
     3 × 4 = 12
     12 - 5 = 7
     Answer: 7
 
-The files that this makes are committed; a test generates them again and compares.
+The generated files are committed; a test regenerates and compares them.
 """
 
 import json
@@ -89,7 +89,7 @@ TWO_STEPS = (multiply_then_change, add_then_take)
 
 
 def distinct(makers: tuple, count: int, rng: random.Random, taken: set[str]) -> list[dict[str, str]]:
-    """`count` problems whose questions are not in `taken`, which grows by them."""
+    """`count` problems whose questions are not in `taken`; adds them to `taken`."""
     rows: list[dict[str, str]] = []
     while len(rows) < count:
         question, answer = rng.choice(makers)(rng)
@@ -100,7 +100,7 @@ def distinct(makers: tuple, count: int, rng: random.Random, taken: set[str]) -> 
 
 
 def generate(seed: int = 7) -> dict[str, list[dict[str, str]]]:
-    """All files of the example, by name; no question stands in two of them."""
+    """All files of the example, by name; no question is in two of them."""
     rng, taken = random.Random(seed), set()
     return {
         "held_out.jsonl": distinct(ONE_STEP, 60, rng, taken) + distinct(TWO_STEPS, 40, rng, taken),

@@ -1,13 +1,13 @@
-"""The control of a learning run: a dataserver whose rewards are mixed up among the completions of each request.
+"""A control for a training run: a dataserver that shuffles the rewards among the completions of each request.
 
     toolkit-rl-dataserver examples/word_problems/rl_data.yaml --port 9000
     python examples/word_problems/shuffled_rewards.py http://127.0.0.1:9000 9001
     toolkit-rl-train configs/rl/word_problems.yaml --set dataserver.config=null \
         --set dataserver.url=http://127.0.0.1:9001 --run-name word_problems_shuffled
 
-It passes everything on to the real dataserver, and deals the results of a training request out to its completions in
-another order, which depends on the request alone. Held-out completions keep their own. What is learnt from such
-rewards is nothing, so a run that gains with them was measured wrongly.
+It forwards everything to the real dataserver, and assigns the results of a training request to its completions in
+another order, which depends only on the request. Held-out completions keep their own results. There is nothing to learn
+from such rewards, so a run that improves with them was measured wrongly.
 """
 
 import json
@@ -31,7 +31,7 @@ def main() -> None:
 
 @contextmanager
 def shuffling_server(server: str, port: int) -> Iterator[ThreadingHTTPServer]:
-    """An HTTP server on 127.0.0.1; port 0 picks a free one."""
+    """An HTTP server on 127.0.0.1; port 0 picks a free port."""
     with httpx.Client(base_url=server, timeout=120, trust_env=False) as client:
 
         class Proxy(BaseHTTPRequestHandler):
@@ -67,7 +67,7 @@ def shuffling_server(server: str, port: int) -> Iterator[ThreadingHTTPServer]:
 
 
 def shuffled(answer: dict) -> dict:
-    """The results in another order, each under the id that stood in its place; held-out ones as they are."""
+    """The results in another order, each with the id of the result it replaces; held-out ones stay as they are."""
     if "eval" in answer["request_id"]:
         return answer
     results = list(answer["results"])
