@@ -76,7 +76,7 @@ def test_a_start_that_is_no_resume_begins_at_the_beginning_whatever_is_there(run
 def test_a_resume_of_nothing_begins_at_the_beginning(run, tmp_path):
     assert resumed(RunDirectory(tmp_path / "nowhere")) == BEGINNING
     as_before_the_first_checkpoint(run)
-    assert resumed(run) == ResumePoint(None, RunCounters(), begins_anew=True)
+    assert resumed(run) == ResumePoint(None, RunCounters(), starts_again=True)
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again_unasked(run):

@@ -53,14 +53,14 @@ class ResumePoint:
     """The checkpoint to resume from, or None to start from the beginning, and the counters at that point.
 
     Attributes:
-        begins_anew: whether a run that had no checkpoint yet is started again.
+        starts_again: whether a run that had no checkpoint yet is started again.
         compiled: whether the run has used torch.compile so far; None at a start.
         passed_over: damaged checkpoints.
     """
 
     checkpoint: Path | None
     counters: RunCounters
-    begins_anew: bool = False
+    starts_again: bool = False
     compiled: bool | None = None
     passed_over: tuple[Damaged, ...] = ()
 
@@ -110,7 +110,7 @@ def resume_point(
     require_same_run(saved, identity)
     if newest is None:
         _require_nothing_learnt(run, damaged)
-        return ResumePoint(None, RunCounters(), begins_anew=True)
+        return ResumePoint(None, RunCounters(), starts_again=True)
     counters = RunCounters(**newest.state["counters"])
     require_same_way(counters)
     return ResumePoint(newest.path, counters, compiled=saved["identity"].get("compiled"), passed_over=damaged)

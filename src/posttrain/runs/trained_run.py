@@ -15,7 +15,7 @@ from posttrain.runs.directory import RunDirectory
 
 
 class _Part(BaseModel):
-    """A section of which only some keys are of interest; all others are passed over."""
+    """A section of which only some keys are of interest; all others are ignored."""
 
     # Validating defaults resolves their paths against the folder of the loaded file, as in `StrictModel`.
     model_config = ConfigDict(frozen=True, extra="ignore", validate_default=True, revalidate_instances="always")

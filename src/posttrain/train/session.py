@@ -161,8 +161,8 @@ def _announce_start(run: RunDirectory, point: ResumePoint, model: Any) -> None:
     trained, total = sum(size for size, is_trained in sizes if is_trained), sum(size for size, _ in sizes)
     console.print(f"trained parameters: {trained:,} of {total:,} ({trained / total:.1%})")
     if point.checkpoint is None:
-        anew = "; no checkpoint was written, so the run starts from the beginning" * point.begins_anew
-        console.print(f"run directory: {run.path}{anew}")
+        again = "; no checkpoint was written, so the run starts from the beginning" * point.starts_again
+        console.print(f"run directory: {run.path}{again}")
     else:
         console.print(f"resuming {run.path} from step {point.counters.step}")
     for damaged in point.passed_over:
