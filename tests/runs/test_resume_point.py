@@ -66,7 +66,7 @@ def test_a_run_goes_on_from_its_newest_whole_checkpoint(run):
     assert resumed(run) == ResumePoint(run.path / "checkpoint-6", counters_after(6))
     (run.path / "checkpoint-6" / "model.safetensors").write_text("weigh")
     damaged = Damaged(run.path / "checkpoint-6", "model.safetensors has 5 bytes instead of 7")
-    assert resumed(run) == ResumePoint(run.path / "checkpoint-3", counters_after(3), passed_over=(damaged,))
+    assert resumed(run) == ResumePoint(run.path / "checkpoint-3", counters_after(3), damaged=(damaged,))
 
 
 def test_a_start_that_is_no_resume_begins_at_the_beginning_whatever_is_there(run):

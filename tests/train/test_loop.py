@@ -226,9 +226,9 @@ def test_the_message_says_where_training_can_go_on(tmp_path):
 
 
 def test_the_lines_of_the_message_are_asked_for_only_where_a_step_broke():
-    require_finite(1.0, 1.0, 3, told=lambda: pytest.fail("nothing broke"))
+    require_finite(1.0, 1.0, 3, details=lambda: pytest.fail("nothing broke"))
     with pytest.raises(RunError, match=r"(?s)loss is nan at step 3.*model\.dtype.*\nthese rows$"):
-        require_finite(math.nan, 1.0, 3, scaled=True, told=lambda: ["these rows"])
+        require_finite(math.nan, 1.0, 3, scaled=True, details=lambda: ["these rows"])
 
 
 def test_gradients_that_overflow_stop_a_run_unless_such_steps_are_passed_over():

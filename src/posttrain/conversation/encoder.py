@@ -167,7 +167,7 @@ class TemplateEncoder:
         self._chat = chat
         self._tokenizer = tokenizer
         self._training_template = training_template
-        self._told = False
+        self._warned = False
         control = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
         turns = template_turns(self._apply(), control.__contains__)
         self.end_ids = turns.ends | ({tokenizer.eos_token_id} - {None})
@@ -247,9 +247,9 @@ class TemplateEncoder:
         return Markers(marked, lambda ids: self._tokenizer.decode(ids, clean_up_tokenization_spaces=False))
 
     def _tell_of_other_text(self) -> None:
-        if not self._told:
+        if not self._warned:
             log.warning(
                 "the training template for this tokenizer's chat template renders a conversation differently; its "
                 "loss mask is computed from rendered prefixes instead"
             )
-        self._told = True
+        self._warned = True

@@ -70,7 +70,7 @@ class Ledger:
             found = [*self.weights, float(weights.min()), float(weights.max())]
             self.weights = [min(found), max(found)]
 
-    def weights_told(self, columns: Iterable[str | None]) -> str | None:
+    def weights_summary(self, columns: Iterable[str | None]) -> str | None:
         """Text with the range of weights and the columns they come from; None if all rows weigh 1."""
         if not self.weights or self.weights == [1.0, 1.0]:
             return None

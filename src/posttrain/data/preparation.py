@@ -74,7 +74,7 @@ def prepare_dataset(
         dataset = tokenized.load(folder, name)
         assert dataset is not None
     dataset.ledger.require_something_to_learn(chat.min_end_tokens_kept)
-    if told := dataset.ledger.weights_told([config.columns.weight]):
+    if told := dataset.ledger.weights_summary([config.columns.weight]):
         report(f"{name}: {told}")
     return dataset
 

@@ -103,7 +103,7 @@ def prepare_preferences(
     if config.n_samples is not None and chosen.ledger.rows < config.n_samples:
         report(f"{_key_of(name)}: n_samples is {config.n_samples:,}, but only {chosen.ledger.rows:,} rows are left")
     sections = config.sources().values() if isinstance(config, TwoFilesDataset) else [config]
-    if told := chosen.ledger.weights_told(section.columns.weight for section in sections):
+    if told := chosen.ledger.weights_summary(section.columns.weight for section in sections):
         report(f"{_key_of(name)}: {told}")
     if config.labelled:
         return LabelledDataset.from_sides(chosen, rejected, name, chosen.ledger, digest)

@@ -100,7 +100,7 @@ def _matched(input_: Path, output: Path) -> dict[Path, Path]:
     return files
 
 
-def passed_over(input_: Path) -> list[str]:
+def skipped_files(input_: Path) -> list[str]:
     """Names in an input folder that are not read."""
     if not input_.is_dir():
         return []

@@ -13,7 +13,7 @@ from posttrain.config.sections.generation import GenerationConfig
 from posttrain.inference.engine import GenerationRequest, derive_seed
 from posttrain.inference.load import ModelText, load_text
 from posttrain.predict.answers import AnswerKey, PartialOutput
-from posttrain.predict.inputs import Room, Row, encode_prompts, first_faults, match_files, passed_over, read_inputs
+from posttrain.predict.inputs import Room, Row, encode_prompts, first_faults, match_files, read_inputs, skipped_files
 from posttrain.predict.weights import ChosenWeights
 
 
@@ -125,7 +125,7 @@ def show_plan(job: PredictJob) -> None:
 
 def print_plan(job: PredictJob, work: Work) -> None:
     """Print the rows left out, and then rows, answers, weights, sampling options and output."""
-    if others := passed_over(job.input):
+    if others := skipped_files(job.input):
         console.print(f"skipped (only .jsonl files in a folder are read): {', '.join(others)}")
     for fault in first_faults(work.faults):
         console.print(f"left out: {fault}")

@@ -96,13 +96,13 @@ def _show_dataserver(config: RLConfig, schedule: RolloutSchedule, run: RunDirect
         console.print(f"the dataserver's curriculum was not checked: {missing}")
         return
     # These need packages that the base install lacks.
-    from posttrain.rl.client.connection import visiting
+    from posttrain.rl.client.connection import temporary_connection
     from posttrain.rl.client.transport import OutageError
 
     # A server that the config does not start is asked once, without waiting for it.
     patience = 0.0 if section.url is not None else None
     try:
-        with visiting(section, retry_seconds=patience) as connection:
+        with temporary_connection(section, retry_seconds=patience) as connection:
             max_steps = require_fit(config, schedule, connection.meta)
             console.print("\n".join(_run_lines(config, connection.meta, max_steps)))
             console.print(stage_table(connection.meta, max_steps), soft_wrap=False)

@@ -187,8 +187,8 @@ def changed_values(old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
 
 def differences(old: Any, new: Any) -> list[str]:
     """One line `section.key: old → new` for each value that differs."""
-    return [f"{key}: {_told(before)} → {_told(after)}" for key, before, after in changed_values(old, new)]
+    return [f"{key}: {_shown(before)} → {_shown(after)}" for key, before, after in changed_values(old, new)]
 
 
-def _told(value: Any) -> Any:
+def _shown(value: Any) -> Any:
     return "absent" if value is None else value

@@ -55,14 +55,14 @@ class ResumePoint:
     Attributes:
         starts_again: whether a run that had no checkpoint yet is started again.
         compiled: whether the run has used torch.compile so far; None at a start.
-        passed_over: damaged checkpoints.
+        damaged: checkpoints that were skipped because they are damaged.
     """
 
     checkpoint: Path | None
     counters: RunCounters
     starts_again: bool = False
     compiled: bool | None = None
-    passed_over: tuple[Damaged, ...] = ()
+    damaged: tuple[Damaged, ...] = ()
 
 
 def find_resume_point(
@@ -113,7 +113,7 @@ def resume_point(
         return ResumePoint(None, RunCounters(), starts_again=True)
     counters = RunCounters(**newest.state["counters"])
     require_same_way(counters)
-    return ResumePoint(newest.path, counters, compiled=saved["identity"].get("compiled"), passed_over=damaged)
+    return ResumePoint(newest.path, counters, compiled=saved["identity"].get("compiled"), damaged=damaged)
 
 
 def _require_known_format(checkpoint: Checkpoint) -> None:

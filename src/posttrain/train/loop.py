@@ -145,13 +145,15 @@ class Loop:
     def _require_finite(self, result: StepResult, losses: torch.Tensor) -> None:
         """`losses` are those of this rank's micro-batches, shape [micro-batches]."""
 
-        def told() -> list[str]:
+        def details() -> list[str]:
             everywhere = gathered(self.state.accelerator, losses.isfinite().unsqueeze(1))
             by_micro_batch = everywhere.view(-1, len(losses)).T.flatten()
             broken = (~by_micro_batch).nonzero().flatten().tolist()
             return [self.recipe.trained_in(result.step - 1, broken), last_checkpoint(self.run)]
 
-        require_finite(result.loss, result.grad_norm, result.step, scaled=self.state.scaler.is_enabled(), told=told)
+        require_finite(
+            result.loss, result.grad_norm, result.step, scaled=self.state.scaler.is_enabled(), details=details
+        )
 
 
 def require_finite(
@@ -160,14 +162,14 @@ def require_finite(
     step: int,
     *,
     scaled: bool = False,
-    told: Callable[[], Sequence[str]] = tuple,
+    details: Callable[[], Sequence[str]] = tuple,
 ) -> None:
     """Stop before a broken step is saved: what is on disk stays the last good state.
 
     Args:
         scaled: whether the loss is scaled for float16. Its gradients may then overflow until the scale is found; such a
             step is skipped and the scale lowered.
-        told: gives further lines of the message. All ranks call it, since all have the same numbers.
+        details: gives further lines of the message. All ranks call it, since all have the same numbers.
 
     Raises:
         RunError: the loss or the gradient norm is not finite.
@@ -180,7 +182,7 @@ def require_finite(
                         f"{name} is {value} at step {step}, so training stopped; earlier checkpoints are unchanged. "
                         "Lower training.learning_rate, or keep training.max_grad_norm above 0"
                         + (", or set model.dtype: bfloat16 or float32" if scaled else ""),
-                        *told(),
+                        *details(),
                     ]
                 )
             )

@@ -165,7 +165,7 @@ def _announce_start(run: RunDirectory, point: ResumePoint, model: Any) -> None:
         console.print(f"run directory: {run.path}{again}")
     else:
         console.print(f"resuming {run.path} from step {point.counters.step}")
-    for damaged in point.passed_over:
+    for damaged in point.damaged:
         console.print(f"  {damaged.path.name} is damaged and kept as damaged-{damaged.path.name}: {damaged.reason}")
 
 

@@ -169,7 +169,7 @@ class OverflowingGradient:
 
     def look(self, row: Row) -> str | None:
         """Look at `grad_norm`."""
-        self._in_a_row = self._in_a_row + 1 if _is_passed_over(row) else 0
+        self._in_a_row = self._in_a_row + 1 if _is_skipped(row) else 0
         if self._in_a_row < _OVERFLOWS_IN_A_ROW:
             return None
         return (
@@ -179,7 +179,7 @@ class OverflowingGradient:
         )
 
 
-def _is_passed_over(row: Row) -> bool:
+def _is_skipped(row: Row) -> bool:
     """Whether the gradient overflowed in float16; in other dtypes, a non-finite gradient stops the run."""
     return "grad_norm" in row and row["grad_norm"] is None
 

@@ -98,7 +98,7 @@ def handshake(client: DataserverClient, *, config_id: str | None = None, wait_se
 
 
 @contextmanager
-def visiting(section: DataserverSection, *, retry_seconds: float | None = None) -> Iterator[Connection]:
+def temporary_connection(section: DataserverSection, *, retry_seconds: float | None = None) -> Iterator[Connection]:
     """A connection under a run name of its own; a server started for it logs and journals to a temporary folder.
 
     Args:

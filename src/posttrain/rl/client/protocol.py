@@ -26,7 +26,7 @@ from posttrain.dataserver.schemas import (
     SampleResponse,
 )
 from posttrain.errors import ServerError
-from posttrain.rl.client.transport import WrongServerError, as_told, config_changed
+from posttrain.rl.client.transport import WrongServerError, config_changed, quoted
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
@@ -147,7 +147,7 @@ def read_meta(content: bytes, place: str) -> Meta:
         )
     if version.partition(".")[0] != PROTOCOL_VERSION.partition(".")[0]:
         raise ServerError(
-            f"{place} speaks protocol {as_told(version)}, this trainer {PROTOCOL_VERSION}; install the same version of "
+            f"{place} speaks protocol {quoted(version)}, this trainer {PROTOCOL_VERSION}; install the same version of "
             "posttrain-toolkit on both sides"
         )
     meta = _parsed(Meta, content, f"{place} answered /meta")
@@ -194,7 +194,7 @@ def read_results(
     answer = _parsed(GradeResponse, content, asked)
     require_config(answer.config_id, config_id, place)
     if answer.request_id != request_id:
-        told = as_told(repr(answer.request_id))
+        told = quoted(repr(answer.request_id))
         raise PassingError(f"{asked} for request {told} instead of {request_id!r}")
     told = [result.item_id for result in answer.results]
     if told != list(item_ids):
@@ -216,14 +216,14 @@ def _parsed(model: type[Answer], content: bytes, asked: str) -> Answer:
         return model.model_validate_json(content, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = as_told(".".join(map(str, first["loc"])))
+        where = quoted(".".join(map(str, first["loc"])))
         raise PassingError(f"{asked} with an invalid body: {f'{where}: ' if where else ''}{first['msg']}") from None
 
 
 def require_config(told: str, wanted: str | None, place: str) -> None:
     """Raise ServerError if the server has another config than `wanted`; None accepts any."""
     if wanted is not None and told != wanted:
-        raise config_changed(place, f"its config_id is {as_told(told)}, but the run has {wanted}")
+        raise config_changed(place, f"its config_id is {quoted(told)}, but the run has {wanted}")
 
 
 def _difference(told: Sequence[str], asked: Sequence[str]) -> str:
@@ -243,4 +243,4 @@ def _is_consistent(result: GradeResult) -> bool:
 
 
 def _listed(values: Sequence[object]) -> str:
-    return first_of([as_told(repr(value)) for value in values], 3) or "none"
+    return first_of([quoted(repr(value)) for value in values], 3) or "none"

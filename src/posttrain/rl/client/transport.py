@@ -32,7 +32,7 @@ _PART = 8
 _WORTH_PACKING_BYTES = 2**16
 _BUSY_OR_BROKEN = (408, 425, 429)
 _SHOWN_FIELDS = 20
-_LONGEST_TOLD = 1000
+_LONGEST_QUOTE = 1000
 
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
@@ -161,7 +161,7 @@ class Transport:
             problem = Problem.model_validate_json(text)
         except ValidationError:  # from a proxy, or from another server
             problem = Problem(code="", message=text)
-        reason = as_told(problem.message) or as_told(hidden(response.reason_phrase, self._secrets))
+        reason = quoted(problem.message) or quoted(hidden(response.reason_phrase, self._secrets))
         told = f"{self.place} answered {path} with {response.status_code}: {reason}"
         status = response.status_code
         if status < 300 or status >= 500 or status in _BUSY_OR_BROKEN:
@@ -173,12 +173,12 @@ class Transport:
                 "dataserver.token_env in this run's config"
             )
         if status in (404, 405) or response.is_redirect:
-            location = as_told(without_secrets(response.headers.get("Location", ""), self._secrets))
+            location = quoted(without_secrets(response.headers.get("Location", ""), self._secrets))
             where = f", and points to {location}" if location else ""
             return WrongServerError(f"{told}{where}; is this the address of a toolkit-rl-dataserver?")
         if problem.code == "config_mismatch":
-            return config_changed(self.place, as_told(problem.message))
-        fields = ", ".join(map(as_told, problem.fields[:_SHOWN_FIELDS]))
+            return config_changed(self.place, quoted(problem.message))
+        fields = ", ".join(map(quoted, problem.fields[:_SHOWN_FIELDS]))
         return ServerError(told + (f" (fields: {fields})" if fields else ""))
 
     def _reason(self, error: httpx.RequestError) -> str:
@@ -230,9 +230,9 @@ class _Outage:
         )
 
 
-def as_told(text: str) -> str:
+def quoted(text: str) -> str:
     """A server's text as quoted in a message: short, on one line, and without terminal control characters."""
-    return clipped(" ".join(text[:_LONGEST_TOLD].split()))
+    return clipped(" ".join(text[:_LONGEST_QUOTE].split()))
 
 
 def config_changed(place: str, details: str) -> ServerError:

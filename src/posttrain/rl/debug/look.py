@@ -10,7 +10,7 @@ from posttrain.errors import ConfigError, ModelError
 from posttrain.inference.load import load_text
 from posttrain.models.load import choose_backend
 from posttrain.models.location import locate_model
-from posttrain.rl.client.connection import visiting
+from posttrain.rl.client.connection import temporary_connection
 from posttrain.rl.config import RLConfig
 from posttrain.rl.debug.groups import Group, marker_faults, summarise
 from posttrain.rl.debug.report import findings, show_findings, show_groups, show_summary
@@ -76,7 +76,7 @@ def look_at_rollouts(config: RLConfig, name: str, request: DebugRequest) -> Look
     choose_backend(weights.model)  # before anything imports transformers
     from posttrain.rl.debug import rollouts
 
-    with visiting(config.dataserver) as connection:
+    with temporary_connection(config.dataserver) as connection:
         max_steps = require_fit(config, schedule, connection.meta)
         text = load_text(weights.model, config.chat)
         kept = rollouts.KeptSamples(connection.client)
