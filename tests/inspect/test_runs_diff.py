@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from posttrain.cli.runs import main
-from posttrain.inspect.diff import Difference, compare
+from posttrain.inspect.diff import Comparison, Difference, compare
 from posttrain.inspect.folders import read_run
+from posttrain.inspect.show import show_comparison
 from sft.small_sft import train_sft
 
 
@@ -144,3 +145,12 @@ def test_the_comparison_can_be_had_as_json(sft_run: Path, another_rate: Path):
     rate = {"kind": "config", "key": "training.learning_rate", "one": 0.01, "other": 0.02}
     assert value["differences"][0] == rate
     assert value["final"]["steps"] == {"one": 6, "other": 6}
+
+
+def test_floats_are_rounded_for_readers_unless_they_would_then_read_alike(capsys: pytest.CaptureFixture[str]):
+    final = {"loss": (0.13472409546375255, 0.1347240954637), "reward": (0.21500000000000002, None), "steps": (40, 40)}
+    show_comparison(Comparison([], final), ("a", "b"))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["loss", "0.13472409546375255", "0.1347240954637"] in rows
+    assert ["reward", "0.215", "–"] in rows
+    assert ["steps", "40", "40"] in rows

@@ -29,11 +29,12 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 
 def new_table(title: str, *columns: str, words: Collection[str] = ()) -> Table:
-    """A table without rows: the first column and those in `words` are left-aligned, all others right-aligned."""
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    """A table without rows: the first column and those in `words` hold text, which may be folded, others numbers."""
+    padding = (0, 1, 0, 0)  # with the box's own space, two between columns
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=padding, pad_edge=False)
     for place, column in enumerate(columns):
-        side = "left" if not place or column in words else "right"
-        table.add_column(column, justify=side, overflow="fold")
+        is_text = not place or column in words
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
     return table
 
 

@@ -75,8 +75,15 @@ def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*("–" if value is None else str(value) for value in row))
+        table.add_row(*_cells(row))
     _console(wide=not folded).print(table)
+
+
+def _cells(values: Sequence[Any]) -> list[str]:
+    """Values as text: floats with 6 significant digits, or in full if two that differ would read alike."""
+    full = ["–" if value is None else str(value) for value in values]
+    short = [f"{value:.6g}" if isinstance(value, float) else text for value, text in zip(values, full, strict=True)]
+    return short if len(set(short)) == len(set(full)) else full
 
 
 def _duration(seconds: float) -> str:
