@@ -28,6 +28,11 @@ def clipped(text: str) -> str:
     return on_one_line(text[:_LONGEST_FAULT]) + "..." * (len(text) > _LONGEST_FAULT)
 
 
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: `1 line`, `2,000 lines`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def first_of(names: Sequence[str], most: int = 5) -> str:
     """The first `most` names, comma-separated, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

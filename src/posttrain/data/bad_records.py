@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 
+from posttrain.base.text import counted
 from posttrain.errors import DataError, ToolkitError
 
 # An error shows at most this many bad records, but counts all of them.
@@ -21,7 +22,7 @@ def refusal(name: str, faults: list[str], usable: int, *, count: int | None = No
         others: text to add about those that are not shown.
     """
     count = len(faults) if count is None else count
-    head = f"{name} has {count} bad record{'s' * (count > 1)}"
+    head = f"{name} has {counted(count, 'bad record')}"
     head += "" if usable else " and no usable one"
     more = [f"... and {count - SHOWN_FAULTS} more{others}"] if count > SHOWN_FAULTS else []
     advice = ["correct them, or skip them with on_bad_record: skip"] if usable else []
@@ -60,7 +61,7 @@ class Refused:
         shown = list(self.shown)
         if self.count > SHOWN_FAULTS:
             shown.append(f"... and {self.count - SHOWN_FAULTS} more{self._others()}")
-        head = f"{name}: {self.count} record{'s' * (self.count > 1)} from which nothing can be learnt"
+        head = f"{name}: {counted(self.count, 'record')} from which nothing can be learnt"
         head += ":" if usable else ", and no other:"
         advice = ["drop them with on_useless_pair: drop"] if usable else []
         return DataError("\n".join([head, *(f"  {line}" for line in shown), *advice]))

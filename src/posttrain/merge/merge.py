@@ -17,7 +17,7 @@ from transformers import AutoConfig
 
 from posttrain.base.console import Counting, console
 from posttrain.base.locks import own_output, require_unowned
-from posttrain.base.text import first_line
+from posttrain.base.text import counted, first_line
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.errors import ConfigError, ModelError
@@ -139,11 +139,10 @@ def _coarsest_dtype(folder: Path) -> torch.dtype:
 
 
 def _summary(report: MergeReport) -> str:
-    files = "1 file" if report.files == 1 else f"{report.files} files"
     learnt = f", {report.new_tokens} new tokens" if report.new_tokens else ""
     return (
         f"merged {report.merged} of {report.tensors} tensors{learnt} into {report.output} "
-        f"({report.size_bytes / 2**30:.2f} GiB in {files})"
+        f"({report.size_bytes / 2**30:.2f} GiB in {counted(report.files, 'file')})"
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from posttrain.base.console import Counting, console
 from posttrain.base.files import why_unwritten
 from posttrain.base.locks import own_output
+from posttrain.base.text import counted
 from posttrain.errors import RunError
 from posttrain.inference.engine import Engine, Sampling, completion_text
 from posttrain.inference.load import open_engine
@@ -76,7 +77,8 @@ def _endings(work: Work) -> str:
         "length": "cut at max_new_tokens",
         "empty": "empty, so not usable for training",
     }
-    return f"{len(work.partial)} answers: " + ", ".join(f"{counts[key]} {told[key]}" for key in told if counts[key])
+    endings = ", ".join(f"{counts[key]} {words}" for key, words in told.items() if counts[key])
+    return f"{counted(len(work.partial), 'answer')}: {endings}"
 
 
 @contextmanager

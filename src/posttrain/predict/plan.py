@@ -8,6 +8,7 @@ from typing import Any
 
 from posttrain.base.console import console
 from posttrain.base.locks import require_unowned
+from posttrain.base.text import counted
 from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.inference.engine import GenerationRequest, derive_seed
@@ -135,8 +136,10 @@ def print_plan(job: PredictJob, work: Work) -> None:
     lengths = [len(request.prompt_ids) for request in work.requests]
     left_out = f", {len(work.faults)} left out" if work.faults else ""
     found = f", {there} of them already in {work.partial.path}" if there else ""
-    console.print(f"rows      {len(work.rows)} in {job.input}{left_out}; {min(lengths)} to {max(lengths)} tokens")
-    console.print(f"answers   {answers}: {generation.n} per row{found}")
+    shortest = f"{min(lengths):,} to " * (min(lengths) < max(lengths))
+    tokens = f"{shortest}{counted(max(lengths), 'token')}"
+    console.print(f"rows      {len(work.rows):,} in {job.input}{left_out}; {tokens}")
+    console.print(f"answers   {answers:,}: {generation.n} per row{found}")
     console.print(f"weights   {job.weights}")
     console.print(f"sampling  {_sampling(job)}")
     console.print(f"output    {job.output}")

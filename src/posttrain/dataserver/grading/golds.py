@@ -6,6 +6,7 @@ from itertools import islice
 
 from posttrain.base.cache import cache_dir
 from posttrain.base.files import atomic_write_text
+from posttrain.base.text import counted
 from posttrain.data.sources import SHOWN_FAULTS
 from posttrain.dataserver.config.datasets import FileDataset
 from posttrain.dataserver.data.dataset_rows import json_digest
@@ -40,7 +41,7 @@ async def check_golds(loaded: Loaded, pool: GradingPools, progress: Progress) ->
             continue
         faults = await _check(loaded, name, graders, pool, progress)
         if faults:
-            problems += [f"datasets.{name}: {len(faults)} row{'s' * (len(faults) > 1)} cannot be graded:"]
+            problems += [f"datasets.{name}: {counted(len(faults), 'row')} cannot be graded:"]
             problems += [f"  {line}" for line in faults[:SHOWN_FAULTS]]
             problems += [f"  ... and {len(faults) - SHOWN_FAULTS} more"] if len(faults) > SHOWN_FAULTS else []
         else:

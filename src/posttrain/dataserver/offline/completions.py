@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from posttrain.base.text import as_shown, clipped, first_of
+from posttrain.base.text import as_shown, clipped, counted, first_of
 from posttrain.conversation.messages import Conversation, Message, parse_conversation
 from posttrain.data.bad_records import SHOWN_FAULTS
 from posttrain.data.json_lines import Line, read_json, read_jsonl
@@ -17,7 +17,6 @@ from posttrain.data.splits import content_hash
 from posttrain.dataserver.config.datasets import FileDataset, PromptColumnsConfig
 from posttrain.dataserver.data.dataset_rows import Row, Rows
 from posttrain.dataserver.data.samples import last_user_text, parse_prompt, prompt_columns
-from posttrain.dataserver.offline.display import counted
 from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import DataError
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from posttrain.base.console import console, new_table
-from posttrain.base.text import one_line
+from posttrain.base.text import counted, one_line
 from posttrain.dataserver.schemas import Component, GradeResult, Status
 
 _NAMES = ("data set", "stage", "grader", "reward")
@@ -20,11 +20,6 @@ def say(*lines: str) -> None:
     """Print each argument on its own line."""
     for line in lines:
         console.print(line)
-
-
-def counted(count: int, noun: str) -> str:
-    """A count with its noun: `1 line`, `2,000 lines`."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 @dataclass

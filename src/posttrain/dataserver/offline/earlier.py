@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import Engine, func, select
 
 from posttrain.base.files import require_file
-from posttrain.base.text import clipped, first_of
+from posttrain.base.text import clipped, counted, first_of
 from posttrain.data.bad_records import SHOWN_FAULTS
 from posttrain.data.json_lines import Line, read_jsonl
 from posttrain.dataserver.journal.config import JournalConfig
@@ -18,7 +18,6 @@ from posttrain.dataserver.journal.database import connected, grades, journal_to_
 from posttrain.dataserver.journal.reader import JournalReader, JournalSummaries, RowFilter
 from posttrain.dataserver.journal.records import StoredRow
 from posttrain.dataserver.offline.completions import LARGEST_NUMBER, Completion
-from posttrain.dataserver.offline.display import counted
 from posttrain.dataserver.schemas import Component, Status
 from posttrain.errors import ConfigError, DataError
 

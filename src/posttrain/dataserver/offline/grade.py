@@ -4,12 +4,12 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from posttrain.base.files import require_file
+from posttrain.base.text import counted
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.offline.completions import Completion, CompletionFile
 from posttrain.dataserver.offline.display import (
     Mean,
     Reasons,
-    counted,
     outcome,
     say,
     scores_text,

@@ -6,13 +6,13 @@ from dataclasses import replace
 from heapq import nlargest
 from pathlib import Path
 
+from posttrain.base.text import counted
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.journal.reader import RowFilter
 from posttrain.dataserver.journal.records import MAX_PROMPT_CHARS, storable, without_middle
 from posttrain.dataserver.offline.display import (
     Mean,
     Reasons,
-    counted,
     outcome,
     say,
     scores_text,
