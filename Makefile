@@ -42,7 +42,7 @@ audit: $(VENV)/.dev-ready  ## check pinned packages for known vulnerabilities (a
 	$(VENV)/audit/bin/pip-audit --strict --requirement constraints-cpu.txt --no-deps --disable-pip
 	$(BIN)/python docs/licences.py --check
 
-bench: $(VENV)/.dev-ready  ## measure everything against the usual alternatives; about an hour and a half on two cores
+bench: $(VENV)/.dev-ready  ## measure everything against the usual alternatives; an hour and a half or more on two cores
 	test -x $(VENV)/versions/newest/bin/trl || $(BIN)/python checks/versions.py newest
 	TRL_PYTHON=$(VENV)/versions/newest/bin/python $(BIN)/python benchmarks/run.py
 
