@@ -45,7 +45,7 @@ def test_of_many_bad_records_twenty_are_shown_and_all_are_counted(folder):
     with pytest.raises(DataError) as caught:
         read("data.jsonl")
     lines = str(caught.value).splitlines()
-    assert lines[0] == "data.jsonl has 1000 bad records:"
+    assert lines[0] == "data.jsonl has 1,000 bad records:"
     assert lines[20].startswith("  data.jsonl:21: ") and lines[21] == "  ... and 980 more"
     assert len(lines) == 23
 

@@ -89,7 +89,7 @@ def _way_on(index: int, arguments: Sequence[str]) -> str:
 
 def comparison(runs: Sequence[Path], codes: Sequence[int]) -> Table:
     """The results of all runs side by side; `codes` are their exit statuses."""
-    table = new_table("Models", "model", "steps", *_COLUMNS.values())
+    table = new_table("Models", "model", "steps", *_COLUMNS.values(), words=("steps",))
     for path, code in zip(runs, codes, strict=True):
         run = RunDirectory(path)
         result = {} if code else json.loads(run.result.read_text(encoding="utf-8"))
