@@ -71,9 +71,7 @@ def show_runs(summaries: Sequence[Summary], folder: str) -> None:
 
 def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, folded: bool = True) -> None:
     """`folded`: whether to fold values to the terminal's width; otherwise lines may be `_WIDEST` wide."""
-    table = new_table(title)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    table = new_table(title, *columns, words=columns)
     for row in rows:
         table.add_row(*_cells(row))
     _console(wide=not folded).print(table)

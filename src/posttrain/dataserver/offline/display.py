@@ -48,10 +48,7 @@ def show_table(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> None
 
     Rows are grouped by data set, whose name is their first cell; integers get thousands separators.
     """
-    table = new_table("")
-    for column in columns:
-        is_name = column in _NAMES
-        table.add_column(column, justify="left" if is_name else "right", overflow="fold", no_wrap=not is_name)
+    table = new_table("", *columns, words=_NAMES)
     by_dataset: dict[object, list[Sequence[object]]] = {}
     for row in rows:
         by_dataset.setdefault(row[0], []).append(row)
