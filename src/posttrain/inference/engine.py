@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 from posttrain.config.sections.generation import SamplingConfig
@@ -101,6 +102,29 @@ class Engine(Protocol):
         Completions in `done` are not yielded. Removing them from `requests` instead could change the samples of the
         others, if the engine batches its requests.
         """
+        ...
+
+    def close(self) -> None:
+        """Free the memory."""
+        ...
+
+
+class RolloutEngine(Protocol):
+    """Completes prompts with the weights of a model in training, as of the last `load`."""
+
+    def load(self, weights: Path | None, version: int) -> None:
+        """Take over the weights in the folder `weights`, those after `version` optimizer steps.
+
+        None if the engine uses the weights of the training model itself.
+        """
+        ...
+
+    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+        """All completions of all requests."""
+        ...
+
+    def score(self, ids: Sequence[int]) -> list[float]:
+        """log p of each token but the first, in nats, under the model's softmax at temperature 1."""
         ...
 
     def close(self) -> None:

@@ -55,6 +55,14 @@ class HfEngine:
             completions = self._complete(prompts, batch.seed, sampling)
             yield from (pair for pair in zip(batch.keys, completions, strict=True) if pair[0] not in done)
 
+    @torch.inference_mode()
+    def score(self, ids: Sequence[int]) -> list[float]:
+        """log p of each token but the first, in nats, at temperature 1."""
+        row = torch.tensor([list(ids)], device=self._model.device)
+        with as_written(self._model):
+            logits = self._model(input_ids=row, use_cache=False).logits[0, :-1].float()
+        return logits.log_softmax(dim=-1).gather(1, row[0, 1:, None]).squeeze(1).tolist()
+
     def close(self) -> None:
         """Drop the model."""
         self._model = None

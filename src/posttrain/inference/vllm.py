@@ -45,6 +45,8 @@ class VllmEngine:
         self._owns_group = not torch.distributed.is_initialized()
         self._engine: Any = start_vllm(folder, options)
         self._seed_each = options.seed_each or not _on_cpu()
+        if options.sleeps:
+            self.sleep()
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, *, done: AbstractSet[Key] = frozenset()
@@ -70,6 +72,43 @@ class VllmEngine:
             return self._completions(wanted, requests, parameters)
         together = self._completions(keys if wanted else [], requests, parameters)
         return ((key, completion) for key, completion in together if key not in done)
+
+    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+        """All completions of all requests; an engine that sleeps is awake only meanwhile."""
+        self.wake_up()
+        completions = dict(self.generate(requests, sampling))
+        if self._options.sleeps:
+            self.sleep()
+        return completions
+
+    def score(self, ids: Sequence[int]) -> list[float]:
+        """log p of each token but the first, in nats, at temperature 1."""
+        from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
+        from vllm.inputs import tokens_input  # pyright: ignore[reportMissingImports]
+
+        self._require_idle()
+        self.wake_up()
+        parameters = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
+        self._engine.add_request("score", tokens_input(list(ids)), parameters, lora_request=self._adapter)
+        finished = []
+        while not finished:
+            with torch.compiler.set_stance(self._stance):
+                finished = [output for output in self._engine.step() if output.finished]
+        found = finished[0].prompt_logprobs[1:]
+        return [of[token].logprob for token, of in zip(ids[1:], found, strict=True)]
+
+    def load(self, weights: Path | None, version: int) -> None:
+        """Take over the adapter in `weights` if the engine was created for adapters, else all weights.
+
+        Raises:
+            ModelError: they cannot be used.
+        """
+        assert weights is not None
+        self.wake_up()  # asleep it has no memory for them
+        if self._options.adapter_rank:
+            self.use_adapter(weights)
+        else:
+            self.load_weights(weights)
 
     def load_weights(self, folder: Path) -> None:
         """Replace the weights with those in `folder`: safetensors of the same architecture, under the same names.

@@ -1,7 +1,6 @@
-"""Copy the weights of a model in training to an engine with its own copy: all of them, merged, or the adapter alone.
+"""Hand the weights of a model in training to an engine with its own copy: all of them, merged, or those trained.
 
-They go through a folder, in shared memory (`/dev/shm`) if it has room. The live model is only read. If several
-processes train together, on one machine, the first writes for all.
+They go through a folder, in shared memory (`/dev/shm`) if it has room. The live model is only read.
 """
 
 import copy
@@ -18,20 +17,15 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from safetensors import SafetensorError
 
-from posttrain.base.processes import is_main_process
+from posttrain.base.processes import is_main_process, process_rank
 from posttrain.config.sections.engines import EngineName
 from posttrain.errors import ConfigError, ModelError
+from posttrain.inference.loaded import write_trained
 from posttrain.models.backend import LoadedModel
 
 _SHARED_MEMORY = Path("/dev/shm")
-
-
-class _LoadsWeights(Protocol):
-    def load_weights(self, folder: Path) -> None: ...
-
-
-class _UsesAdapter(Protocol):
-    def use_adapter(self, folder: Path) -> None: ...
+_ONCE = "once"
+_START = "start"
 
 
 def require_one_machine(engine: EngineName) -> None:
@@ -44,92 +38,174 @@ def require_one_machine(engine: EngineName) -> None:
         )
 
 
+class Weights(Protocol):
+    """What is handed over: all weights, the adapter, or the parameters that are trained.
+
+    Attributes:
+        size: bytes of one version.
+        adapter_rank: rank of the adapters that the engine must support; 0 for none.
+    """
+
+    size: int
+    adapter_rank: int
+
+    def write_once(self, folder: Path) -> None:
+        """Write what is the same in all versions."""
+        ...
+
+    def write(self, folder: Path) -> None:
+        """Write the weights as they are now."""
+        ...
+
+
 class MergedWeights:
-    """Writes all weights, merged, as a plain model, and removes them once read; in shared memory if it has room."""
+    """All weights, with the adapter merged in, as a plain model with its tokenizer."""
 
     adapter_rank = 0
-    """Rank of the adapters that the engine must support; 0 for none."""
 
-    def __init__(self, loaded: LoadedModel, run: Path) -> None:
-        """`run`: the run's directory, from which the folder's name is derived."""
+    def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
-        self._folder = _fast_folder(run, sum(each.nbytes for each in loaded.model.state_dict().values()))
+        self.size = sum(each.nbytes for each in loaded.model.state_dict().values())
 
-    def first_folder(self) -> Path:
-        """Write the model as it is now, with its tokenizer, and return the folder."""
-        if is_main_process():
-            self._loaded.tokenizer.save_pretrained(self._folder)
-        self._write()
-        return self._folder
+    def write_once(self, folder: Path) -> None:
+        """Write the tokenizer."""
+        self._loaded.tokenizer.save_pretrained(folder)
 
-    def bring(self, engine: _LoadsWeights) -> None:
-        """Write the weights, load them into the engine, and free the memory again."""
-        self._write()
-        engine.load_weights(self._folder)
-        self.release()
-
-    def release(self) -> None:
-        """Remove the weights once all processes have read them."""
-        wait_for_everyone()
-        if is_main_process():
-            for file in self._folder.glob("*.safetensors"):
-                file.unlink()
-
-    def close(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _write(self) -> None:
-        if is_main_process():
-            write_merged_weights(self._loaded.model, self._folder, self._loaded.compute_dtype)
-        wait_for_everyone()
+    def write(self, folder: Path) -> None:
+        """Write the model; ModelError as `write_merged_weights`."""
+        write_merged_weights(self._loaded.model, folder, self._loaded.compute_dtype)
 
 
 class AdapterAlone:
-    """Hands over the LoRA adapter; the engine loads the base model only once."""
+    """The LoRA adapter of a PEFT model, for an engine that has the base."""
 
-    def __init__(self, model: Any, base: Path, run: Path) -> None:
-        """`model`: a PEFT model; `base`: the folder of its base model; `run`: as in `MergedWeights`."""
+    def __init__(self, model: Any) -> None:
         self._model = model
-        self._base = base
-        self._folder = _fast_folder(run, sum(each.nbytes for each in model.parameters() if each.requires_grad))
+        self.size = _trained_bytes(model)
         self.adapter_rank: int = model.peft_config["default"].r
 
-    def first_folder(self) -> Path:
-        """The folder of the base model."""
-        return self._base
+    def write_once(self, folder: Path) -> None:
+        """Write nothing."""
 
-    def bring(self, engine: _UsesAdapter) -> None:
-        """Save the adapter and load it into the engine."""
+    def write(self, folder: Path) -> None:
+        """Write the adapter in PEFT's format."""
+        # Otherwise PEFT would ask the hub at each step whether the vocabulary has grown.
+        self._model.save_pretrained(folder, selected_adapters=["default"], save_embedding_layers=False)
+
+
+class TrainedParameters:
+    """The parameters that are trained, bit for bit, for a copy of the model in transformers."""
+
+    adapter_rank = 0
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.size = _trained_bytes(model)
+
+    def write_once(self, folder: Path) -> None:
+        """Write nothing."""
+
+    def write(self, folder: Path) -> None:
+        """Write the parameters."""
+        write_trained(self._model, folder)
+
+
+def _trained_bytes(model: Any) -> int:
+    return sum(each.nbytes for each in model.parameters() if each.requires_grad)
+
+
+class PublishedWeights:
+    """Versions of the weights in folders, in shared memory if it has room, each until it is released.
+
+    All ranks, which run on one machine, call the methods together. The first writes; each has links of its own to the
+    files, so that none waits for another before it releases them.
+    """
+
+    def __init__(self, weights: Weights, run: Path, versions: int = 1) -> None:
+        """Make the folder.
+
+        Args:
+            run: the run's directory, from which the folder's name is derived.
+            versions: how many versions there may be at once.
+
+        Raises:
+            ConfigError: neither shared memory nor the disk for temporary files has room for them.
+        """
+        self._weights = weights
+        self._root = _fast_folder(run, weights.size * versions, versions)
         if is_main_process():
-            # Otherwise PEFT would ask the hub at each step whether the vocabulary has grown.
-            self._model.save_pretrained(self._folder, selected_adapters=["default"], save_embedding_layers=False)
+            (self._root / _ONCE).mkdir()
+            weights.write_once(self._root / _ONCE)
         wait_for_everyone()
-        engine.use_adapter(self._folder)
-        self.release()
 
-    def release(self) -> None:
-        """Wait until all processes have read the adapter."""
-        wait_for_everyone()
+    def start(self) -> Path:
+        """Write the weights as they are now, for an engine to start with; they are released with the next version."""
+        return self._written(_START)
+
+    def publish(self, version: int) -> Path:
+        """Write the weights as they are now, known as `version`, unless this version was written before."""
+        return self._written(f"v{version:08d}")
+
+    def release(self, up_to: int) -> None:
+        """Remove this rank's links to all versions up to `up_to`."""
+        for folder in self._own.glob("v*"):
+            if int(folder.name[1:]) <= up_to:
+                shutil.rmtree(folder)
+        shutil.rmtree(self._own / _START, ignore_errors=True)
 
     def close(self) -> None:
         """Remove the folder."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    @property
+    def _own(self) -> Path:
+        return self._root / f"rank-{process_rank()}"
+
+    def _written(self, name: str) -> Path:
+        folder, first = self._own / name, self._root / "rank-0" / name
+        if folder.is_dir():
+            return folder
+        if is_main_process():
+            unfinished = self._root / f"unfinished-{name}"
+            _link(self._root / _ONCE, unfinished)
+            self._weights.write(unfinished)
+            first.parent.mkdir(exist_ok=True)
+            unfinished.rename(first)
+        wait_for_everyone()
+        if not is_main_process():
+            _link(first, folder)
+        wait_for_everyone()
+        return folder
 
 
-def _fast_folder(run: Path, size: int) -> Path:
+def _link(folder: Path, other: Path) -> None:
+    """Make the folder `other` with hard links to the files of `folder`."""
+    shutil.copytree(folder, other, copy_function=os.link)
+
+
+def _fast_folder(run: Path, size: int, versions: int) -> Path:
     """Make an empty folder in shared memory, or on disk if shared memory is too small, as in many containers.
 
     The name depends only on the run, so resuming a killed run removes the folder that it left behind.
     """
     name = f"posttrain-weights-{blake2b(str(run.absolute()).encode(), digest_size=8).hexdigest()}"
-    on_disk, in_memory = Path(tempfile.gettempdir(), name), _SHARED_MEMORY / name
-    has_room = _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free > 1.1 * size
-    wait_for_everyone()  # all processes have checked the free space before the first one writes
-    folder = in_memory if has_room else on_disk
+    places = [each for each in (_SHARED_MEMORY, Path(tempfile.gettempdir())) if each.is_dir()]
+    wait_for_everyone()
     if is_main_process():
-        for earlier in (on_disk, in_memory):
-            shutil.rmtree(earlier, ignore_errors=True)
+        for place in places:
+            shutil.rmtree(place / name, ignore_errors=True)
+    wait_for_everyone()
+    roomy = [place for place in places if shutil.disk_usage(place).free > 1.1 * size]
+    wait_for_everyone()  # all processes have checked the free space before the first one writes
+    if not roomy:
+        free = " and ".join(f"{shutil.disk_usage(place).free / 2**30:.1f} GiB in {place}" for place in places)
+        raise ConfigError(
+            f"{versions} version{'s' * (versions > 1)} of the weights for the rollout engine take "
+            f"{size / 2**30:.1f} GiB, but there are only {free}; free some"
+            + (", or lower rollout.staleness" if versions > 1 else "")
+        )
+    folder = roomy[0] / name
+    if is_main_process():
         folder.mkdir(mode=0o700)
     wait_for_everyone()
     return folder

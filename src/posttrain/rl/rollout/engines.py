@@ -1,55 +1,123 @@
-"""The protocol of rollout engines, which generate with the weights in training."""
+"""Open the rollout engine of a config: in the trainer's process, or in one of its own."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from posttrain.base.processes import process_rank
 from posttrain.config.sections.engines import EngineName
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
-from posttrain.models.backend import LoadedModel
+from posttrain.inference.engine import GenerationRequest, RolloutEngine, Sampling
+from posttrain.inference.loaded import LoadedModelEngine
+from posttrain.inference.process.engine import EngineProcess
+from posttrain.inference.process.specs import ModelSpec, VllmSpec
+from posttrain.inference.weight_sync import PublishedWeights, TrainedParameters, Weights
+from posttrain.models.backend import LoadedModel, TrainingSettings
+from posttrain.models.hf import model_files
 from posttrain.rl.config import RLConfig
-from posttrain.rl.rollout import hf, vllm
 from posttrain.rl.rollout.rollout import Prompt, Rollout
+from posttrain.rl.rollout.vllm import chosen_weights, vllm_options
+from posttrain.train.memory import Phase, during
 
 
-class RolloutEngine(Protocol):
-    """Completes prompts with the weights of the last `update`."""
+@dataclass(frozen=True)
+class OpenedEngine:
+    """A rollout engine, and how it gets its weights.
 
-    def update(self, step: int) -> None:
-        """Take over the training model's current weights, after `step` optimizer steps; once per step is enough."""
-        ...
+    Attributes:
+        published: the weights for it; None if it generates with the training model itself.
+        is_apart: whether it runs in a process of its own, so that the trainer can go on meanwhile.
+    """
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
-        """All completions of all requests."""
-        ...
+    engine: RolloutEngine
+    published: PublishedWeights | None
+    is_apart: bool
 
     def close(self) -> None:
-        """Free the memory."""
-        ...
+        """Close the engine, and remove the files written for it."""
+        try:
+            self.engine.close()
+        finally:
+            if self.published is not None:
+                self.published.close()
 
 
-_STARTS: dict[EngineName, Callable[[RLConfig, LoadedModel, frozenset[int], Path], RolloutEngine]] = {
-    "hf": hf.start,
-    "vllm": vllm.start,
-}
-
-
-def rollout_engine(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> RolloutEngine:
+def open_rollout_engine(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> OpenedEngine:
     """The engine that `rollout.engine` names, for the model trained in the run directory `run`.
 
-    If several processes train together, they must be connected before: vLLM would create a process group of its own.
+    If several processes train together, they must be connected before: each has an engine of its own.
 
     Args:
         end_ids: tokens that end a completion.
 
     Raises:
-        ConfigError: the engine is not installed, cannot sleep on this device or take the adapter alone, or the
-            processes are on several machines.
+        ConfigError: the engine is not installed, cannot sleep on this device or take the adapter alone, there is no
+            room for the weights, or the processes are on several machines.
         ModelError: the engine cannot load the model, or the model cannot hold a prompt and its completion.
+        ServerError: the engine's process died.
     """
-    return _STARTS[config.rollout.engine](config, loaded, end_ids, run)
+    with during(Phase.ENGINE, "while the rollout engine was started"):
+        return _OPENERS[config.rollout.engine](config, loaded, end_ids, run)
+
+
+def _hf(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> OpenedEngine:
+    """Transformers: the training model itself, or a copy of it in a process of its own."""
+    if not config.rollout.is_apart:
+        return OpenedEngine(LoadedModelEngine(loaded, end_ids, config.rollout.batch_size), None, is_apart=False)
+    settings = TrainingSettings(
+        chatml=config.chat.template == "chatml",
+        max_length=config.rollout.max_prompt_tokens + config.rollout.max_new_tokens,
+        gradient_checkpointing=False,
+        seed=config.training.seed,
+        liger_kernel=config.training.liger_kernel,
+    )
+    spec = ModelSpec(config.model, config.lora, settings, end_ids, config.rollout.batch_size)
+    return _started(config, TrainedParameters(loaded.model), run, lambda folder: _process(config, spec, run))
+
+
+def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> OpenedEngine:
+    """vLLM, which gets all weights or the adapter."""
+    weights = chosen_weights(config, loaded)
+    options = vllm_options(config, loaded, weights.adapter_rank)
+
+    def start(folder: Path) -> RolloutEngine:
+        model = Path(model_files(config.model)) if weights.adapter_rank else folder
+        if config.rollout.is_apart:
+            return _process(config, VllmSpec(model, options, end_ids), run)
+        from posttrain.inference.vllm import VllmEngine
+
+        return VllmEngine(model, end_ids, options)
+
+    return _started(config, weights, run, start)
+
+
+def _started(
+    config: RLConfig, weights: Weights, run: Path, start: Callable[[Path], RolloutEngine]
+) -> OpenedEngine:
+    """The engine that `start` returns for a folder with the weights as they are now."""
+    is_apart = config.rollout.is_apart
+    published = PublishedWeights(weights, run, config.rollout.staleness + 1)
+    try:
+        engine = start(published.start())
+        if not is_apart:
+            published.release(-1)
+        return OpenedEngine(engine, published, is_apart)
+    except BaseException:
+        published.close()
+        raise
+
+
+def _process(config: RLConfig, spec: ModelSpec | VllmSpec, run: Path) -> EngineProcess:
+    log = run / f"engine-{process_rank()}.log"
+    return EngineProcess(spec, log, seconds=config.rollout.engine_seconds, threads=config.rollout.threads)
+
+
+_OPENERS: dict[EngineName, Callable[[RLConfig, LoadedModel, frozenset[int], Path], OpenedEngine]] = {
+    "hf": _hf,
+    "vllm": _vllm,
+}
 
 
 def completed(

@@ -1,48 +1,43 @@
-"""Generate rollouts with vLLM in the training process; it gets all weights or the adapter after optimizer steps."""
+"""Set up vLLM for rollouts: what it is sent after each step, and its options."""
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 from posttrain.errors import ConfigError
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
-from posttrain.inference.vllm import VllmEngine, unusable_parts
+from posttrain.inference.vllm import unusable_parts
 from posttrain.inference.vllm_load import VllmOptions
-from posttrain.inference.weight_sync import AdapterAlone, MergedWeights, require_one_machine
+from posttrain.inference.weight_sync import AdapterAlone, MergedWeights, Weights, require_one_machine
 from posttrain.models.backend import LoadedModel
-from posttrain.models.hf import model_files
 from posttrain.rl.config import RLConfig
-from posttrain.train.memory import Phase, during
 
 
-def start(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> "VllmRolloutEngine":
-    """Start vLLM for the model in `loaded`, trained in the run directory `run`; `end_ids` end a completion.
+def chosen_weights(config: RLConfig, loaded: LoadedModel) -> Weights:
+    """What vLLM is sent after each step.
 
     Raises:
-        ConfigError: vLLM is not installed, cannot sleep on this device or take the adapter alone, or the processes are
-            on several machines.
-        ModelError: vLLM cannot load the model, or the model cannot hold a prompt and its completion.
+        ConfigError: vLLM cannot sleep on this device or take the adapter alone, or the processes are on several
+            machines.
     """
-    rollout = config.rollout
-    require_one_machine(rollout.engine)
-    if rollout.sleep and loaded.device.type != "cuda":
+    require_one_machine(config.rollout.engine)
+    if config.rollout.sleep and loaded.device.type != "cuda":
         raise ConfigError("rollout.sleep: vLLM can release its memory only on CUDA devices; set it to false")
-    alone = chosen_sync(config, loaded) == "adapter"
-    sync = AdapterAlone(loaded.model, Path(model_files(config.model)), run) if alone else MergedWeights(loaded, run)
+    return AdapterAlone(loaded.model) if chosen_sync(config, loaded) == "adapter" else MergedWeights(loaded)
+
+
+def vllm_options(config: RLConfig, loaded: LoadedModel, adapter_rank: int) -> VllmOptions:
+    """vLLM's options for a config; `adapter_rank` is 0 if it gets all weights."""
+    rollout = config.rollout
     new_tokens = [section.max_new_tokens for section in (rollout, config.evaluation) if section is not None]
-    options = VllmOptions(
+    return VllmOptions(
         dtype=str(loaded.compute_dtype).removeprefix("torch."),
         max_length=rollout.max_prompt_tokens + max(new_tokens),
         gpu_memory_utilization=rollout.gpu_memory_utilization,
         sleeps=rollout.sleep,
-        adapter_rank=sync.adapter_rank,
-        revision=config.model.revision if alone else None,
+        adapter_rank=adapter_rank,
+        revision=config.model.revision if adapter_rank else None,
         trust_remote_code=config.model.trust_remote_code,
         seed_each=False,
         eager=chosen_eager(config, loaded),
     )
-    with during(Phase.ENGINE, "while vLLM was started"):
-        return VllmRolloutEngine(sync, end_ids, options)
 
 
 def chosen_sync(config: RLConfig, loaded: LoadedModel) -> Literal["adapter", "weights"]:
@@ -71,53 +66,3 @@ def chosen_eager(config: RLConfig, loaded: LoadedModel) -> bool | None:
     if config.rollout.compile == "auto":
         return False if on_cpu and loaded.compiled else None
     return False if config.rollout.compile else (None if on_cpu else True)
-
-
-class VllmRolloutEngine:
-    """A RolloutEngine whose weights are reloaded after further optimizer steps.
-
-    With `options.sleeps` it holds a CUDA device's memory only while it generates. It wakes up before weights are
-    loaded, since it has no memory for them while asleep.
-
-    Raises:
-        ConfigError: vLLM is not installed, or has no room for adapters of the wanted rank.
-        ModelError: vLLM cannot load the model, or the model cannot hold a prompt and its completion.
-    """
-
-    def __init__(self, sync: AdapterAlone | MergedWeights, end_ids: frozenset[int], options: VllmOptions) -> None:
-        self._sync = sync
-        self._step: int | None = None
-        self._sleeps = options.sleeps
-        try:
-            self._engine = VllmEngine(sync.first_folder(), end_ids, options)
-            sync.release()
-            self._rest()
-        except BaseException:
-            sync.close()
-            raise
-
-    def update(self, step: int) -> None:
-        """Load the weights, unless those of this step are already loaded."""
-        if step != self._step:
-            with during(Phase.ENGINE, f"while vLLM received the weights after optimizer step {step}"):
-                self._engine.wake_up()
-                self._sync.bring(self._engine)
-            self._step = step
-
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
-        """All completions of all requests."""
-        self._engine.wake_up()
-        completions = dict(self._engine.generate(requests, sampling))
-        self._rest()
-        return completions
-
-    def close(self) -> None:
-        """Stop vLLM, and remove the files written for it."""
-        try:
-            self._engine.close()
-        finally:
-            self._sync.close()
-
-    def _rest(self) -> None:
-        if self._sleeps:
-            self._engine.sleep()

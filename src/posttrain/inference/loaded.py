@@ -1,0 +1,80 @@
+"""Generate with a loaded model itself: the one in training, or a copy of it that gets its weights from files."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from posttrain.errors import ModelError
+from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
+from posttrain.inference.hf import HfEngine
+from posttrain.models.backend import LoadedModel
+
+_FILE = "trained.safetensors"
+
+
+class LoadedModelEngine:
+    """A RolloutEngine that generates with transformers, without dropout and in the precision of training."""
+
+    def __init__(self, loaded: LoadedModel, end_ids: frozenset[int], batch_size: int) -> None:
+        self._loaded = loaded
+        self._engine = HfEngine(loaded.model, loaded.tokenizer, end_ids, batch_size)
+
+    def load(self, weights: Path | None, version: int) -> None:
+        """Take over the weights that `write_trained` wrote into the folder `weights`; None changes nothing.
+
+        Raises:
+            ModelError: they are not those of this model.
+        """
+        if weights is not None:
+            read_trained(self._loaded.model, weights)
+
+    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+        """All completions of all requests."""
+        with self._as_in_use():
+            return dict(self._engine.generate(requests, sampling))
+
+    def score(self, ids: Sequence[int]) -> list[float]:
+        """log p of each token but the first, in nats, at temperature 1."""
+        with self._as_in_use():
+            return self._engine.score(ids)
+
+    def close(self) -> None:
+        """Release the model, which may belong to the trainer."""
+        self._engine.close()
+
+    @contextmanager
+    def _as_in_use(self) -> Iterator[None]:
+        model: Any = self._loaded.model
+        was_training = model.training
+        model.eval()
+        try:
+            with self._loaded.autocast():
+                yield
+        finally:
+            model.train(was_training)
+
+
+def write_trained(model: Any, folder: Path) -> None:
+    """Write the parameters that are trained, as they are, into `folder`."""
+    trained = {name: each.detach().contiguous() for name, each in model.named_parameters() if each.requires_grad}
+    save_file(trained, folder / _FILE)
+
+
+@torch.no_grad()
+def read_trained(model: Any, folder: Path) -> None:
+    """Copy what `write_trained` wrote into a model of the same kind, bit for bit.
+
+    Raises:
+        ModelError: the file does not hold exactly the parameters that are trained in this model.
+    """
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    with safe_open(folder / _FILE, framework="pt") as file:
+        if different := set(file.keys()) ^ set(trained):
+            raise ModelError(f"the weights in {folder} are of another model: they differ in {min(different)}")
+        for name, each in trained.items():
+            each.copy_(file.get_tensor(name))

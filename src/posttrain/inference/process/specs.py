@@ -1,0 +1,90 @@
+"""What an engine process must know to build its engine, as plain data."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.config.sections.model import LoraConfig, ModelConfig
+from posttrain.inference.engine import RolloutEngine
+from posttrain.inference.vllm_load import VllmOptions
+from posttrain.models.backend import TrainingSettings
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A copy of a model in training, which generates through transformers.
+
+    The copy is loaded as for training, so that it has the same parameters and computes the same bits.
+    """
+
+    model: ModelConfig
+    lora: LoraConfig | None
+    settings: TrainingSettings
+    end_ids: frozenset[int]
+    batch_size: int
+
+    def facts(self, loaded: Path | None) -> dict[str, Any]:
+        """The spec as JSON can hold it."""
+        return {
+            "engine": "hf",
+            "model": self.model.model_dump(mode="json"),
+            "lora": None if self.lora is None else self.lora.model_dump(mode="json"),
+            "settings": asdict(self.settings),
+            "end_ids": sorted(self.end_ids),
+            "batch_size": self.batch_size,
+        }
+
+
+@dataclass(frozen=True)
+class VllmSpec:
+    """vLLM with the model in `folder`."""
+
+    folder: Path
+    options: VllmOptions
+    end_ids: frozenset[int]
+
+    def facts(self, loaded: Path | None) -> dict[str, Any]:
+        """The spec as JSON can hold it; vLLM starts with the model that was `loaded` last, if it is a whole one."""
+        folder = self.folder if loaded is None or self.options.adapter_rank else loaded
+        return {
+            "engine": "vllm",
+            "folder": str(folder),
+            "options": asdict(self.options),
+            "end_ids": sorted(self.end_ids),
+        }
+
+
+def open_spec(facts: Facts) -> RolloutEngine:
+    """The engine that a spec describes.
+
+    Raises:
+        ConfigError, ModelError: as the engine's own loader.
+    """
+    return _OPENERS[facts["engine"]](facts)
+
+
+def _open_model(facts: Facts) -> RolloutEngine:
+    from posttrain.models.load import choose_backend
+
+    config = ModelConfig.model_validate(facts["model"])
+    lora = None if facts["lora"] is None else LoraConfig.model_validate(facts["lora"])
+    backend = choose_backend(config)  # before transformers is imported
+    loaded = backend.load_for_training(config, lora, settings=TrainingSettings(**facts["settings"]))
+
+    from posttrain.inference.loaded import LoadedModelEngine
+    from posttrain.models.frozen import without_dropout
+
+    without_dropout(loaded.model)
+    return LoadedModelEngine(loaded, frozenset(facts["end_ids"]), facts["batch_size"])
+
+
+def _open_vllm(facts: Facts) -> RolloutEngine:
+    from posttrain.inference.vllm import VllmEngine
+
+    return VllmEngine(Path(facts["folder"]), frozenset(facts["end_ids"]), VllmOptions(**facts["options"]))
+
+
+_OPENERS: dict[str, Callable[[Facts], RolloutEngine]] = {"hf": _open_model, "vllm": _open_vllm}

@@ -1,0 +1,103 @@
+"""Entry point of an engine process: it carries out one command after another, and ends when its parent does.
+
+Run as `python -P -m posttrain.inference.process.worker FD PID`: the number of the open connection to the parent, and
+the parent's process id.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+
+from posttrain.errors import ToolkitError
+from posttrain.inference.engine import RolloutEngine, Sampling
+from posttrain.inference.process.messages import (
+    Message,
+    completion_arrays,
+    read_requests,
+    receive,
+    send,
+)
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+def main() -> None:
+    """Serve the parent until it closes the connection."""
+    # Signals to a whole process group or job are the trainer's business.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    connection, commands = Connection(int(sys.argv[1])), SimpleQueue[Message]()
+    threading.Thread(target=_read, args=(connection, commands), daemon=True).start()
+    threading.Thread(target=_end_with, args=(int(sys.argv[2]),), daemon=True).start()
+    try:
+        serve(connection, commands.get)
+    finally:  # it ends by an error only
+        traceback.print_exc()
+        os._exit(1)
+
+
+def serve(connection: Connection, next_command: Callable[[], Message]) -> None:
+    """Answer commands, each with `done`, or with `failed` and the message of a ToolkitError."""
+    engine: RolloutEngine | None = None
+    while True:
+        command = next_command()
+        try:
+            if command.kind == "open":
+                from posttrain.inference.process.specs import open_spec
+
+                engine = open_spec(command.facts)
+                send(connection, Message("done"))
+            else:
+                assert engine is not None
+                _COMMANDS[command.kind](engine, command, connection)
+        except ToolkitError as error:
+            send(connection, Message("failed", {"error": type(error).__name__, "message": str(error)}))
+
+
+def _load(engine: RolloutEngine, command: Message, connection: Connection) -> None:
+    engine.load(Path(command.facts["weights"]), command.facts["version"])
+    send(connection, Message("done"))
+
+
+def _complete(engine: RolloutEngine, command: Message, connection: Connection) -> None:
+    sampling = {**command.facts["sampling"], "stop": tuple(command.facts["sampling"]["stop"])}
+    made = engine.complete(read_requests(command.arrays), Sampling(**sampling))
+    send(connection, Message("done", arrays=completion_arrays(list(made.items()))))
+
+
+def _score(engine: RolloutEngine, command: Message, connection: Connection) -> None:
+    send(connection, Message("done", {"logprobs": engine.score(command.facts["ids"])}))
+
+
+_COMMANDS: dict[str, Callable[[RolloutEngine, Message, Connection], None]] = {
+    "load": _load,
+    "complete": _complete,
+    "score": _score,
+}
+
+
+def _read(connection: Connection, commands: "SimpleQueue[Message]") -> None:
+    """Queue the commands; end this process, whatever it is doing, as soon as the parent's end is closed."""
+    while True:
+        try:
+            commands.put(receive(connection))
+        except (EOFError, OSError):
+            os._exit(0)
+
+
+def _end_with(parent: int) -> None:
+    """End this process with its parent, even if another process has inherited the parent's end of the connection."""
+    while os.getppid() == parent:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
