@@ -56,6 +56,21 @@ class RolloutConfig(SamplingConfig):
     batch_size: int = Field(default=64, ge=1)
     """Completions that `hf` generates at once; other engines do their own batching."""
 
+    staleness: int = Field(default=0, ge=0, le=16)
+    """Generations that are made ahead, with weights older by as many generations, while the model learns; 0 waits for
+    each. What is sampled with which weights is a formula, so the run repeats all the same."""
+
+    placement: Literal["auto", "process", "child"] = "auto"
+    """Where the engine runs: in the trainer's process, or in a child process with its own copy of the weights; `auto`
+    is a child process if `staleness` is above 0."""
+
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads of an engine in a child process; torch's default if not given."""
+
+    engine_seconds: float = Field(default=1800.0, gt=0)
+    """How long an engine in a child process may take for one generation. Later, or if it dies, it is started again
+    with the same task; after three times in a row the run stops, after a checkpoint."""
+
     max_prompt_tokens: int = Field(default=1024, ge=1)
     """Longer prompts are skipped and counted: they get no completions and are not trained on."""
 
@@ -73,9 +88,28 @@ class RolloutConfig(SamplingConfig):
         return ENGINES[self.engine]
 
     @property
+    def is_apart(self) -> bool:
+        """Whether the engine runs in a process of its own."""
+        return self.placement == "child" or (self.placement == "auto" and self.staleness > 0)
+
+    @property
     def correction(self) -> Correction:
         """`importance_correction`, with `auto` resolved."""
         return self.traits.correction if self.importance_correction == "auto" else self.importance_correction
+
+    @model_validator(mode="after")
+    def _engine_can_run_ahead(self) -> "RolloutConfig":
+        if self.staleness and not self.is_apart:
+            raise ValueError(
+                f"staleness: {self.staleness} needs an engine that generates while the model learns; set placement: "
+                "child or auto, or staleness: 0"
+            )
+        if self.staleness and self.sleep:
+            raise ValueError(
+                f"sleep: true, but with staleness: {self.staleness} the engine generates while the model learns; "
+                "set sleep: false, or staleness: 0"
+            )
+        return self
 
     @model_validator(mode="after")
     def _correction_compares_like_with_like(self) -> "RolloutConfig":

@@ -1,5 +1,6 @@
 """The reinforcement-learning recipe: rollouts and policy loss for the training loop."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,12 +17,16 @@ from posttrain.rl.losses import LossInputs, entropy_threshold
 from posttrain.rl.objective import Means, PolicyObjective
 from posttrain.rl.presets import resolve_objective
 from posttrain.rl.report import Transcript, generation_metrics, step_facts
-from posttrain.rl.rollout.collector import Collector
 from posttrain.rl.rollout.evaluation import Evaluator
+from posttrain.rl.rollout.pipeline import RolloutPipeline
 from posttrain.rl.schedule import prompt_hash_after
 from posttrain.runs.resume import RunCounters
 from posttrain.train.parallel import gathered
 from posttrain.train.recipe import Measure, StepResult
+
+SECONDS = ("generate", "grade", "sync", "wait", "engine_idle")
+"""Activities in a step's `seconds`: the step is `sync` + `wait` + `learn`; generation and grading may lie in earlier
+steps."""
 
 
 class RLRecipe:
@@ -40,7 +45,7 @@ class RLRecipe:
         max_steps: int,
         loaded: LoadedModel,
         accelerator: Accelerator,
-        collector: Collector,
+        pipeline: RolloutPipeline,
         evaluator: Evaluator | None,
         transcript: Transcript,
     ) -> None:
@@ -51,11 +56,11 @@ class RLRecipe:
         self.max_steps = max_steps
         self.generation: Generation | None = None
         self._objective = PolicyObjective(objective, rollout.correction, rollout.importance_limit)
-        self._schedule, self._collector, self._evaluator = collector.schedule, collector, evaluator
+        self._schedule, self._pipeline, self._evaluator = pipeline.schedule, pipeline, evaluator
         self.loaded, self._accelerator, self._transcript = loaded, accelerator, transcript
         self._cutter = Cutter(
             self._objective,
-            collector.schedule,
+            pipeline.schedule,
             training.micro_batch_size,
             process_rank(),
             process_count(),
@@ -69,6 +74,7 @@ class RLRecipe:
         if self._reference is not None and self._reference.model is not loaded.model:
             self._reference_scorer = CompletionScorer(self._reference.model, training.micro_batch_size)
         self._means = Means()
+        self._seconds: dict[str, float] = {}
 
     def batch(self, step: int) -> list[MicroBatch]:
         """This rank's micro-batches of a step; if the step begins a generation, collects it first.
@@ -77,9 +83,9 @@ class RLRecipe:
             UnavailableError: the dataserver gives no prompts, or no rewards and training may not go on without them.
         """
         self._means = Means()
-        self._collector.timer.seconds.clear()
+        self._seconds = {}
         if self._schedule.starts_generation(step):
-            self._begin(self._schedule.generation_of(step))
+            self._begin(step, self._schedule.generation_of(step))
         assert self.generation is not None
         micro_batches = self.generation.parts[self._schedule.part_of(step)]
         if self._objective.parts.top_entropy_quantile < 1:
@@ -106,9 +112,8 @@ class RLRecipe:
         """Count the step; return its line of metrics.jsonl, with means over all ranks, and the facts to show."""
         assert self.generation is not None
         step, made = result.step - 1, self._schedule.starts_generation(result.step - 1)
-        seconds = self._collector.timer.seconds
-        spent = {name: round(seconds.get(name, 0.0), 4) for name in ("generate", "grade", "sync")}
-        learn = round(result.seconds - sum(spent.values()), 4)
+        spent = {name: round(self._seconds.get(name, 0.0), 4) for name in SECONDS}
+        learn = round(result.seconds - spent["sync"] - spent["wait"], 4)
         rollouts = self.generation.rollouts if made else ()
         asked = [each.prompt.sample_id for each in rollouts[:: self._schedule.generations]]
         tokens = sum(len(each.prompt.ids) + each.tokens for each in rollouts if each.tokens)
@@ -145,9 +150,19 @@ class RLRecipe:
         """Whether a generation has ended after `step` steps."""
         return self._schedule.starts_generation(step)
 
-    def _begin(self, number: int) -> None:
+    def _begin(self, step: int, number: int) -> None:
         """Collect a generation, and compute the log-probabilities that its losses need from the current weights."""
-        rollouts = self._collector.collect(number)
+        began = time.perf_counter()
+        self._pipeline.publish(step)
+        published = time.perf_counter()
+        self._pipeline.advance(step)
+        collected = self._pipeline.take(number)
+        self._seconds = {
+            **collected.seconds,
+            "sync": published - began,
+            "wait": time.perf_counter() - published,
+        }
+        rollouts = collected.rollouts
         self.generation = Generation.of(number, rollouts, self._objective, self._schedule.generations)
         self._cutter.cut(self.generation)
         for part, micro_batches in enumerate(self.generation.parts):

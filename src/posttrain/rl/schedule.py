@@ -28,6 +28,7 @@ class RolloutSchedule:
         generations: completions per prompt, G.
         steps_per_generation: optimizer steps in one pass over a generation.
         passes: number of passes over each generation.
+        staleness: generations that are made ahead, with older weights.
 
     Raises:
         ConfigError: a step would not consist of whole groups.
@@ -37,6 +38,7 @@ class RolloutSchedule:
     generations: int
     steps_per_generation: int = 1
     passes: int = 1
+    staleness: int = 0
 
     def __post_init__(self) -> None:
         rows, group = self.rows_per_step, self.generations
@@ -52,7 +54,13 @@ class RolloutSchedule:
     def of(cls, config: RLConfig) -> "RolloutSchedule":
         """The schedule of a config; ConfigError if its numbers do not fit each other or the number of processes."""
         training, rollout = config.training, config.rollout
-        schedule = cls(training.rows_per_step, rollout.generations, rollout.steps_per_generation, rollout.iterations)
+        schedule = cls(
+            training.rows_per_step,
+            rollout.generations,
+            rollout.steps_per_generation,
+            rollout.iterations,
+            rollout.staleness,
+        )
         accumulation_steps(training)
         schedule.require_aligned(config.run.save_every, "run.save_every")
         if config.evaluation is not None:
@@ -79,8 +87,17 @@ class RolloutSchedule:
         return step // self.iteration_stride
 
     def iteration_of(self, generation: int) -> int:
-        """The optimizer step at which a generation is made; also the iteration whose prompts it completes."""
+        """The optimizer step at which a generation is first trained; also the iteration whose prompts it completes."""
         return generation * self.iteration_stride
+
+    def version_of(self, generation: int) -> int:
+        """The optimizer steps behind the weights that make a generation: V(n) = max(0, (n − staleness)·stride)."""
+        return max(0, generation - self.staleness) * self.iteration_stride
+
+    def made_with(self, version: int) -> range:
+        """The generations n with V(n) = `version`, the number of a step that starts a generation."""
+        first = version // self.iteration_stride + self.staleness
+        return range(first if version else 0, first + 1)
 
     def part_of(self, step: int) -> int:
         """Which of its generation's `steps_per_generation` parts a step trains."""

@@ -127,40 +127,34 @@ def open_recipe(
     from posttrain.inference.load import end_ids
     from posttrain.rl.recipe import RLRecipe
     from posttrain.rl.report import Transcript
-    from posttrain.rl.rollout.collector import Collector, Timer, TrainingGrades
-    from posttrain.rl.rollout.engines import rollout_engine
+    from posttrain.rl.rollout.collector import Collector
+    from posttrain.rl.rollout.engines import open_rollout_engine
     from posttrain.rl.rollout.evaluation import EVALUATIONS, Evaluator
+    from posttrain.rl.rollout.grading import Abstention
+    from posttrain.rl.rollout.pipeline import RolloutPipeline
     from posttrain.rl.rollout.rollout import PromptSource
 
-    rollout, client, server = config.rollout, connection.client, config.dataserver
-    encoder = conversation_encoder(config.chat, loaded.tokenizer)
+    rollout, client, server, tokenizer = config.rollout, connection.client, config.dataserver, loaded.tokenizer
+    encoder = conversation_encoder(config.chat, tokenizer)
     prompts = PromptSource(client, encoder, schedule, rollout.max_prompt_tokens)
-    with closing(rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)) as engine:
-        grades = TrainingGrades(client, server.abstain_steps if server.on_grade_failure == "abstain" else 0)
-        sampling = Sampling.of(rollout, logprobs=rollout.correction != "none")
-        collector = Collector(
-            schedule, prompts, engine, grades, loaded.tokenizer, sampling, config.training.seed, Timer()
-        )
+    sampling = Sampling.of(rollout, logprobs=rollout.correction != "none")
+    abstention = Abstention(server.abstain_steps if server.on_grade_failure == "abstain" else 0)
+    with closing(open_rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)) as opened:
+        collector = Collector(schedule, prompts, opened.engine, client, tokenizer, sampling, config.training.seed)
+        pipeline = RolloutPipeline(opened, collector, abstention, max_steps)
         evaluator = None
         if (asked := config.evaluation) is not None:
             count = held_out_count(connection.meta, asked)
-            evaluator = Evaluator(asked, prompts, count, engine, loaded.tokenizer, client, run.path / EVALUATIONS)
-        yield RLRecipe(
-            config,
-            max_steps,
-            loaded,
-            accelerator,
-            collector,
-            evaluator,
-            Transcript(run.path / "completions.jsonl", connection.meta, max_steps),
-        )
+            evaluator = Evaluator(asked, prompts, count, pipeline, tokenizer, client, run.path / EVALUATIONS)
+        transcript = Transcript(run.path / "completions.jsonl", connection.meta, max_steps)
+        yield RLRecipe(config, max_steps, loaded, accelerator, pipeline, evaluator, transcript)
 
 
 def config_identity(config: RLConfig) -> dict[str, Any]:
     """The part of `run_identity` that is known without a model or a server."""
     described = config.model_dump(mode="json")
     # Memory settings change no number, and vLLM's numbers differ in the last digits anyway.
-    for key in ("gpu_memory_utilization", "sleep", "compile"):
+    for key in ("gpu_memory_utilization", "sleep", "compile", "placement", "engine_seconds", "threads"):
         del described["rollout"][key]
     return {
         **{key: described[key] for key in ("model", "lora", "chat", "algorithm", "objective", "rollout")},

@@ -24,12 +24,10 @@ class Message:
     arrays: Arrays = field(default_factory=dict)
 
 
-def send(
-    connection: Connection, kind: str, facts: Mapping[str, Any] | None = None, arrays: Arrays | None = None
-) -> None:
+def send(connection: Connection, message: Message) -> None:
     """Send a message; OSError if the other side is gone."""
-    connection.send_bytes(json.dumps({"kind": kind, **(facts or {})}).encode())
-    connection.send_bytes(save(dict(arrays or {})))
+    connection.send_bytes(json.dumps({"kind": message.kind, **message.facts}).encode())
+    connection.send_bytes(save(dict(message.arrays)))
 
 
 def receive(connection: Connection) -> Message:

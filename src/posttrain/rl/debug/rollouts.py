@@ -8,15 +8,15 @@ from typing import Any
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.dataserver.schemas import Meta, Sample, Split
 from posttrain.errors import ConfigError
-from posttrain.inference.engine import Sampling, derive_seed
+from posttrain.inference.engine import RolloutEngine, Sampling, derive_seed
 from posttrain.inference.load import end_ids
+from posttrain.inference.loaded import LoadedModelEngine
 from posttrain.models.load import choose_backend
 from posttrain.rl.config import RLConfig
 from posttrain.rl.debug.groups import Group
 from posttrain.rl.debug.look import DebugWeights
-from posttrain.rl.rollout.collector import GradeSource, grade_all
-from posttrain.rl.rollout.engines import RolloutEngine, completed
-from posttrain.rl.rollout.hf import TrainingModelEngine
+from posttrain.rl.rollout.engines import completed
+from posttrain.rl.rollout.grading import GradeSource, grade_all
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, SampleSource
 from posttrain.rl.schedule import RolloutSchedule
 
@@ -85,7 +85,7 @@ def held_out_prompts(source: PromptSource, meta: Meta, iteration: int, count: in
     return asked, [len(prompt.ids) for prompt in prompts]
 
 
-def debug_engine(weights: DebugWeights, config: RLConfig) -> TrainingModelEngine:
+def debug_engine(weights: DebugWeights, config: RLConfig) -> LoadedModelEngine:
     """Load the weights into the engine that generates with the training model, in its compute precision.
 
     Raises:
@@ -94,7 +94,7 @@ def debug_engine(weights: DebugWeights, config: RLConfig) -> TrainingModelEngine
     chatml = config.chat.template == "chatml"
     loaded = choose_backend(weights.model).load_for_inference(weights.model, weights.adapter, chatml=chatml)
     ends = end_ids(loaded, conversation_encoder(config.chat, loaded.tokenizer))
-    return TrainingModelEngine(loaded, ends, config.rollout.batch_size)
+    return LoadedModelEngine(loaded, ends, config.rollout.batch_size)
 
 
 def sampled(
@@ -114,7 +114,9 @@ def sampled(
         for each in asked
     ]
     made = iter(
-        completed(engine, [each for of_one in wanted for each in of_one], tokenizer, Sampling.of(config.rollout), 0)
+        completed(
+            engine.complete, [each for of_one in wanted for each in of_one], tokenizer, Sampling.of(config.rollout), 0
+        )
     )
     return [[next(made) for _ in of_one] for of_one in wanted]
 

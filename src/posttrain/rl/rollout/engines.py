@@ -9,7 +9,7 @@ from typing import Any
 
 from posttrain.base.processes import process_rank
 from posttrain.config.sections.engines import EngineName
-from posttrain.inference.engine import GenerationRequest, RolloutEngine, Sampling
+from posttrain.inference.engine import Completion, GenerationRequest, Key, RolloutEngine, Sampling
 from posttrain.inference.loaded import LoadedModelEngine
 from posttrain.inference.process.engine import EngineProcess
 from posttrain.inference.process.specs import ModelSpec, VllmSpec
@@ -93,9 +93,7 @@ def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: P
     return _started(config, weights, run, start)
 
 
-def _started(
-    config: RLConfig, weights: Weights, run: Path, start: Callable[[Path], RolloutEngine]
-) -> OpenedEngine:
+def _started(config: RLConfig, weights: Weights, run: Path, start: Callable[[Path], RolloutEngine]) -> OpenedEngine:
     """The engine that `start` returns for a folder with the weights as they are now."""
     is_apart = config.rollout.is_apart
     published = PublishedWeights(weights, run, config.rollout.staleness + 1)
@@ -120,8 +118,12 @@ _OPENERS: dict[EngineName, Callable[[RLConfig, LoadedModel, frozenset[int], Path
 }
 
 
+Complete = Callable[[Sequence[GenerationRequest], Sampling], dict[Key, Completion]]
+"""Completes requests, as `RolloutEngine.complete` does."""
+
+
 def completed(
-    engine: RolloutEngine, asked: Sequence[tuple[Prompt, int, int]], tokenizer: Any, sampling: Sampling, version: int
+    complete: Complete, asked: Sequence[tuple[Prompt, int, int]], tokenizer: Any, sampling: Sampling, version: int
 ) -> list[Rollout]:
     """One rollout per (prompt, completion number, seed); it has no tokens if the prompt is too long.
 
@@ -134,7 +136,7 @@ def completed(
         GenerationRequest(prompt.ids, tuple(seed for _, _, seed in several))
         for prompt, several in groupby(answerable, key=itemgetter(0))
     ]
-    made = engine.complete(requests, sampling) if requests else {}
+    made = complete(requests, sampling) if requests else {}
     in_order = iter(sorted(made.items()))
     return [
         Rollout.of(prompt, number, None if prompt.is_too_long else next(in_order)[1], tokenizer, sampling, version)

@@ -4,6 +4,7 @@ import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from posttrain.base.processes import is_main_process, process_count, process_ran
 from posttrain.errors import RunError
 from posttrain.inference.engine import Sampling, derive_seed
 from posttrain.rl.config import EvaluationConfig
-from posttrain.rl.rollout.collector import GradeSource, grade_all, on_all_ranks
-from posttrain.rl.rollout.engines import RolloutEngine, completed
+from posttrain.rl.rollout.engines import completed
+from posttrain.rl.rollout.grading import GradeSource, grade_all, on_all_ranks
+from posttrain.rl.rollout.pipeline import RolloutPipeline
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, rollout_means
 from posttrain.train.memory import Phase, during
 
@@ -35,7 +37,7 @@ class Evaluator:
     config: EvaluationConfig
     prompts: PromptSource
     count: int
-    engine: RolloutEngine
+    pipeline: RolloutPipeline
     tokenizer: Any
     grades: GradeSource
     folder: Path
@@ -47,7 +49,7 @@ class Evaluator:
             UnavailableError: the dataserver gives no prompts or no results.
             RunError: no completion has a reward.
         """
-        self.engine.update(step)
+        self.pipeline.publish(step)
         with during(Phase.GENERATE, f"while held-out prompts were answered after optimizer step {step}"):
             asked, mine = on_all_ranks(
                 lambda: self._graded(step), "another process could not have its held-out answers graded"
@@ -72,7 +74,7 @@ class Evaluator:
             for prompt in prompts
             for number in range(self.config.samples)
         ]
-        return completed(self.engine, asked, self.tokenizer, Sampling.of(self.config), step)
+        return completed(partial(self.pipeline.complete, step), asked, self.tokenizer, Sampling.of(self.config), step)
 
 
 def evaluation_file(folder: Path, step: int) -> Path:

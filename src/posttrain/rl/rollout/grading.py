@@ -1,0 +1,102 @@
+"""Grade completions on all ranks; missing rewards are never made up."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar, cast
+
+from posttrain.dataserver.schemas import GradeItem, GradeResult
+from posttrain.errors import ServerError
+from posttrain.rl.client.transport import OutageError
+from posttrain.rl.rollout.rollout import Rollout
+from posttrain.train.parallel import any_rank
+from posttrain.train.recipe import UnavailableError
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class GradeSource(Protocol):
+    """Grades completions; the dataserver's client is one."""
+
+    def grade(self, iteration: int, label: str, items: Sequence[GradeItem]) -> list[GradeResult]:
+        """One result per item, in item order; `label` names the request within the run."""
+        ...
+
+
+def grade_all(grades: GradeSource, iteration: int, label: str, rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """The rollouts with their results, those of prompts that are too long without; ServerError if that fails."""
+    asked = [each for each in rollouts if not each.prompt.is_too_long]
+    if not asked:
+        return list(rollouts)
+    items = [
+        GradeItem(
+            item_id=str(number),
+            sample_id=each.prompt.sample_id,
+            completion=each.text,
+            completion_tokens=each.tokens,
+            truncated=each.was_cut,
+            slot=each.prompt.slot,
+        )
+        for number, each in enumerate(asked)
+    ]
+    results = iter(grades.grade(iteration, label, items))
+    return [each if each.prompt.is_too_long else replace(each, result=next(results)) for each in rollouts]
+
+
+class RefusedError(UnavailableError):
+    """The dataserver refuses the request, so waiting would not help."""
+
+
+def on_all_ranks(ask: Callable[[], T], elsewhere: str) -> T:
+    """Call `ask` on every rank, and return its answer only if all ranks got one.
+
+    Raises:
+        UnavailableError: this rank's call failed, or another rank's (the message is then `elsewhere`); RefusedError if
+            the server refused this rank's request.
+    """
+    failure = answer = None
+    try:
+        answer = ask()
+    except ServerError as error:
+        failure = error
+    if any_rank(failure is not None):
+        will_pass = failure is None or isinstance(failure, OutageError)
+        raise (UnavailableError if will_pass else RefusedError)(str(failure) if failure else elsewhere)
+    return cast(T, answer)
+
+
+class Abstention:
+    """Decides whether training may go on without rewards."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: for how many generations in a row training may go on without rewards."""
+        self._most = most
+        self._failed: list[int] = []
+
+    def graded(self, iteration: int, ask: Callable[[], list[Rollout]], ungraded: list[Rollout]) -> list[Rollout]:
+        """What `ask` returns, or `ungraded` if it fails on any rank and training may go on; all ranks call it together.
+
+        Raises:
+            UnavailableError: there are no rewards, and training may not go on without them.
+        """
+        try:
+            found = on_all_ranks(ask, "another process could not have its completions graded")
+        except UnavailableError as error:
+            self._go_on_without(iteration, error)
+            return ungraded
+        self._failed.clear()
+        return found
+
+    def _go_on_without(self, iteration: int, failure: UnavailableError) -> None:
+        if iteration not in self._failed:
+            self._failed.append(iteration)
+        if isinstance(failure, RefusedError) or len(self._failed) > self._most:
+            raise failure
+        logger.warning(
+            "step %d has no rewards and trains nothing (%d of at most %d in a row): %s",
+            iteration,
+            len(self._failed),
+            self._most,
+            failure,
+        )
