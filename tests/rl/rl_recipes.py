@@ -120,7 +120,7 @@ def train_written(
         move_adapter(loaded.model)
         change(loaded)
         accelerator = connect()
-        with open_recipe(settings, schedule, run, connection, steps, loaded, accelerator) as recipe:
+        with open_recipe(settings, run, connection, steps, loaded, accelerator, None) as recipe:
             session.train(recipe, accelerator, loaded, start())
     return run
 
@@ -133,7 +133,7 @@ def _connection(server: WrittenServer, meta: Meta) -> Connection:
 def _opened(settings: RLConfig, server: WrittenServer, loaded: LoadedModel, run: RunDirectory) -> RLRecipe:
     schedule = RolloutSchedule.of(settings)
     connection = _connection(server, a_meta(schedule))
-    return _OPENED.enter_context(open_recipe(settings, schedule, run, connection, 8, loaded, connect()))
+    return _OPENED.enter_context(open_recipe(settings, run, connection, 8, loaded, connect(), None))
 
 
 def load(settings: RLConfig) -> LoadedModel:

@@ -41,7 +41,7 @@ def cut(
     schedule: RolloutSchedule | None = None,
     **objective: Any,
 ) -> Generation:
-    policy = PolicyObjective(Objective(scale_rewards="none", aggregation="constant", **objective), "none", 3.0)
+    policy = PolicyObjective(Objective(scale_rewards="none", aggregation="constant", **objective))
     generation = Generation.of(0, made, policy, 4)
     Cutter(policy, schedule or RolloutSchedule(len(made), 4), size, rank, ranks, LONGEST, 0, torch.device("cpu")).cut(
         generation

@@ -18,7 +18,7 @@ from posttrain.rl.losses import (
     kl_divergence,
     token_weights,
 )
-from posttrain.rl.presets import Aggregation, Estimator, Level
+from posttrain.rl.presets import Aggregation, Estimator, Level, SamplingCorrection
 
 # Two completions; the second is one token shorter, and its padding holds arbitrary values.
 MASK = torch.tensor([[True, True, True], [True, True, False]])
@@ -154,7 +154,7 @@ def test_a_correction_is_cut_or_left_out_beyond_its_limit(
     correction: Correction, limit: float, factors: list[list[float]], beyond: list[list[bool]]
 ) -> None:
     given = LossInputs(TRAINED, TRAINED, GOOD_AND_BAD, MASK, sampling_logprobs=SAMPLED)
-    found, cut = correction_factors(given, correction, limit)
+    found, cut = correction_factors(given, SamplingCorrection(correction, limit))
     assert rows(found) == near(factors)
     assert [row[:2] if len(row) == 3 and number else row for number, row in enumerate(cut.tolist())] == beyond
 
@@ -164,7 +164,7 @@ def test_a_token_whose_probability_the_engine_does_not_know_or_that_nobody_sampl
     unknown[0, 0] = math.nan
     mask = torch.tensor([[True, True, True], [False, False, False]])
     given = LossInputs(TRAINED, TRAINED, GOOD_AND_BAD, mask, sampling_logprobs=unknown)
-    found, cut = correction_factors(given, "token_mask", 3.0)
+    found, cut = correction_factors(given, SamplingCorrection("token_mask"))
     assert torch.allclose(found, torch.tensor([[1.0, 1.0, 2.0], [1.0, 1.0, 1.0]], dtype=torch.float64))
     assert not cut.any()
 

@@ -13,7 +13,7 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from posttrain.rl.losses import LossInputs, StepTotals, correction_factors, entropy_threshold, token_weights
 from posttrain.rl.objective import Means, PolicyObjective
-from posttrain.rl.presets import PRESETS, Algorithm, Objective, ObjectiveConfig, resolve_objective
+from posttrain.rl.presets import PRESETS, Algorithm, Objective, ObjectiveConfig, SamplingCorrection, resolve_objective
 
 ROWS, TOKENS, LONGEST = 8, 6, 10
 LOSS_TYPES = {
@@ -143,7 +143,7 @@ def by_us(
     if objective.top_entropy_quantile < 1:
         threshold = entropy_threshold(step.entropies[step.mask], objective.top_entropy_quantile)
     leaf, total = step.new.clone().requires_grad_(), torch.zeros((), dtype=torch.float64)
-    ours = PolicyObjective(objective, correction, 3.0)
+    ours = PolicyObjective(objective, SamplingCorrection(correction))
     for start in range(0, ROWS, size):
         part = slice(start, start + size)
         mask = step.mask[part]
@@ -236,6 +236,6 @@ def test_a_correction_weighs_the_policy_s_loss_and_not_the_divergence(
 ) -> None:
     objective, step = chosen(algorithm, 0.04, {}), written()
     inputs = LossInputs(step.new, step.old, step.advantages, step.mask, sampling_logprobs=step.sampled)
-    factors, _ = correction_factors(inputs, correction, 3.0)
+    factors, _ = correction_factors(inputs, SamplingCorrection(correction))
     wanted = by_trl(trainers["grpo"], step, objective, importance_sampling_ratio=factors)
     require_equal(by_us(step, objective, correction=correction), wanted)

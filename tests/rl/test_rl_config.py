@@ -71,7 +71,7 @@ def test_a_config_that_contradicts_itself_is_refused_by_its_line(
 
 def test_a_correction_that_is_off_leaves_the_sampling_free(a_run: WriteRun) -> None:
     for rollout in ({"top_p": 0.9}, {"engine": "vllm", "top_p": 0.9, "importance_correction": "none"}):
-        assert load_config(a_run(rollout=rollout), RLConfig).rollout.correction == "none"
+        assert load_config(a_run(rollout=rollout), RLConfig).rollout.correction.kind == "none"
 
 
 def test_an_engine_that_takes_merged_weights_only_gets_no_adapter(
@@ -88,7 +88,7 @@ def test_an_engine_that_takes_merged_weights_only_gets_no_adapter(
 
 @pytest.mark.parametrize(("engine", "correction"), [("hf", "none"), ("vllm", "sequence_mask")])
 def test_samples_of_vllm_are_corrected_unless_told_otherwise(a_run: WriteRun, engine: str, correction: str) -> None:
-    assert load_config(a_run(rollout={"engine": engine}), RLConfig).rollout.correction == correction
+    assert load_config(a_run(rollout={"engine": engine}), RLConfig).rollout.correction.kind == correction
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def function(path: Path, name: str, **options: Any) -> UserFunction:
 
 
 def test_an_advantage_of_one_s_own_is_given_rewards_lengths_and_options(own: Path) -> None:
-    policy = PolicyObjective(Objective(advantage=function(own, "advantage", times=2.0)), "none", 3.0)
+    policy = PolicyObjective(Objective(advantage=function(own, "advantage", times=2.0)))
     rewards = torch.tensor([[1.0, 0.0, math.nan], [0.5, 0.5, 0.5]])
     assert policy.advantages(rewards, torch.ones(2, 3)).tolist() == [[1.0, -1.0, 0.0], [0.0, 0.0, 0.0]]
 
@@ -58,7 +58,7 @@ def test_a_loss_of_one_s_own_takes_the_place_of_the_policy_s_alone(own: Path) ->
     inputs = LossInputs(logprobs, logprobs - 0.3, torch.tensor([[1.0], [-1.0]]), mask, logprobs - 0.2)
     entropies = torch.ones(2, 2)
     found, wanted = (
-        PolicyObjective(objective, "none", 3.0).token_losses(inputs, entropies, None, Means())
+        PolicyObjective(objective).token_losses(inputs, entropies, None, Means())
         for objective in (Objective(beta=0.04, policy_loss=function(own, "loss", clip=0.2)), plain)
     )
     assert torch.allclose(found[mask], wanted[mask])

@@ -18,7 +18,7 @@ from posttrain.runs.directory import RunDirectory
 from posttrain.runs.resume import ResumePoint, RunCounters
 from posttrain.train.loop import Loop
 from posttrain.train.parallel import connect
-from posttrain.train.recipe import Measure, StepResult, UnavailableError
+from posttrain.train.recipe import Measure, Recipe, StepResult, UnavailableError
 from posttrain.train.state import TrainState
 from posttrain.train.step_log import StepLog
 from posttrain.train.watchdogs import Watch
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class TokenRecipe:
+class TokenRecipe(Recipe):
     """Learns to say token 5 after token 3, in two micro-batches a step.
 
     Attributes:

@@ -37,12 +37,12 @@ from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.runs.resume import RunCounters
 from posttrain.train.memory import Phase, during
 from posttrain.train.parallel import gathered
-from posttrain.train.recipe import Measure, PlannedSteps, StepResult, place_of, step_facts
+from posttrain.train.recipe import Measure, PlannedSteps, Recipe, StepResult, place_of, step_facts
 
 Batch = dict[str, torch.Tensor]
 
 
-class DPORecipe:
+class DPORecipe(Recipe):
     """Trains on pairs, or for kto on labelled answers.
 
     The loss of an optimizer step is Σ weight·loss / Σ weight over all its pairs (answers) on all ranks, so the split
@@ -135,10 +135,6 @@ class DPORecipe:
     def trained_in(self, step: int, broken: Sequence[int]) -> str:
         """The rows that gave a step a non-finite loss or gradient."""
         return self.steps.trained_in(step, broken)
-
-    def may_stop_after(self, step: int) -> bool:
-        """True: a run can be resumed after any step."""
-        return True
 
     def _plans(self, width: int) -> Callable[[int], StepPlan]:
         """The planner's plans, counted with the padding of the actual passes."""

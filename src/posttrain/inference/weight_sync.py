@@ -7,6 +7,7 @@ import copy
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
@@ -140,11 +141,15 @@ class PublishedWeights:
 
     def start(self) -> Path:
         """Write the weights as they are now, for an engine to start with; they are released with the next version."""
-        return self._written(_START)
+        return self._written(_START, self._write)
 
     def publish(self, version: int) -> Path:
         """Write the weights as they are now, known as `version`, unless this version was written before."""
-        return self._written(f"v{version:08d}")
+        return self._written(_name(version), self._write)
+
+    def adopt(self, version: int, folder: Path) -> Path:
+        """Take over weights that were published by an earlier process as `version`, from a copy of their folder."""
+        return self._written(_name(version), lambda unfinished: _copy(folder, unfinished))
 
     def release(self, up_to: int) -> None:
         """Remove this rank's links to all versions up to `up_to`."""
@@ -161,26 +166,32 @@ class PublishedWeights:
     def _own(self) -> Path:
         return self._root / f"rank-{process_rank()}"
 
-    def _written(self, name: str) -> Path:
+    def _write(self, folder: Path) -> None:
+        shutil.copytree(self._root / _ONCE, folder, copy_function=os.link)
+        self._weights.write(folder)
+
+    def _written(self, name: str, write: Callable[[Path], None]) -> Path:
         folder, first = self._own / name, self._root / "rank-0" / name
         if folder.is_dir():
             return folder
         if is_main_process():
             unfinished = self._root / f"unfinished-{name}"
-            _link(self._root / _ONCE, unfinished)
-            self._weights.write(unfinished)
+            write(unfinished)
             first.parent.mkdir(exist_ok=True)
             unfinished.rename(first)
         wait_for_everyone()
         if not is_main_process():
-            _link(first, folder)
+            shutil.copytree(first, folder, copy_function=os.link)
         wait_for_everyone()
         return folder
 
 
-def _link(folder: Path, other: Path) -> None:
-    """Make the folder `other` with hard links to the files of `folder`."""
-    shutil.copytree(folder, other, copy_function=os.link)
+def _name(version: int) -> str:
+    return f"v{version:08d}"
+
+
+def _copy(folder: Path, other: Path) -> None:
+    shutil.copytree(folder, other)
 
 
 def _fast_folder(run: Path, size: int, versions: int) -> Path:

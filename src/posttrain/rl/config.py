@@ -12,10 +12,23 @@ from posttrain.config.sections.run import RunConfig, require_best_is_measured
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import VariableName
-from posttrain.rl.presets import Algorithm, ObjectiveConfig, resolve_objective
+from posttrain.rl.presets import Algorithm, ObjectiveConfig, SamplingCorrection, resolve_objective
 
 # Sampling options that change the model's probabilities, with the values at which they do not.
 _FILTERS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+
+
+_LIMIT, _AHEAD_LIMIT, _AHEAD_FLOOR = 3.0, 2.0, 0.5
+
+
+class WatchConfig(StrictModel):
+    """Limits beyond which a run warns, if they are passed three steps in a row."""
+
+    effective_share: float = Field(default=0.3, ge=0, le=1)
+    """Lowest share of the tokens that count once they are weighted by their ratios."""
+
+    logprob_difference: float = Field(default=0.15, gt=0)
+    """Highest mean distance of a token's log-probability from the model's own, in nats."""
 
 
 class RolloutConfig(SamplingConfig):
@@ -79,8 +92,18 @@ class RolloutConfig(SamplingConfig):
     their ratio per token or per completion, capped at a limit (truncate) or left out beyond it (mask); `auto` is none
     for `hf`, which samples from the training model, and otherwise what the engine needs."""
 
-    importance_limit: float = Field(default=3.0, gt=1)
-    """Limit on that ratio."""
+    importance_limit: float | None = Field(default=None, gt=1)
+    """Highest ratio that is in range; 3 unless given, 2 with `staleness`."""
+
+    importance_floor: float | None = Field(default=None, gt=0, lt=1)
+    """Lowest ratio that is in range; none unless given, 0.5 with `staleness`."""
+
+    importance_ratio: Literal["proximal", "behaviour"] = "proximal"
+    """What the algorithm's own ratio compares the model with: `proximal` is itself when the completions' first step
+    began, with the correction as a factor; `behaviour` is the probabilities that sampled them, without one."""
+
+    watch: WatchConfig = WatchConfig()
+    """When to warn about sampling probabilities that are far from the model's own."""
 
     @property
     def traits(self) -> EngineTraits:
@@ -93,9 +116,19 @@ class RolloutConfig(SamplingConfig):
         return self.placement == "child" or (self.placement == "auto" and self.staleness > 0)
 
     @property
-    def correction(self) -> Correction:
-        """`importance_correction`, with `auto` resolved."""
-        return self.traits.correction if self.importance_correction == "auto" else self.importance_correction
+    def correction(self) -> SamplingCorrection:
+        """The correction for the sampling probabilities, with `auto` resolved."""
+        if self.importance_ratio == "behaviour":
+            return SamplingCorrection(against_behaviour=True)
+        kind, ahead = self.importance_correction, self.staleness > 0
+        if kind == "auto":
+            # The product over a long completion by older weights is mostly out of range, or large.
+            kind = "token_mask" if ahead else self.traits.correction
+        return SamplingCorrection(
+            kind,
+            self.importance_limit or (_AHEAD_LIMIT if ahead else _LIMIT),
+            self.importance_floor or (_AHEAD_FLOOR if ahead else None),
+        )
 
     @model_validator(mode="after")
     def _engine_can_run_ahead(self) -> "RolloutConfig":
@@ -114,10 +147,15 @@ class RolloutConfig(SamplingConfig):
     @model_validator(mode="after")
     def _correction_compares_like_with_like(self) -> "RolloutConfig":
         filters = [name for name, neutral in _FILTERS.items() if getattr(self, name) != neutral]
-        if self.correction != "none" and filters:
+        if self.correction.needs_logprobs and filters:
             raise ValueError(
-                f"importance_correction: {self.correction} compares the model's own probabilities, which "
+                f"importance_correction: {self.correction.kind} compares the model's own probabilities, which "
                 f"{', '.join(filters)} would change; leave that out, or set importance_correction: none"
+            )
+        if self.importance_ratio == "behaviour" and self.importance_correction not in ("auto", "none"):
+            raise ValueError(
+                f"importance_ratio: behaviour corrects by itself, without importance_correction: "
+                f"{self.importance_correction}; leave one of them out"
             )
         return self
 
@@ -236,6 +274,14 @@ class RLTrainingConfig(TrainingConfig):
     """How the learning rate falls after the warm-up; `constant` keeps it."""
 
 
+class RLRunConfig(RunConfig):
+    """The run directory is `<output_dir>/<name>`."""
+
+    stop_seconds: float = Field(default=30.0, ge=0)
+    """After Ctrl-C, how long to wait for completions that are being made for later steps; the rest is made again after
+    a resume."""
+
+
 class RLConfig(StrictModel):
     """Reinforcement learning from graded completions."""
 
@@ -266,7 +312,7 @@ class RLConfig(StrictModel):
     training: RLTrainingConfig = RLTrainingConfig()
     """Optimizer, learning-rate schedule and batch size; `rows_per_step` counts completions."""
 
-    run: RunConfig = RunConfig()
+    run: RLRunConfig = RLRunConfig()
     """Run directory, checkpoints and trackers."""
 
     generation: GenerationConfig = GenerationConfig()
@@ -309,6 +355,18 @@ class RLConfig(StrictModel):
             )
         return rollout
 
+    @field_validator("rollout")
+    @classmethod
+    def _ratio_fits(cls, rollout: RolloutConfig, info: ValidationInfo) -> RolloutConfig:
+        if rollout.importance_ratio == "behaviour" and "objective" in info.data and "algorithm" in info.data:
+            level = resolve_objective(info.data["algorithm"], info.data["objective"]).importance_sampling_level
+            if level != "token":
+                raise ValueError(
+                    f"importance_ratio: behaviour, but {info.data['algorithm']} takes one ratio per completion, which "
+                    "other sampling probabilities alone would bring out of its range; use proximal"
+                )
+        return rollout
+
     @field_validator("evaluation")
     @classmethod
     def _temperature_fits(cls, evaluation: EvaluationConfig | None, info: ValidationInfo) -> EvaluationConfig | None:
@@ -319,5 +377,5 @@ class RLConfig(StrictModel):
 
     @field_validator("run")
     @classmethod
-    def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
+    def _export_fits(cls, run: RLRunConfig, info: ValidationInfo) -> RunConfig:
         return require_best_is_measured(run, info, "evaluation")

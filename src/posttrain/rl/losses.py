@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from posttrain.config.sections.engines import Correction
-from posttrain.rl.presets import Aggregation, Estimator, Level
+from posttrain.rl.presets import Aggregation, Estimator, Level, SamplingCorrection
 
 
 @dataclass(frozen=True)
@@ -107,23 +106,23 @@ def kl_divergence(inputs: LossInputs, estimator: Estimator, ratios: torch.Tensor
     return k3 * ratios if estimator == "k3_corrected" else k3
 
 
-def correction_factors(inputs: LossInputs, correction: Correction, limit: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Factors of the policy loss that correct for an engine whose probabilities differ slightly from the model's.
+def correction_factors(inputs: LossInputs, correction: SamplingCorrection) -> tuple[torch.Tensor, torch.Tensor]:
+    """Factors of the policy loss that correct for completions sampled with other probabilities than the model's.
 
-    ρ = π_old / μ, per token or as a product over the completion: cut at the limit (truncate; F. Yao et al., "Your
-    efficient RL framework secretly brings you off-policy RL training", 2025), or 0 beyond it (mask).
+    ρ = π_old / μ, per token or as a product over the completion: cut to [floor, limit] (truncate; F. Yao et al., "Your
+    efficient RL framework secretly brings you off-policy RL training", 2025), or 0 outside of it (mask). With the ratio
+    π / π_old in the loss, this is the decoupled objective of AReaL, arXiv:2505.24298, eq. 5: μ may be an older policy.
 
     Returns:
-        The factors, shape [completions, tokens] or [completions, 1], and which ratios are beyond the limit.
+        The factors, shape [completions, tokens] or [completions, 1], and which ratios are out of range.
     """
-    assert inputs.sampling_logprobs is not None
     log_ratios = sampling_difference(inputs)
-    if correction.startswith("sequence"):
+    if correction.kind.startswith("sequence"):
         log_ratios = log_ratios.sum(dim=1, keepdim=True)
-    ratios = log_ratios.exp()
-    beyond = ratios > limit
-    if correction.endswith("truncate"):
-        return ratios.clamp(max=limit), beyond
+    ratios, floor = log_ratios.exp(), correction.floor or 0.0
+    beyond = (ratios > correction.limit) | (ratios < floor)
+    if correction.kind.endswith("truncate"):
+        return ratios.clamp(floor, correction.limit), beyond
     return ratios.masked_fill(beyond, 0.0), beyond
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from posttrain.errors import ConfigError, RunError, ToolkitError
 from posttrain.rl.advantages import advantages
 from posttrain.rl.losses import (
     Clipping,
-    Correction,
     LossInputs,
     cispo_loss,
     clipped_loss,
@@ -25,8 +25,10 @@ from posttrain.rl.losses import (
     kl_divergence,
     sampling_difference,
 )
-from posttrain.rl.presets import Objective, UserFunction
+from posttrain.rl.presets import Objective, SamplingCorrection, UserFunction
 from posttrain.train.parallel import summed
+
+_RATIO, _SQUARE = "ratio", "squared ratio"
 
 
 class Means:
@@ -58,11 +60,9 @@ class PolicyObjective:
             over all tokens, or for a user-defined loss.
     """
 
-    def __init__(self, objective: Objective, correction: Correction, limit: float) -> None:
-        """`correction` and `limit`: for the engine's probabilities, as in `correction_factors`."""
+    def __init__(self, objective: Objective, correction: SamplingCorrection | None = None) -> None:
         self.parts = objective
-        self._correction: Correction = correction
-        self._limit = limit
+        self._correction = correction or SamplingCorrection()
         self._clipping = Clipping(objective.epsilon, objective.epsilon_high, objective.delta)
         self._own_advantage = UserTensors(objective.advantage) if objective.advantage is not None else None
         own_loss = objective.policy_loss if isinstance(objective.policy_loss, UserFunction) else None
@@ -93,11 +93,15 @@ class PolicyObjective:
             means: receives the measured values.
         """
         parts, mask = self.parts, inputs.mask
+        if self._correction.needs_logprobs:
+            _measure_sampling(inputs, means)
+        if self._correction.against_behaviour:
+            inputs = replace(inputs, old_logprobs=inputs.old_logprobs - sampling_difference(inputs))
         ratios = importance_ratios(inputs, parts.importance_sampling_level)
         losses = self._policy_losses(inputs, ratios)
         if threshold is not None:
             losses = losses * (entropies >= threshold)
-        if self._correction != "none":
+        if self._correction.kind != "none":
             losses = losses * self._corrected(inputs, means)
         if parts.beta:
             divergence = kl_divergence(inputs, parts.kl_estimator, ratios)
@@ -124,11 +128,36 @@ class PolicyObjective:
         return clipped, counted
 
     def _corrected(self, inputs: LossInputs, means: Means) -> torch.Tensor:
-        factors, beyond = correction_factors(inputs, self._correction, self._limit)
-        means.add("sampling/logprob_difference", sampling_difference(inputs).abs(), inputs.mask)
+        factors, beyond = correction_factors(inputs, self._correction)
         counted = inputs.mask if beyond.shape == inputs.mask.shape else inputs.mask.any(dim=1, keepdim=True)
         means.add("sampling/ratio_beyond_limit", beyond, counted)
         return factors
+
+
+def _measure_sampling(inputs: LossInputs, means: Means) -> None:
+    """How far the probabilities that sampled are from the model's when the step began.
+
+    With ρ = π_old / μ of each token: |log ρ|, KL(μ ‖ π_old) by its estimate ρ − 1 − log ρ, and the means of ρ and ρ²,
+    from which `effective_share` is computed.
+    """
+    difference = sampling_difference(inputs)
+    ratios = difference.exp()
+    means.add("sampling/logprob_difference", difference.abs(), inputs.mask)
+    means.add("sampling/kl", ratios - 1 - difference, inputs.mask)
+    means.add(_RATIO, ratios, inputs.mask)
+    means.add(_SQUARE, ratios.square(), inputs.mask)
+
+
+def with_effective_share(means: dict[str, float]) -> dict[str, float]:
+    """The means of a step, with (mean ρ)² / mean ρ² in place of both means.
+
+    Σ² / (n·Σ of squares) is the share of n weighted tokens that count as much as as many unweighted ones (L. Kish,
+    "Survey Sampling", 1965, section 11.7).
+    """
+    if _SQUARE not in means:
+        return means
+    rest = {name: value for name, value in means.items() if name not in (_RATIO, _SQUARE)}
+    return {**rest, "sampling/effective_share": means[_RATIO] ** 2 / means[_SQUARE]}
 
 
 class UserTensors:

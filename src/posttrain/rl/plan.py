@@ -12,7 +12,7 @@ from posttrain.dataserver.schemas import DatasetMeta, Meta, reward_formula
 from posttrain.errors import ConfigError, ModelError
 from posttrain.models.location import locate_model
 from posttrain.rl.config import DataserverSection, RLConfig
-from posttrain.rl.presets import PRESETS, resolve_objective
+from posttrain.rl.presets import PRESETS, SamplingCorrection, resolve_objective
 from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.runs.finish import finished_result
@@ -85,8 +85,17 @@ def _sampling(config: RLConfig) -> str:
     return (
         f"by {rollout.engine}{' (not installed here)' * missing}{sync}, temperature {rollout.temperature:g}, at most "
         f"{rollout.max_new_tokens} new tokens after at most {rollout.max_prompt_tokens}; importance correction "
-        f"{rollout.correction}"
+        f"{_correction(rollout.correction)}"
     )
+
+
+def _correction(correction: SamplingCorrection) -> str:
+    if correction.against_behaviour:
+        return "by the algorithm's own ratio"
+    if correction.kind == "none":
+        return "none"
+    floor = "" if correction.floor is None else f"from {correction.floor:g} "
+    return f"{correction.kind} {floor}to {correction.limit:g}"
 
 
 def _show_dataserver(config: RLConfig, schedule: RolloutSchedule, run: RunDirectory, resume: bool) -> None:

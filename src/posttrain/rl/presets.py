@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, ValidationInfo, field_validator
 
+from posttrain.config.sections.engines import Correction
 from posttrain.config.strict import StrictModel
 from posttrain.config.values import FunctionPlace
 
@@ -15,6 +16,30 @@ PolicyLoss = Literal["clip", "cispo"]
 Level = Literal["token", "sequence", "sequence_sum"]
 Estimator = Literal["k2", "k3", "k3_corrected"]
 Aggregation = Literal["completion_mean", "completion_sum", "step_tokens", "micro_batch_tokens", "constant"]
+
+
+@dataclass(frozen=True)
+class SamplingCorrection:
+    """How the loss corrects for completions that other probabilities sampled than the model's own.
+
+    Attributes:
+        kind: none, or what becomes of a ratio out of range: it is cut to the range (truncate) or left out (mask), per
+            token or per completion.
+        limit: the highest ratio in range.
+        floor: the lowest ratio in range; None sets none.
+        against_behaviour: whether the policy's own ratio is taken against the probabilities that sampled instead of the
+            model's when the step began; then there is no other correction.
+    """
+
+    kind: Correction = "none"
+    limit: float = 3.0
+    floor: float | None = None
+    against_behaviour: bool = False
+
+    @property
+    def needs_logprobs(self) -> bool:
+        """Whether the probabilities that sampled are needed."""
+        return self.kind != "none" or self.against_behaviour
 
 
 class UserFunction(StrictModel):

@@ -1,7 +1,9 @@
 """The reinforcement-learning recipe: rollouts and policy loss for the training loop."""
 
+import math
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,22 +16,22 @@ from posttrain.models.frozen import FrozenModel, start_of_training, without_drop
 from posttrain.rl.config import RLConfig
 from posttrain.rl.generation import CompletionScorer, Cutter, Generation, MicroBatch
 from posttrain.rl.losses import LossInputs, entropy_threshold
-from posttrain.rl.objective import Means, PolicyObjective
+from posttrain.rl.objective import Means, PolicyObjective, with_effective_share
 from posttrain.rl.presets import resolve_objective
-from posttrain.rl.report import Transcript, generation_metrics, step_facts
+from posttrain.rl.report import Transcript, ages, generation_metrics, step_facts
 from posttrain.rl.rollout.evaluation import Evaluator
 from posttrain.rl.rollout.pipeline import RolloutPipeline
 from posttrain.rl.schedule import prompt_hash_after
 from posttrain.runs.resume import RunCounters
 from posttrain.train.parallel import gathered
-from posttrain.train.recipe import Measure, StepResult
+from posttrain.train.recipe import Measure, Recipe, StepResult
 
 SECONDS = ("generate", "grade", "sync", "wait", "engine_idle")
 """Activities in a step's `seconds`: the step is `sync` + `wait` + `learn`; generation and grading may lie in earlier
 steps."""
 
 
-class RLRecipe:
+class RLRecipe(Recipe):
     """Trains the model on its own completions, according to their rewards.
 
     Attributes:
@@ -55,7 +57,7 @@ class RLRecipe:
         tokenizer: Any = loaded.tokenizer
         self.max_steps = max_steps
         self.generation: Generation | None = None
-        self._objective = PolicyObjective(objective, rollout.correction, rollout.importance_limit)
+        self._objective = PolicyObjective(objective, rollout.correction)
         self._schedule, self._pipeline, self._evaluator = pipeline.schedule, pipeline, evaluator
         self.loaded, self._accelerator, self._transcript = loaded, accelerator, transcript
         self._cutter = Cutter(
@@ -75,6 +77,7 @@ class RLRecipe:
             self._reference_scorer = CompletionScorer(self._reference.model, training.micro_batch_size)
         self._means = Means()
         self._seconds: dict[str, float] = {}
+        self._stop_seconds = config.run.stop_seconds
 
     def batch(self, step: int) -> list[MicroBatch]:
         """This rank's micro-batches of a step; if the step begins a generation, collects it first.
@@ -115,6 +118,8 @@ class RLRecipe:
         spent = {name: round(self._seconds.get(name, 0.0), 4) for name in SECONDS}
         learn = round(result.seconds - spent["sync"] - spent["wait"], 4)
         rollouts = self.generation.rollouts if made else ()
+        part = self._schedule.part_of(step) * self._schedule.rows_per_step
+        trained = self.generation.rollouts[part : part + self._schedule.rows_per_step]
         asked = [each.prompt.sample_id for each in rollouts[:: self._schedule.generations]]
         tokens = sum(len(each.prompt.ids) + each.tokens for each in rollouts if each.tokens)
         order_hash = prompt_hash_after(counters.order_hash, asked)
@@ -125,7 +130,8 @@ class RLRecipe:
             "seconds": {**spent, "learn": learn, "all": round(result.seconds, 4)},
             **result.numbers(),
             **(generation_metrics(self.generation) if made else {}),
-            **self._means.over_all_ranks(self._accelerator),
+            **ages(trained, step),
+            **with_effective_share(self._means.over_all_ranks(self._accelerator)),
             "order_hash": order_hash,
         }
         if made:
@@ -149,6 +155,10 @@ class RLRecipe:
     def may_stop_after(self, step: int) -> bool:
         """Whether a generation has ended after `step` steps."""
         return self._schedule.starts_generation(step)
+
+    def save(self, folder: Path | None, step: int, *, is_ending: bool) -> None:
+        """Write the generations that are not trained yet."""
+        self._pipeline.save(folder, step, self._stop_seconds if is_ending else math.inf)
 
     def _begin(self, step: int, number: int) -> None:
         """Collect a generation, and compute the log-probabilities that its losses need from the current weights."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from rich.table import Table
 
@@ -54,6 +55,17 @@ def generation_metrics(generation: Generation) -> dict[str, float | None]:
     }
 
 
+def ages(rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
+    """How many optimizer steps older than the model in `step` the weights are that sampled: over tokens, mean and most.
+
+    Nothing if no token is older.
+    """
+    found = np.concatenate([step - each.versions for each in rollouts])
+    if not found.size or found.max() == 0:
+        return {}
+    return {"async/age_mean": float(found.mean()), "async/age_max": float(found.max())}
+
+
 def zero_variance_share(rewards: torch.Tensor) -> float:
     """Share of prompts whose rewards are all equal, among the prompts with two or more rewards.
 
@@ -76,7 +88,16 @@ def step_facts(row: Mapping[str, Any]) -> str:
         parts.append(f"{row['completion_tokens']:.0f} tokens")
     if row.get("kl") is not None:
         parts.append(f"kl {row['kl']:.4f}")
-    return "  ".join([*parts, f"{row['seconds']['all']:.1f} s"])
+    return "  ".join([*parts, _time(row)])
+
+
+def _time(row: Mapping[str, Any]) -> str:
+    """The seconds of a step, and how long trainer and engine waited for each other if they work side by side."""
+    seconds = row["seconds"]
+    if "async/age_max" not in row:
+        return f"{seconds['all']:.1f} s"
+    waits = f"waited {seconds['wait']:.1f}, engine {seconds['engine_idle']:.1f}"
+    return f"age {row['async/age_mean']:.1f}  {seconds['all']:.1f} s ({waits})"
 
 
 class Transcript:

@@ -2,6 +2,7 @@
 
 from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posttrain.base.extras import require_extra
@@ -86,7 +87,7 @@ def _train(
     point = find_resume_point(run, session.identity, schedule, resume=resume)
     with session.model(point, resume=resume) as loaded:
         accelerator = connect()
-        with open_recipe(config, schedule, run, connection, max_steps, loaded, accelerator) as recipe:
+        with open_recipe(config, run, connection, max_steps, loaded, accelerator, point.checkpoint) as recipe:
             session.train(recipe, accelerator, loaded, point)
     return None
 
@@ -115,14 +116,14 @@ def open_session(
 @contextmanager
 def open_recipe(
     config: RLConfig,
-    schedule: RolloutSchedule,
     run: RunDirectory,
     connection: Connection,
     max_steps: int,
     loaded: LoadedModel,
     accelerator: "Accelerator",
+    checkpoint: Path | None,
 ) -> "Iterator[RLRecipe]":
-    """The recipe of a run; its rollout engine is closed at the end of the block."""
+    """The recipe of a run, resumed from `checkpoint`; its rollout engine is closed at the end of the block."""
     from posttrain.inference.engine import Sampling
     from posttrain.inference.load import end_ids
     from posttrain.rl.recipe import RLRecipe
@@ -136,12 +137,15 @@ def open_recipe(
 
     rollout, client, server, tokenizer = config.rollout, connection.client, config.dataserver, loaded.tokenizer
     encoder = conversation_encoder(config.chat, tokenizer)
+    schedule = RolloutSchedule.of(config)
     prompts = PromptSource(client, encoder, schedule, rollout.max_prompt_tokens)
-    sampling = Sampling.of(rollout, logprobs=rollout.correction != "none")
+    sampling = Sampling.of(rollout, logprobs=rollout.correction.needs_logprobs)
     abstention = Abstention(server.abstain_steps if server.on_grade_failure == "abstain" else 0)
     with closing(open_rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)) as opened:
         collector = Collector(schedule, prompts, opened.engine, client, tokenizer, sampling, config.training.seed)
         pipeline = RolloutPipeline(opened, collector, abstention, max_steps)
+        if checkpoint is not None:
+            pipeline.restore(checkpoint)
         evaluator = None
         if (asked := config.evaluation) is not None:
             count = held_out_count(connection.meta, asked)

@@ -3,7 +3,7 @@
 from collections import deque
 from statistics import median
 
-from posttrain.rl.config import RLConfig
+from posttrain.rl.config import RLConfig, WatchConfig
 from posttrain.rl.presets import resolve_objective
 from posttrain.train.watchdogs import OverflowingGradient, Row, Watchdog, ZeroGradient
 
@@ -12,6 +12,7 @@ from posttrain.train.watchdogs import OverflowingGradient, Row, Watchdog, ZeroGr
 _EQUAL_IN_A_ROW = 5
 # All completions of a step are cut by chance only if it has few of them, and not three times in a row.
 _CUT_IN_A_ROW = 3
+_FAR_IN_A_ROW = 3
 
 # The entropy falls in every run that learns, to a half or a third in our examples. At a tenth there is little left to
 # choose from: arXiv:2505.22617 finds that rewards then stop rising.
@@ -42,6 +43,7 @@ def rl_watchdogs(config: RLConfig) -> list[Watchdog]:
         OverflowingGradient(),
         EqualRewards(),
         AllTruncated(config.rollout.max_new_tokens),
+        FarFromSampler(config.rollout.watch),
         EntropyCollapse(
             masks_truncated=resolve_objective(config.algorithm, config.objective).mask_truncated_completions
         ),
@@ -113,6 +115,31 @@ class AllTruncated:
         return (
             f"every completion was cut at {self._limit} tokens {self._in_a_row} times in a row: raise "
             f"rollout.max_new_tokens; {NEVER_ENDS}"
+        )
+
+
+class FarFromSampler:
+    """Warns if the model is far from the probabilities that sampled its completions, several steps in a row."""
+
+    name = "far_from_sampler"
+
+    def __init__(self, limits: WatchConfig) -> None:
+        self._limits = limits
+        self._in_a_row = 0
+
+    def look(self, row: Row) -> str | None:
+        """Check `sampling/effective_share` and `sampling/logprob_difference`, where there are any."""
+        share, difference = row.get("sampling/effective_share"), row.get("sampling/logprob_difference")
+        if share is None or difference is None:
+            return None
+        is_far = share < self._limits.effective_share or difference > self._limits.logprob_difference
+        self._in_a_row = self._in_a_row + 1 if is_far else 0
+        if self._in_a_row < _FAR_IN_A_ROW:
+            return None
+        return (
+            f"for {self._in_a_row} steps the model has been far from the probabilities that sampled: log-probabilities "
+            f"differ by {difference:.3g} nats, and of the tokens {share:.0%} count. Lower rollout.staleness or "
+            "training.learning_rate"
         )
 
 

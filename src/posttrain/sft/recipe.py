@@ -18,12 +18,12 @@ from posttrain.runs.resume import RunCounters
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import SFTData
 from posttrain.train.parallel import summed
-from posttrain.train.recipe import Measure, PlannedSteps, StepResult, pad_rows, place_of, step_facts
+from posttrain.train.recipe import Measure, PlannedSteps, Recipe, StepResult, pad_rows, place_of, step_facts
 
 Batch = dict[str, torch.Tensor]
 
 
-class SFTRecipe:
+class SFTRecipe(Recipe):
     """Trains on conversations.
 
     The loss of an optimizer step is Σ weight·(−log p) / Σ weight over the trained tokens of all its micro-batches on
@@ -101,10 +101,6 @@ class SFTRecipe:
     def trained_in(self, step: int, broken: Sequence[int]) -> str:
         """The rows behind a non-finite loss or gradient of a step."""
         return self._steps.trained_in(step, broken)
-
-    def may_stop_after(self, step: int) -> bool:
-        """After any step."""
-        return True
 
     def _micro_batch(self, draws: Sequence[Draw]) -> Batch:
         datasets = self._data.datasets

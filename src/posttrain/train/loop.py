@@ -98,7 +98,7 @@ class Loop:
         ends = is_last or self._has_converged()
         is_stopped = stop.on_any_rank() and not ends and self.recipe.may_stop_after(step)
         if ends or is_stopped or is_best or step % self.settings.save_every == 0:
-            self._save(is_best=is_best)
+            self._save(is_best=is_best, is_ending=is_stopped)
         if is_stopped:
             checkpoint = self.run.path / f"checkpoint-{step}"
             raise RunInterrupted(
@@ -131,15 +131,16 @@ class Loop:
         measure = self.recipe.measure
         return step > 0 and self.state.progress.measured(values[measure], measure, self.evaluations.min_improvement)
 
-    def _save(self, *, is_best: bool) -> None:
-        self.state.save(self.run, keep=self.settings.keep_checkpoints, is_best=is_best)
+    def _save(self, *, is_best: bool = False, is_ending: bool = False) -> None:
+        keep = self.settings.keep_checkpoints
+        self.state.save(self.run, self.recipe, keep=keep, is_best=is_best, is_ending=is_ending)
 
     def _save_and_give_up(self, first: int, error: UnavailableError) -> None:
         step = self.state.counters.step
         if step == 0:
             raise RunError(f"stopped before the first step finished, so there is nothing to save: {error}") from error
         if step > first:
-            self._save(is_best=False)
+            self._save(is_ending=True)
         raise RunError(f"stopped after step {step}, which is saved; --resume continues from it: {error}") from error
 
     def _require_finite(self, result: StepResult, losses: torch.Tensor) -> None:

@@ -6,6 +6,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -106,7 +107,14 @@ class Recipe(Protocol):
 
     def may_stop_after(self, step: int) -> bool:
         """Whether a run can be resumed after `step` steps."""
-        ...
+        return True
+
+    def save(self, folder: Path | None, step: int, *, is_ending: bool) -> None:
+        """Write what the recipe needs to go on after `step` steps into the checkpoint `folder`.
+
+        Unless overridden, that is nothing. All ranks call it together; `folder` is None on all but the first.
+        `is_ending`: the run is being stopped, so it should not take long.
+        """
 
 
 @dataclass(frozen=True)

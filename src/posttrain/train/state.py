@@ -22,7 +22,7 @@ from posttrain.runs import checkpoints
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.resume import ResumePoint, RunCounters
 from posttrain.train.optim import make_optimizer
-from posttrain.train.recipe import Measure
+from posttrain.train.recipe import Measure, Recipe
 
 _OPTIMIZER = "optimizer.pt"
 
@@ -86,18 +86,23 @@ class TrainState:
             state._restore(point.checkpoint)
         return state
 
-    def save(self, run: RunDirectory, *, keep: int, is_best: bool) -> None:
+    def save(
+        self, run: RunDirectory, recipe: Recipe, *, keep: int, is_best: bool = False, is_ending: bool = False
+    ) -> None:
         """Write a checkpoint; all ranks call it together, and the main process writes.
 
         Args:
             keep: how many of the newest checkpoints to keep; the best one is kept besides.
+            is_ending: the run is being stopped.
         """
         self.accelerator.wait_for_everyone()
+        step, folder = self.counters.step, None
         if is_main_process():
-            step = self.counters.step
             folder = run.trainer_private / f"checkpoint-{step}"
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
+        recipe.save(folder, step, is_ending=is_ending)
+        if folder is not None:
             save_trained_weights(self.loaded, folder)
             torch.save(self.optimizer.state_dict(), folder / _OPTIMIZER)
             published = checkpoints.publish(

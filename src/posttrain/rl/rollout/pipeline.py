@@ -4,23 +4,26 @@ One queue of commands per engine: load weights, evaluate, generate. Each command
 and what it does depends on their order alone, never on time.
 """
 
+import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from accelerate.utils import gather_object
 
-from posttrain.base.processes import process_count
+from posttrain.base.processes import process_count, process_rank
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
+from posttrain.rl.rollout import stored
 from posttrain.rl.rollout.collector import Collector
 from posttrain.rl.rollout.engines import OpenedEngine
 from posttrain.rl.rollout.grading import Abstention, on_all_ranks
 from posttrain.rl.rollout.lanes import Lane
 from posttrain.rl.rollout.rollout import Rollout
 from posttrain.train.memory import Phase, during
+from posttrain.train.parallel import any_rank
 
 _ELSEWHERE = "another process could not get its completions"
 
@@ -34,12 +37,14 @@ class Pending:
         graded: the same with their results.
         seconds: time spent by activity: `generate`, `grade`, and `engine_idle`, in which the engine had no command
             before this one.
+        whole: the graded rollouts of all ranks, once they are gathered.
     """
 
     version: int
     completed: Future[list[Rollout]]
     graded: Future[list[Rollout]]
     seconds: dict[str, float] = field(default_factory=dict)
+    whole: list[Rollout] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class RolloutPipeline:
         self.publish(step)
         for number in self.schedule.made_with(step):
             if number < self._generations and number not in self._pending:
-                self._begin(number, step)
+                self._pending[number] = self._begun(number, step)
 
     def publish(self, step: int) -> None:
         """Hand the current weights, those after `step` optimizer steps, to the engine; once per step is enough.
@@ -99,12 +104,13 @@ class RolloutPipeline:
             UnavailableError: the dataserver gives no prompts, or no rewards and training may not go on without them;
                 or the engine is lost.
         """
-        pending = self._pending.pop(number)
-        ungraded = on_all_ranks(pending.completed.result, _ELSEWHERE)
-        iteration = self.schedule.iteration_of(number)
-        graded = self._abstention.graded(iteration, pending.graded.result, ungraded)
-        # Each rank has made an equal share of the whole, in rank order.
-        return Collected(graded if process_count() == 1 else gather_object(graded), pending.seconds)
+        pending = self._pending[number]
+        if pending.whole is None:
+            ungraded = on_all_ranks(pending.completed.result, _ELSEWHERE)
+            iteration = self.schedule.iteration_of(number)
+            pending.whole = _gathered(self._abstention.graded(iteration, pending.graded.result, ungraded))
+        del self._pending[number]
+        return Collected(pending.whole, pending.seconds)
 
     def complete(self, step: int, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
         """Completions by the weights after `step` optimizer steps, which are the current ones.
@@ -116,16 +122,81 @@ class RolloutPipeline:
         loaded = self._loaded
         return self._engine.submit(partial(self._answer, loaded, requests, sampling)).result()
 
+    def save(self, folder: Path | None, step: int, wait_seconds: float) -> None:
+        """Write the generations that the weights after `step` optimizer steps can no longer make.
+
+        All ranks call it together. What is not ready within `wait_seconds` is made again after a resume, by the weights
+        that it needs, which are written too.
+
+        Args:
+            folder: None on all ranks but the first.
+        """
+        deadline = time.monotonic() + wait_seconds
+        for number, pending in sorted(self._pending.items()):
+            if pending.version < step:
+                self._save(folder, number, pending, deadline)
+
+    def restore(self, folder: Path) -> None:
+        """Take over what `save` wrote.
+
+        Raises:
+            DataError: a file is damaged.
+        """
+        for number in stored.numbers(folder):
+            kept = stored.read(folder, number)
+            self._pending[number] = self._restored(number, kept)
+
     def close(self) -> None:
         """Stop the engine; generations that were not taken are lost."""
         self._opened.close()
 
-    def _begin(self, number: int, version: int) -> None:
+    def _save(self, folder: Path | None, number: int, pending: Pending, deadline: float) -> None:
+        waited = [pending.graded, pending.completed]
+        wait([pending.graded], max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
+        is_graded, is_completed = (not any_rank(not each.done() or each.exception() is not None) for each in waited)
+        if pending.whole is None and is_graded:
+            pending.whole = _gathered(pending.graded.result())
+        rollouts = pending.whole
+        if rollouts is None and is_completed:
+            rollouts = _gathered(pending.completed.result())
+        if folder is None:
+            return
+        kept = stored.Stored(pending.version, rollouts, is_graded=pending.whole is not None)
+        weights = None
+        if rollouts is None and self._opened.published is not None:
+            weights = self._opened.published.publish(pending.version)
+        stored.write(folder, number, kept, weights)
+
+    def _restored(self, number: int, kept: stored.Stored) -> Pending:
+        if kept.rollouts is None:
+            return self._made_again(number, kept)
+        completed: Future[list[Rollout]] = Future()
+        if kept.is_graded:
+            completed.set_result([])
+            return Pending(kept.version, completed, completed, whole=kept.rollouts)
+        share = len(kept.rollouts) // process_count()
+        completed.set_result(kept.rollouts[process_rank() * share : (process_rank() + 1) * share])
+        return self._graded_later(number, kept.version, completed, {})
+
+    def _made_again(self, number: int, kept: stored.Stored) -> Pending:
+        assert kept.weights is not None and self._opened.published is not None
+        if self._version != kept.version:
+            folder = self._opened.published.adopt(kept.version, kept.weights)
+            self._version = kept.version
+            self._loaded = self._engine.submit(partial(self._load, folder, kept.version))
+        return self._begun(number, kept.version)
+
+    def _begun(self, number: int, version: int) -> Pending:
         seconds: dict[str, float] = {}
         completed = self._engine.submit(partial(self._complete, self._loaded, number, version, seconds))
+        return self._graded_later(number, version, completed, seconds)
+
+    def _graded_later(
+        self, number: int, version: int, completed: "Future[list[Rollout]]", seconds: dict[str, float]
+    ) -> Pending:
         grader = self._graders[number % len(self._graders)]
         graded = grader.submit(partial(self._grade, number, completed, seconds))
-        self._pending[number] = Pending(version, completed, graded, seconds)
+        return Pending(version, completed, graded, seconds)
 
     def _load(self, folder: Path | None, version: int) -> None:
         """Load weights, and release those that no command needs any more."""
@@ -160,3 +231,8 @@ class RolloutPipeline:
         graded = self._collector.grade(number, rollouts)
         seconds["grade"] = time.perf_counter() - began
         return graded
+
+
+def _gathered(mine: list[Rollout]) -> list[Rollout]:
+    """The rollouts of all ranks, each of which has made an equal share of the whole, in rank order."""
+    return mine if process_count() == 1 else gather_object(mine)

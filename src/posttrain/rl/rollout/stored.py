@@ -1,0 +1,63 @@
+"""Generations in a checkpoint: those that were asked for and not yet trained."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from posttrain.rl.rollout.files import read_rollouts, write_rollouts
+from posttrain.rl.rollout.rollout import Rollout
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A generation in a checkpoint.
+
+    Attributes:
+        version: number of optimizer steps behind the weights that make it.
+        rollouts: those of all ranks; None if it must be made again.
+        is_graded: whether they have their results.
+        weights: the folder of these weights if it must be made again.
+    """
+
+    version: int
+    rollouts: list[Rollout] | None
+    is_graded: bool
+    weights: Path | None = None
+
+
+def write(folder: Path, number: int, kept: Stored, weights: Path | None) -> None:
+    """Write generation `number` below the checkpoint `folder`; `weights` are copied if it must be made again."""
+    place = folder / _FOLDER
+    place.mkdir(exist_ok=True)
+    facts = {"version": kept.version, "is_graded": kept.is_graded, "is_made": kept.rollouts is not None}
+    write_rollouts(place, _name(number), kept.rollouts or [], facts)
+    copy = _weights(place, kept.version)
+    if weights is not None and not copy.is_dir():
+        shutil.copytree(weights, copy)
+
+
+def numbers(folder: Path) -> list[int]:
+    """The generations in the checkpoint `folder`, in order."""
+    return sorted(int(file.stem.removeprefix(_NAME)) for file in (folder / _FOLDER).glob(f"{_NAME}*.json"))
+
+
+def read(folder: Path, number: int) -> Stored:
+    """A generation as it was written; DataError if a file is damaged."""
+    place = folder / _FOLDER
+    rollouts, facts = read_rollouts(place, _name(number))
+    version, is_made = facts["version"], facts["is_made"]
+    return Stored(
+        version, rollouts if is_made else None, facts["is_graded"], None if is_made else _weights(place, version)
+    )
+
+
+_FOLDER = "rollouts"
+_NAME = "generation-"
+
+
+def _name(number: int) -> str:
+    return f"{_NAME}{number:08d}"
+
+
+def _weights(place: Path, version: int) -> Path:
+    return place / f"weights-{version:08d}"
