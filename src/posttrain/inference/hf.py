@@ -56,12 +56,16 @@ class HfEngine:
             yield from (pair for pair in zip(batch.keys, completions, strict=True) if pair[0] not in done)
 
     @torch.inference_mode()
-    def score(self, ids: Sequence[int]) -> list[float]:
-        """log p of each token but the first, in nats, at temperature 1."""
+    def logits(self, ids: Sequence[int]) -> torch.Tensor:
+        """The model's logits after each of the tokens, in float32, shape [tokens, vocabulary]."""
         row = torch.tensor([list(ids)], device=self._model.device)
         with as_written(self._model):
-            logits = self._model(input_ids=row, use_cache=False).logits[0, :-1].float()
-        return logits.log_softmax(dim=-1).gather(1, row[0, 1:, None]).squeeze(1).tolist()
+            return self._model(input_ids=row, use_cache=False).logits[0].float()
+
+    def score(self, ids: Sequence[int]) -> list[float]:
+        """log p of each token but the first, in nats, at temperature 1."""
+        logprobs = self.logits(ids)[:-1].log_softmax(dim=-1)
+        return logprobs[range(len(ids) - 1), list(ids[1:])].tolist()
 
     def close(self) -> None:
         """Drop the model."""

@@ -43,6 +43,11 @@ class LoadedModelEngine:
         with self._as_in_use():
             return self._engine.score(ids)
 
+    def logits(self, ids: Sequence[int]) -> torch.Tensor:
+        """The model's logits after each of the tokens, in float32, shape [tokens, vocabulary]."""
+        with self._as_in_use():
+            return self._engine.logits(ids)
+
     def close(self) -> None:
         """Release the model, which may belong to the trainer."""
         self._engine.close()

@@ -133,6 +133,7 @@ def open_recipe(
     from posttrain.rl.rollout.evaluation import EVALUATIONS, Evaluator
     from posttrain.rl.rollout.grading import Abstention
     from posttrain.rl.rollout.pipeline import RolloutPipeline
+    from posttrain.rl.rollout.probe import SyncProbe
     from posttrain.rl.rollout.rollout import PromptSource
 
     rollout, client, server, tokenizer = config.rollout, connection.client, config.dataserver, loaded.tokenizer
@@ -143,7 +144,9 @@ def open_recipe(
     abstention = Abstention(server.abstain_steps if server.on_grade_failure == "abstain" else 0)
     with closing(open_rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)) as opened:
         collector = Collector(schedule, prompts, opened.engine, client, tokenizer, sampling, config.training.seed)
-        pipeline = RolloutPipeline(opened, collector, abstention, max_steps)
+        room = rollout.max_prompt_tokens + rollout.max_new_tokens
+        probe = SyncProbe(loaded, room) if opened.published is not None else None
+        pipeline = RolloutPipeline(opened, collector, abstention, max_steps, probe)
         if checkpoint is not None:
             pipeline.restore(checkpoint)
         evaluator = None

@@ -21,6 +21,7 @@ from posttrain.rl.rollout.collector import Collector
 from posttrain.rl.rollout.engines import OpenedEngine
 from posttrain.rl.rollout.grading import Abstention, on_all_ranks
 from posttrain.rl.rollout.lanes import Lane
+from posttrain.rl.rollout.probe import Expected, SyncProbe
 from posttrain.rl.rollout.rollout import Rollout
 from posttrain.train.memory import Phase, during
 from posttrain.train.parallel import any_rank
@@ -63,8 +64,16 @@ class RolloutPipeline:
     trained.
     """
 
-    def __init__(self, opened: OpenedEngine, collector: Collector, abstention: Abstention, max_steps: int) -> None:
-        self._opened = opened
+    def __init__(
+        self,
+        opened: OpenedEngine,
+        collector: Collector,
+        abstention: Abstention,
+        max_steps: int,
+        probe: SyncProbe | None = None,
+    ) -> None:
+        """`probe`: checks the engine each time that it has taken over weights."""
+        self._opened, self._probe = opened, probe
         self._collector = collector
         self.schedule = collector.schedule
         self._abstention = abstention
@@ -95,7 +104,9 @@ class RolloutPipeline:
             published = self._opened.published
             folder = None if published is None else published.publish(step)
         self._version = step
-        self._loaded = self._engine.submit(partial(self._load, folder, step))
+        with during(Phase.SCORE, f"while a fixed text was scored after optimizer step {step}"):
+            expected = None if self._probe is None else self._probe.expected()
+        self._loaded = self._engine.submit(partial(self._load, folder, step, expected))
 
     def take(self, number: int) -> Collected:
         """Wait for a generation; all ranks call it together, and get all of it.
@@ -183,7 +194,7 @@ class RolloutPipeline:
         if self._version != kept.version:
             folder = self._opened.published.adopt(kept.version, kept.weights)
             self._version = kept.version
-            self._loaded = self._engine.submit(partial(self._load, folder, kept.version))
+            self._loaded = self._engine.submit(partial(self._load, folder, kept.version, None))
         return self._begun(number, kept.version)
 
     def _begun(self, number: int, version: int) -> Pending:
@@ -198,14 +209,16 @@ class RolloutPipeline:
         graded = grader.submit(partial(self._grade, number, completed, seconds))
         return Pending(version, completed, graded, seconds)
 
-    def _load(self, folder: Path | None, version: int) -> None:
-        """Load weights, and release those that no command needs any more."""
+    def _load(self, folder: Path | None, version: int, expected: Expected | None) -> None:
+        """Load weights, check that the engine uses them, and release those that no command needs any more."""
         began = time.perf_counter()
         with during(Phase.ENGINE, f"while the engine received the weights after optimizer step {version}"):
             self._opened.engine.load(folder, version)
         if self._opened.published is not None:
             # An engine in a process of its own needs the weights once more if it must be started again.
             self._opened.published.release(version - 1 if self._opened.is_apart else version)
+        if self._probe is not None and expected is not None:
+            self._probe.check(self._opened.engine, expected, version)
         self._idle_since += time.perf_counter() - began
 
     def _answer(
