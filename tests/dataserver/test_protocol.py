@@ -47,7 +47,7 @@ def refusal(server: Server, path: str, status: int, **body: Any) -> str:
 def test_meta_tells_what_a_trainer_checks(server: Server) -> None:
     meta = Meta.model_validate(server.client.get("/meta").json())
 
-    assert (meta.protocol_version, meta.prompts_per_iteration, meta.total_iterations) == ("1.0", 8, 6)
+    assert (meta.protocol_version, meta.prompts_per_iteration, meta.total_iterations) == ("1.1", 8, 6)
     assert [(stage.name, stage.from_iteration, stage.until_iteration) for stage in meta.stages] == [
         ("early", 0, 4),
         ("late", 4, 6),
@@ -127,7 +127,7 @@ def test_the_validation_rows_are_the_same_at_all_iterations_and_never_trained_on
     [
         (422, {"batch_size": 9}, "offset 0 + batch_size 9 is more than the 8 prompts"),
         (422, {"batch_size": 2, "offset": 7}, "offset 7 + batch_size 2 is more than the 8 prompts"),
-        (422, {"batch_size": 13}, "batch_size is at most 12 (limits.batch_size)"),
+        (422, {"batch_size": 13}, "at most 12 prompts (limits.batch_size)"),
         (422, {"batch_size": 12, "split": "validation"}, "that the validation split has"),
         (422, {"batch_size": 0}, "batch_size: Input should be greater than or equal to 1"),
         (422, {"batch_size": 1, "iteration": -1}, "iteration: Input should be greater than or equal to 0"),

@@ -115,6 +115,8 @@ def describe(
         iteration_stride=config.iteration_stride,
         total_iterations=config.total_iterations,
         adaptive=config.adaptive is not None,
+        lag=None if config.adaptive is None else config.adaptive.lag,
+        substitutes=config.substitutes,
         stages=[_stage(config, index) for index in range(len(config.stages))],
         datasets=[
             DatasetMeta(

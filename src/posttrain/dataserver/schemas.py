@@ -1,22 +1,26 @@
-"""The wire protocol between trainer and dataserver, version 1.
+"""The wire protocol between trainer and dataserver, version 1.1.
 
 The server's OpenAPI page, its responses and the trainer's client are all built from these classes. Unknown keys are
 errors in requests but ignored in responses, so that a newer server can add fields.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
-PROTOCOL_VERSION = "1.0"
+PROTOCOL_VERSION = "1.1"
 
 _LARGEST = 2**40
 
 Identifier = Annotated[str, Field(min_length=1, max_length=200)]
 Iteration = Annotated[int, Field(ge=0, le=_LARGEST)]
+SlotNumber = Annotated[int, Field(ge=0, le=_LARGEST)]
 Split = Literal["train", "validation"]
 Status = Literal["ok", "abstain", "error"]
+Origin = Literal["fresh", "substitute", "spare", "carried", "replayed", "cached"]
+"""Where a group of completions comes from: sampled for its slot; for a substitute that replaces it, or one sampled in
+advance; begun in an earlier iteration; trained before; or recorded by another run."""
 
 
 class _Request(BaseModel):
@@ -106,6 +110,13 @@ class Meta(_Response):
     adaptive: bool
     """Whether sampling depends on earlier grades."""
 
+    lag: int | None = None
+    """`adaptive.lag`: iteration i depends on the grades up to iteration i − lag·iteration_stride; null if sampling
+    depends on none."""
+
+    substitutes: int = 0
+    """How many substitutes `/sample` has for each slot; 0 for a server of protocol 1.0, which knows none."""
+
     stages: list[StageMeta]
     datasets: list[DatasetMeta]
     graders: dict[str, str]
@@ -128,13 +139,24 @@ class WireMessage(_Response):
 
 
 class SampleRequest(_Request):
-    """Requests the prompts in slots offset … offset + batch_size − 1 of an iteration."""
+    """Requests the prompts in slots offset … offset + batch_size − 1 of an iteration, or substitutes for some of its
+    training prompts."""
 
     iteration: Iteration
     """Optimizer steps done so far."""
 
-    batch_size: int = Field(ge=1, le=_LARGEST)
+    batch_size: int | None = Field(default=None, ge=1, le=_LARGEST)
+    """Required, unless there are `slots`."""
+
     offset: int = Field(default=0, ge=0, le=_LARGEST)
+    slots: Annotated[list[SlotNumber], FailFast()] = []
+    """Instead of `batch_size` and `offset`: the slots, each once, whose prompts are to be replaced by another row of
+    the same data set."""
+
+    attempt: int | None = Field(default=None, ge=1, le=_LARGEST)
+    """With `slots`: the how-manieth substitute, from 1 to `substitutes` of `/meta`. An iteration asks no row twice as
+    long as its data set has enough of them."""
+
     split: Split = "train"
     """For validation, the slots are the held-out rows in a fixed order, the same at every iteration; any prefix of them
     contains all data sets in proportion."""
@@ -144,6 +166,29 @@ class SampleRequest(_Request):
 
     run_id: str = Field(default="", max_length=200)
     """Identifies the run; only adaptive sampling depends on it."""
+
+    @property
+    def wanted(self) -> Sequence[int]:
+        """The slots of the prompts, in the order of the answer."""
+        return self.slots or range(self.offset, self.offset + (self.batch_size or 0))
+
+    @model_validator(mode="after")
+    def _slots_or_a_batch(self) -> Self:
+        if not self.slots:
+            if self.batch_size is None:
+                raise ValueError("give batch_size, or slots and attempt")
+            if self.attempt is not None:
+                raise ValueError("attempt counts the substitutes of slots; without slots, leave it out")
+            return self
+        if self.batch_size is not None or self.offset:
+            raise ValueError("slots excludes batch_size and offset")
+        if self.attempt is None:
+            raise ValueError("slots requires attempt, which is 1 for the first substitutes")
+        if self.split != "train":
+            raise ValueError("only training rows have substitutes")
+        if len(set(self.slots)) < len(self.slots):
+            raise ValueError("slots contains a slot twice")
+        return self
 
 
 class Sample(_Response):
@@ -160,7 +205,7 @@ class Sample(_Response):
 
 
 class SampleResponse(_Response):
-    """The prompts, in slot order."""
+    """The prompts, in slot order, or in the order of the request's `slots`."""
 
     iteration: int
     stage: str
@@ -169,6 +214,16 @@ class SampleResponse(_Response):
     """Whether the iteration is past the last stage."""
 
     samples: list[Sample]
+
+
+class SampledBy(_Request):
+    """How a completion was sampled."""
+
+    versions: list[Annotated[int, Field(ge=0, le=_LARGEST)]] = Field(min_length=1, max_length=16)
+    """Versions of the weights, in optimizer steps, at least the lowest and the highest; the journal keeps these two."""
+
+    temperature: float | None = Field(default=None, ge=0)
+    origin: Origin = "fresh"
 
 
 class GradeItem(_Request):
@@ -185,6 +240,12 @@ class GradeItem(_Request):
 
     slot: int | None = Field(default=None, ge=0, le=_LARGEST)
     """The slot that the prompt came from; with it the journal knows which group a completion belongs to."""
+
+    attempt: int = Field(default=0, ge=0, le=_LARGEST)
+    """0, or the attempt of the substitute that the prompt is: a group has one iteration, slot and attempt."""
+
+    rollout: SampledBy | None = None
+    """For the journal and its page; changes no reward."""
 
 
 class GradeRequest(_Request):

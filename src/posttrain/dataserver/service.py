@@ -4,8 +4,8 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal, TypeVar
 
 from cachetools import LRUCache
 
@@ -13,6 +13,7 @@ from posttrain.dataserver.adaptive.sampler import AdaptiveSampler
 from posttrain.dataserver.config.datasets import FileDataset
 from posttrain.dataserver.data.samples import Target
 from posttrain.dataserver.data.sampling import Slot
+from posttrain.dataserver.data.substitutes import Substitutes
 from posttrain.dataserver.graders.text.completions import completion_digest
 from posttrain.dataserver.grading.cache import GradeBook
 from posttrain.dataserver.grading.questions import Questions, deadline_result, error_result, graded_result
@@ -35,6 +36,7 @@ _SHORTEST_WRITE = 0.2
 
 Code = Literal[
     "bad_request",
+    "no_substitute",
     "config_mismatch",
     "request_id_reused",
     "too_large",
@@ -72,6 +74,7 @@ class Service:
         self.config = loaded.config
         self.identity = loaded.meta.config_id
         self._sampler = loaded.sampler
+        self._substitutes = Substitutes(loaded.config, loaded.sampler, loaded.sides)
         self._samples = loaded.samples
         self._book = book
         self._journal = journal
@@ -85,12 +88,12 @@ class Service:
         """The prompts of an iteration.
 
         Raises:
-            Refusal: the server has another config than the request names, the batch is too large, the slots do not
-                exist, or the journal that adaptive sampling needs is unavailable.
+            Refusal: the server has another config than the request names, the batch is too large, the slots or
+                substitutes do not exist, or the journal that adaptive sampling needs is unavailable.
         """
         self._require_config(request.config_id)
-        if request.batch_size > self.config.limits.batch_size:
-            raise Refusal("bad_request", f"batch_size is at most {self.config.limits.batch_size} (limits.batch_size)")
+        if len(request.wanted) > (most := self.config.limits.batch_size):
+            raise Refusal("bad_request", f"a request is for at most {most} prompts (limits.batch_size)")
         try:
             slots = await self._slots(request)
         except ConfigError as error:
@@ -154,9 +157,24 @@ class Service:
         return await asyncio.to_thread(read) if self._rows_are_made else read()
 
     async def _slots(self, request: SampleRequest) -> list[Slot]:
+        iteration, run_id = request.iteration, request.run_id
+        if request.attempt is not None:
+            self._require_attempt(request.attempt)
+            if self._adaptive is None:
+                return await asyncio.to_thread(self._substitutes.slots, iteration, request.slots, request.attempt)
+            return await self._planned(self._adaptive.substitutes(run_id, iteration, request.slots, request.attempt))
+        assert request.batch_size is not None
         if self._adaptive is None or request.split == "validation":
-            return self._sampler.slots(request.iteration, request.offset, request.batch_size, request.split)
-        slots = self._adaptive.slots(request.run_id, request.iteration, request.offset, request.batch_size)
+            return self._sampler.slots(iteration, request.offset, request.batch_size, request.split)
+        return await self._planned(self._adaptive.slots(run_id, iteration, request.offset, request.batch_size))
+
+    def _require_attempt(self, attempt: int) -> None:
+        if attempt > (most := self.config.substitutes):
+            message = f"attempt {attempt} is too many: each prompt has {most} (`substitutes` in the server's config)"
+            raise Refusal("no_substitute", message)
+
+    async def _planned(self, slots: Coroutine[Any, Any, list[Slot]]) -> list[Slot]:
+        """Wait for slots that a stored plan decides."""
         try:
             return await asyncio.wait_for(slots, self.config.limits.grade_seconds)
         except TimeoutError:
@@ -212,7 +230,7 @@ class Service:
 
 def _request_digest(request: GradeRequest, digests: Sequence[str]) -> bytes:
     items = [
-        (item.item_id, item.sample_id, item.completion_tokens, item.truncated, item.slot, digest)
+        (item.item_id, item.sample_id, item.completion_tokens, item.truncated, item.slot, item.attempt, digest)
         for item, digest in zip(request.items, digests, strict=True)
     ]
     content = repr((request.iteration, items)).encode("utf-8", "surrogatepass")

@@ -74,7 +74,7 @@ WRONG: dict[str, tuple[Fault, type[Exception], str]] = {
     "the next protocol": (
         changed(lambda meta: meta.update(protocol_version="2.0", limits="none")),
         ServerError,
-        "speaks protocol 2.0, this trainer 1.0; install the same version of posttrain-toolkit on both sides",
+        "speaks protocol 2.0, this trainer 1.1; install the same version of posttrain-toolkit on both sides",
     ),
     "another service": (
         changed(lambda meta: {"status": "ok"}),

@@ -1,7 +1,7 @@
 """Choose the rows of an iteration, as a pure function of config, data, iteration and earlier grades."""
 
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from heapq import nsmallest
 from itertools import islice
@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from posttrain.data.curriculum.permutation import permute, round_keys
 from posttrain.dataserver.config.adaptive import AdaptiveConfig, PoolsConfig, Schedule, easy_numbers, replay_slots
+from posttrain.dataserver.data.sampling import Slot
+from posttrain.dataserver.data.substitutes import Use, choose_substitutes
 from posttrain.dataserver.journal.plans import RowKey, RowStatistics, Statistics
 from posttrain.dataserver.runtime import Loaded
 
@@ -139,6 +141,25 @@ class Planner:
                 planned[slot] = self._pooled_row(iteration, slot, row, taken, statistics)
                 taken.add(planned[slot][:2])
         return [planned[slot] for slot in range(self._slots)]
+
+    def substitutes(self, iteration: int, planned: Sequence[PlannedRow], statistics: Statistics) -> list[list[int]]:
+        """Rows for the substitutes of all slots, as `choose_substitutes` does, from the statistics of the plan.
+
+        A draw with the weight of its pool decides whether a row is used in its turn; a retired row is never used.
+        """
+        pools = self._adaptive.pools
+
+        def use(dataset: str, number: int) -> Use:
+            if pools is None:
+                return "first"
+            weight = pool_weight(pools, statistics.get((dataset, self._loaded.datasets[dataset].key(number))))
+            if not weight:
+                return "never"
+            return "first" if chance(self._seed, "substitute", iteration, dataset, number) < weight else "later"
+
+        slots = [Slot(slot, row.dataset, row.number) for slot, row in enumerate(planned)]
+        attempts = self._loaded.config.substitutes
+        return choose_substitutes(slots, self._loaded.sides, self._seed, iteration, attempts, use)
 
     def _easy_rows(self, iteration: int) -> Iterator[RowPlace]:
         easy = self._adaptive.easy

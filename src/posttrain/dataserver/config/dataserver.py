@@ -62,6 +62,10 @@ class DataserverConfig(StrictModel):
     iteration_stride: int = Field(default=1, ge=1)
     """Optimizer steps that share one set of prompts, for a trainer that uses its rollouts for several steps."""
 
+    substitutes: int = Field(default=4, ge=0, le=32)
+    """Other rows of the same data set that a trainer may request for each prompt, one after the other, for example if
+    the completions of the first all got the same reward."""
+
     seed: int = 0
     """Determines the order of the rows and which ones are held out."""
 

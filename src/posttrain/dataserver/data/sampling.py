@@ -1,7 +1,7 @@
 """Choose the rows that an iteration asks, as a pure function of (config, data, iteration, offset, slot)."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,8 +121,17 @@ class Sampler:
         if offset + batch_size > size:
             where = "the validation split has" if split == "validation" else "an iteration has (prompts_per_iteration)"
             raise ConfigError(f"offset {offset} + batch_size {batch_size} is more than the {size} prompts that {where}")
-        if split == "validation":
-            return
+        if split == "train":
+            self._require_drawn(iteration)
+
+    def require_training_slots(self, iteration: int, slots: Sequence[int]) -> None:
+        """Raise ConfigError unless all these slots exist in a training iteration, and something is drawn at it."""
+        size = self._config.prompts_per_iteration
+        if max(slots) >= size:
+            raise ConfigError(f"there is no slot {max(slots)}: an iteration has {size} prompts (prompts_per_iteration)")
+        self._require_drawn(iteration)
+
+    def _require_drawn(self, iteration: int) -> None:
         stride, end = self._config.iteration_stride, self._config.total_iterations
         if iteration % stride:
             raise ConfigError(f"iteration {iteration} is not drawn: only multiples of iteration_stride {stride} are")

@@ -39,7 +39,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.errors import ConfigError, DataError, ServerError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
@@ -68,6 +68,11 @@ grades = Table(
     Column("sample_id", Text, nullable=False),
     Column("row_key", Text, nullable=False),
     Column("slot", BigInteger),
+    Column("attempt", BigInteger, nullable=False),
+    Column("lowest_version", BigInteger),
+    Column("highest_version", BigInteger),
+    Column("temperature", Float),
+    Column("origin", Text),
     Column("status", Text, nullable=False),
     Column("reward", Float),
     Column("milliseconds", Float, nullable=False),

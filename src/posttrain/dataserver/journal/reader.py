@@ -139,7 +139,8 @@ class ScoreCell:
 
 @dataclass(frozen=True, slots=True)
 class GroupCell:
-    """The groups in such iterations: completions of one iteration, sample and slot, at least two with a reward."""
+    """The groups in such iterations: completions of one iteration, slot, attempt and sample, at least two with a
+    reward."""
 
     split: str
     dataset: str
@@ -184,7 +185,8 @@ class JournalSummaries:
     def groups(self, run_id: str, since: int, width: int = 1) -> list[GroupCell]:
         """Groups per split, data set and iteration, sorted in this order."""
         start = _start(width).label("start")
-        group = (grades.c.split, grades.c.dataset, start, grades.c.iteration, grades.c.sample_id, grades.c.slot)
+        names = ("split", "dataset", "iteration", "sample_id", "slot", "attempt")
+        group = (start, *(grades.c[name] for name in names))
         equal = (func.min(grades.c.reward) == func.max(grades.c.reward)).label("equal")
         chosen = select(*group, equal).where(_OK, *_rows_of(run_id, since)).group_by(*group)
         each = chosen.having(func.count() > 1).subquery()

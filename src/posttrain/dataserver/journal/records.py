@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from posttrain.dataserver.data.samples import Target
-from posttrain.dataserver.schemas import Component, GradeRequest, GradeResponse, Split, Status
+from posttrain.dataserver.schemas import Component, GradeRequest, GradeResponse, Origin, Split, Status
 
 MAX_PROMPT_CHARS = 20_000
 MAX_GOLD_CHARS = 10_000
@@ -36,6 +36,14 @@ class JournalRow:
     row_key: str
     """Identifies the row of the data set whatever its content; adaptive sampling keeps its statistics by it."""
     slot: int | None
+    attempt: int = 0
+    """0, or the number of the substitute that the row is."""
+    lowest_version: int | None = None
+    """Of the weights that sampled the completion, in optimizer steps; None, as the next three, if the trainer did not
+    say."""
+    highest_version: int | None = None
+    temperature: float | None = None
+    origin: Origin | None = None
     prompt: str
     """The text of the last user message."""
     gold: object = None
@@ -89,6 +97,11 @@ def journal_rows(
             sample_id=item.sample_id,
             row_key=target.row.key,
             slot=item.slot,
+            attempt=item.attempt,
+            lowest_version=min(item.rollout.versions) if item.rollout else None,
+            highest_version=max(item.rollout.versions) if item.rollout else None,
+            temperature=item.rollout.temperature if item.rollout else None,
+            origin=item.rollout.origin if item.rollout else None,
             prompt=target.prompt,
             gold=target.gold,
             completion=item.completion,
@@ -147,6 +160,11 @@ def record_of(queued: QueuedRow) -> dict[str, object]:
         "sample_id": storable(row.sample_id),
         "row_key": storable(row.row_key),
         "slot": _integer(row.slot),
+        "attempt": _integer(row.attempt),
+        "lowest_version": _integer(row.lowest_version),
+        "highest_version": _integer(row.highest_version),
+        "temperature": _finite(row.temperature),
+        "origin": row.origin,
         "status": row.status,
         "reward": _finite(row.reward),
         "milliseconds": _finite(row.milliseconds) or 0.0,

@@ -21,6 +21,7 @@ from posttrain.dataserver.web.json_bodies import JsonRoute
 from posttrain.dataserver.web.middleware import BodyLimit, ClearHeaders, RequestLog, TokenCheck, refusal_response
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Problem, "description": "The prompts have fewer substitutes than `attempt` says"},
     401: {"model": Problem, "description": "The token is missing or wrong"},
     409: {"model": Problem, "description": "The server has another config, or the request id was used before"},
     413: {"model": Problem, "description": "The body is too large"},

@@ -21,8 +21,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 # Smaller bodies are parsed in some hundredths of a second at most, whatever they hold.
 _LARGE_BYTES = 2 * 2**20
-# An item has six values; a body with more than twice as many for each item that it may hold is not a request.
-_VALUES_PER_ITEM = 16
+# An item has about twelve values; a body with more than twice as many for each item that it may hold is no request.
+_VALUES_PER_ITEM = 32
 _MOST_KEYS = 64
 
 M = TypeVar("M", bound=BaseModel)

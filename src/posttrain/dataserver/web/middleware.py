@@ -41,6 +41,7 @@ _ABOUT_THE_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
 
 _STATUS: dict[Code, int] = {
     "bad_request": 422,
+    "no_substitute": 400,
     "config_mismatch": 409,
     "request_id_reused": 409,
     "too_large": 413,
