@@ -349,8 +349,8 @@ def test_a_wrong_answer_is_never_a_reward(server: Server, name: str, caplog: pyt
 
 
 SAMPLE_FAULTS: dict[str, tuple[Fault, str]] = {
-    "one missing": (changed(lambda told: told["samples"].pop() and None), "slots 2, 3 instead of 2 to 4"),
-    "none": (changed(lambda told: told["samples"].clear()), "slots none instead of 2 to 4"),
+    "one missing": (changed(lambda told: told["samples"].pop() and None), "slots 2, 3 instead of 2, 3, 4"),
+    "none": (changed(lambda told: told["samples"].clear()), "slots none instead of 2, 3, 4"),
     "one twice": (changed(lambda told: told["samples"].append(told["samples"][0])), "slots 2, 3, 4 and 1 more"),
     "disorder": (changed(lambda told: told["samples"].reverse()), "slots 4, 3, 2 instead of"),
     "another iteration": (changed(lambda told: told.update(iteration=9)), "for iteration 9 instead of 1"),

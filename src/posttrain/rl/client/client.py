@@ -3,10 +3,10 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Any, Self
 
-from posttrain.dataserver.schemas import GradeItem, GradeResult, Limits, Meta, Sample, SampleRequest, Split
-from posttrain.errors import ConfigError
+from posttrain.dataserver.schemas import GradeItem, GradeResult, Meta, Sample, SampleRequest, Split
+from posttrain.errors import ConfigError, ServerError
 from posttrain.rl.client.protocol import (
     GradeCall,
     Label,
@@ -14,6 +14,7 @@ from posttrain.rl.client.protocol import (
     encoded,
     grade_calls,
     is_late,
+    knows_substitutes,
     read_meta,
     read_results,
     read_samples,
@@ -31,7 +32,7 @@ _LONGEST_PROMISE_SECONDS = 86_400.0
 
 
 class DataserverClient:
-    """Client of one dataserver, for one process of a run.
+    """Client of one dataserver, for one process of a run; its threads may use it at once.
 
     A request is repeated under the same id while the server is down, busy or answers nonsense; it survives a restart of
     the server and still returns the same. A refused request is not repeated.
@@ -54,7 +55,8 @@ class DataserverClient:
             run_id: names the run, across resumes; adaptive sampling uses earlier grades under this name.
             retry_seconds: how long one request is repeated. The last try may take `request_seconds` more.
             request_seconds: how long one try may take; None for what the server promises plus a margin.
-            check: called before each repetition; an exception ends them, e.g. if the server will not come back.
+            check: called before each repetition, in the thread of the request; an exception ends them, e.g. if the
+                server will not come back.
 
         Raises:
             ConfigError: the URL or the token cannot be used.
@@ -65,7 +67,7 @@ class DataserverClient:
         self._retry_seconds = retry_seconds
         self._request_seconds = request_seconds
         self._config_id: str | None = None
-        self._limits: Limits | None = None
+        self._meta: Meta | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -120,10 +122,34 @@ class DataserverClient:
         Raises:
             ServerError: the server refuses, now has another config, or does not answer for too long.
         """
-        page = self._known_limits().max_batch_size
+        page = self._known_meta().limits.max_batch_size
         samples: list[Sample] = []
         for start in range(offset, offset + batch_size, page):
-            samples += self._page(iteration, start, min(page, offset + batch_size - start), split)
+            size = min(page, offset + batch_size - start)
+            samples += self._ask(self._request(iteration, offset=start, batch_size=size, split=split))
+        return samples
+
+    def substitutes(self, iteration: int, slots: Sequence[int], attempt: int) -> list[Sample]:
+        """For each slot of a training iteration another row of the data set of its prompt, in the order of `slots`.
+
+        Args:
+            slots: each once.
+            attempt: 1 for the first substitutes.
+
+        Raises:
+            ServerError: the server has fewer substitutes, refuses, now has another config, or does not answer for too
+                long.
+        """
+        meta = self._known_meta()
+        if attempt > meta.substitutes:
+            raise ServerError(
+                f"{self._transport.place} has {meta.substitutes} substitutes for each prompt, but number {attempt} is "
+                "needed; raise `substitutes` in its config (before protocol 1.1 there are none)"
+            )
+        samples: list[Sample] = []
+        for start in range(0, len(slots), meta.limits.max_batch_size):
+            page = list(slots[start : start + meta.limits.max_batch_size])
+            samples += self._ask(self._request(iteration, slots=page, attempt=attempt))
         return samples
 
     def grade(self, iteration: int, label: str, items: Sequence[GradeItem]) -> list[GradeResult]:
@@ -138,11 +164,13 @@ class DataserverClient:
         Raises:
             ServerError: the server refuses, now has another config, or does not answer for too long.
         """
-        limits = self._known_limits()
-        assert self._config_id is not None  # set together with the limits
+        meta = self._known_meta()
+        if not knows_substitutes(meta):
+            items = [item.model_copy(update={"attempt": 0, "rollout": None}) for item in items]
+        assert self._config_id is not None  # set together with the description
         described = Label(iteration, label, self._run_id, self._rank, self._config_id)
         results: list[GradeResult] = []
-        for call in grade_calls(described, items, limits):
+        for call in grade_calls(described, items, meta.limits):
             if isinstance(call, GradeItem):
                 results.append(_too_large(call))
             else:
@@ -153,16 +181,12 @@ class DataserverClient:
         """Close the connections."""
         self._transport.close()
 
-    def _page(self, iteration: int, offset: int, batch_size: int, split: Split) -> list[Sample]:
-        request = SampleRequest(
-            iteration=iteration,
-            offset=offset,
-            batch_size=batch_size,
-            split=split,
-            config_id=self._config_id,
-            run_id=self._run_id,
-        )
-        body, place = encoded(request.model_dump()), self._transport.place
+    def _request(self, iteration: int, **wanted: Any) -> SampleRequest:
+        return SampleRequest(iteration=iteration, config_id=self._config_id, run_id=self._run_id, **wanted)
+
+    def _ask(self, request: SampleRequest) -> list[Sample]:
+        # A server of protocol 1.0 refuses the keys of 1.1, which have no value in its requests.
+        body, place = encoded(request.model_dump(exclude_defaults=True)), self._transport.place
         return self._transport.send(
             "/sample", body, self._try_seconds(), lambda content: read_samples(content, request, place)
         )
@@ -187,14 +211,14 @@ class DataserverClient:
         seconds, place = self._request_seconds or _META_SECONDS, self._transport.place
         meta = self._transport.send("/meta", None, seconds, lambda content: read_meta(content, place), patience)
         require_config(meta.config_id, self._config_id, place)
-        self._config_id, self._limits = meta.config_id, meta.limits
+        self._config_id, self._meta = meta.config_id, meta
         return meta
 
-    def _known_limits(self) -> Limits:
-        return self._limits or self.meta().limits
+    def _known_meta(self) -> Meta:
+        return self._meta or self.meta()
 
     def _try_seconds(self) -> float:
-        promised = min(self._known_limits().grade_timeout_seconds, _LONGEST_PROMISE_SECONDS)
+        promised = min(self._known_meta().limits.grade_timeout_seconds, _LONGEST_PROMISE_SECONDS)
         return self._request_seconds or promised + _MARGIN_SECONDS
 
 

@@ -87,7 +87,7 @@ def grade_calls(label: Label, items: Sequence[GradeItem], limits: Limits) -> Ite
     parts: list[bytes] = []
     number = size = 0
     for item in items:
-        part = encoded(item.model_dump(exclude_none=True))
+        part = encoded(item.model_dump(exclude_defaults=True))
         fits = len(part) <= room
         if chunk and (not fits or len(chunk) == limits.max_items or size + len(part) > room):
             yield _call(label, number, chunk, parts)
@@ -153,7 +153,10 @@ def read_meta(content: bytes, place: str) -> Meta:
     meta = _parsed(Meta, content, f"{place} answered /meta")
     # Numbers that the trainer counts and divides by.
     counts = {name: getattr(meta, name) for name in ("prompts_per_iteration", "iteration_stride", "total_iterations")}
-    for name, value in (*counts.items(), *((f"limits.{name}", value) for name, value in meta.limits)):
+    counts |= {f"limits.{name}": value for name, value in meta.limits}
+    # These may be 0 and null.
+    counts |= {"substitutes": meta.substitutes + 1, "lag": 1 if meta.lag is None else meta.lag}
+    for name, value in counts.items():
         if not 0 < value <= _LARGEST_COUNT:
             raise WrongServerError(
                 f"{place} answered /meta with an impossible value for {name}; is it a toolkit-rl-dataserver?"
@@ -161,8 +164,13 @@ def read_meta(content: bytes, place: str) -> Meta:
     return meta
 
 
+def knows_substitutes(meta: Meta) -> bool:
+    """Whether the server speaks protocol 1.1 or later, and so takes the attempt and the rollout of an item."""
+    return meta.protocol_version != "1.0"
+
+
 def read_samples(content: bytes, request: SampleRequest, place: str) -> list[Sample]:
-    """The requested prompts, in slot order.
+    """The requested prompts, in the order of the request's slots.
 
     Raises:
         PassingError: the answer cannot be read, or has other prompts.
@@ -171,12 +179,12 @@ def read_samples(content: bytes, request: SampleRequest, place: str) -> list[Sam
     asked = f"{place} answered /sample"
     answer = _parsed(SampleResponse, content, asked)
     require_config(answer.config_id, request.config_id, place)
-    slots = list(range(request.offset, request.offset + request.batch_size))
+    slots = list(request.wanted)
     if answer.iteration != request.iteration:
         raise PassingError(f"{asked} for iteration {answer.iteration} instead of {request.iteration}")
     if [sample.slot for sample in answer.samples] != slots:
         told = _listed([sample.slot for sample in answer.samples])
-        raise PassingError(f"{asked} with slots {told} instead of {slots[0]} to {slots[-1]}")
+        raise PassingError(f"{asked} with slots {told} instead of {_listed(slots)}")
     return answer.samples
 
 

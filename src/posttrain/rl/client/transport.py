@@ -1,9 +1,9 @@
 """HTTP requests that are retried while the server is unavailable."""
 
-import asyncio
 import gzip
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,6 +17,7 @@ from posttrain.base.secrets import hidden, without_secrets
 from posttrain.base.text import clipped
 from posttrain.dataserver.schemas import Problem
 from posttrain.errors import ConfigError, ServerError
+from posttrain.rl.client.loop_thread import LoopThread
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,8 @@ class WrongServerError(ServerError):
 
 
 class Transport:
-    """Sends requests to one server; they must be idempotent, since they are repeated."""
+    """Sends requests to one server; they must be idempotent, since they are repeated. Any thread may send, and several
+    at once."""
 
     def __init__(
         self, url: str, token: str | None, retry_seconds: float, check: Callable[[], None] | None = None
@@ -57,7 +59,7 @@ class Transport:
 
         Args:
             retry_seconds: how long a request is repeated.
-            check: called before a request is repeated; an exception ends the repetition.
+            check: called before a request is repeated, in its thread; an exception ends the repetition.
 
         Raises:
             ConfigError: the URL or the token cannot be used.
@@ -66,11 +68,12 @@ class Transport:
         self.place = f"the dataserver at {self.url}"
         self.retries = 0
         """Number of repetitions so far, over all requests."""
+        self._counting = threading.Lock()
         self._secrets = [token.strip()] if token else []
         self._retry_seconds = retry_seconds
         self._check = check
-        # An event loop is used because its timeouts cover a whole exchange.
-        self._runner = asyncio.Runner()
+        # An event loop is used because its timeouts cover a whole exchange; one for all threads shares the connections.
+        self._loop = LoopThread("dataserver client")
         self._client = httpx.AsyncClient(
             base_url=self.url,
             headers=_authorization(token),
@@ -80,9 +83,8 @@ class Transport:
         )
 
     def close(self) -> None:
-        """Close the connections."""
-        self._runner.run(self._client.aclose())
-        self._runner.close()
+        """Close the connections; requests in progress in other threads raise ServerError."""
+        self._loop.close(self._client.aclose())
 
     def send(
         self,
@@ -110,7 +112,8 @@ class Transport:
         def before_sleep(state: RetryCallState) -> None:
             if self._check is not None:
                 self._check()
-            self.retries += 1
+            with self._counting:
+                self.retries += 1
             outage.goes_on(passing_error(state))
 
         def wait(state: RetryCallState) -> float:
@@ -138,7 +141,7 @@ class Transport:
             self._client, method, path, content=content, headers=headers, seconds=seconds, max_bytes=MAX_ANSWER_BYTES
         )
         try:
-            response, answer = self._runner.run(asked)
+            response, answer = self._loop.run(asked)
         except TimeoutError:
             raise PassingError(f"{self.place} did not answer {path} within {seconds:g} s") from None
         except TooLargeError:
