@@ -40,5 +40,5 @@ def test_every_answer_is_one_that_is_described(server: Server, tmp_path: Path) -
     ended = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, timeout=120)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "6 passed" in ended.stdout
+    assert "7 passed" in ended.stdout
     assert "Traceback" not in server.log.read_text()

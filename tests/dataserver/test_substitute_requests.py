@@ -82,28 +82,32 @@ def test_meta_tells_how_many_there_are(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "told"),
+    ("body", "status", "field", "told"),
     [
-        ({"slots": [1], "attempt": 4}, 400, "each prompt has 3"),
-        ({"slots": [1, 8], "attempt": 1}, 422, "there is no slot 8"),
-        ({"slots": [1], "attempt": 0}, 422, "attempt"),
-        ({"slots": [1]}, 422, "requires attempt"),
-        ({"attempt": 1}, 422, "batch_size"),
-        ({"attempt": 1, "batch_size": 1}, 422, "without slots"),
-        ({"slots": [1], "attempt": 1, "batch_size": 1}, 422, "excludes"),
-        ({"slots": [1], "attempt": 1, "offset": 1}, 422, "excludes"),
-        ({"slots": [1], "attempt": 1, "split": "validation"}, 422, "training"),
-        ({"slots": [1, 1], "attempt": 1}, 422, "twice"),
-        ({"slots": [-1], "attempt": 1}, 422, "slots"),
-        ({"slots": [], "attempt": 1}, 422, "batch_size"),
-        ({"slots": list(range(9)), "attempt": 1}, 422, "limits.batch_size"),
+        ({"slots": [1], "attempt": 4}, 400, None, "each prompt has 3"),
+        ({"slots": [1, 8], "attempt": 1}, 422, None, "there is no slot 8"),
+        ({"slots": list(range(9)), "attempt": 1}, 422, None, "limits.batch_size"),
+        ({"slots": [1], "attempt": 0}, 422, "attempt", "attempt"),
+        ({"slots": [1]}, 422, "attempt", "require each other"),
+        ({"slots": [], "attempt": 1}, 422, "attempt", "require each other"),
+        ({"attempt": 1, "batch_size": 1}, 422, "attempt", "require each other"),
+        ({}, 422, "batch_size", "or slots"),
+        ({"slots": [1], "attempt": 1, "batch_size": 1}, 422, "batch_size", "not both"),
+        ({"slots": [1], "attempt": 1, "offset": 1}, 422, "offset", "excludes"),
+        ({"slots": [1], "attempt": 1, "split": "validation"}, 422, "split", "training"),
+        ({"slots": [1, 1], "attempt": 1}, 422, "slots", "twice"),
+        ({"slots": ["a"] * 1000, "attempt": 1}, 422, "slots.0", "integer"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(server: Server, body: dict[str, Any], status: int, told: str) -> None:
+def test_a_request_that_makes_no_sense_is_refused(
+    server: Server, body: dict[str, Any], status: int, field: str | None, told: str
+) -> None:
     answer = server.client.post("/sample", json={"iteration": 0, **body})
     assert answer.status_code == status
-    assert told in answer.json()["message"]
-    assert answer.json()["code"] == ("no_substitute" if status == 400 else "bad_request")
+    problem = answer.json()
+    assert told in problem["message"]
+    assert problem["code"] == ("no_substitute" if status == 400 else "bad_request")
+    assert problem["fields"][:1] == ([field] if field else [])
 
 
 def test_a_server_without_substitutes_says_so(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ errors in requests but ignored in responses, so that a newer server can add fiel
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationInfo, field_validator
 
 PROTOCOL_VERSION = "1.1"
+
+T = TypeVar("T")
 
 _LARGEST = 2**40
 
@@ -23,20 +25,20 @@ Origin = Literal["fresh", "substitute", "spare", "carried", "replayed", "cached"
 advance; begun in an earlier iteration; trained before; or recorded by another run."""
 
 
-class _Request(BaseModel):
+class WireRequest(BaseModel):
     # Strict: `true` is not an iteration, and "3" is not a number.
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
 
 
-class _Response(BaseModel):
+class WireResponse(BaseModel):
     model_config = ConfigDict(
         extra="ignore", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, ser_json_inf_nan="null"
     )
 
 
-class StageMeta(_Response):
+class StageMeta(WireResponse):
     """One stage of the curriculum."""
 
     name: str
@@ -63,7 +65,7 @@ def reward_formula(weights: Mapping[str, float], gates: Iterable[str]) -> str:
     return f"({terms}){factors}" if factors else terms
 
 
-class DatasetMeta(_Response):
+class DatasetMeta(WireResponse):
     """One data set."""
 
     name: str
@@ -78,7 +80,7 @@ class DatasetMeta(_Response):
     """Hash of its content and of how it is read."""
 
 
-class Limits(_Response):
+class Limits(WireResponse):
     """How much one request may contain, and how long it may take."""
 
     max_batch_size: int
@@ -89,7 +91,7 @@ class Limits(_Response):
     """Time limit for a response to `/grade`; completions that are not graded by then abstain."""
 
 
-class Meta(_Response):
+class Meta(WireResponse):
     """What a trainer checks before it starts."""
 
     protocol_version: str
@@ -128,7 +130,7 @@ class Meta(_Response):
     limits: Limits
 
 
-class WireMessage(_Response):
+class WireMessage(WireResponse):
     """One message of a prompt."""
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -138,25 +140,23 @@ class WireMessage(_Response):
     tool_calls: list[dict[str, object]] | None = None
 
 
-class SampleRequest(_Request):
+class SampleRequest(WireRequest):
     """Requests the prompts in slots offset … offset + batch_size − 1 of an iteration, or substitutes for some of its
     training prompts."""
 
     iteration: Iteration
     """Optimizer steps done so far."""
 
-    batch_size: int | None = Field(default=None, ge=1, le=_LARGEST)
-    """Required, unless there are `slots`."""
+    slots: Annotated[list[SlotNumber], FailFast()] = []
+    """Slots, each once, whose prompts are to be replaced by other rows of the same data sets."""
+
+    attempt: int | None = Field(default=None, ge=1, le=_LARGEST, validate_default=True)
+    """With `slots`: the number of the substitute, from 1 to `substitutes` of `/meta`."""
+
+    batch_size: int | None = Field(default=None, ge=1, le=_LARGEST, validate_default=True)
+    """Without `slots`: how many prompts, from slot `offset` on."""
 
     offset: int = Field(default=0, ge=0, le=_LARGEST)
-    slots: Annotated[list[SlotNumber], FailFast()] = []
-    """Instead of `batch_size` and `offset`: the slots, each once, whose prompts are to be replaced by another row of
-    the same data set."""
-
-    attempt: int | None = Field(default=None, ge=1, le=_LARGEST)
-    """With `slots`: the how-manieth substitute, from 1 to `substitutes` of `/meta`. An iteration asks no row twice as
-    long as its data set has enough of them."""
-
     split: Split = "train"
     """For validation, the slots are the held-out rows in a fixed order, the same at every iteration; any prefix of them
     contains all data sets in proportion."""
@@ -172,26 +172,31 @@ class SampleRequest(_Request):
         """The slots of the prompts, in the order of the answer."""
         return self.slots or range(self.offset, self.offset + (self.batch_size or 0))
 
-    @model_validator(mode="after")
-    def _slots_or_a_batch(self) -> Self:
-        if not self.slots:
-            if self.batch_size is None:
-                raise ValueError("give batch_size, or slots and attempt")
-            if self.attempt is not None:
-                raise ValueError("attempt counts the substitutes of slots; without slots, leave it out")
-            return self
-        if self.batch_size is not None or self.offset:
-            raise ValueError("slots excludes batch_size and offset")
-        if self.attempt is None:
-            raise ValueError("slots requires attempt, which is 1 for the first substitutes")
-        if self.split != "train":
+    @field_validator("slots")
+    @classmethod
+    def _each_once(cls, slots: list[int]) -> list[int]:
+        if len(set(slots)) < len(slots):
+            raise ValueError("a slot appears twice")
+        return slots
+
+    @field_validator("attempt", "batch_size", "offset", "split")
+    @classmethod
+    def _slots_or_a_batch(cls, value: T, info: ValidationInfo) -> T:
+        if "slots" not in info.data:  # they are wrong, which is told on its own
+            return value
+        has_slots, is_given = bool(info.data["slots"]), value is not None
+        if info.field_name == "attempt" and has_slots != is_given:
+            raise ValueError("slots and attempt require each other")
+        if info.field_name == "batch_size" and has_slots == is_given:
+            raise ValueError("give it, or slots and attempt, but not both")
+        if has_slots and info.field_name == "offset" and value:
+            raise ValueError("slots excludes it")
+        if has_slots and info.field_name == "split" and value != "train":
             raise ValueError("only training rows have substitutes")
-        if len(set(self.slots)) < len(self.slots):
-            raise ValueError("slots contains a slot twice")
-        return self
+        return value
 
 
-class Sample(_Response):
+class Sample(WireResponse):
     """One prompt. The right answer stays on the server."""
 
     sample_id: str
@@ -204,7 +209,7 @@ class Sample(_Response):
     """Definitions of the tools that the assistant may call."""
 
 
-class SampleResponse(_Response):
+class SampleResponse(WireResponse):
     """The prompts, in slot order, or in the order of the request's `slots`."""
 
     iteration: int
@@ -216,7 +221,7 @@ class SampleResponse(_Response):
     samples: list[Sample]
 
 
-class SampledBy(_Request):
+class SampledBy(WireRequest):
     """How a completion was sampled."""
 
     versions: list[Annotated[int, Field(ge=0, le=_LARGEST)]] = Field(min_length=1, max_length=16)
@@ -226,7 +231,7 @@ class SampledBy(_Request):
     origin: Origin = "fresh"
 
 
-class GradeItem(_Request):
+class GradeItem(WireRequest):
     """One completion to grade."""
 
     item_id: Identifier
@@ -248,7 +253,7 @@ class GradeItem(_Request):
     """For the journal and its page; changes no reward."""
 
 
-class GradeRequest(_Request):
+class GradeRequest(WireRequest):
     """Requests the rewards of completions."""
 
     iteration: Iteration
@@ -263,7 +268,7 @@ class GradeRequest(_Request):
     run_id: str = Field(default="", max_length=200)
 
 
-class Component(_Response):
+class Component(WireResponse):
     """One grader's result for one completion."""
 
     score: float | None
@@ -280,7 +285,7 @@ class Component(_Response):
     """A few words on the score, or why there is none."""
 
 
-class GradeResult(_Response):
+class GradeResult(WireResponse):
     """The reward of one completion."""
 
     item_id: str
@@ -294,7 +299,7 @@ class GradeResult(_Response):
     components: dict[str, Component]
 
 
-class GradeResponse(_Response):
+class GradeResponse(WireResponse):
     """One result per item, in the order of the items."""
 
     request_id: str
@@ -304,7 +309,7 @@ class GradeResponse(_Response):
     results: list[GradeResult]
 
 
-class Problem(_Response):
+class Problem(WireResponse):
     """Why a request was refused."""
 
     code: str

@@ -7,12 +7,16 @@ from posttrain.dataserver.adaptive.sampler import AdaptiveSampler
 from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.graders.remote import RemoteGrader, new_client
 from posttrain.dataserver.grading.golds import Progress, check_golds
-from posttrain.dataserver.journal.database import open_database
+from posttrain.dataserver.journal.database import memory_database, open_database
 from posttrain.dataserver.journal.plans import PlanStore
+from posttrain.dataserver.journal.steps import StepStore
 from posttrain.dataserver.journal.writer import JournalWriter
 from posttrain.dataserver.metrics import Metrics
 from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.service import Service
+
+# Numbers and groups of reported steps that a server without a journal keeps: about 30 MB.
+_MOST_ROWS_IN_MEMORY = 100_000
 
 
 class DataServer:
@@ -41,7 +45,8 @@ class DataServer:
             if config.adaptive is not None and self.database is not None
             else None
         )
-        self.service = Service(loaded, self._book, self.journal, self.metrics, adaptive)
+        self.steps = StepStore(self.database) if self.database else StepStore(memory_database(), _MOST_ROWS_IN_MEMORY)
+        self.service = Service(loaded, self._book, self.journal, self.metrics, adaptive, self.steps)
         self._watch()
 
     def _watch(self) -> None:
@@ -77,8 +82,7 @@ class DataServer:
         await self._book.close()
         if self.journal is not None:
             await asyncio.to_thread(self.journal.close)
-        if self.database is not None:
-            self.database.dispose()
+        self.steps.engine.dispose()
         await asyncio.to_thread(self._pool.close)
         if self._client is not None:
             await self._client.aclose()

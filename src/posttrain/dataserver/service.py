@@ -18,10 +18,12 @@ from posttrain.dataserver.graders.text.completions import completion_digest
 from posttrain.dataserver.grading.cache import GradeBook
 from posttrain.dataserver.grading.questions import Questions, deadline_result, error_result, graded_result
 from posttrain.dataserver.journal.records import JournalRow, journal_rows
+from posttrain.dataserver.journal.steps import StepStore
 from posttrain.dataserver.journal.writer import JournalWriter
 from posttrain.dataserver.metrics import Metrics
 from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.schemas import GradeItem, GradeRequest, GradeResponse, SampleRequest, SampleResponse
+from posttrain.dataserver.step_reports import StepReport, StepResponse
 from posttrain.errors import ConfigError, DataError, ServerError, ToolkitError
 
 T = TypeVar("T")
@@ -68,9 +70,10 @@ class Service:
         journal: JournalWriter | None,
         metrics: Metrics,
         adaptive: AdaptiveSampler | None,
+        steps: StepStore,
     ) -> None:
         """`journal`: stores graded completions; None stores none. `adaptive`: chooses the training rows; needs a
-        journal."""
+        journal. `steps`: stores reports of optimizer steps."""
         self.config = loaded.config
         self.identity = loaded.meta.config_id
         self._sampler = loaded.sampler
@@ -80,6 +83,7 @@ class Service:
         self._journal = journal
         self._metrics = metrics
         self._adaptive = adaptive
+        self._steps = steps
         self._questions = Questions(loaded.config, loaded.graders)
         self._rows_are_made = not all(isinstance(dataset, FileDataset) for dataset in self.config.datasets.values())
         self._requests = LRUCache[tuple[str, str], bytes](maxsize=_REMEMBERED_REQUESTS)
@@ -151,6 +155,22 @@ class Service:
         await self._keep(journal_rows(request, targets, digests, response, seconds * 1000), limit - seconds)
         self._metrics.graded(response.stage, targets, results)
         return response
+
+    async def report_step(self, report: StepReport) -> StepResponse:
+        """Store what a trainer reports of an optimizer step.
+
+        Raises:
+            Refusal: the server has another config than the report names, there are too many groups, or the journal's
+                database is unavailable.
+        """
+        self._require_config(report.config_id)
+        if len(report.groups) > (most := self.config.limits.items):
+            raise Refusal("bad_request", f"a report has at most {most} groups (limits.items)")
+        try:
+            await asyncio.to_thread(self._steps.put, report)
+        except ServerError as error:
+            raise Refusal("unavailable", str(error)) from None
+        return StepResponse(run_id=report.run_id, step=report.step)
 
     async def _aside(self, read: Callable[[], T]) -> T:
         """Read rows: directly from files, in a thread if a program generates any, which can take seconds."""

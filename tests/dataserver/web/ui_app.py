@@ -13,8 +13,10 @@ from sqlalchemy import Engine
 
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.records import JournalRow
+from posttrain.dataserver.journal.steps import StepStore
 from posttrain.dataserver.journal.writer import JournalStats, JournalWriter
 from posttrain.dataserver.service import Refusal
+from posttrain.dataserver.step_reports import StepReport
 from posttrain.dataserver.web import dashboard
 from posttrain.dataserver.web.middleware import refusal_response
 
@@ -26,6 +28,11 @@ class Dashboard:
     engine: Engine
     address: str = ""
     broken: list[bool] = field(default_factory=list)
+
+    def report(self, *reports: StepReport) -> None:
+        """Add reports of steps to the journal."""
+        for each in reports:
+            StepStore(self.engine).put(each)
 
     def keep(self, *rows: JournalRow) -> None:
         """Add rows to the journal."""

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Integer,
     MetaData,
     PrimaryKeyConstraint,
+    QueuePool,
     StaticPool,
     Table,
     Text,
@@ -113,6 +114,43 @@ plans = Table(
     PrimaryKeyConstraint("config_id", "run_id", "iteration"),
 )
 
+steps = Table(
+    "steps",
+    metadata,
+    Column("run_id", Text, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("config_id", Text, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False),
+    PrimaryKeyConstraint("run_id", "step"),
+)
+
+step_numbers = Table(
+    "step_numbers",
+    metadata,
+    Column("run_id", Text, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("value", Float),
+    PrimaryKeyConstraint("run_id", "step", "name"),
+)
+
+step_groups = Table(
+    "step_groups",
+    metadata,
+    Column("run_id", Text, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("place", Integer, nullable=False),
+    Column("slot", BigInteger, nullable=False),
+    Column("attempt", BigInteger, nullable=False),
+    Column("sample_id", Text, nullable=False),
+    Column("dataset", Text, nullable=False),
+    Column("verdict", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("mean_reward", Float),
+    Column("age", BigInteger, nullable=False),
+    PrimaryKeyConstraint("run_id", "step", "place"),
+)
+
 _BUSY_SECONDS = 10
 # Several completions of 2 kB share a page; one would take a page of SQLite's default size and part of another.
 _PAGE_BYTES = 16_384
@@ -146,6 +184,16 @@ def open_database(config: JournalConfig) -> Engine:
         engine.dispose()
         kind = ConfigError if config.url is None else ServerError
         raise kind(f"journal: {place} cannot be opened: {reason_of(error)}") from None
+    return engine
+
+
+def memory_database() -> Engine:
+    """An empty database with the journal's tables that ends with the process. Safe in several threads at once."""
+    # Its content belongs to its one connection, which threads use in turn.
+    engine = create_engine(
+        "sqlite://", poolclass=QueuePool, pool_size=1, max_overflow=0, connect_args={"check_same_thread": False}
+    )
+    metadata.create_all(engine)
     return engine
 
 

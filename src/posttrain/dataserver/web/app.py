@@ -16,6 +16,7 @@ from starlette.types import Lifespan
 from posttrain.dataserver.schemas import GradeRequest, GradeResponse, Meta, Problem, SampleRequest, SampleResponse
 from posttrain.dataserver.server import DataServer
 from posttrain.dataserver.service import Refusal
+from posttrain.dataserver.step_reports import StepReport, StepResponse
 from posttrain.dataserver.web import dashboard
 from posttrain.dataserver.web.json_bodies import JsonRoute
 from posttrain.dataserver.web.middleware import BodyLimit, ClearHeaders, RequestLog, TokenCheck, refusal_response
@@ -72,6 +73,12 @@ async def sample(request: Request, body: SampleRequest) -> Response:
 async def grade(request: Request, body: GradeRequest) -> Response:
     """The rewards of completions, in their order; one that cannot be graded costs the others nothing."""
     return _as_json(await _server(request).service.grade(body))
+
+
+@router.post("/steps", response_model=StepResponse, responses=_REFUSALS)
+async def steps(request: Request, body: StepReport) -> Response:
+    """Store what a trainer reports of an optimizer step; a later report of the same step replaces it."""
+    return _as_json(await _server(request).service.report_step(body))
 
 
 def _as_json(answer: BaseModel) -> Response:

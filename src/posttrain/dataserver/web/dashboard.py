@@ -24,6 +24,7 @@ from posttrain.dataserver.journal.reader import (
     ScoreCell,
 )
 from posttrain.dataserver.journal.records import StoredRow
+from posttrain.dataserver.journal.steps import GroupRewardCell, NumberCell, StepSummaries, VerdictCell
 from posttrain.dataserver.journal.writer import JournalStats
 from posttrain.dataserver.schemas import Split, Status
 from posttrain.dataserver.server import DataServer
@@ -39,6 +40,17 @@ _MOST_POINTS = 240
 _RECENT_ITERATIONS = 10
 _ROWS_FOR_LATENCY = 2000
 
+# The trainer's numbers that the page draws, and those of its filters.
+_NUMBERS = (
+    "async/age_mean",
+    "async/age_max",
+    "async/effective_share",
+    "rollouts/replayed_share",
+    "seconds/wait",
+    "seconds/engine_idle",
+)
+_FILTERS = "filters/"
+
 
 @dataclass(frozen=True, slots=True)
 class Latency:
@@ -52,12 +64,12 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """Everything but the table of completions. If `run` is None, no row was found; only `runs` may have items."""
+    """Everything but the table of completions. If `run` is None, nothing was found; only `runs` may have items."""
 
     runs: list[RunSummary]
     run: str | None
     iteration: int | None
-    """Of the newest row, like the next two."""
+    """Of the newest row, like the next two; of the newest step of a run that only reported steps."""
     stage: str | None
     updated_at: datetime | None
     width: int
@@ -70,6 +82,11 @@ class Dashboard:
     recent: list[RewardCell]
     """Of the last iterations, one cell per iteration."""
     latencies: list[Latency]
+    last_step: int | None
+    """The newest optimizer step that the trainer reported; None if it reported none."""
+    steps: list[GroupRewardCell]
+    verdicts: list[VerdictCell]
+    numbers: list[NumberCell]
     journal: dict[str, int | str | None] | None
     """The counters of the journal's writer since the server started, as `JournalStats`."""
 
@@ -153,9 +170,8 @@ def get_completion(request: Request, row_id: int) -> StoredRow:
 
 def _database(request: Request) -> Engine:
     server: DataServer = request.app.state.server
-    if server.database is None:
-        raise Refusal("not_found", "there is nothing to show: the journal is off (journal.enabled: false)")
-    return server.database
+    # Without a journal, only the reported steps are there, in memory.
+    return server.steps.engine if server.database is None else server.database
 
 
 def dashboard(engine: Engine, stats: JournalStats | None, run: str | None, since: int = 0) -> Dashboard:
@@ -167,29 +183,39 @@ def dashboard(engine: Engine, stats: JournalStats | None, run: str | None, since
     Raises:
         ServerError: the database does not answer.
     """
-    summaries = JournalSummaries(engine)
+    summaries, reported = JournalSummaries(engine), StepSummaries(engine)
     journal = None if stats is None else stats._asdict()
+    steps = {each.run_id: each for each in reported.runs()}
     runs = summaries.runs()
+    graded = {each.run_id for each in runs}
+    runs += [RunSummary(each.run_id, 0, each.last_step, 0) for each in steps.values() if each.run_id not in graded]
     summary = next((each for each in runs if run is None or each.run_id == run), None)
-    newest = None if summary is None else JournalReader(engine).row(summary.last_id)
-    if summary is None or newest is None:
-        return Dashboard(runs, None, None, None, None, 1, 0, [], [], [], [], [], journal)
-    width = cell_width(summary.last_iteration)
-    since = min(max(0, since), summary.last_iteration) // width * width
-    recent = summaries.rewards(summary.run_id, newest.iteration - _RECENT_ITERATIONS + 1)
+    if summary is None:
+        return Dashboard(runs, None, None, None, None, 1, 0, [], [], [], [], [], None, [], [], [], journal)
+    run_id, last = summary.run_id, steps.get(summary.run_id)
+    newest = JournalReader(engine).row(summary.last_id)
+    iteration = summary.last_iteration if newest is None else newest.iteration
+    last_iteration = max(summary.last_iteration, last.last_step if last else 0)
+    width = cell_width(last_iteration)
+    since = min(max(0, since), last_iteration) // width * width
+    recent = summaries.rewards(run_id, iteration - _RECENT_ITERATIONS + 1)
     return Dashboard(
         runs=runs,
-        run=summary.run_id,
-        iteration=newest.iteration,
-        stage=newest.stage,
-        updated_at=newest.created_at,
+        run=run_id,
+        iteration=iteration,
+        stage=newest.stage if newest else None,
+        updated_at=newest.created_at if newest else last.updated_at if last else None,
         width=width,
         since=since,
-        rewards=summaries.rewards(summary.run_id, since, width),
-        scores=summaries.scores(summary.run_id, since, width),
-        groups=summaries.groups(summary.run_id, since, width),
-        recent=[cell for cell in recent if cell.iteration <= newest.iteration],
-        latencies=latencies(summaries.grader_milliseconds(summary.run_id, _ROWS_FOR_LATENCY)),
+        rewards=summaries.rewards(run_id, since, width),
+        scores=summaries.scores(run_id, since, width),
+        groups=summaries.groups(run_id, since, width),
+        recent=[cell for cell in recent if cell.iteration <= iteration],
+        latencies=latencies(summaries.grader_milliseconds(run_id, _ROWS_FOR_LATENCY)),
+        last_step=last.last_step if last else None,
+        steps=reported.rewards(run_id, since, width),
+        verdicts=reported.verdicts(run_id, since, width),
+        numbers=reported.numbers(run_id, _NUMBERS, _FILTERS, since, width),
         journal=journal,
     )
 

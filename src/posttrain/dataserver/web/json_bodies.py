@@ -23,7 +23,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _LARGE_BYTES = 2 * 2**20
 # An item has about twelve values; a body with more than twice as many for each item that it may hold is no request.
 _VALUES_PER_ITEM = 32
-_MOST_KEYS = 64
+# More than the numbers of a report of a step.
+_MOST_KEYS = 256
 
 M = TypeVar("M", bound=BaseModel)
 

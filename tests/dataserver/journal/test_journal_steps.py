@@ -1,0 +1,134 @@
+"""Reported steps: one report for each run and step, and summaries compared with numbers worked out by hand."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, select
+
+from posttrain.dataserver.journal.database import memory_database, step_groups, step_numbers, steps
+from posttrain.dataserver.journal.steps import (
+    GroupRewardCell,
+    NumberCell,
+    StepStore,
+    StepSummaries,
+    VerdictCell,
+)
+from posttrain.dataserver.step_reports import GroupReport, StepReport
+
+
+@pytest.fixture
+def store(engine: Engine) -> StepStore:
+    return StepStore(engine)
+
+
+@pytest.fixture
+def summaries(engine: Engine) -> StepSummaries:
+    return StepSummaries(engine)
+
+
+def a_group(reward: float | None, **changes: Any) -> GroupReport:
+    return GroupReport(**{"slot": 0, "sample_id": "sums:0:abc", "dataset": "sums", "mean_reward": reward, **changes})
+
+
+def a_report(step: int, *groups: GroupReport, run_id: str = "run", first: bool = False, **numbers: Any) -> StepReport:
+    return StepReport(run_id=run_id, step=step, numbers=numbers, groups=list(groups), first=first)
+
+
+def test_asked_and_trained_rewards_are_told_apart(store: StepStore, summaries: StepSummaries):
+    store.put(
+        a_report(
+            3,
+            a_group(1.0, verdict="reward_spread"),
+            a_group(0.5, attempt=1, origin="substitute"),
+            a_group(0.25, slot=1, origin="carried"),
+            a_group(None, slot=2, verdict="unscored: 8 of 8"),
+            a_group(0.0, slot=3, origin="replayed"),
+            a_group(0.75, dataset="words"),
+        )
+    )
+    # Asked: (1 + 0.5 + 0.25) / 3; trained: (0.5 + 0.25 + 0) / 3. The replayed group was asked earlier.
+    assert summaries.rewards("run", 0) == [
+        GroupRewardCell("sums", 3, asked=3, asked_reward=1.75 / 3, trained=3, trained_reward=0.25),
+        GroupRewardCell("words", 3, asked=1, asked_reward=0.75, trained=1, trained_reward=0.75),
+    ]
+    assert summaries.verdicts("run", 0) == [
+        VerdictCell("sums", "", 3, 3),
+        VerdictCell("sums", "reward_spread", 3, 1),
+        VerdictCell("sums", "unscored: 8 of 8", 3, 1),
+        VerdictCell("words", "", 3, 1),
+    ]
+
+
+def test_without_a_reward_there_is_no_mean(store: StepStore, summaries: StepSummaries):
+    store.put(a_report(0, a_group(None, verdict="unscored")))
+    assert summaries.rewards("run", 0) == [GroupRewardCell("sums", 0, 0, None, 0, None)]
+
+
+def test_numbers_are_chosen_by_name_or_beginning(store: StepStore, summaries: StepSummaries):
+    for step, value in enumerate((1.0, 3.0, None)):
+        store.put(a_report(step, **{"async/age_mean": value, "filters/length": 2.0, "filtersX": 9.0, "loss": 0.5}))
+    assert summaries.numbers("run", ["async/age_mean"], "filters/", 0, width=4) == [
+        NumberCell("async/age_mean", 0, 2, 2.0, 1.0, 3.0),
+        NumberCell("filters/length", 0, 3, 2.0, 2.0, 2.0),
+    ]
+    assert [cell.iteration for cell in summaries.numbers("run", ["loss"], "filters/", 1)] == [1, 2, 1, 2]
+
+
+def test_steps_are_taken_together_from_multiples_of_the_width(store: StepStore, summaries: StepSummaries):
+    for step in range(6):
+        store.put(a_report(step, a_group(step / 8)))
+    cells = summaries.rewards("run", 0, width=4)
+    assert [(cell.iteration, cell.asked, cell.asked_reward) for cell in cells] == [(0, 4, 0.1875), (4, 2, 0.5625)]
+
+
+def test_a_repeated_report_replaces_the_one_before(store: StepStore, summaries: StepSummaries):
+    store.put(a_report(1, a_group(1.0), a_group(0.0), loss=1.0, other=2.0))
+    for _ in range(2):
+        store.put(a_report(1, a_group(0.5), loss=3.0))
+    assert summaries.rewards("run", 0) == [GroupRewardCell("sums", 1, 1, 0.5, 1, 0.5)]
+    assert summaries.numbers("run", ["loss", "other"], "filters/", 0) == [NumberCell("loss", 1, 1, 3.0, 3.0, 3.0)]
+
+
+def test_a_resumed_run_forgets_what_it_reported_of_later_steps(store: StepStore, summaries: StepSummaries):
+    for step in range(6):
+        store.put(a_report(step, a_group(1.0), loss=1.0))
+        store.put(a_report(step, a_group(1.0), run_id="other"))
+    store.put(a_report(3, a_group(0.0), loss=2.0, first=True))
+    assert [(cell.iteration, cell.asked_reward) for cell in summaries.rewards("run", 0)] == [
+        (0, 1.0),
+        (1, 1.0),
+        (2, 1.0),
+        (3, 0.0),
+    ]
+    assert [cell.mean for cell in summaries.numbers("run", ["loss"], "filters/", 0)] == [1.0, 1.0, 1.0, 2.0]
+    assert len(summaries.rewards("other", 0)) == 6
+    assert {run.run_id: run.last_step for run in summaries.runs()} == {"run": 3, "other": 5}
+
+
+def test_what_no_database_can_store_is_replaced(store: StepStore, summaries: StepSummaries):
+    text = "a\0b"
+    group = a_group(1.0, dataset=text, verdict=text)
+    store.put(StepReport(run_id=text, step=0, numbers={"filters/" + text: 1.0}, groups=[group]))
+    (run,) = summaries.runs()
+    assert (run.run_id, summaries.verdicts(run.run_id, 0)) == ("a␀b", [VerdictCell("a␀b", "a␀b", 0, 1)])
+    assert [cell.name for cell in summaries.numbers(run.run_id, [], "filters/", 0)] == ["filters/a␀b"]
+
+
+@pytest.fixture
+def memory() -> Iterator[Engine]:
+    engine = memory_database()
+    yield engine
+    engine.dispose()
+
+
+def test_in_memory_only_the_newest_reports_are_kept(memory: Engine):
+    store = StepStore(memory, most_rows=10)
+    for step in range(8):
+        store.put(a_report(step, a_group(1.0), a_group(0.5), loss=1.0))
+    # Each report has three rows.
+    assert [cell.iteration for cell in StepSummaries(memory).rewards("run", 0)] == [5, 6, 7]
+    store.put(a_report(9, *[a_group(1.0)] * 50))
+    with memory.connect() as connection:
+        tables = (steps, step_numbers, step_groups)
+        assert [connection.scalar(select(func.count()).select_from(table)) for table in tables] == [1, 0, 50]
