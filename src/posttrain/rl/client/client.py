@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from posttrain.dataserver.schemas import GradeItem, GradeResult, Meta, Sample, SampleRequest, Split
+from posttrain.dataserver.step_reports import GroupReport, StepReport
 from posttrain.errors import ConfigError, ServerError
 from posttrain.rl.client.protocol import (
     GradeCall,
@@ -13,8 +14,8 @@ from posttrain.rl.client.protocol import (
     bounded_run_id,
     encoded,
     grade_calls,
+    is_first_version,
     is_late,
-    knows_substitutes,
     read_meta,
     read_results,
     read_samples,
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 # Added to the time within which the server promises an answer, for sending and reading on a busy machine.
 _MARGIN_SECONDS = 15.0
 _META_SECONDS = 30.0
+_REPORT_SECONDS = 10.0
 # Whatever a server promises, it is not waited for longer than a day.
 _LONGEST_PROMISE_SECONDS = 86_400.0
 
@@ -165,7 +167,7 @@ class DataserverClient:
             ServerError: the server refuses, now has another config, or does not answer for too long.
         """
         meta = self._known_meta()
-        if not knows_substitutes(meta):
+        if is_first_version(meta):
             items = [item.model_copy(update={"attempt": 0, "rollout": None}) for item in items]
         assert self._config_id is not None  # set together with the description
         described = Label(iteration, label, self._run_id, self._rank, self._config_id)
@@ -176,6 +178,29 @@ class DataserverClient:
             else:
                 results += self._grade_all(call)
         return results
+
+    def report_step(
+        self, step: int, numbers: dict[str, float | None], groups: Sequence[GroupReport], first: bool
+    ) -> None:
+        """Report an optimizer step for the server's page, in one try; groups beyond the server's limit are left out.
+
+        Args:
+            first: whether what the run reported of later steps is to be forgotten.
+
+        Raises:
+            WrongServerError: the server does not take reports, as before protocol 1.1.
+            ServerError: the server refuses, now has another config, or does not answer.
+        """
+        meta = self._known_meta()
+        if is_first_version(meta):
+            raise WrongServerError(f"{self._transport.place} takes no reports of steps (its protocol is 1.0)")
+        shown = list(groups[: meta.limits.max_items])
+        report = StepReport(
+            run_id=self._run_id, config_id=self._config_id, step=step, numbers=numbers, groups=shown, first=first
+        )
+        body = encoded(report.model_dump(exclude_defaults=True))
+        seconds = self._request_seconds or _REPORT_SECONDS
+        self._transport.send("/steps", body, seconds, bytes, patience=0)
 
     def close(self) -> None:
         """Close the connections."""

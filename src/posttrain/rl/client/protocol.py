@@ -164,9 +164,9 @@ def read_meta(content: bytes, place: str) -> Meta:
     return meta
 
 
-def knows_substitutes(meta: Meta) -> bool:
-    """Whether the server speaks protocol 1.1 or later, and so takes the attempt and the rollout of an item."""
-    return meta.protocol_version != "1.0"
+def is_first_version(meta: Meta) -> bool:
+    """Whether the server speaks protocol 1.0, which has no substitutes, no rollout of an item and no `/steps`."""
+    return meta.protocol_version == "1.0"
 
 
 def read_samples(content: bytes, request: SampleRequest, place: str) -> list[Sample]:
