@@ -161,7 +161,7 @@ def config_identity(config: RLConfig) -> dict[str, Any]:
     """The part of `run_identity` that is known without a model or a server."""
     described = config.model_dump(mode="json")
     # Memory settings change no number, and vLLM's numbers differ in the last digits anyway.
-    for key in ("gpu_memory_utilization", "sleep", "compile", "placement", "engine_seconds", "threads"):
+    for key in ("gpu_memory_utilization", "sleep", "compile", "placement", "engine_seconds"):
         del described["rollout"][key]
     return {
         **{key: described[key] for key in ("model", "lora", "chat", "algorithm", "objective", "rollout")},

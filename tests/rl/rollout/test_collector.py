@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from posttrain.errors import ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, derive_seed
-from posttrain.rl.rollout import collector as module
-from posttrain.rl.rollout.collector import Collector, Timer, TrainingGrades
+from posttrain.rl.rollout import pipeline as module
+from posttrain.rl.rollout.collector import Collector
+from posttrain.rl.rollout.engines import OpenedEngine
+from posttrain.rl.rollout.grading import Abstention
+from posttrain.rl.rollout.pipeline import RolloutPipeline
 from posttrain.rl.rollout.rollout import Prompt, Rollout
 from posttrain.rl.schedule import RolloutSchedule
 from posttrain.train.recipe import UnavailableError
@@ -28,8 +31,11 @@ class WrittenEngine:
         self.requests: list[GenerationRequest] = []
         self.updates: list[int] = []
 
-    def update(self, step: int) -> None:
-        self.updates.append(step)
+    def load(self, weights: Path | None, version: int) -> None:
+        self.updates.append(version)
+
+    def score(self, ids: Sequence[int]) -> list[float]:
+        raise NotImplementedError
 
     def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
         self.requests += requests
@@ -71,20 +77,29 @@ class Tokenizer:
         return " ".join(map(str, ids))
 
 
-def a_collector(
-    schedule: RolloutSchedule, engine: WrittenEngine, prompts: Any = None, *, seed: int = 0, reward: float = 0.5
-) -> Collector:
-    grades = TrainingGrades(WrittenServer([reward] * 1000), 0)
-    return Collector(
+def collected(
+    schedule: RolloutSchedule,
+    engine: WrittenEngine,
+    generations: Sequence[int],
+    prompts: Any = None,
+    seed: int = 0,
+) -> list[Rollout]:
+    """The rollouts of some generations, made one after the other in this process."""
+    collector = Collector(
         schedule,
         prompts or WrittenPrompts(schedule),
         engine,
-        grades,
+        WrittenServer([0.5] * 1000),
         Tokenizer(),
         Sampling(max_new_tokens=8, temperature=0.7),
         seed,
-        Timer(),
     )
+    pipeline = RolloutPipeline(OpenedEngine(engine, None, is_apart=False), collector, Abstention(0), max_steps=1000)
+    made = []
+    for number in generations:
+        pipeline.advance(schedule.iteration_of(number))
+        made += pipeline.take(number).rollouts
+    return made
 
 
 def one_rank(monkeypatch: pytest.MonkeyPatch, rank: int, ranks: int) -> None:
@@ -92,7 +107,7 @@ def one_rank(monkeypatch: pytest.MonkeyPatch, rank: int, ranks: int) -> None:
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     monkeypatch.setattr(module, "gather_object", lambda mine: mine)
-    monkeypatch.setattr("posttrain.rl.rollout.collector.any_rank", bool)
+    monkeypatch.setattr("posttrain.rl.rollout.grading.any_rank", bool)
 
 
 @given(
@@ -113,7 +128,7 @@ def test_seeds_depend_on_seed_generation_slot_and_sample_alone_however_ranks_sha
         with pytest.MonkeyPatch.context() as environment:
             one_rank(environment, rank, ranks)
             engine = WrittenEngine()
-            mine = a_collector(schedule, engine, seed=seed).collect(generation)
+            mine = collected(schedule, engine, [generation], seed=seed)
         values = [value for request in engine.requests for value in request.seeds]
         asked |= {(each.prompt.slot, each.sample): value for each, value in zip(mine, values, strict=True)}
         made += mine
@@ -125,14 +140,13 @@ def test_seeds_depend_on_seed_generation_slot_and_sample_alone_however_ranks_sha
 
 def test_the_engine_is_told_of_the_step_before_each_generation_and_every_token_knows_it() -> None:
     engine = WrittenEngine()
-    collector = a_collector(RolloutSchedule(8, 4, 2), engine)
-    made = [each for generation in (0, 1, 2) for each in collector.collect(generation)]
+    made = collected(RolloutSchedule(8, 4, 2), engine, [0, 1, 2])
     assert engine.updates == [0, 2, 4]
     assert [sorted(set(each.versions.tolist())) for each in made[::16]] == [[0], [2], [4]]
 
 
 def test_a_rollout_holds_what_is_known_of_each_token() -> None:
-    (first, *_) = a_collector(RolloutSchedule(8, 4), WrittenEngine()).collect(3)
+    (first, *_) = collected(RolloutSchedule(8, 4), WrittenEngine(), [3])
     assert (first.prompt.sample_id, first.sample, first.ids.tolist()) == ("3:0", 0, [300, 0])
     assert (first.mask.tolist(), first.temperature, first.was_cut, first.reward) == ([True, True], 0.7, True, 0.5)
     assert (first.text, first.logprobs, first.tokens) == ("300 0", None, 2)
@@ -140,7 +154,7 @@ def test_a_rollout_holds_what_is_known_of_each_token() -> None:
 
 def test_a_prompt_that_is_too_long_is_not_asked_and_not_graded() -> None:
     engine, schedule = WrittenEngine(), RolloutSchedule(8, 4)
-    made = a_collector(schedule, engine, WrittenPrompts(schedule, too_long=[0])).collect(3)
+    made = collected(schedule, engine, [3], WrittenPrompts(schedule, too_long=[0]))
 
     assert [request.prompt_ids for request in engine.requests] == [(301, 7)]
     assert [each.tokens for each in made] == [0] * 4 + [2] * 4
@@ -151,7 +165,7 @@ def test_a_prompt_that_is_too_long_is_not_asked_and_not_graded() -> None:
 def test_prompts_that_cannot_be_asked_for_stop_before_anything_is_generated() -> None:
     engine = WrittenEngine()
     with pytest.raises(UnavailableError, match="nobody answers"):
-        a_collector(RolloutSchedule(8, 4), engine, AwayPrompts()).collect(0)
+        collected(RolloutSchedule(8, 4), engine, [0], AwayPrompts())
     assert engine.requests == []
 
 

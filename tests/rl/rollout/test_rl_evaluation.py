@@ -22,15 +22,15 @@ from running import metrics
 
 
 class Engine:
-    """Completes each prompt with its own tokens and records the requests; the first sample is truncated."""
+    """Stands for the pipeline: completes prompts with their own tokens and records requests; cuts the first sample."""
 
     def __init__(self) -> None:
         self.requests: list[GenerationRequest] = []
 
-    def update(self, step: int) -> None:
+    def publish(self, step: int) -> None:
         pass
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+    def complete(self, step: int, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
         self.requests += requests
         return {
             (place, number): Completion(request.prompt_ids, StopReason.END if number else StopReason.LENGTH)

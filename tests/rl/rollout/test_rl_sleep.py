@@ -14,8 +14,7 @@ from posttrain.inference.vllm import VllmEngine
 from posttrain.inference.vllm_load import VllmOptions
 from posttrain.models.backend import LoadedModel
 from posttrain.rl.config import RLConfig, RolloutConfig
-from posttrain.rl.rollout.engines import rollout_engine
-from posttrain.rl.rollout.vllm import VllmRolloutEngine
+from posttrain.rl.rollout.engines import open_rollout_engine
 
 
 def test_the_training_model_itself_cannot_sleep() -> None:
@@ -30,7 +29,7 @@ def test_without_a_cuda_device_it_is_refused_before_vllm_is_started(tmp_path: Pa
     model: Any = SimpleNamespace()
     loaded = LoadedModel(model, model, torch.device("cpu"), torch.float32, ())
     with pytest.raises(ConfigError, match=r"rollout\.sleep: vLLM can release its memory only on CUDA devices"):
-        rollout_engine(config, loaded, frozenset({2}), tmp_path)
+        open_rollout_engine(config, loaded, frozenset({2}), tmp_path)
 
 
 @pytest.mark.vllm
@@ -49,46 +48,56 @@ def test_an_engine_that_was_not_made_to_sleep_says_so_and_is_always_awake(
         engine.close()
 
 
+class Recorded:
+    """Stands for vLLM's own engine, because a CPU cannot sleep: records the calls in order."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self._calls = calls
+        self._sleeps = False
+
+    def is_sleeping(self) -> bool:
+        return self._sleeps
+
+    def has_unfinished_requests(self) -> bool:
+        return False
+
+    def sleep(self, level: int) -> None:
+        self._sleeps = True
+        self._calls.append("sleep")
+
+    def wake_up(self) -> None:
+        self._sleeps = False
+        self._calls.append("wake_up")
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The calls to the engine and to the weight sync, in order; the engine is fake, because a CPU cannot sleep."""
+    """What is asked of vLLM and of the engine around it."""
     asked: list[str] = []
-
-    class Recorded:
-        def __init__(self, *_: Any) -> None:
-            asked.append("start")
-
-        def __getattr__(self, name: str) -> Any:
-            return lambda *_: asked.append(name) or {}
-
-    monkeypatch.setattr("posttrain.rl.rollout.vllm.VllmEngine", Recorded)
+    monkeypatch.setattr("posttrain.inference.vllm.start_vllm", lambda *_: Recorded(asked))
+    monkeypatch.setattr("posttrain.inference.vllm._on_cpu", lambda: True)
+    monkeypatch.setattr(VllmEngine, "load_weights", lambda *_: asked.append("load"))
+    monkeypatch.setattr(VllmEngine, "generate", lambda *_: asked.append("generate") or {})
     return asked
 
 
-def engine_that(sleeps: bool, calls: list[str]) -> VllmRolloutEngine:
-    sync: Any = SimpleNamespace(
-        first_folder=lambda: Path("model"),
-        bring=lambda engine: calls.append("bring"),
-        release=lambda: None,
-        close=lambda: None,
-    )
-    return VllmRolloutEngine(sync, frozenset({2}), VllmOptions("bfloat16", 64, sleeps=sleeps))
-
-
 def test_it_is_awake_whenever_weights_come_or_completions_are_wanted_and_asleep_else(calls: list[str]) -> None:
-    engine = engine_that(True, calls)
-    assert calls == ["start", "sleep"]
-    for step, expected in ((0, ["wake_up", "bring"]), (0, []), (1, ["wake_up", "bring"])):
+    engine = VllmEngine(Path("model"), frozenset({2}), VllmOptions("bfloat16", 64, sleeps=True))
+    assert calls == ["sleep"]
+    for step in (0, 1):
         calls.clear()
-        engine.update(step)
-        assert calls == expected
+        engine.load(Path("weights"), step)
+        assert calls == ["wake_up", "load"]
+        calls.clear()
+        engine.complete([], Sampling(max_new_tokens=1))
+        assert calls == ["generate", "sleep"]
         calls.clear()
         engine.complete([], Sampling(max_new_tokens=1))
         assert calls == ["wake_up", "generate", "sleep"]
 
 
 def test_an_engine_that_keeps_its_memory_never_sleeps(calls: list[str]) -> None:
-    engine = engine_that(False, calls)
-    engine.update(0)
+    engine = VllmEngine(Path("model"), frozenset({2}), VllmOptions("bfloat16", 64))
+    engine.load(Path("weights"), 0)
     engine.complete([], Sampling(max_new_tokens=1))
-    assert "sleep" not in calls
+    assert calls == ["load", "generate"]

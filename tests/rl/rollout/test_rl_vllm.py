@@ -1,7 +1,5 @@
 """vLLM as a run's engine: it samples with the weights of the step, and a killed run can be resumed."""
 
-import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +10,6 @@ import torch
 from peft import LoraConfig
 
 from posttrain.errors import ConfigError, ModelError
-from posttrain.inference.weight_sync import MergedWeights
 from posttrain.models.backend import LoadedModel
 from posttrain.rl.rollout.vllm import chosen_eager, chosen_sync
 from rl.rl_runs import folder_of, lines, run, started, train_here, training_rows, wait_for_step, write_run
@@ -153,21 +150,3 @@ def test_an_adapter_that_vllm_cannot_use_is_refused_by_what_it_has(tmp_path: Pat
     bare: Any = LoadedModel(torch.nn.Linear(2, 2), None, torch.device("cuda"), torch.float32, ())  # pyright: ignore
     with pytest.raises(ConfigError, match="there is no adapter: all weights are trained"):
         chosen_sync(config, bare)
-
-
-def test_weights_that_do_not_fit_into_shared_memory_go_to_the_disk(tmp_path: Path) -> None:
-    class Large(torch.nn.Module):
-        def state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:
-            return {"weight": SimpleNamespace(nbytes=2**60)}
-
-    models: Any = (Large(), torch.nn.Linear(2, 2))
-    folders = (tmp_path / "large", tmp_path / "small")
-    on_disk, in_memory = (
-        MergedWeights(LoadedModel(model, None, torch.device("cpu"), torch.float32, ()), folder)  # pyright: ignore
-        for model, folder in zip(models, folders, strict=True)
-    )
-    assert on_disk._folder.parent == Path(tempfile.gettempdir())
-    assert in_memory._folder.parent == Path("/dev/shm")
-    for sync in (on_disk, in_memory):
-        sync.close()
-        assert not os.path.exists(sync._folder)

@@ -7,7 +7,7 @@ import pytest
 from posttrain.dataserver.schemas import GradeItem, GradeResult
 from posttrain.errors import ServerError
 from posttrain.rl.client.transport import OutageError
-from posttrain.rl.rollout.collector import TrainingGrades
+from posttrain.rl.rollout.grading import Abstention, GradeSource, grade_all
 from posttrain.train.recipe import UnavailableError
 from rl.rl_recipes import WrittenServer
 from rl.written_rollouts import a_prompt, a_rollout
@@ -32,32 +32,34 @@ class FailingServer:
 AWAY, REFUSED = OutageError("nobody answers"), ServerError("this is no dataserver")
 
 
-def rewards(grades: TrainingGrades, iteration: int) -> list[float | None]:
-    ungraded = [a_rollout(a_prompt(0, is_too_long=True), n, [7, 8]) for n in range(1)]
-    return [each.reward for each in grades.graded(iteration, "train", [*ROLLOUTS, *ungraded])]
+UNGRADED = a_rollout(a_prompt(0, is_too_long=True), 0, [7, 8])
+
+
+def rewards(abstention: Abstention, server: GradeSource, iteration: int) -> list[float | None]:
+    rollouts = [*ROLLOUTS, UNGRADED]
+    graded = abstention.graded(iteration, lambda: grade_all(server, iteration, "train", rollouts), rollouts)
+    return [each.reward for each in graded]
 
 
 def test_what_is_too_long_is_not_sent_and_keeps_its_place() -> None:
-    server = FailingServer()
-    first = a_rollout(a_prompt(0, is_too_long=True), 0, [])
-    made = TrainingGrades(server, 0).graded(0, "train", [first, *ROLLOUTS])
+    made = grade_all(FailingServer(), 0, "train", [UNGRADED, *ROLLOUTS])
     assert [each.reward for each in made] == [None, 1.0, 0.0]
 
 
 def test_without_leave_the_first_outage_stops() -> None:
     with pytest.raises(UnavailableError, match="nobody answers"):
-        rewards(TrainingGrades(FailingServer(AWAY), 0), 3)
+        rewards(Abstention(0), FailingServer(AWAY), 3)
 
 
 def test_as_many_outages_in_a_row_are_borne_as_are_allowed_and_a_success_begins_anew() -> None:
-    grades = TrainingGrades(FailingServer(AWAY, AWAY, None, AWAY, AWAY, AWAY), 2)
-    assert rewards(grades, 0) == rewards(grades, 1) == [None] * 3
-    assert rewards(grades, 2) == [1.0, 0.0, None]
-    assert rewards(grades, 3) == rewards(grades, 4) == [None] * 3
+    abstention, server = Abstention(2), FailingServer(AWAY, AWAY, None, AWAY, AWAY, AWAY)
+    assert rewards(abstention, server, 0) == rewards(abstention, server, 1) == [None] * 3
+    assert rewards(abstention, server, 2) == [1.0, 0.0, None]
+    assert rewards(abstention, server, 3) == rewards(abstention, server, 4) == [None] * 3
     with pytest.raises(UnavailableError, match="nobody answers"):
-        rewards(grades, 5)
+        rewards(abstention, server, 5)
 
 
 def test_a_failure_that_will_not_pass_stops_at_once() -> None:
     with pytest.raises(UnavailableError, match="no dataserver"):
-        rewards(TrainingGrades(FailingServer(REFUSED), 9), 0)
+        rewards(Abstention(9), FailingServer(REFUSED), 0)

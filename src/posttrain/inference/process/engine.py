@@ -128,11 +128,13 @@ class EngineProcess:
             self._exchange(self._loaded)
 
     def _exchange(self, command: Message) -> Message:
-        assert self._connection is not None
-        send(self._connection, command)
-        if not self._connection.poll(self._seconds):
+        connection = self._connection
+        if connection is None:  # closed meanwhile
+            raise EOFError
+        send(connection, command)
+        if not connection.poll(self._seconds):
             raise TimeoutError(f"did not answer for {self._seconds:g} s (rollout.engine_seconds)")
-        answer = receive(self._connection)
+        answer = receive(connection)
         if answer.kind == "failed":
             made = getattr(errors, answer.facts["error"], ToolkitError)
             raise made(answer.facts["message"])

@@ -1,0 +1,157 @@
+"""An engine in a process of its own answers as one in this process, survives its death, and ends with its parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from posttrain.config.sections.model import LoraConfig, ModelConfig
+from posttrain.errors import ModelError, ServerError
+from posttrain.inference.engine import GenerationRequest, Sampling
+from posttrain.inference.loaded import LoadedModelEngine, write_trained
+from posttrain.inference.process.engine import EngineProcess
+from posttrain.inference.process.specs import ModelSpec
+from posttrain.models.backend import LoadedModel, TrainingSettings
+from posttrain.models.frozen import without_dropout
+from posttrain.models.hf import HfBackend
+
+REQUESTS = [GenerationRequest((1, 5, 6, 7), (1, 2, 3)), GenerationRequest((1, 9), (4, 5))]
+SAMPLING = Sampling(8, temperature=1.0, logprobs=True)
+END = frozenset({2})
+LORA = LoraConfig(r=4, dropout=0.1)
+SETTINGS = TrainingSettings(chatml=True, max_length=64, gradient_checkpointing=False, seed=0)
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_model: Path) -> LoadedModel:
+    made = HfBackend().load_for_training(ModelConfig(name=str(tiny_model), dtype="float32"), LORA, settings=SETTINGS)
+    without_dropout(made.model)
+    torch.manual_seed(0)
+    for name, parameter in made.model.named_parameters():
+        if "lora_B" in name:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    return made
+
+
+@pytest.fixture(scope="module")
+def here(loaded: LoadedModel) -> LoadedModelEngine:
+    return LoadedModelEngine(loaded, END, 8)
+
+
+@pytest.fixture(scope="module")
+def weights(loaded: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weights")
+    write_trained(loaded.model, folder)
+    return folder
+
+
+def spec(tiny_model: Path, end_ids: frozenset[int] = END, batch_size: int = 8) -> ModelSpec:
+    return ModelSpec(ModelConfig(name=str(tiny_model), dtype="float32"), LORA, SETTINGS, end_ids, batch_size)
+
+
+@pytest.fixture(scope="module")
+def apart(tiny_model: Path, weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    log = tmp_path_factory.mktemp("engine") / "engine.log"
+    engine = EngineProcess(spec(tiny_model), log, seconds=120, threads=1)
+    engine.load(weights, 3)
+    yield engine
+    pid = engine.pid
+    engine.close()
+    assert not psutil.pid_exists(pid)
+
+
+def test_its_completions_and_scores_are_those_of_the_training_model_bit_for_bit(
+    here: LoadedModelEngine, apart: EngineProcess
+) -> None:
+    assert apart.complete(REQUESTS, SAMPLING) == here.complete(REQUESTS, SAMPLING)
+    assert apart.score([1, 5, 6, 9, 7]) == here.score([1, 5, 6, 9, 7])
+
+
+def test_one_that_dies_is_started_again_with_its_weights_and_gets_the_same_command(
+    here: LoadedModelEngine, apart: EngineProcess
+) -> None:
+    before = apart.pid
+    os.kill(before, signal.SIGKILL)
+    assert apart.complete(REQUESTS, SAMPLING) == here.complete(REQUESTS, SAMPLING)
+    assert apart.pid != before
+
+
+def test_one_that_is_killed_while_it_works_gives_the_same_completions_in_the_end(
+    here: LoadedModelEngine, apart: EngineProcess
+) -> None:
+    long = Sampling(40, temperature=1.0, logprobs=True)
+    timer = threading.Timer(0.05, os.kill, (apart.pid, signal.SIGKILL))
+    timer.start()
+    assert apart.complete(REQUESTS * 8, long) == here.complete(REQUESTS * 8, long)
+    timer.join()
+
+
+def test_weights_of_another_model_are_refused_by_its_own_error(apart: EngineProcess, tmp_path: Path) -> None:
+    write_trained(torch.nn.Linear(2, 2), tmp_path)
+    with pytest.raises(ModelError, match="another model"):
+        apart.load(tmp_path, 4)
+
+
+def test_a_model_that_cannot_be_loaded_is_refused_by_its_own_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="nothing"):
+        EngineProcess(spec(tmp_path / "nothing"), tmp_path / "log", seconds=60)
+
+
+def test_one_that_stays_silent_is_ended_and_after_three_times_the_reason_is_told(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    before = psutil.Process().children()
+    with pytest.raises(ServerError, match=r"(?s)did not answer for 0\.01 s.*3 times in a row.*the end of .*log"):
+        EngineProcess(spec(tiny_model), tmp_path / "log", seconds=0.01)
+    assert psutil.Process().children() == before
+
+
+def test_one_that_is_closed_ends_a_command_of_another_thread(tiny_model: Path, tmp_path: Path) -> None:
+    engine = EngineProcess(spec(tiny_model), tmp_path / "log", seconds=60)
+    os.kill(engine.pid, signal.SIGSTOP)
+    timer = threading.Timer(0.2, engine.close)
+    timer.start()
+    with pytest.raises(ServerError, match="closed"):
+        engine.score([1, 2, 3])
+
+
+@pytest.mark.parametrize("sharer", [False, True], ids=["alone", "another process holds the pipe"])
+def test_it_ends_with_its_parent(tiny_model: Path, tmp_path: Path, sharer: bool) -> None:
+    script = f"""
+        import os, sys, time
+        from pathlib import Path
+        from posttrain.config.sections.model import LoraConfig, ModelConfig
+        from posttrain.inference.process.engine import EngineProcess
+        from posttrain.inference.process.specs import ModelSpec
+        from posttrain.models.backend import TrainingSettings
+        settings = TrainingSettings(chatml=True, max_length=64, gradient_checkpointing=False, seed=0)
+        spec = ModelSpec(ModelConfig(name={str(tiny_model)!r}), LoraConfig(), settings, frozenset({{2}}), 8)
+        engine = EngineProcess(spec, Path({str(tmp_path / "log")!r}), seconds=60)
+        if {sharer} and os.fork() == 0:
+            time.sleep(60)
+        print(engine.pid, flush=True)
+        time.sleep(60)
+    """
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert parent.stdout is not None
+    try:
+        pid = int(parent.stdout.readline())
+        parent.kill()
+        parent.wait()
+        deadline = time.monotonic() + 20
+        while psutil.pid_exists(pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL) if sharer else parent.kill()
