@@ -35,14 +35,30 @@ def require_answered(server: Server, status: int, content: bytes) -> None:
 
 
 SAMPLE = {"iteration": 0, "batch_size": 1}
-FIELDS = ["iteration", "batch_size", "offset", "split", "config_id", "run_id", "request_id", "items"]
-ITEM_FIELDS = ["item_id", "sample_id", "completion", "completion_tokens", "truncated", "slot"]
+STEP = {"run_id": "run", "step": 0}
+FIELDS = [
+    "iteration",
+    "batch_size",
+    "offset",
+    "slots",
+    "attempt",
+    "split",
+    "config_id",
+    "run_id",
+    "request_id",
+    "items",
+]
+STEP_FIELDS = ["run_id", "step", "numbers", "groups", "first"]
+ITEM_FIELDS = ["item_id", "sample_id", "completion", "completion_tokens", "truncated", "slot", "attempt", "rollout"]
 items = json_objects(ITEM_FIELDS).map(lambda item: f"[{item}]") | json_values
 bodies = (
     st.sampled_from(ODD_JSON)
-    | json_objects(FIELDS)
+    | json_objects([*FIELDS, *STEP_FIELDS])
     | st.builds(
-        lambda field, value: json.dumps(SAMPLE)[:-1] + f', "{field}": {value}}}', st.sampled_from(FIELDS), json_values
+        lambda body, field, value: json.dumps(body)[:-1] + f', "{field}": {value}}}',
+        st.sampled_from([SAMPLE, STEP]),
+        st.sampled_from([*FIELDS, *STEP_FIELDS]),
+        json_values,
     )
     | st.builds(lambda items: f'{{"iteration": 0, "request_id": "r", "items": {items}}}', items)
 )
@@ -54,7 +70,7 @@ kinds = st.sampled_from(
 @profiles(quick=120, long=1500)
 def test_any_body_gets_an_answer(server: Server, examples: int):
     @tried(examples)
-    @given(st.sampled_from(["/sample", "/grade"]), bodies | texts, kinds)
+    @given(st.sampled_from(["/sample", "/grade", "/steps"]), bodies | texts, kinds)
     def check(path: str, body: str, kind: str) -> None:
         content = body.encode("utf-8", "surrogatepass")
         response = server.client.post(path, content=content, headers={"Content-Type": kind})
@@ -78,7 +94,18 @@ def test_any_number_and_any_name_in_a_right_request_gets_an_answer(server: Serve
         item = {"item_id": other, "sample_id": one, "completion": said, "completion_tokens": count, "slot": offset}
         grade = {"iteration": iteration, "request_id": run, "run_id": other, "items": [item]}
         short = {key: sample[key] for key in ("iteration", "batch_size")}
-        for path, body in (("/sample", sample), ("/sample", short), ("/grade", grade)):
+        others = {"iteration": iteration, "slots": [offset], "attempt": count}
+        group = {
+            "slot": offset,
+            "sample_id": one,
+            "dataset": other,
+            "verdict": said,
+            "mean_reward": count,
+            "age": offset,
+        }
+        step = {"run_id": run, "step": iteration, "numbers": {one: count, other: offset}, "groups": [group]}
+        sent = (("/sample", sample), ("/sample", short), ("/sample", others), ("/grade", grade), ("/steps", step))
+        for path, body in sent:
             response = server.client.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
             require_answered(server, response.status_code, response.content)
 

@@ -21,6 +21,11 @@ def ask(client: httpx.Client, iteration: int, **more: Any) -> Any:
     return good(client.post("/sample", json={"iteration": iteration, "batch_size": SLOTS, **more}))
 
 
+def substitutes(client: httpx.Client, iteration: int, attempt: int) -> Any:
+    body = {"iteration": iteration, "slots": list(range(SLOTS)), "attempt": attempt}
+    return good(client.post("/sample", json=body))
+
+
 def test_a_server_that_is_killed_under_load_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     with Trainers(_ITERATIONS, "one", "other") as undisturbed, serving(write_config(tmp_path / "whole")) as server:
         undisturbed.use(server.url)
@@ -64,14 +69,22 @@ def test_two_replicas_on_one_journal_store_one_plan_and_answer_the_same(
         for iteration in range(_ITERATIONS):
             request = grade_request(answer, "", generations=4)
             half = len(request["items"]) // 2
-            # Grades arrive while both plan the next iteration, so each may see different grades.
-            asked = [threads.submit(at_once, ask, server.client, iteration + 1) for server in (one, other)]
+            # Grades arrive while both plan the next iteration, so each may see different grades. One server is asked
+            # for the rows first, the other one for their substitutes.
+            attempt = 1 + iteration % 4
+            asked = [
+                threads.submit(at_once, ask, one.client, iteration + 1),
+                threads.submit(at_once, substitutes, other.client, iteration + 1, attempt),
+            ]
             parts = {"first": request["items"][:half], "second": request["items"][half:]}
             for server, (name, items) in zip((one, other), parts.items(), strict=True):
                 body = {**request, "items": items, "request_id": f"{iteration} {name}"}
                 threads.submit(at_once, httpx.post, f"{server.url}/grade", json=body, timeout=30)
-            answer, another = (future.result() for future in asked)
-            assert answer == another
+            answer, others = (future.result() for future in asked)
+            assert answer == ask(other.client, iteration + 1)
+            assert others == substitutes(one.client, iteration + 1, attempt)
+            ids = [[sample["sample_id"] for sample in each["samples"]] for each in (answer, others)]
+            assert [place.split(":")[0] for place in ids[0]] == [place.split(":")[0] for place in ids[1]]
         held_out = [ask(server.client, iteration, split="validation") for server, iteration in ((one, 0), (other, 50))]
         assert held_out[0]["samples"] == held_out[1]["samples"]
     assert {*kept_plans(JournalConfig(url=url))} == {("", iteration) for iteration in range(_ITERATIONS + 1)}

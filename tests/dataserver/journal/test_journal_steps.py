@@ -1,6 +1,7 @@
 """Reported steps: one report for each run and step, and summaries compared with numbers worked out by hand."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -104,6 +105,15 @@ def test_a_resumed_run_forgets_what_it_reported_of_later_steps(store: StepStore,
     assert [cell.mean for cell in summaries.numbers("run", ["loss"], "filters/", 0)] == [1.0, 1.0, 1.0, 2.0]
     assert len(summaries.rewards("other", 0)) == 6
     assert {run.run_id: run.last_step for run in summaries.runs()} == {"run": 3, "other": 5}
+
+
+def test_the_same_report_at_once_is_stored_once(store: StepStore, summaries: StepSummaries):
+    reports = [a_report(5, *[a_group(value)] * 20, loss=value) for value in (0.0, 1.0)]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(store.put, reports * 10))
+    (cell,) = summaries.rewards("run", 0)
+    (number,) = summaries.numbers("run", ["loss"], "filters/", 0)
+    assert (cell.asked, cell.asked_reward) == (20, number.mean)
 
 
 def test_what_no_database_can_store_is_replaced(store: StepStore, summaries: StepSummaries):
