@@ -67,6 +67,16 @@ OWN = {
         "<SOLUTION>48 + 24</SOLUTION>",
     ),
     "reasoning_gym": Own("4 + 3 =", ("7, 6, 8", "6, 7, 8", "6, 8, 7"), "4 + 3"),
+    "crossword": Own(
+        "Frozen dessert (3,5)",
+        ("ICE CREAM, HOT DOG, APPLE PIE", "HOT DOG, ICE CREAM, APPLE PIE", "HOT DOG, APPLE PIE, ICE CREAM"),
+        "Frozen dessert (3,5)",
+    ),
+    "rush_hour": Own(
+        "Bring A to the right: ooooo ooBoo AABoo ooooo ooooo",
+        ("B^1, A>3 or B^1, A>2", "B^1, A>2; B^1, A>3", "B^1, B^1, A>3"),
+        "ooooo ooBoo AABoo ooooo ooooo",
+    ),
     "code_stdio": Own("Write a program that doubles its input.", ("```python\nprint(6)\nprint(-2)\n```",) * 3),
 }
 # These graders read a single guess, at the place named: a list with the right answer there is right.

@@ -11,6 +11,7 @@ from posttrain.dataserver.graders.choice import Choice
 from posttrain.dataserver.graders.code_stdio import CodeStdio
 from posttrain.dataserver.graders.completion_length_cap import CompletionLengthCap
 from posttrain.dataserver.graders.contains import Contains
+from posttrain.dataserver.graders.crossword import Crossword
 from posttrain.dataserver.graders.http import HttpGrader
 from posttrain.dataserver.graders.ifeval import IfEval
 from posttrain.dataserver.graders.json_equal import JsonEqual
@@ -29,6 +30,7 @@ from posttrain.dataserver.graders.reasoning_format import ReasoningFormat
 from posttrain.dataserver.graders.reasoning_gym import ReasoningGym
 from posttrain.dataserver.graders.regex import Regex
 from posttrain.dataserver.graders.repetition import Repetition
+from posttrain.dataserver.graders.rush_hour import RushHour
 from posttrain.dataserver.graders.string_exact import StringExact
 from posttrain.dataserver.graders.tag_format import TagFormat
 from posttrain.dataserver.graders.xml_schema import XmlSchema
@@ -41,6 +43,7 @@ AnyGrader = Annotated[
     | CodeStdio
     | CompletionLengthCap
     | Contains
+    | Crossword
     | HttpGrader
     | IfEval
     | JsonEqual
@@ -59,6 +62,7 @@ AnyGrader = Annotated[
     | ReasoningGym
     | Regex
     | Repetition
+    | RushHour
     | TagFormat
     | XmlSchema,
     Field(discriminator="type"),
