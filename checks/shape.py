@@ -29,7 +29,7 @@ NAME_USES = 3
 """At most this many modules of the package share a name."""
 
 FAMILIES = {"graders", "losses", "filters", "environments", "cli", "posttrain"}
-"""Folders with one file per member, and the top-level package; they may have any number of entries."""
+"""Folders with one file per member, named like it, and the top-level package: any number of entries, and any names."""
 SHARED_NAMES = {"config.py", "recipe.py", "plan.py"}
 """Names that mean the same in every feature."""
 
@@ -80,7 +80,7 @@ def measure(root: Path) -> Shape:
             shape.functions |= {f"{name}:{function}": lines for function, lines in functions(tree)}
             if path.name != "__init__.py":
                 shape.modules[place] += 1
-                if place == "src":
+                if place == "src" and path.parent.name not in FAMILIES:
                     shape.names[path.name] += 1
     for folder in [root / "src", *(root / "src").rglob("*/")]:
         if any(folder.rglob("*.py")):

@@ -21,6 +21,7 @@ from posttrain.rl.config import RLConfig
 from posttrain.rl.plan import show_plan as show_rl_plan
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.plan import show_plan
+from posttrain.synthesis.rush_hour import puzzles
 
 ROOT = Path(__file__).parent.parent
 SFT_TEMPLATE = ROOT / "sft_config_template.yaml"
@@ -72,6 +73,7 @@ def test_there_is_a_template_and_there_are_configs_and_an_example():
         "configs/dpo/dpo.yaml",
         "configs/rl/grpo.yaml",
         "configs/dataserver/gsm8k.yaml",
+        "configs/dataserver/rush_hour.yaml",
         "examples/word_problems/sft.yaml",
     }
 
@@ -125,8 +127,10 @@ GSM8K = [
 def test_a_dry_run_of_every_shipped_dataserver_finds_nothing_wrong(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], write_jsonl: Any
 ):
-    """GSM8K is not shipped, so rows of the same form replace it."""
+    """GSM8K is not shipped, so rows of the same form replace it; boards are generated."""
     write_jsonl(tmp_path / "gsm8k_train.jsonl", GSM8K)
+    for name, moves in {"easy": (1, 4), "hard": (5, 6)}.items():
+        write_jsonl(tmp_path / f"{name}.jsonl", [puzzle.row() for puzzle in puzzles(5, *moves, seed=0)])
     overrides = [f"data_root={tmp_path}"] if path.parent.name == "dataserver" else []
     config = load_config(path, DataserverConfig, overrides)
     show_dataserver_plan(config)

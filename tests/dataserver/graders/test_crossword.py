@@ -4,7 +4,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from posttrain.dataserver.graders.crossword import Crossword, letters_of
+from posttrain.dataserver.graders.crossword import Crossword
+from posttrain.dataserver.graders.puzzles.crossword_answers import letters_of
 from posttrain.dataserver.graders.text.completions import GradeInput, ReasoningTags
 from posttrain.errors import DataError
 

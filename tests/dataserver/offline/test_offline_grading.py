@@ -7,7 +7,7 @@ import pytest
 from offline_cases import load, write_config
 
 from posttrain.dataserver.offline.completions import Completion
-from posttrain.dataserver.offline.grading import Judged, grade_all, graded_line
+from posttrain.dataserver.offline.grading import Judged, data_files, grade_all, graded_line
 from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import ConfigError, DataError
 
@@ -133,3 +133,7 @@ def test_a_row_that_is_not_there_ends_the_grading_with_what_is_under_way(loaded:
 
     with pytest.raises(DataError, match="unknown sample 'sums:9:abc'"):
         grade_all(loaded, completions(), 601, lambda each, judged: None)
+
+
+def test_the_files_of_the_data_sets_are_known_so_that_none_is_an_output(loaded: Loaded, tmp_path: Path):
+    assert tmp_path / "sums.jsonl" in data_files(loaded.config)

@@ -1,22 +1,19 @@
 """Grader `crossword`: compare the letters of the answer with those of the gold."""
 
 import re
-import unicodedata
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from posttrain.config.keys import shown
 from posttrain.dataserver.graders.base import Example, Score, TextGrader
+from posttrain.dataserver.graders.puzzles.crossword_answers import letters_of, require_fit
 from posttrain.dataserver.graders.text.completions import GradeInput, column_value
 from posttrain.dataserver.graders.text.extraction import Extract, extract
 from posttrain.errors import DataError
 
-# A longer answer is no answer to a clue; and decomposing takes quadratic time on long runs of accents.
-_LONGEST = 2000
 # An answer that `contains` pays for may be this long, and try one word in so many letters.
 _LONGEST_PROSE, _LETTERS_PER_WORD = 400, 20
-_ENUMERATION = re.compile(r"\(?(\d+(?:[,\-' ]+\d+)*)\)?")
 _PARIS = {"gold": "Paris", "params": {"contains": 0.25}}
 
 
@@ -61,9 +58,9 @@ class Crossword(TextGrader):
 
     def check_row(self, item: GradeInput) -> None:
         """Raise DataError unless the gold has letters, and as many as the row's enumeration says."""
-        letters, lengths = len(self._gold(item)), self._lengths(item)
-        if lengths is not None and sum(lengths) != letters:
-            raise DataError(f"the gold has {letters} letters, but the enumeration {sum(lengths)}")
+        gold, enumeration = self._gold(item), column_value(item.record, self.enumeration_column)
+        if enumeration is not None:
+            require_fit(gold, str(enumeration))
 
     def score_text(self, text: str, item: GradeInput) -> Score:
         """1, `contains` or 0."""
@@ -84,28 +81,6 @@ class Crossword(TextGrader):
         if not letters:
             raise DataError(f"the gold must be text with letters from A to Z alone, not {shown(item.gold)}")
         return letters
-
-    def _lengths(self, item: GradeInput) -> list[int] | None:
-        given = column_value(item.record, self.enumeration_column)
-        if given is None:
-            return None
-        match = _ENUMERATION.fullmatch(str(given).strip())
-        if match is None:
-            raise DataError(f"the enumeration must be written like (3,4), not {shown(given)}")
-        return [int(length) for length in re.findall(r"\d+", match[1])]
-
-
-def letters_of(text: str) -> str | None:
-    """The letters as capitals A to Z, without accents, white space and punctuation, and with & as AND.
-
-    None if the text is very long, or contains a character of any other kind.
-    """
-    if len(text) > _LONGEST:
-        return None
-    decomposed = unicodedata.normalize("NFKD", text.replace("&", " AND ")).upper()
-    kept = [sign for sign in decomposed if not (sign.isspace() or unicodedata.category(sign)[0] in "MP")]
-    letters = "".join(kept)
-    return letters if all("A" <= sign <= "Z" for sign in letters) else None
 
 
 def _tells(text: str, gold: str, word_count: int) -> bool:

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from posttrain.base.files import require_file
+from posttrain.base.outputs import checked_output, output_lines
 from posttrain.base.text import counted
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.offline.completions import Completion, CompletionFile
@@ -19,10 +20,9 @@ from posttrain.dataserver.offline.display import (
 from posttrain.dataserver.offline.grading import (
     Judged,
     check_all,
-    checked_output,
+    data_files,
     grade_all,
     graded_line,
-    output_lines,
     show_plan,
 )
 from posttrain.dataserver.runtime import Loaded
@@ -50,7 +50,7 @@ def grade_file(
     Raises:
         DataError, ConfigError: config, data, completions or output are wrong; raised before anything is graded.
     """
-    with checked_output(output, [source], config, overwrite=overwrite, dry_run=dry_run):
+    with checked_output(output, [source, *data_files(config)], overwrite=overwrite, dry_run=dry_run):
         require_file(source)
         loaded = Loaded.read(config, say)
         completions = CompletionFile(source, loaded, iteration)

@@ -1,18 +1,13 @@
 """Grade a stream of completions in order, with the processes and graders of a dataserver, and write the results."""
 
 import asyncio
-import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from posttrain.base.console import Counting
-from posttrain.base.files import atomic_writer
-from posttrain.base.locks import own_output, require_unowned
-from posttrain.base.strict_json import json_line
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset
 from posttrain.dataserver.data.samples import Target
@@ -24,7 +19,6 @@ from posttrain.dataserver.offline.completions import Completion
 from posttrain.dataserver.offline.display import show_table
 from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.schemas import GradeItem, GradeResult, reward_formula
-from posttrain.errors import ConfigError
 
 _BATCH = 256
 # Batches in progress: the workers grade the next ones while the slowest completions of one are awaited.
@@ -170,75 +164,6 @@ async def _finish(loaded: Loaded, batch: list[_Asked[C]], answers: Answers, done
         done(completion, Judged(target, stage, result))
 
 
-Write = Callable[[dict[str, object]], None]
-
-
-def check_output(output: Path, inputs: Iterable[Path], config: DataserverConfig, *, overwrite: bool) -> None:
-    """Refuse an output that must not or cannot be written; nothing is created.
-
-    Raises:
-        ConfigError: it is one of `inputs` or a data set of the config, it exists and `overwrite` is false, or no file
-            can be created there.
-    """
-    data = [config.data_root / each.path for each in config.datasets.values() if isinstance(each, FileDataset)]
-    if any(_is_same(output, path) for path in (*inputs, *data)):
-        raise ConfigError(f"{output} is an input; give the output another name")
-    if output.is_dir():
-        raise ConfigError(f"{output} is a folder; the output must be a file, e.g. graded.jsonl")
-    if output.exists() and not overwrite:
-        raise ConfigError(f"{output} already exists; choose another name, or replace it with --overwrite")
-    existing = next(parent for parent in Path(os.path.realpath(output)).parents if parent.exists())
-    if not existing.is_dir():
-        raise ConfigError(f"{output} cannot be written: {existing} is a file, not a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(f"{output} cannot be written: no file can be created in {existing}")
-
-
-@contextmanager
-def checked_output(
-    output: Path | None, inputs: Sequence[Path], config: DataserverConfig, *, overwrite: bool, dry_run: bool
-) -> Iterator[None]:
-    """Refuse an output as `check_output` does, and lock it against other processes while the block lasts.
-
-    A dry run takes no lock; it only refuses an output that is locked.
-
-    Raises:
-        ConfigError: as `check_output`, or another process is writing the output.
-    """
-    if output is None:
-        yield
-        return
-    check_output(output, inputs, config, overwrite=overwrite)
-    if dry_run:
-        require_unowned(output)
-        yield
-        return
-    with own_output(output):
-        check_output(output, inputs, config, overwrite=overwrite)  # again: another process may have written it since
-        yield
-
-
-@contextmanager
-def output_lines(output: Path | None) -> Iterator[Write]:
-    """A function that writes a line, or does nothing if there is no output; the file appears when the block ends.
-
-    Raises:
-        ConfigError: no file can be created there.
-    """
-    if output is None:
-        yield lambda line: None
-        return
-    with ExitStack() as stack:
-        try:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(atomic_writer(output))
-        except OSError as error:
-            raise ConfigError(f"{output} cannot be written: {error.strerror or error}") from None
-        yield lambda line: file.writelines((json_line(line),))
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:
-        return os.path.realpath(one) == os.path.realpath(other)
+def data_files(config: DataserverConfig) -> list[Path]:
+    """The files of a config's data sets, none of which may be an output."""
+    return [config.data_root / each.path for each in config.datasets.values() if isinstance(each, FileDataset)]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from heapq import nlargest
 from pathlib import Path
 
+from posttrain.base.outputs import checked_output, output_lines
 from posttrain.base.text import counted
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.journal.reader import RowFilter
@@ -23,10 +24,9 @@ from posttrain.dataserver.offline.earlier import Earlier, earlier_completions
 from posttrain.dataserver.offline.grading import (
     Judged,
     check_all,
-    checked_output,
+    data_files,
     grade_all,
     graded_line,
-    output_lines,
     show_plan,
 )
 from posttrain.dataserver.runtime import Loaded
@@ -66,7 +66,9 @@ def regrade(
     if first is not None and last is not None and first > last:
         raise ConfigError(f"--from-iteration {first} is after --to-iteration {last}")
     with (
-        checked_output(output, [source or config.journal.path], config, overwrite=overwrite, dry_run=dry_run),
+        checked_output(
+            output, [source or config.journal.path, *data_files(config)], overwrite=overwrite, dry_run=dry_run
+        ),
         earlier_completions(source, config.journal, chosen) as (count, earlier),
     ):
         loaded = Loaded.read(config, say)

@@ -196,24 +196,21 @@ def distances(board: Board, most_states: int) -> dict[State, int] | None:
     A move can be taken back, so these are distances in an undirected graph: one search outwards from all solved states
     at once finds them all. None if there are more than `most_states` states.
     """
-    reachable = {board.start}
-    queue = deque(reachable)
-    while queue:
-        for state in board.neighbours(queue.popleft()):
-            if state not in reachable:
-                reachable.add(state)
-                queue.append(state)
-        if len(reachable) > most_states:
-            return None
-    return _search(board, sorted(filter(board.is_solved, reachable)))
-
-
-def _search(board: Board, solved: Sequence[State]) -> dict[State, int]:
-    found = dict.fromkeys(solved, 0)
-    queue = deque(solved)
+    nearby: dict[State, list[State]] = {board.start: []}
+    queue = deque(nearby)
     while queue:
         here = queue.popleft()
-        for state in board.neighbours(here):
+        nearby[here] = list(board.neighbours(here))
+        new = [state for state in nearby[here] if state not in nearby]
+        nearby.update((state, []) for state in new)
+        queue.extend(new)
+        if len(nearby) > most_states:
+            return None
+    found = {state: 0 for state in nearby if board.is_solved(state)}
+    queue.extend(found)
+    while queue:
+        here = queue.popleft()
+        for state in nearby[here]:
             if state not in found:
                 found[state] = found[here] + 1
                 queue.append(state)
