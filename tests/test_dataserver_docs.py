@@ -67,6 +67,14 @@ def test_the_commands_run_one_after_another(folder: Path):
     assert [json.loads(line)["reward"] for line in (folder / "graded.jsonl").open()] == [1.0]
 
 
+def test_the_config_of_several_tasks_loads(folder: Path):
+    (folder / "tasks.yaml").write_text(blocks(PAGE, "yaml")[2], encoding="utf-8")
+    assert load_config(folder / "tasks.yaml", DataserverConfig).datasets["mixed"].grading_by_task.keys() == {
+        "arithmetic",
+        "crossword",
+    }
+
+
 def test_the_adaptive_section_of_the_page_loads(folder: Path):
     config = folder / "data.yaml"
     warm_up = "  warm_up: {path: gsm8k_train.jsonl, columns: {prompt: question}, graders: {number_exact: 1}}\n"

@@ -229,7 +229,7 @@ def test_the_template_of_reinforcement_learning_does_too():
 
 def test_the_template_of_the_dataserver_does_too():
     written = read_raw(DATA_TEMPLATE)
-    wanted = ("type", "path", "task", "gold", "graders")
+    wanted = ("type", "path", "task", "gold", "graders", "tasks")
     datasets = {
         name: {key: dataset[key] for key in wanted if key in dataset} for name, dataset in written["datasets"].items()
     }

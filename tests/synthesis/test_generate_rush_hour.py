@@ -69,7 +69,7 @@ def test_the_file_has_a_row_per_line_and_is_not_replaced_unless_told_so(tmp_path
     generate(output, 3, 1, 2, seed=0, overwrite=False)
     first = output.read_bytes()
     lines = [json.loads(line) for line in first.splitlines()]
-    assert [set(line) for line in lines] == [{"prompt", "answer", "board", "moves"}] * 3
+    assert [set(line) for line in lines] == [{"task", "prompt", "answer", "board", "moves"}] * 3
     with pytest.raises(ConfigError, match="already exists"):
         generate(output, 3, 1, 2, seed=1, overwrite=False)
     assert output.read_bytes() == first

@@ -8,7 +8,6 @@ from posttrain.dataserver.adaptive.planner import Planner
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.data.sampling import Slot
 from posttrain.dataserver.runtime import Loaded
-from posttrain.dataserver.schemas import reward_formula
 
 _FIRST_PROMPTS = 4
 _LONGEST_PROMPT = 300
@@ -62,6 +61,8 @@ def _stage_table(loaded: Loaded) -> Table:
         for name, share in stage.mix.items():
             if share:
                 iterations = f"{stage.from_iteration} to {stage.until_iteration - 1}"
-                reward = reward_formula(stage.graders[name], stage.gates[name])
-                table.add_row(stage.name, iterations, name, f"{share:.1%}", f"{drawn[name]:,}", reward)
+                facts = (f"{share:.1%}", f"{drawn[name]:,}")
+                for first, (label, reward) in enumerate(stage.rewards(name)):
+                    head, tail = (("", ""), ("", "")) if first else ((stage.name, iterations), facts)
+                    table.add_row(*head, label, *tail, reward)
     return table

@@ -18,7 +18,7 @@ from posttrain.dataserver.grading.cache import GradeBook
 from posttrain.dataserver.grading.pool import GradingPool, GradingPools
 from posttrain.dataserver.grading.questions import graders_in_use, stage_plan
 from posttrain.dataserver.grading.worker import Setup
-from posttrain.dataserver.schemas import PROTOCOL_VERSION, DatasetMeta, Limits, Meta, StageMeta
+from posttrain.dataserver.schemas import PROTOCOL_VERSION, DatasetMeta, Limits, Meta, StageMeta, TaskMeta
 from posttrain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -146,6 +146,10 @@ def _stage(config: DataserverConfig, index: int) -> StageMeta:
     if config.adaptive is not None and config.adaptive.easy is not None:
         drawn.append(config.adaptive.easy.dataset)
     plans = {name: stage_plan(config, index, name) for name in drawn}
+    tasks = {
+        name: {task: stage_plan(config, index, name, task) for task in config.datasets[name].grading_by_task}
+        for name in drawn
+    }
     whole = sum(stage.mix.values())
     return StageMeta(
         name=stage.name,
@@ -154,6 +158,11 @@ def _stage(config: DataserverConfig, index: int) -> StageMeta:
         mix={name: weight / whole for name, weight in stage.mix.items()},
         graders={name: dict(plan.weights) for name, plan in plans.items()},
         gates={name: list(plan.gates) for name, plan in plans.items()},
+        tasks={
+            name: {task: TaskMeta(graders=dict(plan.weights), gates=list(plan.gates)) for task, plan in by_task.items()}
+            for name, by_task in tasks.items()
+            if by_task
+        },
     )
 
 

@@ -38,6 +38,16 @@ class WireResponse(BaseModel):
     )
 
 
+class TaskMeta(WireResponse):
+    """How the rows of one task are graded."""
+
+    graders: dict[str, float]
+    """The weight of each grader, normalised to add up to 1."""
+
+    gates: list[str]
+    """The graders whose scores multiply the reward."""
+
+
 class StageMeta(WireResponse):
     """One stage of the curriculum."""
 
@@ -52,10 +62,20 @@ class StageMeta(WireResponse):
     """Share of each data set, adding up to 1."""
 
     graders: dict[str, dict[str, float]]
-    """Per data set: the weight of each grader, normalised to add up to 1."""
+    """Per data set: the weight of each grader, normalised to add up to 1; does not apply to the rows of `tasks`."""
 
     gates: dict[str, list[str]]
-    """Per data set: the graders whose scores multiply the reward."""
+    """Per data set: the graders whose scores multiply the reward; does not apply to the rows of `tasks`."""
+
+    tasks: dict[str, dict[str, TaskMeta]] = {}
+    """Per data set whose rows are of several tasks: the grading of each task."""
+
+    def rewards(self, dataset: str) -> list[tuple[str, str]]:
+        """The formula of the reward on one line, after the data set's name; or one for each of its tasks."""
+        tasks = self.tasks.get(dataset)
+        if not tasks:
+            return [(dataset, reward_formula(self.graders[dataset], self.gates[dataset]))]
+        return [(f"{dataset}: {name}", reward_formula(task.graders, task.gates)) for name, task in tasks.items()]
 
 
 def reward_formula(weights: Mapping[str, float], gates: Iterable[str]) -> str:

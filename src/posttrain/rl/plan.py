@@ -8,7 +8,7 @@ from rich.table import Table
 from posttrain.base.console import console, new_table
 from posttrain.base.extras import require_extra
 from posttrain.base.processes import process_count
-from posttrain.dataserver.schemas import DatasetMeta, Meta, reward_formula
+from posttrain.dataserver.schemas import DatasetMeta, Meta
 from posttrain.errors import ConfigError, ModelError
 from posttrain.models.location import locate_model
 from posttrain.rl.config import DataserverSection, RLConfig
@@ -263,8 +263,8 @@ def stage_table(meta: Meta, max_steps: int) -> Table:
         mixed = [(name, share) for name, share in stage.mix.items() if share]
         for first, (dataset, share) in enumerate(mixed):
             head = ("", "") if first else (stage.name, steps)
-            reward = reward_formula(stage.graders[dataset], stage.gates[dataset])
-            table.add_row(*head, dataset, f"{share:.1%}", reward)
+            for number, (label, reward) in enumerate(stage.rewards(dataset)):
+                table.add_row(*(("", "") if number else head), label, "" if number else f"{share:.1%}", reward)
     if max_steps < meta.total_iterations:
         table.caption = f"training.max_steps stops at step {max_steps}"
     elif max_steps > meta.total_iterations:

@@ -36,9 +36,14 @@ class Clue:
     enumeration: str
 
     def row(self) -> dict[str, object]:
-        """The row of a data set: prompt, answer, clue and enumeration."""
-        prompt = _PROMPT.format(clue=self.text, enumeration=self.enumeration)
-        return {"prompt": prompt, "answer": self.answer, "clue": self.text, "enumeration": self.enumeration}
+        """The row of a data set: task, prompt, answer, clue and enumeration."""
+        return {
+            "task": "crossword",
+            "prompt": _PROMPT.format(clue=self.text, enumeration=self.enumeration),
+            "answer": self.answer,
+            "clue": self.text,
+            "enumeration": self.enumeration,
+        }
 
 
 def generate(source: Path, output: Path, *, overwrite: bool) -> None:

@@ -42,10 +42,11 @@ class Puzzle(NamedTuple):
     moves: tuple[Move, ...]
 
     def row(self) -> dict[str, object]:
-        """The row of a data set: prompt, answer, board, and the smallest number of moves."""
+        """The row of a data set: task, prompt, answer, board, and the smallest number of moves."""
         grid = "\n".join(" ".join(self.board[row : row + SIZE]) for row in range(0, SIZE**2, SIZE))
         answer = ", ".join(map(str, self.moves))
         return {
+            "task": "rush_hour",
             "prompt": _PROMPT.format(board=grid),
             "answer": answer,
             "board": self.board,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dataserver.dataserver_cases import load, make_config, questions, write_rows
 from posttrain.base.cache import cache_dir
-from posttrain.dataserver.data.dataset_rows import FileRows, RowFault, RowWriter
+from posttrain.dataserver.data.dataset_rows import FileRows, PromptFacts, RowFault, RowWriter
 from posttrain.dataserver.data.loading import load_datasets
 from posttrain.dataserver.data.samples import Samples
 from posttrain.dataserver.data.sampling import Sampler, split_rows
@@ -35,7 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write_folder(folder: Path, rows: Sequence[Mapping[str, Any]], lines: Sequence[int]) -> FileRows:
     writer = RowWriter()
     for line, row in zip(lines, rows, strict=True):
-        writer.add(line, row, line * 7, line)
+        writer.add(line, row, PromptFacts(line * 7, line, None))
     folder.mkdir()
     writer.write(folder, [RowFault(3, "bad")])
     return FileRows(folder, lambda line: f"rows.jsonl:{line}")

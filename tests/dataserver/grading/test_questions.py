@@ -61,7 +61,7 @@ def test_the_graders_in_use_are_those_that_something_names() -> None:
 
 
 def test_the_golds_of_a_data_set_are_for_every_grader_that_may_judge_it() -> None:
-    assert graders_of(config(), "sums") == ("string_exact", "contains", "cap", "strict", "tidy")
+    assert graders_of(config(), "sums") == ("cap", "contains", "string_exact", "strict", "tidy")
     assert graders_of(config(), "words") == ("string_exact",)
 
 

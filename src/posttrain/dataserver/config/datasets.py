@@ -1,13 +1,23 @@
 """Config of a dataserver's data sets: files, and items made by reasoning-gym."""
 
 import os
+from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from posttrain.config.sections.datasets import ColumnName, DistinctColumns
 from posttrain.config.strict import StrictModel
+from posttrain.config.values import OneLine
 from posttrain.dataserver.graders.text.completions import ReasoningTags
 from posttrain.dataserver.graders.text.extraction import Extract
 
@@ -42,14 +52,27 @@ class GoldConfig(StrictModel):
     """Which part of it, if it is text: all, boxed, last_number, `{after: "####"}` or `{regex: "..."}`."""
 
 
+class TaskGrading(StrictModel):
+    """What is different in the grading of a task's rows."""
+
+    graders: Annotated[dict[str, Weight], SomethingCounts] | None = None
+    """Graders and their weights for rows of this task, replacing the data set's own."""
+
+    gates: Gates | None = None
+    """Gates for rows of this task, replacing the data set's own."""
+
+
 class GradingOverride(StrictModel):
     """What a stage changes in the grading of a data set."""
 
     graders: Annotated[dict[str, Weight], SomethingCounts] | None = None
-    """Graders and their weights in this stage, replacing the data set's own."""
+    """Graders and their weights in this stage, replacing the data set's own and those of its tasks."""
 
     gates: Gates | None = None
-    """Gates in this stage, replacing the data set's own."""
+    """Gates in this stage, replacing the data set's own and those of its tasks."""
+
+    tasks: dict[str, TaskGrading] = Field(default_factory=dict)
+    """Per task of the data set: graders and gates in this stage."""
 
 
 class PromptColumnsConfig(DistinctColumns):
@@ -77,9 +100,9 @@ class GradedDataset(StrictModel):
     reasoning: ReasoningTags | None = None
     """The tags around the reasoning; without this section the whole completion is the answer."""
 
-    graders: Annotated[dict[str, Weight], Field(min_length=1), SomethingCounts]
+    graders: Annotated[dict[str, Weight], Field(min_length=1), SomethingCounts] | None = None
     """Graders and their weights. A name is either from the section `graders`, or the type of a built-in grader, which
-    is then used with its defaults."""
+    is then used with its defaults. Required, unless each task of the data set names its own."""
 
     gates: Gates = ()
     """Graders whose scores multiply the reward."""
@@ -96,6 +119,18 @@ class GradedDataset(StrictModel):
     def gold_is_missing(self) -> bool:
         """Whether the rows have no gold answers."""
         return False
+
+    @property
+    def grading_by_task(self) -> Mapping[str, TaskGrading]:
+        """What each task changes; empty if the rows are all of one kind."""
+        return {}
+
+    @model_validator(mode="after")
+    def _every_row_has_graders(self) -> Self:
+        tasks = self.grading_by_task.values()
+        if self.graders is None and not (tasks and all(task.graders for task in tasks)):
+            raise ValidationError.from_exception_data("config", [{"type": "missing", "loc": ("graders",), "input": {}}])
+        return self
 
 
 class FileDataset(GradedDataset):
@@ -121,10 +156,22 @@ class FileDataset(GradedDataset):
     gold: GoldConfig | None = GoldConfig()
     """Where to find the right answer; null if the graders do not need it."""
 
+    task_column: ColumnName = "task"
+    """The column that names each row's task, if there are `tasks`."""
+
+    tasks: dict[OneLine, TaskGrading] = Field(default_factory=dict)
+    """Graders and gates by the value of the task column, for files with rows of several kinds. A row with another
+    value is a bad record."""
+
     @property
     def gold_is_missing(self) -> bool:
         """Whether the rows have no gold answers."""
         return self.gold is None
+
+    @property
+    def grading_by_task(self) -> Mapping[str, TaskGrading]:
+        """What each task changes; empty if the rows are all of one kind."""
+        return self.tasks
 
     @field_validator("path")
     @classmethod

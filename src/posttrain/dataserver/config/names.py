@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import InitErrorDetails
 
 from posttrain.config.keys import KeyPath
-from posttrain.dataserver.config.datasets import GradedDataset, GradingOverride
+from posttrain.dataserver.config.datasets import GradedDataset, GradingOverride, TaskGrading
 from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.graders.catalogue import built_in_graders
 
@@ -76,6 +76,8 @@ class GraderCheck:
         """Faults in the graders of the data sets."""
         for name, dataset in datasets.items():
             yield from self._faults((name,), dataset, dataset)
+            for task, grading in dataset.grading_by_task.items():
+                yield from self._faults((name, "tasks", task), grading, dataset)
 
     def stage_faults(
         self,
@@ -93,9 +95,16 @@ class GraderCheck:
                 yield Fault(path, name, f"the stage draws nothing from {name!r}; add it to the mix, or remove this")
             else:
                 yield from self._faults(path, override, datasets[name])
+                known = datasets[name].grading_by_task
+                for task, changed in override.tasks.items():
+                    if task in known:
+                        yield from self._faults((*path, "tasks", task), changed, datasets[name])
+                    else:
+                        reason = f"{name} has no task {task!r}; its tasks: {', '.join(known) or 'none'}"
+                        yield Fault((*path, "tasks", task), task, reason)
 
     def _faults(
-        self, path: KeyPath, named_in: GradedDataset | GradingOverride, dataset: GradedDataset
+        self, path: KeyPath, named_in: GradedDataset | GradingOverride | TaskGrading, dataset: GradedDataset
     ) -> Iterator[Fault]:
         places: list[KeyPath] = [("graders", name) for name in named_in.graders or ()]
         places += [("gates", number) for number in range(len(named_in.gates or ()))]

@@ -6,6 +6,7 @@ demand, and memory use stays small.
 
 import json
 import mmap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -96,6 +97,7 @@ class FileRows:
         described = json.loads((folder / "rows.json").read_bytes())
         self.digest: str = described["digest"]
         self.too_long: int = described["too_long"]
+        self.per_task: dict[str, int] = described["per_task"]
         self.faults = [f"{place(line)}: {reason}" for line, reason in described["faults"]]
         self._offsets: Indices = mapped_array(folder / "offsets.npy")
         self._lines: Indices = mapped_array(folder / "lines.npy")
@@ -152,11 +154,20 @@ class RowFault(NamedTuple):
     reason: str
 
 
+class PromptFacts(NamedTuple):
+    """What is known of a row from its prompt and its columns, before it is stored."""
+
+    content: int
+    """Hash of the prompt."""
+    length: int
+    """Of the prompt, in characters."""
+    task: str | None
+
+
 class _Added(NamedTuple):
     line: int
     text: bytes
-    content: int
-    length: int
+    facts: PromptFacts
 
 
 class RowWriter:
@@ -166,11 +177,11 @@ class RowWriter:
         self._rows: list[_Added] = []
         self._too_long = 0
 
-    def add(self, line: int, record: Mapping[str, Any], content: int, length: int) -> None:
-        """Add the row on `line`, whose prompt has the hash `content` and `length` characters."""
+    def add(self, line: int, record: Mapping[str, Any], facts: PromptFacts) -> None:
+        """Add the row on `line`."""
         # default=str: a table may hold dates and the like in unused columns.
         text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), default=str) + "\n"
-        self._rows.append(_Added(line, text.encode("utf-8", "surrogatepass"), content, length))
+        self._rows.append(_Added(line, text.encode("utf-8", "surrogatepass"), facts))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -178,11 +189,11 @@ class RowWriter:
     @property
     def lengths(self) -> list[int]:
         """Length of each row's prompt, in characters."""
-        return [row.length for row in self._rows]
+        return [row.facts.length for row in self._rows]
 
     def leave_out_longer(self, limit: float) -> None:
         """Drop, and count, the rows whose prompts have more than `limit` characters."""
-        kept = [row for row in self._rows if row.length <= limit]
+        kept = [row for row in self._rows if row.facts.length <= limit]
         self._too_long += len(self._rows) - len(kept)
         self._rows = kept
 
@@ -193,10 +204,11 @@ class RowWriter:
         np.save(folder / "offsets.npy", np.cumsum([0, *(len(row.text) for row in self._rows)], dtype=np.int64))
         lines = np.array([row.line for row in self._rows], dtype="<i8")
         np.save(folder / "lines.npy", lines)
-        np.save(folder / "contents.npy", np.array([row.content for row in self._rows], dtype=np.uint64))
+        np.save(folder / "contents.npy", np.array([row.facts.content for row in self._rows], dtype=np.uint64))
         # Includes the line numbers, since sample ids refer to rows by them.
         digest = blake2b(body + lines.tobytes(), digest_size=16).hexdigest()
-        described = {"digest": digest, "faults": faults, "too_long": self._too_long}
+        per_task = Counter(row.facts.task for row in self._rows if row.facts.task is not None)
+        described = {"digest": digest, "faults": faults, "too_long": self._too_long, "per_task": per_task}
         (folder / "rows.json").write_text(json.dumps(described))
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from posttrain.base.cache import cache_dir
 from posttrain.base.files import atomic_folder, require_file
 from posttrain.config.sections.datasets import OnBadRecord
-from posttrain.conversation.messages import Conversation
 from posttrain.data.sources import Source, clipped, open_data
 from posttrain.data.splits import content_hash
 from posttrain.dataserver.config.dataserver import DataserverConfig
@@ -19,21 +18,22 @@ from posttrain.dataserver.config.datasets import FileDataset, ReasoningGymDatase
 from posttrain.dataserver.data.dataset_rows import (
     FileRows,
     ProceduralRows,
+    PromptFacts,
     RowFault,
     Rows,
     RowWriter,
     json_digest,
     kept_rows,
 )
-from posttrain.dataserver.data.samples import gold_answer, parse_prompt, prompt_columns
+from posttrain.dataserver.data.samples import gold_answer, parse_prompt, prompt_columns, row_task
 from posttrain.errors import ConfigError, DataError
 
 Report = Callable[[str], None]
 
 # Incremented when the layout of the cached files or the rules for a usable row change.
-_CACHE_VERSION = 3
+_CACHE_VERSION = 4
 # The options that, besides the file's content, determine its rows.
-_READ_BY = {"columns", "gold", "max_prompt_chars", "max_prompt_percentile"}
+_READ_BY = {"columns", "gold", "max_prompt_chars", "max_prompt_percentile", "task_column"}
 
 
 def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
@@ -69,7 +69,7 @@ def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, repo
     path = confined_file(root, dataset.path)
     columns = prompt_columns(dataset.columns)
     source = open_data(path, columns, every_column=True)
-    described = dataset.model_dump(mode="json", include=_READ_BY)
+    described = {**dataset.model_dump(mode="json", include=_READ_BY), "tasks": sorted(dataset.tasks)}
     key = json_digest([_CACHE_VERSION, source.digest, path.suffixes[-2:], described, on_bad_record])
     folder = cache_dir() / "rows" / key
     rows = kept_rows(folder, source.place)
@@ -80,9 +80,7 @@ def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, repo
             try:
                 if line.value is None:
                     raise DataError(line.fault)
-                conversation = _checked_prompt(line.value, dataset)
-                length = sum(len(message.content) for message in conversation.messages)
-                writer.add(line.number, line.value, content_hash(conversation), length)
+                writer.add(line.number, line.value, _checked_row(line.value, dataset))
             except DataError as error:
                 faults.append(RowFault(line.number, clipped(str(error))))
         _require_usable(source, faults, len(writer), on_bad_record)
@@ -92,11 +90,13 @@ def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, repo
         rows = FileRows(folder, source.place)
     if rows.too_long:
         report(f"{path}: rows left out because their prompts are too long: {rows.too_long:,}")
+    if dataset.tasks:
+        report(f"{path}: rows by task: {', '.join(f'{task} {rows.per_task.get(task, 0):,}' for task in dataset.tasks)}")
     return rows
 
 
-def _checked_prompt(record: Mapping[str, Any], dataset: FileDataset) -> Conversation:
-    """The prompt of a row; DataError if it has none, or if its gold answer cannot be compared.
+def _checked_row(record: Mapping[str, Any], dataset: FileDataset) -> PromptFacts:
+    """What is kept of a row; DataError if it has no prompt or no task, or if its gold answer cannot be compared.
 
     The data set's own system message is left out, so that changing it does not change which rows are held out.
     """
@@ -105,7 +105,8 @@ def _checked_prompt(record: Mapping[str, Any], dataset: FileDataset) -> Conversa
         json.dumps(gold_answer(record, dataset.gold), ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
         raise DataError("the gold answer contains a lone surrogate, which no completion can contain") from None
-    return conversation
+    length = sum(len(message.content) for message in conversation.messages)
+    return PromptFacts(content_hash(conversation), length, row_task(record, dataset))
 
 
 def _limit_prompts(writer: RowWriter, dataset: FileDataset) -> None:

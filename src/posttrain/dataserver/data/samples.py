@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from posttrain.base.text import first_of
+from posttrain.config.keys import shown
 from posttrain.conversation.messages import Conversation, Message, ToolCall
 from posttrain.data.records import Columns, parse_record
 from posttrain.dataserver.config.dataserver import DataserverConfig
@@ -21,6 +23,7 @@ from posttrain.dataserver.graders.text.extraction import extract
 from posttrain.dataserver.schemas import Sample, WireMessage
 from posttrain.errors import DataError
 
+_SHOWN_TASKS = 12
 # Column names of generated rows.
 _GENERATED_COLUMNS = PromptColumnsConfig(prompt="question")
 
@@ -35,6 +38,8 @@ class Target:
     gold: Any
     prompt: str
     """The text of the last user message."""
+    task: str | None = None
+    """The row's task; None if its data set has none."""
 
 
 class Samples:
@@ -77,6 +82,11 @@ class Samples:
         config = self._config.datasets[dataset]
         return gold_answer(row.record, config.gold) if isinstance(config, FileDataset) else row.record["answer"]
 
+    def task(self, dataset: str, row: Row) -> str | None:
+        """The row's task; None if the data set has none."""
+        config = self._config.datasets[dataset]
+        return row_task(row.record, config) if isinstance(config, FileDataset) else None
+
     def _target(self, sample_id: str) -> Target:
         dataset, key, digest = ["", "", *sample_id.rsplit(":", 2)][-3:]
         rows = self._datasets.get(dataset)
@@ -87,7 +97,8 @@ class Samples:
         if row.digest != digest:
             raise DataError(f"the row of sample {sample_id[:100]!r} has changed since it was sampled")
         prompt = last_user_text(self._conversation(dataset, row))
-        return Target(dataset, row, self._is_held_out(dataset, index), self.gold(dataset, row), prompt)
+        gold, task = self.gold(dataset, row), self.task(dataset, row)
+        return Target(dataset, row, self._is_held_out(dataset, index), gold, prompt, task)
 
     def _conversation(self, dataset: str, row: Row) -> Conversation:
         config = self._config.datasets[dataset]
@@ -142,6 +153,21 @@ def gold_answer(record: Mapping[str, Any], gold: GoldConfig | None) -> Any:
     if not found:
         raise DataError(f"there is no gold answer: gold.extract finds nothing in {gold.column!r}")
     return found
+
+
+def row_task(record: Mapping[str, Any], dataset: FileDataset) -> str | None:
+    """The task of a row; None if the data set has none.
+
+    Raises:
+        DataError: the row names none of the data set's tasks.
+    """
+    if not dataset.tasks:
+        return None
+    task = column_value(record, dataset.task_column)
+    if not isinstance(task, str) or task not in dataset.tasks:
+        known = first_of(list(dataset.tasks), _SHOWN_TASKS)
+        raise DataError(f"{dataset.task_column!r} must be one of the data set's tasks ({known}), not {shown(task)}")
+    return task
 
 
 def wire_messages(conversation: Conversation) -> list[WireMessage]:

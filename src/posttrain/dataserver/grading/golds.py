@@ -9,16 +9,19 @@ from posttrain.base.files import atomic_write_text
 from posttrain.base.text import counted
 from posttrain.data.sources import SHOWN_FAULTS
 from posttrain.dataserver.config.datasets import FileDataset
-from posttrain.dataserver.data.dataset_rows import json_digest
+from posttrain.dataserver.data.dataset_rows import Row, json_digest
 from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.graders.text.completions import GradeInput
 from posttrain.dataserver.grading.pool import GradingPools
-from posttrain.dataserver.grading.questions import graders_of
+from posttrain.dataserver.grading.questions import graders_of, tasks_of
 from posttrain.dataserver.grading.worker import RowCheck, RowFault
 from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import DataError
 
 _ROWS_PER_TASK = 128
+
+GradersByTask = Mapping[str | None, Mapping[str, Grader]]
+"""By task, or None in a data set without tasks: graders by name."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the data set, the number of rows checked so far, and their total."""
@@ -32,9 +35,8 @@ async def check_golds(loaded: Loaded, pool: GradingPools, progress: Progress) ->
     """
     problems: list[str] = []
     for name, dataset in loaded.config.datasets.items():
-        named = {grader: loaded.graders[grader] for grader in graders_of(loaded.config, name)}
-        graders = {key: grader for key, grader in named.items() if type(grader).check_row is not Grader.check_row}
-        if not graders or not isinstance(dataset, FileDataset):
+        graders = _checking(loaded, name)
+        if not any(graders.values()) or not isinstance(dataset, FileDataset):
             continue  # generated items come with golds that their own scorer reads
         mark = cache_dir() / "golds" / _key(loaded, name, graders)
         if mark.is_file():
@@ -51,39 +53,55 @@ async def check_golds(loaded: Loaded, pool: GradingPools, progress: Progress) ->
         raise DataError("\n".join([*problems, "fix the rows, or remove them from the file"]))
 
 
+def _checking(loaded: Loaded, name: str) -> GradersByTask:
+    """For each task of a data set, the graders that can check its rows."""
+    return {
+        task: {
+            grader: loaded.graders[grader]
+            for grader in graders_of(loaded.config, name, task)
+            if type(loaded.graders[grader]).check_row is not Grader.check_row
+        }
+        for task in tasks_of(loaded.config, name)
+    }
+
+
 async def _check(
-    loaded: Loaded, name: str, graders: Mapping[str, Grader], pool: GradingPools, progress: Progress
+    loaded: Loaded, name: str, graders: GradersByTask, pool: GradingPools, progress: Progress
 ) -> list[str]:
     """The faults in the rows of a data set, one line each."""
     rows, faults, done = loaded.datasets[name], list[str](), 0
-    checks = (
-        RowCheck(index, tuple(graders), GradeInput("", None, gold=loaded.samples.gold(name, row), record=row.record))
-        for index, row in enumerate(map(rows.read, range(len(rows))))
-    )
+
+    def check(row: Row) -> RowCheck:
+        item = GradeInput("", None, gold=loaded.samples.gold(name, row), record=row.record)
+        return RowCheck(row.index, tuple(graders[loaded.samples.task(name, row)]), item)
+
+    checks = map(check, map(rows.read, range(len(rows))))
     # A few tasks at a time: enough to keep the workers busy, without all rows in memory.
     while batch := list(islice(checks, _ROWS_PER_TASK * 8)):
         parts = [batch[start : start + _ROWS_PER_TASK] for start in range(0, len(batch), _ROWS_PER_TASK)]
         found = [fault for part in await asyncio.gather(*map(pool.check_rows, parts)) for fault in part]
-        found += [fault for check in batch for fault in _too_long(check, graders, loaded.config.limits.grader_seconds)]
+        found += [fault for each in batch for fault in _too_long(each, loaded)]
         faults += [f"{rows.place(fault.row)}: {fault.grader}: {fault.reason}" for fault in found]
         done += len(batch)
         progress(name, done, len(rows))
     return faults
 
 
-def _too_long(check: RowCheck, graders: Mapping[str, Grader], most: float) -> Iterator[RowFault]:
+def _too_long(check: RowCheck, loaded: Loaded) -> Iterator[RowFault]:
     """A fault for each grader that may take longer on a row than all graders together may."""
-    for name, grader in graders.items():
-        seconds = grader.seconds_at_most(check.item)
+    most = loaded.config.limits.grader_seconds
+    for name in check.graders:
+        seconds = loaded.graders[name].seconds_at_most(check.item)
         if seconds > most:
             reason = f"one completion may take {seconds:g} s under the grader's own limits"
             yield RowFault(check.row, name, f"{reason}, but limits.grader_seconds is {most:g}")
 
 
-def _key(loaded: Loaded, name: str, graders: Mapping[str, Grader]) -> str:
-    described = {
-        grader_name: [grader.type_name, grader.model_dump(mode="json"), grader.identity()]
-        for grader_name, grader in graders.items()
-    }
-    gold = loaded.config.datasets[name].model_dump(mode="json", include={"gold", "columns"})
+def _key(loaded: Loaded, name: str, graders: GradersByTask) -> str:
+    described = [
+        [task, grader_name, grader.type_name, grader.model_dump(mode="json"), grader.identity()]
+        for task, checking in graders.items()
+        for grader_name, grader in checking.items()
+    ]
+    gold = loaded.config.datasets[name].model_dump(mode="json", include={"gold", "columns", "task_column"})
     return json_digest([loaded.datasets[name].digest, gold, described, loaded.config.limits.grader_seconds])

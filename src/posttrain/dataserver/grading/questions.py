@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.config.datasets import GradedDataset, GradingOverride, OnMissingScore, TaskGrading
 from posttrain.dataserver.config.names import find_grader
 from posttrain.dataserver.data.samples import Target
 from posttrain.dataserver.graders.base import Grader
@@ -23,7 +24,7 @@ class _NamedPlan(NamedTuple):
 
 
 class Questions:
-    """Knows which graders judge each data set in each stage."""
+    """Knows which graders judge each data set, and each of its tasks, in each stage."""
 
     def __init__(self, config: DataserverConfig, graders: Mapping[str, Grader]) -> None:
         def named(name: str, plan: GradingPlan) -> _NamedPlan:
@@ -31,18 +32,19 @@ class Questions:
             return _NamedPlan(name, plan, tuple(local))
 
         self._tags = {name: dataset.reasoning for name, dataset in config.datasets.items()}
-        self._own_plans = {name: named("", own_plan(config, name)) for name in config.datasets}
+        kinds = [(name, task) for name in config.datasets for task in tasks_of(config, name)]
+        self._own_plans = {kind: named("", own_plan(config, *kind)) for kind in kinds}
         self._stage_plans = [dict(self._own_plans) for _ in config.stages]
         for index, plans in enumerate(self._stage_plans):
-            for name, own in self._own_plans.items():
-                if (plan := stage_plan(config, index, name)) != own.plan:
-                    plans[name] = named(f"stage {index}", plan)
+            for kind, own in self._own_plans.items():
+                if (plan := stage_plan(config, index, *kind)) != own.plan:
+                    plans[kind] = named(f"stage {index}", plan)
 
     def question(self, target: Target, stage_index: int, item: GradeItem, digest: str) -> Question:
         """The question that asks for the reward of an item's completion in a stage of the curriculum."""
         # Held-out rows are judged the same way in all stages, so that their rewards can be compared.
         plans = self._own_plans if target.is_held_out else self._stage_plans[stage_index]
-        plan_name, plan, local_graders = plans[target.dataset]
+        plan_name, plan, local_graders = plans[target.dataset, target.task]
         given = GradeInput(
             completion=item.completion,
             answer=None,
@@ -56,36 +58,46 @@ class Questions:
         return Question(item.sample_id, plan_name, plan, Task(local_graders, given), digest)
 
 
-def graders_of(config: DataserverConfig, dataset: str) -> tuple[str, ...]:
-    """Every grader that may judge a data set in any stage."""
-    graded = config.datasets[dataset]
-    names = dict.fromkeys((*graded.graders, *graded.gates))
-    for stage in config.stages:
-        override = stage.grading.get(dataset)
-        if override is not None:
-            names.update(dict.fromkeys((*(override.graders or ()), *(override.gates or ()))))
-    return tuple(names)
+def tasks_of(config: DataserverConfig, dataset: str) -> tuple[str | None, ...]:
+    """The tasks of a data set's rows; only None if it has none."""
+    return tuple(config.datasets[dataset].grading_by_task) or (None,)
+
+
+def graders_of(config: DataserverConfig, dataset: str, task: str | None = None) -> tuple[str, ...]:
+    """Every grader that may judge the rows of a data set (and of that task) in any stage."""
+    plans = [stage_plan(config, index, dataset, task) for index in range(len(config.stages))]
+    return tuple(dict.fromkeys(name for plan in (own_plan(config, dataset, task), *plans) for name in plan.graders))
 
 
 def graders_in_use(config: DataserverConfig) -> dict[str, Grader]:
-    """Every grader that a data set or a stage names, by name."""
-    names = dict.fromkeys(name for dataset in config.datasets for name in graders_of(config, dataset))
+    """Every grader that may judge a row, by name."""
+    kinds = [(name, task) for name in config.datasets for task in tasks_of(config, name)]
+    names = dict.fromkeys(grader for kind in kinds for grader in graders_of(config, *kind))
     return {name: find_grader(name, config.graders) for name in names}
 
 
-def own_plan(config: DataserverConfig, dataset: str) -> GradingPlan:
+def own_plan(config: DataserverConfig, dataset: str, task: str | None = None) -> GradingPlan:
     """How a data set is graded unless a stage overrides it; validation rows are always graded this way."""
     graded = config.datasets[dataset]
-    return GradingPlan.make(graded.graders, graded.gates, graded.on_missing_score)
+    return _plan(graded.on_missing_score, graded.grading_by_task.get(task or ""), graded)
 
 
-def stage_plan(config: DataserverConfig, stage_index: int, dataset: str) -> GradingPlan:
+def stage_plan(config: DataserverConfig, stage_index: int, dataset: str, task: str | None = None) -> GradingPlan:
     """How a data set's training rows are graded in a stage."""
     graded = config.datasets[dataset]
-    override = config.stages[stage_index].grading.get(dataset)
-    weights = graded.graders if override is None or override.graders is None else override.graders
-    gates = graded.gates if override is None or override.gates is None else override.gates
-    return GradingPlan.make(weights, gates, graded.on_missing_score)
+    override = config.stages[stage_index].grading.get(dataset) or GradingOverride()
+    named_in = (override.tasks.get(task or ""), override, graded.grading_by_task.get(task or ""), graded)
+    return _plan(graded.on_missing_score, *named_in)
+
+
+def _plan(
+    on_missing_score: OnMissingScore, *named_in: GradedDataset | GradingOverride | TaskGrading | None
+) -> GradingPlan:
+    """The plan with the graders of the first section that names some, and the gates of the first that names some."""
+    sections = [section for section in named_in if section is not None]
+    weights = next((section.graders for section in sections if section.graders is not None), {})
+    gates = next((section.gates for section in sections if section.gates is not None), ())
+    return GradingPlan.make(weights, gates, on_missing_score)
 
 
 def graded_result(item_id: str, plan: GradingPlan, graded: Graded) -> GradeResult:

@@ -37,8 +37,8 @@ class Judged(NamedTuple):
 
 
 Done = Callable[[C, Judged], None]
-Planned = Counter[tuple[str, int | None]]
-"""How many completions there are per data set and stage number; None is validation."""
+Planned = Counter[tuple[str, str | None, int | None]]
+"""How many completions there are per data set, task and stage number; the stage None is validation."""
 
 
 def check_all(loaded: Loaded, completions: Iterable[Completion], total: int | None = None) -> Planned:
@@ -52,7 +52,7 @@ def check_all(loaded: Loaded, completions: Iterable[Completion], total: int | No
         for each in completions:
             target = loaded.samples.target(each.sample_id)
             stage = None if target.is_held_out else loaded.sampler.stage_index(each.iteration)
-            planned[target.dataset, stage] += 1
+            planned[target.dataset, target.task, stage] += 1
             progress.advance()
     return planned
 
@@ -60,9 +60,11 @@ def check_all(loaded: Loaded, completions: Iterable[Completion], total: int | No
 def show_plan(loaded: Loaded, planned: Planned) -> None:
     """Print what would be graded, and how rewards are computed from scores."""
     rows = []
-    for (dataset, stage), count in planned.items():
-        plan = own_plan(loaded.config, dataset) if stage is None else stage_plan(loaded.config, stage, dataset)
-        rows.append((dataset, _stage_name(loaded, stage), count, reward_formula(plan.weights, plan.gates)))
+    for (dataset, task, stage), count in planned.items():
+        kind = (dataset, task)
+        plan = own_plan(loaded.config, *kind) if stage is None else stage_plan(loaded.config, stage, *kind)
+        name = dataset if task is None else f"{dataset}: {task}"
+        rows.append((name, _stage_name(loaded, stage), count, reward_formula(plan.weights, plan.gates)))
     show_table(("data set", "stage", "completions", "reward"), rows)
 
 
