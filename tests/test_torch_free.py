@@ -18,7 +18,7 @@ SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 TRAINING = ["torch", "transformers", "trl", "peft", "accelerate", "datasets", "unsloth", "vllm"]
 SERVING = [
     *("fastapi", "uvicorn", "httpx", "pebble", "sqlalchemy", "re2", "jsonschema", "cachetools", "prometheus_client"),
-    *("math_verify", "sympy", "reasoning_gym", "tenacity", "py3langid"),
+    *("math_verify", "sympy", "reasoning_gym", "tenacity", "py3langid", "tokenizers"),
 ]
 HEAVY = [*TRAINING, *SERVING, "numpy"]
 

@@ -88,6 +88,7 @@ def test_neither_folder_nor_name_of_the_data_count(folder: Path, tmp_path: Path)
         {"section": {"reasoning": {}}},
         {"section": {"gold": {"extract": "last_number"}}},
         {"section": {"validation_fraction": 0.4}},
+        {"section": {"strip_tags": ["think"]}},
     ],
     ids=str,
 )

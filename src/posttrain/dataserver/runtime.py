@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from posttrain.base.cache import file_digest
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.data.dataset_rows import Rows, json_digest
 from posttrain.dataserver.data.loading import Report, load_datasets
@@ -24,8 +25,8 @@ from posttrain.errors import ConfigError
 if TYPE_CHECKING:
     import httpx
 
-# Data sets and graders are hashed separately; the rest changes no prompt and no reward.
-_NOT_PART_OF_ID = {"data_root", "datasets", "graders", "listen", "limits", "journal"}
+# Data sets, graders and the tokenizer are hashed separately; the rest changes no prompt and no reward.
+_NOT_PART_OF_ID = {"data_root", "tokenizer", "datasets", "graders", "listen", "limits", "journal"}
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,7 @@ def config_id(config: DataserverConfig, datasets: Mapping[str, Rows], graders: M
             "protocol": PROTOCOL_VERSION.split(".")[0],
             "version": version("posttrain-toolkit"),
             "config": config.model_dump(mode="json", exclude=_NOT_PART_OF_ID),
+            "tokenizer": file_digest(config.tokenizer) if config.tokenizer is not None else None,
             # In config order, which is also the order of the held-out rows.
             "datasets": [
                 [name, dataset.model_dump(mode="json", exclude={"path"}), datasets[name].digest]

@@ -15,9 +15,9 @@ from posttrain.errors import ConfigError
 SIZE = 6
 _TARGET_ROW = 2
 # How often to try to place a piece: crowded boards are harder, and quicker to search.
-_TRIES = (60, 200)
+_TRIES = (60, 400)
 # Boards with more positions are left out: they take long to search, and are no harder.
-_MOST_POSITIONS = 5_000
+_MOST_POSITIONS = 2_500
 # How many boards in a row may give nothing new.
 _FRUITLESS = 2_000
 
@@ -72,8 +72,8 @@ def generate(output: Path, count: int, least: int, most: int, *, seed: int, over
             write(puzzle.row())
             found[len(puzzle.moves)] += 1
             progress.advance()
-    shares = ", ".join(f"{moves}: {boards:,}" for moves, boards in sorted(found.items()))
-    console.print(f"wrote {output}: {counted(count, 'board')}; by smallest number of moves {shares}")
+    shares = ", ".join(f"{boards:,} of {moves}" for moves, boards in sorted(found.items()))
+    console.print(f"wrote {output}: {counted(count, 'board')}, by their smallest numbers of moves: {shares}")
 
 
 def puzzles(count: int, least: int, most: int, seed: int) -> Iterator[Puzzle]:

@@ -35,7 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write_folder(folder: Path, rows: Sequence[Mapping[str, Any]], lines: Sequence[int]) -> FileRows:
     writer = RowWriter()
     for line, row in zip(lines, rows, strict=True):
-        writer.add(line, row, PromptFacts(line * 7, line, None))
+        writer.add(line, row, PromptFacts(line * 7, line, line))
     folder.mkdir()
     writer.write(folder, [RowFault(3, "bad")])
     return FileRows(folder, lambda line: f"rows.jsonl:{line}")

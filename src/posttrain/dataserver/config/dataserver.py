@@ -43,6 +43,9 @@ class DataserverConfig(StrictModel):
     """Whether graders may run code written by a model; the docs say what the sandbox does and does not protect
     against."""
 
+    tokenizer: ConfigPath | None = None
+    """The model's `tokenizer.json` file, so that `max_prompt_percentile` counts tokens instead of characters."""
+
     graders: dict[OneLine, AnyGrader] = Field(default_factory=dict)
     """Graders with parameters of their own, by the names that the data sets use."""
 
@@ -151,6 +154,10 @@ class DataserverConfig(StrictModel):
         if unused:
             reason = f"no stage uses {', '.join(unused)}; add it to a stage's mix or remove it from datasets"
             refuse([Fault(("stages",), self.stages, reason)])
+        percentiles = [getattr(dataset, "max_prompt_percentile", None) for dataset in self.datasets.values()]
+        if self.tokenizer is not None and not any(percentiles):
+            reason = "no data set counts tokens; give one a max_prompt_percentile, or remove tokenizer"
+            refuse([Fault(("tokenizer",), str(self.tokenizer), reason)])
         if self.adaptive is not None and not self.journal.enabled:
             reason = "adaptive sampling needs the grades in the journal; keep it enabled, or remove adaptive"
             refuse([Fault(("journal", "enabled"), False, reason)])

@@ -22,6 +22,7 @@ from posttrain.dataserver.graders.text.completions import ReasoningTags
 from posttrain.dataserver.graders.text.extraction import Extract
 
 OnMissingScore = Literal["abstain", "renormalise", "zero"]
+TagName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$", max_length=100)]
 Weight = Annotated[float, Field(ge=0, le=1_000_000)]
 
 
@@ -151,7 +152,12 @@ class FileDataset(GradedDataset):
     trainer's `rollout.max_prompt_tokens`."""
 
     max_prompt_percentile: float | None = Field(default=None, gt=0, lt=100)
-    """Leave out the longest prompts: 95 keeps those no longer than 95 % of the file's prompts."""
+    """Leave out the longest prompts: 95 keeps those no longer than 95 % of the file's prompts. Lengths are in tokens if
+    the config names a `tokenizer`, else in characters."""
+
+    strip_tags: tuple[TagName, ...] = ()
+    """Tags to remove from the prompts, such as `[think, answer]`: from assistant turns with what is between them, from
+    other messages the tags alone. Prompts with such tags are counted."""
 
     gold: GoldConfig | None = GoldConfig()
     """Where to find the right answer; null if the graders do not need it."""

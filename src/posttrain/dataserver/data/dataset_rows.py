@@ -97,6 +97,10 @@ class FileRows:
         described = json.loads((folder / "rows.json").read_bytes())
         self.digest: str = described["digest"]
         self.too_long: int = described["too_long"]
+        self.longest: int | None = described["longest"]
+        """The length that `max_prompt_percentile` allows."""
+        self.had_tags: int = described["had_tags"]
+        """Number of rows with tags removed from their prompts."""
         self.per_task: dict[str, int] = described["per_task"]
         self.faults = [f"{place(line)}: {reason}" for line, reason in described["faults"]]
         self._offsets: Indices = mapped_array(folder / "offsets.npy")
@@ -159,9 +163,13 @@ class PromptFacts(NamedTuple):
 
     content: int
     """Hash of the prompt."""
+    characters: int
+    """Length of the prompt."""
     length: int
-    """Of the prompt, in characters."""
-    task: str | None
+    """Length of the prompt as `max_prompt_percentile` counts it, in tokens or in characters."""
+    task: str | None = None
+    had_tags: bool = False
+    """Whether tags were removed from the prompt."""
 
 
 class _Added(NamedTuple):
@@ -176,6 +184,7 @@ class RowWriter:
     def __init__(self) -> None:
         self._rows: list[_Added] = []
         self._too_long = 0
+        self._longest: int | None = None
 
     def add(self, line: int, record: Mapping[str, Any], facts: PromptFacts) -> None:
         """Add the row on `line`."""
@@ -187,13 +196,22 @@ class RowWriter:
         return len(self._rows)
 
     @property
-    def lengths(self) -> list[int]:
-        """Length of each row's prompt, in characters."""
-        return [row.facts.length for row in self._rows]
+    def fewest_characters(self) -> int:
+        """Length of the shortest prompt."""
+        return min(row.facts.characters for row in self._rows)
 
-    def leave_out_longer(self, limit: float) -> None:
-        """Drop, and count, the rows whose prompts have more than `limit` characters."""
-        kept = [row for row in self._rows if row.facts.length <= limit]
+    def leave_out_longer(self, max_characters: int | None, percentile: float | None) -> None:
+        """Drop, and count, the rows whose prompts have more characters, or are longer than `percentile` % of them."""
+        if percentile is not None and self._rows:
+            # The smallest length in the file that this percentage of its prompts do not exceed.
+            lengths = [row.facts.length for row in self._rows]
+            self._longest = int(np.percentile(lengths, percentile, method="inverted_cdf"))
+        kept = [
+            row
+            for row in self._rows
+            if (max_characters is None or row.facts.characters <= max_characters)
+            and (self._longest is None or row.facts.length <= self._longest)
+        ]
         self._too_long += len(self._rows) - len(kept)
         self._rows = kept
 
@@ -208,7 +226,14 @@ class RowWriter:
         # Includes the line numbers, since sample ids refer to rows by them.
         digest = blake2b(body + lines.tobytes(), digest_size=16).hexdigest()
         per_task = Counter(row.facts.task for row in self._rows if row.facts.task is not None)
-        described = {"digest": digest, "faults": faults, "too_long": self._too_long, "per_task": per_task}
+        described = {
+            "digest": digest,
+            "faults": faults,
+            "too_long": self._too_long,
+            "longest": self._longest,
+            "had_tags": sum(row.facts.had_tags for row in self._rows),
+            "per_task": per_task,
+        }
         (folder / "rows.json").write_text(json.dumps(described))
 
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from posttrain.base.cache import cache_dir
 from posttrain.base.files import atomic_folder, require_file
 from posttrain.config.sections.datasets import OnBadRecord
@@ -25,6 +23,7 @@ from posttrain.dataserver.data.dataset_rows import (
     json_digest,
     kept_rows,
 )
+from posttrain.dataserver.data.prompt_length import TokenCounter, characters
 from posttrain.dataserver.data.samples import gold_answer, parse_prompt, prompt_columns, row_task
 from posttrain.errors import ConfigError, DataError
 
@@ -33,7 +32,7 @@ Report = Callable[[str], None]
 # Incremented when the layout of the cached files or the rules for a usable row change.
 _CACHE_VERSION = 4
 # The options that, besides the file's content, determine its rows.
-_READ_BY = {"columns", "gold", "max_prompt_chars", "max_prompt_percentile", "task_column"}
+_READ_BY = {"columns", "gold", "max_prompt_chars", "max_prompt_percentile", "strip_tags", "task_column"}
 
 
 def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
@@ -41,17 +40,19 @@ def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
 
     Raises:
         DataError: one message with the faults of all of them.
+        ConfigError: there is no tokenizer where the config says.
     """
     loaded: dict[str, Rows] = {}
     problems: list[str] = []
     if any(isinstance(dataset, FileDataset) for dataset in config.datasets.values()) and not config.data_root.is_dir():
         raise DataError(f"data_root {config.data_root} is not a folder; set it to the folder with the data")
+    counter = TokenCounter(config.tokenizer) if config.tokenizer is not None else None
     for name, dataset in config.datasets.items():
         try:
             if isinstance(dataset, ReasoningGymDataset):
                 loaded[name] = ProceduralRows(dataset.task, config.seed, dataset.params, dataset.rows)
             else:
-                loaded[name] = load_file(dataset, config.data_root, config.on_bad_record, report)
+                loaded[name] = load_file(dataset, config.data_root, config.on_bad_record, report, counter)
         except (DataError, ConfigError) as error:
             problems.append(f"datasets.{name}: {error}")
     if problems:
@@ -59,10 +60,16 @@ def load_datasets(config: DataserverConfig, report: Report) -> dict[str, Rows]:
     return loaded
 
 
-def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, report: Report) -> FileRows:
+def load_file(
+    dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, report: Report, counter: TokenCounter | None = None
+) -> FileRows:
     """The rows of a file, from the cache if the same content was read before.
 
+    Args:
+        counter: counts tokens for `max_prompt_percentile`, which else counts characters.
+
     Raises:
+        ConfigError: the counter's tokenizer cannot be loaded.
         DataError: the file does not exist or is outside the root, records are bad and `on_bad_record` is error, or no
             record is usable.
     """
@@ -70,7 +77,9 @@ def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, repo
     columns = prompt_columns(dataset.columns)
     source = open_data(path, columns, every_column=True)
     described = {**dataset.model_dump(mode="json", include=_READ_BY), "tasks": sorted(dataset.tasks)}
-    key = json_digest([_CACHE_VERSION, source.digest, path.suffixes[-2:], described, on_bad_record])
+    counter = counter if dataset.max_prompt_percentile is not None else None
+    counted_by = counter.digest if counter is not None else None
+    key = json_digest([_CACHE_VERSION, source.digest, path.suffixes[-2:], described, on_bad_record, counted_by])
     folder = cache_dir() / "rows" / key
     rows = kept_rows(folder, source.place)
     if rows is None:
@@ -80,7 +89,7 @@ def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, repo
             try:
                 if line.value is None:
                     raise DataError(line.fault)
-                writer.add(line.number, line.value, _checked_row(line.value, dataset))
+                writer.add(line.number, line.value, _checked_row(line.value, dataset, counter))
             except DataError as error:
                 faults.append(RowFault(line.number, clipped(str(error))))
         _require_usable(source, faults, len(writer), on_bad_record)
@@ -88,40 +97,52 @@ def load_file(dataset: FileDataset, root: Path, on_bad_record: OnBadRecord, repo
         with atomic_folder(folder, lambda there: kept_rows(there, source.place) is not None) as aside:
             writer.write(aside, faults)
         rows = FileRows(folder, source.place)
-    if rows.too_long:
-        report(f"{path}: rows left out because their prompts are too long: {rows.too_long:,}")
-    if dataset.tasks:
-        report(f"{path}: rows by task: {', '.join(f'{task} {rows.per_task.get(task, 0):,}' for task in dataset.tasks)}")
+    _report(rows, path, dataset, "characters" if counter is None else "tokens", report)
     return rows
 
 
-def _checked_row(record: Mapping[str, Any], dataset: FileDataset) -> PromptFacts:
+def _checked_row(record: Mapping[str, Any], dataset: FileDataset, counter: TokenCounter | None) -> PromptFacts:
     """What is kept of a row; DataError if it has no prompt or no task, or if its gold answer cannot be compared.
 
     The data set's own system message is left out, so that changing it does not change which rows are held out.
     """
-    conversation = parse_prompt(record, prompt_columns(dataset.columns), None)
+    columns = prompt_columns(dataset.columns)
+    conversation = parse_prompt(record, columns, None, dataset.strip_tags)
     try:
         json.dumps(gold_answer(record, dataset.gold), ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
         raise DataError("the gold answer contains a lone surrogate, which no completion can contain") from None
-    length = sum(len(message.content) for message in conversation.messages)
-    return PromptFacts(content_hash(conversation), length, row_task(record, dataset))
+    length = characters(conversation)
+    return PromptFacts(
+        content_hash(conversation),
+        length,
+        length if counter is None else counter.count(conversation),
+        row_task(record, dataset),
+        bool(dataset.strip_tags) and conversation != parse_prompt(record, columns, None),
+    )
 
 
 def _limit_prompts(writer: RowWriter, dataset: FileDataset) -> None:
-    limits = [float(dataset.max_prompt_chars)] if dataset.max_prompt_chars else []
-    if dataset.max_prompt_percentile:
-        # The smallest prompt length in the file that this percentage of its prompts do not exceed.
-        limits.append(float(np.percentile(writer.lengths, dataset.max_prompt_percentile, method="inverted_cdf")))
-    if limits:
-        shortest = min(writer.lengths)
-        writer.leave_out_longer(min(limits))
-        if not len(writer):
-            raise DataError(
-                f"max_prompt_chars: {dataset.max_prompt_chars} excludes every row; the shortest prompt has "
-                f"{shortest} characters"
-            )
+    shortest = writer.fewest_characters
+    writer.leave_out_longer(dataset.max_prompt_chars, dataset.max_prompt_percentile)
+    if not len(writer):
+        raise DataError(
+            f"max_prompt_chars: {dataset.max_prompt_chars} excludes every row; the shortest prompt has {shortest} "
+            "characters"
+        )
+
+
+def _report(rows: FileRows, path: Path, dataset: FileDataset, unit: str, report: Report) -> None:
+    """Say what became of the rows of a file, besides the bad ones."""
+    if rows.longest is not None:
+        kept = f"keeps prompts of up to {rows.longest:,} {unit}"
+        report(f"{path}: max_prompt_percentile {dataset.max_prompt_percentile:g} {kept}")
+    if rows.too_long:
+        report(f"{path}: rows left out because their prompts are too long: {rows.too_long:,}")
+    if dataset.strip_tags:
+        report(f"{path}: prompts with tags removed ({', '.join(dataset.strip_tags)}): {rows.had_tags:,}")
+    if dataset.tasks:
+        report(f"{path}: rows by task: {', '.join(f'{task} {rows.per_task.get(task, 0):,}' for task in dataset.tasks)}")
 
 
 def _require_usable(source: Source, faults: list[RowFault], usable: int, on_bad_record: OnBadRecord) -> None:

@@ -3,8 +3,8 @@
 A sample id identifies a data set, a row of it, and the row's content when it was sampled.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.config.datasets import FileDataset, GoldConfig, PromptColumnsConfig
 from posttrain.dataserver.data.dataset_rows import Row, Rows
 from posttrain.dataserver.data.sampling import Sides, Slot
+from posttrain.dataserver.data.stray_tags import without_tags
 from posttrain.dataserver.graders.text.completions import column_value
 from posttrain.dataserver.graders.text.extraction import extract
 from posttrain.dataserver.schemas import Sample, WireMessage
@@ -103,7 +104,8 @@ class Samples:
     def _conversation(self, dataset: str, row: Row) -> Conversation:
         config = self._config.datasets[dataset]
         columns = config.columns if isinstance(config, FileDataset) else _GENERATED_COLUMNS
-        return parse_prompt(row.record, prompt_columns(columns), config.system)
+        tags = config.strip_tags if isinstance(config, FileDataset) else ()
+        return parse_prompt(row.record, prompt_columns(columns), config.system, tags)
 
     def _is_held_out(self, dataset: str, index: int) -> bool:
         held_out = self._held_out[dataset]
@@ -116,8 +118,13 @@ def prompt_columns(columns: PromptColumnsConfig) -> Columns:
     return Columns(**columns.model_dump(), completion=None, weight=None)
 
 
-def parse_prompt(record: Mapping[str, Any], columns: Columns, system: str | None) -> Conversation:
+def parse_prompt(
+    record: Mapping[str, Any], columns: Columns, system: str | None, strip_tags: Collection[str] = ()
+) -> Conversation:
     """The conversation up to the turn to generate, with a system message if the row or `system` gives one.
+
+    Args:
+        strip_tags: names of tags to remove from the row's own messages.
 
     Raises:
         DataError: the row has no prompt, or its prompt has no turn to answer.
@@ -128,9 +135,10 @@ def parse_prompt(record: Mapping[str, Any], columns: Columns, system: str | None
         messages.pop()
     if not messages or messages[-1].role == "system":
         raise DataError("the prompt has no user message")
-    if system is not None and messages[0].role != "system":
-        messages.insert(0, Message("system", system))
-    return Conversation(tuple(messages), conversation.tools)
+    conversation = without_tags(Conversation(tuple(messages), conversation.tools), strip_tags)
+    if system is None or messages[0].role == "system":
+        return conversation
+    return replace(conversation, messages=(Message("system", system), *conversation.messages))
 
 
 def gold_answer(record: Mapping[str, Any], gold: GoldConfig | None) -> Any:

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from posttrain.base.text import counted
 from posttrain.dataserver.graders.base import Example, Score, TextGrader
 from posttrain.dataserver.graders.puzzles.sliding_blocks import (
     Board,
@@ -167,5 +168,5 @@ def _detail(moves: Sequence[Move], legal: int, is_solved: bool, extra: int) -> s
     if legal < len(moves):
         return f"move {legal + 1}, {moves[legal]}, is not legal"
     if not is_solved:
-        return f"not solved after {len(moves)} legal moves"
-    return f"solved in {len(moves)} moves" + (f", {extra} more than needed" if extra else "")
+        return f"not solved after {counted(len(moves), 'legal move')}"
+    return f"solved in {counted(len(moves), 'move')}" + (f", {extra} more than needed" if extra else "")

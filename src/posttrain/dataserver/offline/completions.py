@@ -214,7 +214,7 @@ class RowFinder:
         for name in [named] if named in self._files else self._files:
             for column, columns in self._places[name]:
                 if line.get(column) is not None:
-                    asked.append(parse_prompt(line, columns, None))
+                    asked.append(parse_prompt(line, columns, None, self._files[name].strip_tags))
                     found += self._asking(name, asked[-1])
         if not asked:
             raise DataError(f"it names no row and contains no prompt, only {_shown_keys(line)}")
@@ -226,7 +226,7 @@ class RowFinder:
     def _asking(self, name: str, conversation: Conversation) -> list[_Found]:
         rows = self._loaded.datasets[name]
         if name not in self._indexes:
-            self._indexes[name] = _PromptIndex(rows, prompt_columns(self._files[name].columns))
+            self._indexes[name] = _PromptIndex(rows, self._files[name])
         return [_Found(name, rows.read(index)) for index in self._indexes[name].find(conversation)]
 
     def _only_one(self, found: list[_Found], line: Mapping[str, Any], asked: Conversation) -> _Found:
@@ -245,14 +245,17 @@ class RowFinder:
 
     def _system(self, found: _Found) -> str | None:
         config = self._files[found.dataset]
-        return _system_of(parse_prompt(found.row.record, prompt_columns(config.columns), config.system))
+        return _system_of(
+            parse_prompt(found.row.record, prompt_columns(config.columns), config.system, config.strip_tags)
+        )
 
 
 class _PromptIndex:
     """The rows of a data set by their prompts, ignoring system messages and tools."""
 
-    def __init__(self, rows: Rows, columns: Columns) -> None:
-        conversations = (parse_prompt(rows.read(index).record, columns, None) for index in range(len(rows)))
+    def __init__(self, rows: Rows, config: FileDataset) -> None:
+        columns, records = prompt_columns(config.columns), (rows.read(index).record for index in range(len(rows)))
+        conversations = (parse_prompt(record, columns, None, config.strip_tags) for record in records)
         hashes = np.fromiter(map(_turns_hash, conversations), dtype=np.uint64, count=len(rows))
         self._order = np.argsort(hashes, kind="stable")
         self._hashes = hashes[self._order]
