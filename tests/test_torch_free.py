@@ -37,7 +37,7 @@ LIGHT_MODULES = [
     *(f"runs.{name}" for name in ("checkpoints", "directory", "manifest", "metrics", "resume", "trained_run")),
     *("sft.config", "sft.plan", "rl.config", "dpo.plan", "predict.config", "predict.weights"),
     *("dataserver.schemas", "dataserver.graders.catalogue", "dataserver.journal.config"),
-    *("synthesis.rush_hour", "synthesis.crossword"),
+    *("synthesis.rush_hour", "synthesis.crossword", "synthesis.crossword_grid"),
 ]
 # Packages that load no training package, whatever else they need.
 TORCH_FREE_PACKAGES = ["base", "data", "runs", "dataserver", "rl.client"]

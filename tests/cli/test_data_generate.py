@@ -31,6 +31,15 @@ def test_clues_are_written(tmp_path: Path):
     assert "no such file" in finished.output
 
 
+def test_grids_are_written(tmp_path: Path):
+    clues = [{"clue": word, "answer": word} for word in ("east", "seat", "teas")]
+    (tmp_path / "clues.jsonl").write_text("".join(json.dumps(clue) + "\n" for clue in clues))
+    options = ("--rows", "2", "--words", "2", "--size", "5")
+    finished = data("generate", "crossword_grid", tmp_path / "clues.jsonl", tmp_path / "grids.jsonl", *options)
+    assert finished.exit_code == 0, finished.output
+    assert len((tmp_path / "grids.jsonl").read_text().splitlines()) == 2
+
+
 def test_a_range_without_numbers_is_refused(tmp_path: Path):
     finished = data("generate", "rush_hour", tmp_path / "a.jsonl", "--min-moves", "5", "--max-moves", "4")
     assert (finished.exit_code, list(tmp_path.iterdir())) == (2, [])

@@ -10,6 +10,8 @@ from posttrain.cli import doorway
 generate = doorway.command_app()
 _CLUES = "A .jsonl file with the keys clue, answer and, if it is not at the end of the clue, enumeration: (3,4)."
 _AT_LEAST_ONE: dict[str, Any] = {"metavar": "N", "min": 1}
+Clues = Annotated[Path, typer.Argument(metavar="CLUES", help=_CLUES, show_default=False)]
+Seed = Annotated[int, typer.Option(metavar="N", help="Equal seeds give equal rows.")]
 Output = Annotated[Path, typer.Argument(metavar="OUTPUT", help="The .jsonl file to write.", show_default=False)]
 
 
@@ -19,7 +21,7 @@ def rush_hour(
     rows: Annotated[int, typer.Option(help="How many boards.", **_AT_LEAST_ONE)] = 1000,
     min_moves: Annotated[int, typer.Option(help="The least that a board may need.", **_AT_LEAST_ONE)] = 2,
     max_moves: Annotated[int, typer.Option(help="The most that a board may need.", **_AT_LEAST_ONE)] = 12,
-    seed: Annotated[int, typer.Option(metavar="N", help="Equal seeds give equal boards.")] = 0,
+    seed: Seed = 0,
     overwrite: doorway.Overwrite = False,
     debug: doorway.Debug = False,
 ) -> None:
@@ -32,7 +34,7 @@ def rush_hour(
 
 @generate.command()
 def crossword(
-    clues: Annotated[Path, typer.Argument(metavar="CLUES", help=_CLUES, show_default=False)],
+    clues: Clues,
     output: Output,
     overwrite: doorway.Overwrite = False,
     debug: doorway.Debug = False,
@@ -42,3 +44,21 @@ def crossword(
         from posttrain.synthesis import crossword as puzzle
 
         puzzle.generate(clues, output, overwrite=overwrite)
+
+
+@generate.command("crossword_grid")
+def crossword_grid(
+    clues: Clues,
+    output: Output,
+    rows: Annotated[int, typer.Option(help="How many grids.", **_AT_LEAST_ONE)] = 100,
+    words: Annotated[int, typer.Option(metavar="N", min=2, help="How many words in each.")] = 5,
+    size: Annotated[int, typer.Option(metavar="N", min=3, max=20, help="Cells along a side.")] = 7,
+    seed: Seed = 0,
+    overwrite: doorway.Overwrite = False,
+    debug: doorway.Debug = False,
+) -> None:
+    """Write small crosswords, of the answers in CLUES that cross each other, for the grader crossword."""
+    with doorway.clear_errors(debug):
+        from posttrain.synthesis import crossword_grid as puzzle
+
+        puzzle.generate(clues, output, rows, words=words, size=size, seed=seed, overwrite=overwrite)
