@@ -24,6 +24,7 @@ from posttrain.dataserver.runtime import Loaded, config_id
 from posttrain.dataserver.schemas import GradeItem, GradeRequest, GradeResponse, SampleRequest
 from posttrain.dataserver.server import DataServer
 from posttrain.errors import DataError
+from posttrain.rl.plan import stage_table
 
 ROWS = [
     {"task": "sum", "prompt": "1 + 1?", "answer": "2"},
@@ -225,6 +226,9 @@ def test_the_description_and_the_plan_name_every_task(folder: Path, capsys: pyte
         "word": {"lax": 1.0},
     }
     assert stage.rewards("mixed") == [("mixed: sum", "1 number_exact"), ("mixed: word", "(1 lax) × short")]
+    table = stage_table(Loaded.read(config, lambda line: None).meta, 6)
+    named, rewards = (list(column.cells) for column in (table.columns[2], table.columns[4]))
+    assert list(zip(named, rewards, strict=True))[2:4] == stage.rewards("mixed")
     show_plan(config)
     rows = [" ".join(line.split()) for line in capsys.readouterr().err.splitlines()]
     assert "lax words 2 to 3 mixed: sum 100.0% 8 1 number_exact" in rows

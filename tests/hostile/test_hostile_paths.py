@@ -150,6 +150,7 @@ PATH_KEYS = [
     ("rl_config_template.yaml", "dataserver.config"),
     ("rl_config_template.yaml", "dataserver.url"),
     ("rl_data_config_template.yaml", "data_root"),
+    ("rl_data_config_template.yaml", "tokenizer"),
     ("rl_data_config_template.yaml", "journal.path"),
     ("rl_data_config_template.yaml", "journal.url"),
     ("rl_data_config_template.yaml", "graders.more.path"),
