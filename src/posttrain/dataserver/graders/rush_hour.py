@@ -52,7 +52,8 @@ class RushHour(TextGrader):
     """The column that holds the board; `a.b` is key b of the object in column a."""
 
     moves_column: str = Field(default="moves", min_length=1)
-    """The column that holds the smallest number of moves; for rows without it, it is found by a search."""
+    """The column that holds the smallest number of moves, which is not checked; for rows without it, it is found by a
+    search."""
 
     gold_only: bool = False
     """Whether only the solution in the gold answer counts as shortest, instead of all equally short ones."""
