@@ -13,12 +13,13 @@ from posttrain.config.sections.training import TrainingConfig
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import VariableName
 from posttrain.rl.presets import Algorithm, ObjectiveConfig, resolve_objective
+from posttrain.rl.rollout.filters.config import RejectionConfig
 
 # Sampling options that change the model's probabilities, with the values at which they do not.
-_FILTERS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+_CHANGES_PROBABILITIES = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
-class RolloutConfig(SamplingConfig):
+class RolloutConfig(RejectionConfig, SamplingConfig):
     """The completions to train on: a group of `generations` for each prompt."""
 
     temperature: float = Field(default=1.0, ge=0)
@@ -79,11 +80,11 @@ class RolloutConfig(SamplingConfig):
 
     @model_validator(mode="after")
     def _correction_compares_like_with_like(self) -> "RolloutConfig":
-        filters = [name for name, neutral in _FILTERS.items() if getattr(self, name) != neutral]
-        if self.correction != "none" and filters:
+        changing = [name for name, neutral in _CHANGES_PROBABILITIES.items() if getattr(self, name) != neutral]
+        if self.correction != "none" and changing:
             raise ValueError(
                 f"importance_correction: {self.correction} compares the model's own probabilities, which "
-                f"{', '.join(filters)} would change; leave that out, or set importance_correction: none"
+                f"{', '.join(changing)} would change; leave that out, or set importance_correction: none"
             )
         return self
 

@@ -8,11 +8,13 @@ from rich.table import Table
 from posttrain.base.console import console, new_table
 from posttrain.base.extras import require_extra
 from posttrain.base.processes import process_count
+from posttrain.base.text import counted
 from posttrain.dataserver.schemas import DatasetMeta, Meta, reward_formula
 from posttrain.errors import ConfigError, ModelError
 from posttrain.models.location import locate_model
-from posttrain.rl.config import DataserverSection, RLConfig
+from posttrain.rl.config import DataserverSection, RLConfig, RolloutConfig
 from posttrain.rl.presets import PRESETS, resolve_objective
+from posttrain.rl.rollout.filters.catalogue import check_user_filters
 from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.runs.finish import finished_result
@@ -46,12 +48,15 @@ def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: b
         from posttrain.rl.objective import check_user_functions
 
         check_user_functions(resolve_objective(config.algorithm, config.objective))
+        check_user_filters(config.rollout.filters)  # may import torch as well
     console.print(f"algorithm       {config.algorithm}, {preset.paper}{f': {preset.note}' if preset.note else ''}")
     console.print(objective_table(config), soft_wrap=False)
     console.print("\n".join(_schedule_lines(config, schedule)))
     console.print(generation_table(schedule), soft_wrap=False)
     console.print(f"model           {model}")
     console.print(f"sampling        {_sampling(config)}")
+    if config.rollout.filters:
+        console.print(f"filters         {_filtering(config.rollout)}")
     _show_dataserver(config, schedule, run, resume)
     if find_spec("transformers") is not None:
         show_estimate(config, lambda: _estimated(config))
@@ -87,6 +92,16 @@ def _sampling(config: RLConfig) -> str:
         f"{rollout.max_new_tokens} new tokens after at most {rollout.max_prompt_tokens}; importance correction "
         f"{rollout.correction}"
     )
+
+
+def _filtering(rollout: RolloutConfig) -> str:
+    what = {
+        "keep": "counted, and trained all the same",
+        "drop": "left out",
+        "substitute": f"replaced by another row of its data set, in at most {counted(rollout.attempts, 'attempt')}",
+    }
+    spares = f"; {rollout.over_sampling - 1:.0%} spare groups" if rollout.over_sampling > 1 else ""
+    return f"{', '.join(each.name for each in rollout.filters)}: a rejected group is {what[rollout.rejected]}{spares}"
 
 
 def _show_dataserver(config: RLConfig, schedule: RolloutSchedule, run: RunDirectory, resume: bool) -> None:

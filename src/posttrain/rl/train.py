@@ -15,6 +15,7 @@ from posttrain.rl.client.connection import Connection, connected, write_record
 from posttrain.rl.config import RLConfig
 from posttrain.rl.objective import check_user_functions, digests
 from posttrain.rl.presets import resolve_objective
+from posttrain.rl.rollout.filters.catalogue import check_user_filters, filter_digests
 from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.rl.watchdogs import rl_watchdogs
 from posttrain.runs.directory import RunDirectory
@@ -60,6 +61,7 @@ def _train_connected(config: RLConfig, schedule: RolloutSchedule, run: RunDirect
             return done
     require_kernels(config.training, choose_backend(config.model).name)
     check_user_functions(resolve_objective(config.algorithm, config.objective))
+    check_user_filters(config.rollout.filters)
     with connected(config.dataserver, run, resume=resume) as connection:
         max_steps = require_fit(config, schedule, connection.meta)
         done = _train(config, schedule, run, connection, max_steps, resume=resume)
@@ -165,6 +167,7 @@ def config_identity(config: RLConfig) -> dict[str, Any]:
     return {
         **{key: described[key] for key in ("model", "lora", "chat", "algorithm", "objective", "rollout")},
         **digests(resolve_objective(config.algorithm, config.objective)),
+        **filter_digests(config.rollout.filters),
         "training": fixed_training(described["training"]),
         "processes": process_count(),
     }
