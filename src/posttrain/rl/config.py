@@ -14,16 +14,14 @@ from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import VariableName
 from posttrain.rl.presets import Algorithm, ObjectiveConfig, resolve_objective
 from posttrain.rl.rollout.filters.config import RejectionConfig
+from posttrain.rl.rollout.sampling import RolloutSampling
 
 # Sampling options that change the model's probabilities, with the values at which they do not.
 _CHANGES_PROBABILITIES = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
-class RolloutConfig(RejectionConfig, SamplingConfig):
+class RolloutConfig(RejectionConfig, RolloutSampling):
     """The completions to train on: a group of `generations` for each prompt."""
-
-    temperature: float = Field(default=1.0, ge=0)
-    """1 samples from the model's own probabilities; higher values give more varied completions."""
 
     generations: int = Field(default=8, ge=2)
     """Completions per prompt, which are compared with each other."""
@@ -90,7 +88,7 @@ class RolloutConfig(RejectionConfig, SamplingConfig):
 
     @model_validator(mode="after")
     def _engine_takes_it(self) -> "RolloutConfig":
-        self.traits.require_temperature(self.temperature)
+        self.traits.require_temperature(max(self.temperatures))
         for option, ability in (("sleep", "sleeps"), ("compile", "compiles")):
             if getattr(self, option) is True and not getattr(self.traits, ability):
                 able = " or ".join(name for name, traits in ENGINES.items() if getattr(traits, ability))
@@ -100,10 +98,12 @@ class RolloutConfig(RejectionConfig, SamplingConfig):
         return self
 
     @model_validator(mode="after")
-    def _completions_differ(self) -> "RolloutConfig":
-        if self.temperature == 0:
+    def _a_burst_starts_with_a_generation(self) -> "RolloutConfig":
+        stride, burst = self.steps_per_generation * self.iterations, self.temperature_burst
+        if burst is not None and burst.every % stride:
             raise ValueError(
-                "temperature: 0 makes all completions of a prompt the same, so nothing can be learnt; 1 is usual"
+                f"temperature_burst: every: {burst.every} falls in the middle of a generation, which serves {stride} "
+                f"optimizer steps; choose a multiple of {stride}"
             )
         return self
 
@@ -238,6 +238,11 @@ class RLConfig(StrictModel):
 
     generation: GenerationConfig = GenerationConfig()
     """How toolkit-predict answers with the trained model; training does not use it."""
+
+    @property
+    def longest_completion(self) -> int:
+        """The most tokens that are generated for a prompt, in training and evaluation."""
+        return max(self.rollout.longest, self.evaluation.max_new_tokens if self.evaluation is not None else 0)
 
     @field_validator("lora")
     @classmethod

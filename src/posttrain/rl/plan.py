@@ -88,8 +88,8 @@ def _sampling(config: RLConfig) -> str:
     brought = _SYNC[rollout.sync if traits.takes_adapter else "weights"]
     sync = f", which gets {brought}" if traits.has_weights else ""
     return (
-        f"by {rollout.engine}{' (not installed here)' * missing}{sync}, temperature {rollout.temperature:g}, at most "
-        f"{rollout.max_new_tokens} new tokens after at most {rollout.max_prompt_tokens}; importance correction "
+        f"by {rollout.engine}{' (not installed here)' * missing}{sync}, {rollout.told} "
+        f"after at most {rollout.max_prompt_tokens}; importance correction "
         f"{rollout.correction}"
     )
 
@@ -187,9 +187,8 @@ def _show_prompts(config: RLConfig, schedule: RolloutSchedule, samples: "SampleS
 
 def _check_length(config: RLConfig, positions: int | None) -> None:
     """Warn if prompts and completions can exceed the model's context; ConfigError if the engine would not start."""
-    rollout, evaluation = config.rollout, config.evaluation
-    new_tokens = max(rollout.max_new_tokens, evaluation.max_new_tokens if evaluation is not None else 0)
-    longest = rollout.max_prompt_tokens + new_tokens
+    rollout = config.rollout
+    longest = rollout.max_prompt_tokens + config.longest_completion
     if positions is None or longest <= positions:
         return
     told = f"rollout.max_prompt_tokens + max_new_tokens = {longest} exceeds the model's context of {positions} tokens"
@@ -204,7 +203,7 @@ def _estimated(config: RLConfig) -> "Estimate":
     from posttrain.train.model_shape import TrainedModel
 
     rows, rollout = config.training.micro_batch_size, config.rollout
-    longest = Batch(rows, rollout.max_prompt_tokens + rollout.max_new_tokens, rows * rollout.max_new_tokens)
+    longest = Batch(rows, rollout.max_prompt_tokens + rollout.longest, rows * rollout.longest)
     steps = config.training.max_steps or 1
     return estimate(TrainedModel.of(config, steps), Work([[[longest]]], steps), timed=False)
 

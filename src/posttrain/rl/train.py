@@ -106,7 +106,7 @@ def open_session(
         backend=backend,
         identity=run_identity(config, connection.meta, tokenizer),
         max_steps=max_steps,
-        longest=config.rollout.max_prompt_tokens + config.rollout.max_new_tokens,
+        longest=config.rollout.max_prompt_tokens + config.rollout.longest,
         evaluations=config.evaluation,
         watchdogs=rl_watchdogs(config),
         steps_of=lambda other: other.training.max_steps or connection.meta.total_iterations,
@@ -139,7 +139,10 @@ def open_recipe(
     prompts = PromptSource(client, encoder, schedule, rollout.max_prompt_tokens)
     with closing(rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)) as engine:
         grades = TrainingGrades(client, server.abstain_steps if server.on_grade_failure == "abstain" else 0)
-        sampling = Sampling.of(rollout, logprobs=rollout.correction != "none")
+
+        def sampling(iteration: int) -> Sampling:
+            return Sampling.of(rollout.at(iteration), logprobs=rollout.correction != "none")
+
         collector = Collector(
             schedule, prompts, engine, grades, loaded.tokenizer, sampling, config.training.seed, Timer()
         )

@@ -81,7 +81,7 @@ def a_collector(
         engine,
         grades,
         Tokenizer(),
-        Sampling(max_new_tokens=8, temperature=0.7),
+        lambda iteration: Sampling(max_new_tokens=8, temperature=0.7),
         seed,
         Timer(),
     )

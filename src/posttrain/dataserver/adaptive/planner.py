@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from posttrain.base.chance import chance
+from posttrain.config.schedule import Schedule
 from posttrain.data.curriculum.permutation import permute, round_keys
-from posttrain.dataserver.config.adaptive import AdaptiveConfig, PoolsConfig, Schedule, easy_numbers, replay_slots
+from posttrain.dataserver.config.adaptive import AdaptiveConfig, PoolsConfig, easy_numbers, replay_slots
 from posttrain.dataserver.journal.plans import RowKey, RowStatistics, Statistics
 from posttrain.dataserver.runtime import Loaded
 

@@ -134,6 +134,7 @@ class Collector:
     """Makes rollouts.
 
     Attributes:
+        sampling: how an iteration's completions are sampled.
         seed: the run's seed; each completion's seed is derived from it.
         timer: receives the seconds of each activity.
     """
@@ -143,7 +144,7 @@ class Collector:
     engine: RolloutEngine
     grades: TrainingGrades
     tokenizer: Any
-    sampling: Sampling
+    sampling: Callable[[int], Sampling]
     seed: int
     timer: Timer
 
@@ -176,4 +177,4 @@ class Collector:
         share = len(prompts) * group // process_count()
         places = [divmod(number, group) for number in range(process_rank() * share, (process_rank() + 1) * share)]
         asked = [(prompts[slot], sample, derive_seed(self.seed, generation, slot, sample)) for slot, sample in places]
-        return completed(self.engine, asked, self.tokenizer, self.sampling, version)
+        return completed(self.engine, asked, self.tokenizer, self.sampling(version), version)

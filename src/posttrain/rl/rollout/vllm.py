@@ -29,10 +29,9 @@ def start(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: P
         raise ConfigError("rollout.sleep: vLLM can release its memory only on CUDA devices; set it to false")
     alone = chosen_sync(config, loaded) == "adapter"
     sync = AdapterAlone(loaded.model, Path(model_files(config.model)), run) if alone else MergedWeights(loaded, run)
-    new_tokens = [section.max_new_tokens for section in (rollout, config.evaluation) if section is not None]
     options = VllmOptions(
         dtype=str(loaded.compute_dtype).removeprefix("torch."),
-        max_length=rollout.max_prompt_tokens + max(new_tokens),
+        max_length=rollout.max_prompt_tokens + config.longest_completion,
         gpu_memory_utilization=rollout.gpu_memory_utilization,
         sleeps=rollout.sleep,
         adapter_rank=sync.adapter_rank,
