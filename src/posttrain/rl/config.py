@@ -14,6 +14,7 @@ from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import VariableName
 from posttrain.rl.presets import Algorithm, ObjectiveConfig, resolve_objective
 from posttrain.rl.rollout.filters.config import RejectionConfig
+from posttrain.rl.rollout.replay.config import RolloutReplayConfig, SuccessesConfig
 from posttrain.rl.rollout.sampling import RolloutSampling
 
 # Sampling options that change the model's probabilities, with the values at which they do not.
@@ -60,8 +61,9 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
 
     importance_correction: Literal["auto"] | Correction = "auto"
     """How the loss corrects for sampling probabilities that differ from the training model's own: not at all, or by
-    their ratio per token or per completion, capped at a limit (truncate) or left out beyond it (mask); `auto` is none
-    for `hf`, which samples from the training model, and otherwise what the engine needs."""
+    their ratio per token or per completion, capped at a limit (truncate) or left out beyond it (mask); `auto` is
+    token_mask with replay or successes; otherwise none for `hf`, which samples from the training model, and what the
+    engine needs for the others."""
 
     importance_limit: float = Field(default=3.0, gt=1)
     """Limit on that ratio."""
@@ -71,10 +73,18 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
         """What the engine can do."""
         return ENGINES[self.engine]
 
+    replay: RolloutReplayConfig | None = None
+    """Trains groups of earlier steps again; null does not."""
+
+    successes: SuccessesConfig | None = None
+    """Puts remembered solutions into groups that failed throughout; null does not."""
+
     @property
     def correction(self) -> Correction:
         """`importance_correction`, with `auto` resolved."""
-        return self.traits.correction if self.importance_correction == "auto" else self.importance_correction
+        if self.importance_correction != "auto":
+            return self.importance_correction
+        return "token_mask" if self.replay or self.successes else self.traits.correction
 
     @model_validator(mode="after")
     def _correction_compares_like_with_like(self) -> "RolloutConfig":
@@ -83,6 +93,21 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
             raise ValueError(
                 f"importance_correction: {self.correction} compares the model's own probabilities, which "
                 f"{', '.join(changing)} would change; leave that out, or set importance_correction: none"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _replay_fits(self) -> "RolloutConfig":
+        section = "replay" if self.replay else "successes" if self.successes else None
+        if section is not None and self.correction == "none":
+            raise ValueError(
+                f"importance_correction: none, but {section} trains completions of earlier weights, which need one; "
+                "leave it out, or choose token_mask"
+            )
+        if self.replay and self.replay.fill == "rejected" and self.rejected == "keep":
+            raise ValueError(
+                "replay: fill: rejected takes the slots of rejected groups, but these are kept; give filters with "
+                "rejected: substitute or drop, or choose fill: reserved"
             )
         return self
 
