@@ -19,6 +19,7 @@ from posttrain.rl.debug.groups import (
     said_by_graders,
     summarise,
 )
+from posttrain.rl.debug.verdicts import Verdicts, told_verdict
 from posttrain.rl.rollout.rollout import Rollout
 from posttrain.rl.watchdogs import NEVER_ENDS, why_equal
 
@@ -28,8 +29,8 @@ _SHOWN_MARKERS = 12
 _PERCENTS = (50, 90, 99)
 
 
-def show_groups(groups: Sequence[Group]) -> None:
-    """Print every prompt with its completions and their rewards."""
+def show_groups(groups: Sequence[Group], verdicts: Verdicts | None) -> None:
+    """Print every prompt with its completions, their rewards, and the filters' verdict if there are filters."""
     for number, group in enumerate(groups, start=1):
         prompt = group.prompt
         console.print(
@@ -45,6 +46,8 @@ def show_groups(groups: Sequence[Group]) -> None:
             console.print(f"  {place}. {_facts(completion)}")
             console.print(_indented(completion.text or "(empty)", 5))
         console.print(f"  {group.different} of {len(group.completions)} completions are distinct")
+        if verdicts is not None:
+            console.print(f"  {told_verdict(verdicts[number - 1])}")
 
 
 def show_summary(groups: Sequence[Group], summary: Summary, lengths: Sequence[int]) -> None:
