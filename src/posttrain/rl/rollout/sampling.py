@@ -38,9 +38,7 @@ class TemperatureBurst(StrictModel):
         return iteration >= self.every and iteration % self.every < self.length
 
 
-class RolloutSampling(TokenChoiceConfig):
-    """How the completions to train on are sampled; `at` gives the numbers of an iteration."""
-
+class _Scheduled(StrictModel):
     max_new_tokens: Tokens | Points[Tokens] = 256
     """Maximum length of a completion, in tokens; or by optimizer step, such as `{"0": 128, "200": 512}`: linear between
     the points, rounded down, and constant outside."""
@@ -51,6 +49,10 @@ class RolloutSampling(TokenChoiceConfig):
 
     temperature_burst: TemperatureBurst | None = None
     """Another temperature for a few optimizer steps every now and then, so that the model keeps exploring."""
+
+
+class RolloutSampling(TokenChoiceConfig, _Scheduled):
+    """How the completions to train on are sampled; `at` gives the numbers of an iteration."""
 
     @property
     def longest(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from posttrain.config.load import load_config, to_yaml
 from posttrain.config.schema import schema_of
 from posttrain.dataserver.schemas import Meta
 from posttrain.errors import ConfigError
@@ -48,6 +49,47 @@ EQUAL = {"kind": "reward_spread"}
 def test_keys_that_make_no_sense_are_refused(keys: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         RolloutConfig.model_validate(keys)
+
+
+CONFIG = """\
+model: {name: smollm2-135m-instruct}
+dataserver: {url: "http://127.0.0.1:9"}
+rollout:
+  rejected: substitute
+  temperature: {"0": 1.2, "5": 0.5}
+  filters:
+    - kind: reward_spread
+      min_std: 0.01
+    - kind: all_of
+      filters:
+        - {kind: truncated, max_share: 0.5}
+        - {kind: not, filter: {kind: length, max_tokens: 9}}
+  replay: {share: {"0": 0.5}}
+"""
+
+
+def test_the_config_that_a_run_writes_is_the_same_config(tmp_path: Path) -> None:
+    file = tmp_path / "rl.yaml"
+    file.write_text(CONFIG)
+    config = load_config(file, RLConfig)
+    file.write_text(to_yaml(config))
+    assert load_config(file, RLConfig) == config
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("min_std", "min_sdt", r":8: rollout\.filters\.0\.min_sdt: unknown key; did you mean min_std"),
+        ("truncated", "trunc", r":11: rollout\.filters\.1\.filters\.0\.kind: .* did you mean truncated"),
+        ("max_tokens: 9", "of: any", r":12: rollout\.filters\.1\.filters\.1\.filter: give min_tokens"),
+    ],
+)
+def test_a_mistake_in_a_filter_is_told_by_its_line(tmp_path: Path, right: str, wrong: str, told: str) -> None:
+    file = tmp_path / "rl.yaml"
+    file.write_text(CONFIG.replace(right, wrong, 1))
+    with pytest.raises(ConfigError, match=told) as failed:
+        load_config(file, RLConfig)
+    assert len(str(failed.value).splitlines()) == 1
 
 
 def test_without_filters_nothing_is_rejected_and_everything_is_trained() -> None:

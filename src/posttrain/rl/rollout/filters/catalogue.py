@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from posttrain.base.text import first_of
 from posttrain.base.user_code import function_digest
@@ -25,8 +25,16 @@ if TYPE_CHECKING:
 
 
 class _Combined(Filter):
-    filters: tuple["AnyFilter", ...] = Field(min_length=2)
-    """The filters, each with its own keys."""
+    filters: tuple["AnyFilter", ...]
+    """The filters, at least two, each with its own keys."""
+
+    @field_validator("filters")
+    @classmethod
+    def _several(cls, filters: "tuple[AnyFilter, ...]") -> "tuple[AnyFilter, ...]":
+        # Not `min_length`, which pydantic also reports if an item is wrong.
+        if len(filters) < 2:
+            raise ValueError("needs at least 2 filters; name a single one directly")
+        return filters
 
     @property
     def inner(self) -> Mapping[str, Filter]:
