@@ -181,7 +181,7 @@ def test_the_template_names_every_key_of_every_section(template: Path, model: ty
 def _alternative(text: str, place: str) -> list[str]:
     """The keys of a section, and of its subsections, that a comment offers as an alternative, such as
     `method (type: ipo)`."""
-    tag = re.search(r"\((type: \w+)\)", place)
+    tag = re.search(r"\(((?:type|kind): \w+)\)", place)
     if tag:
         block = re.search(rf"(?:^ *#   .*\n)*^ *#   {tag[1]}\b.*\n(?:^ *#   .*\n)*", text, re.MULTILINE)
     else:  # a null section has its keys in the comment below it

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from posttrain.dataserver.schemas import GradeItem, GradeResult
 from posttrain.errors import RunError
 from posttrain.models.backend import LoadedModel
+from posttrain.rl.config import RolloutConfig
 from posttrain.rl.watchdogs import AllTruncated, EntropyCollapse, EqualRewards, NoAdvantage, PolicyLossSpike
 from posttrain.train.watchdogs import Watch, Watchdog
 from rl.rl_recipes import WrittenServer, train_written
@@ -22,6 +23,8 @@ from running import metrics
 
 # Two groups of four completions, with one better completion each.
 SOME_BETTER = (1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
+
+SHORT = RolloutConfig(max_new_tokens=8)
 
 
 def row(step: int = 1, **values: Any) -> dict[str, Any]:
@@ -45,7 +48,7 @@ def test_steps_that_generate_nothing_neither_count_nor_break_a_row():
     lines = [row(step, zero_variance_share=1.0) if step % 2 else row(step) for step in range(1, 12)]
     assert warned(EqualRewards(), lines) == [9, 11]
     lines = [row(step, truncated_share=1.0) if step % 2 else row(step) for step in range(1, 8)]
-    assert warned(AllTruncated(64), lines) == [5, 7]
+    assert warned(AllTruncated(RolloutConfig(max_new_tokens=64)), lines) == [5, 7]
 
 
 @pytest.mark.parametrize(
@@ -58,9 +61,11 @@ def test_what_to_do_about_equal_rewards_depends_on_what_they_are(reward: float, 
 
 
 def test_all_completions_are_cut_three_times_before_it_is_told():
-    assert warned(AllTruncated(64), rows("truncated_share", [1, 1, 0.99, 1, 1, 1])) == [6]
-    told = AllTruncated(64)
+    assert warned(AllTruncated(RolloutConfig(max_new_tokens=64)), rows("truncated_share", [1, 1, 0.99, 1, 1, 1])) == [6]
+    told = AllTruncated(RolloutConfig(max_new_tokens={0: 8, 4: 16}))
     assert [bool(told.look(each)) for each in rows("truncated_share", [1.0] * 3)] == [False, False, True]
+    again = told.look(row(4, truncated_share=1.0))
+    assert again is not None and "cut at 14 tokens 4 times" in again  # step 4 trains iteration 3
 
 
 def test_a_step_without_any_advantage_is_told_by_its_reason():
@@ -132,7 +137,13 @@ def test_a_resumed_run_warns_as_the_run_left_alone(values: list[dict[str, Any]],
 
     def watch() -> Watch:
         return Watch(
-            [NoAdvantage(), PolicyLossSpike(), EqualRewards(), AllTruncated(8), EntropyCollapse(masks_truncated=False)]
+            [
+                NoAdvantage(),
+                PolicyLossSpike(),
+                EqualRewards(),
+                AllTruncated(SHORT),
+                EntropyCollapse(masks_truncated=False),
+            ]
         )
 
     alone, resumed = watch(), watch()

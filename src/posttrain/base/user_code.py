@@ -1,15 +1,17 @@
-"""Import a user's Python code, and report its errors in one message."""
+"""Import and call a user's Python code, and report its errors in one message."""
 
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from posttrain.errors import ConfigError
+from posttrain.base.files import require_file
+from posttrain.errors import ConfigError, RunError, ToolkitError
 
 _FORMER_PACKAGE = "toolkit"
 
@@ -60,6 +62,53 @@ def import_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+class UserCallable:
+    """A function in a user's file.
+
+    Attributes:
+        place: `file.py:function`.
+    """
+
+    def __init__(self, place: str) -> None:
+        """Import it.
+
+        Raises:
+            ConfigError: the file does not exist, cannot be imported, or has no such function.
+        """
+        self.place = place
+        file, name = split_place(place)
+        self._file = Path(file)
+        found = getattr(import_file(self._file), name, None)
+        if not callable(found):
+            raise ConfigError(f"{file} has no function {name!r}")
+        self._function: Callable[..., Any] = found
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Call the function; RunError, with its file and line, if it raises an error."""
+        try:
+            return self._function(*inputs)
+        except Exception as error:
+            raise RunError(f"{self.where(error)}: {type(error).__name__}: {error}") from error
+
+    def where(self, error: BaseException | None = None) -> str:
+        """The file, and its line that raised the error or begins the function."""
+        frames = traceback.extract_tb(error.__traceback__) if error is not None else []
+        lines = [frame.lineno for frame in frames if Path(frame.filename) == self._file]
+        code = getattr(self._function, "__code__", None)
+        line = lines[-1] if lines else getattr(code, "co_firstlineno", None)
+        return f"{self._file}:{line}" if line else str(self._file)
+
+
+def function_digest(key: str, place: str) -> str:
+    """Hash of the file of `file.py:function`; ConfigError, naming the config's key, if it cannot be read."""
+    file = Path(split_place(place)[0])
+    try:
+        require_file(file)
+    except ToolkitError as error:
+        raise ConfigError(f"{key}: {error}") from None
+    return blake2b(file.read_bytes(), digest_size=16).hexdigest()
 
 
 def _imported(what: str, action: Callable[[], Any]) -> Any:

@@ -13,9 +13,12 @@ from posttrain.config.sections.training import TrainingConfig
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import VariableName
 from posttrain.rl.presets import Algorithm, ObjectiveConfig, SamplingCorrection, resolve_objective
+from posttrain.rl.rollout.filters.config import RejectionConfig
+from posttrain.rl.rollout.replay.config import RolloutReplayConfig, SuccessesConfig
+from posttrain.rl.rollout.sampling import RolloutSampling
 
 # Sampling options that change the model's probabilities, with the values at which they do not.
-_FILTERS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+_CHANGES_PROBABILITIES = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 _LIMIT, _AHEAD_LIMIT, _AHEAD_FLOOR = 3.0, 2.0, 0.5
@@ -31,11 +34,8 @@ class WatchConfig(StrictModel):
     """Highest mean distance of a token's log-probability from the model's own, in nats."""
 
 
-class RolloutConfig(SamplingConfig):
+class RolloutConfig(RejectionConfig, RolloutSampling):
     """The completions to train on: a group of `generations` for each prompt."""
-
-    temperature: float = Field(default=1.0, ge=0)
-    """1 samples from the model's own probabilities; higher values give more varied completions."""
 
     generations: int = Field(default=8, ge=2)
     """Completions per prompt, which are compared with each other."""
@@ -89,8 +89,9 @@ class RolloutConfig(SamplingConfig):
 
     importance_correction: Literal["auto"] | Correction = "auto"
     """How the loss corrects for sampling probabilities that differ from the training model's own: not at all, or by
-    their ratio per token or per completion, capped at a limit (truncate) or left out beyond it (mask); `auto` is none
-    for `hf`, which samples from the training model, and otherwise what the engine needs."""
+    their ratio per token or per completion, capped at a limit (truncate) or left out beyond it (mask); `auto` is
+    token_mask with replay or successes; otherwise none for `hf`, which samples from the training model, and what the
+    engine needs for the others."""
 
     importance_limit: float | None = Field(default=None, gt=1)
     """Highest ratio that is in range; 3 unless given, 2 with `staleness`."""
@@ -110,6 +111,12 @@ class RolloutConfig(SamplingConfig):
         """What the engine can do."""
         return ENGINES[self.engine]
 
+    replay: RolloutReplayConfig | None = None
+    """Trains groups of earlier steps again; null does not."""
+
+    successes: SuccessesConfig | None = None
+    """Puts remembered solutions into groups that failed throughout; null does not."""
+
     @property
     def is_apart(self) -> bool:
         """Whether the engine runs in a process of its own."""
@@ -120,14 +127,14 @@ class RolloutConfig(SamplingConfig):
         """The correction for the sampling probabilities, with `auto` resolved."""
         if self.importance_ratio == "behaviour":
             return SamplingCorrection(against_behaviour=True)
-        kind, ahead = self.importance_correction, self.staleness > 0
+        kind, is_older = self.importance_correction, bool(self.staleness or self.replay or self.successes)
         if kind == "auto":
             # The product over a long completion by older weights is mostly out of range, or large.
-            kind = "token_mask" if ahead else self.traits.correction
+            kind = "token_mask" if is_older else self.traits.correction
         return SamplingCorrection(
             kind,
-            self.importance_limit or (_AHEAD_LIMIT if ahead else _LIMIT),
-            self.importance_floor or (_AHEAD_FLOOR if ahead else None),
+            self.importance_limit or (_AHEAD_LIMIT if is_older else _LIMIT),
+            self.importance_floor or (_AHEAD_FLOOR if is_older else None),
         )
 
     @model_validator(mode="after")
@@ -146,11 +153,26 @@ class RolloutConfig(SamplingConfig):
 
     @model_validator(mode="after")
     def _correction_compares_like_with_like(self) -> "RolloutConfig":
-        filters = [name for name, neutral in _FILTERS.items() if getattr(self, name) != neutral]
-        if self.correction.needs_logprobs and filters:
+        changing = [name for name, neutral in _CHANGES_PROBABILITIES.items() if getattr(self, name) != neutral]
+        if self.correction.needs_logprobs and changing:
             raise ValueError(
                 f"importance_correction: {self.correction.kind} compares the model's own probabilities, which "
-                f"{', '.join(filters)} would change; leave that out, or set importance_correction: none"
+                f"{', '.join(changing)} would change; leave that out, or set importance_correction: none"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _replay_fits(self) -> "RolloutConfig":
+        section = "replay" if self.replay else "successes" if self.successes else None
+        if section is not None and not self.correction.needs_logprobs:
+            raise ValueError(
+                f"importance_correction: none, but {section} trains completions of earlier weights, which need one; "
+                "leave it out, or choose token_mask"
+            )
+        if self.replay and self.replay.fill == "rejected" and self.rejected == "keep":
+            raise ValueError(
+                "replay: fill: rejected takes the slots of rejected groups, but these are kept; give filters with "
+                "rejected: substitute or drop, or choose fill: reserved"
             )
         if self.importance_ratio == "behaviour" and self.importance_correction not in ("auto", "none"):
             raise ValueError(
@@ -161,7 +183,7 @@ class RolloutConfig(SamplingConfig):
 
     @model_validator(mode="after")
     def _engine_takes_it(self) -> "RolloutConfig":
-        self.traits.require_temperature(self.temperature)
+        self.traits.require_temperature(max(self.temperatures))
         for option, ability in (("sleep", "sleeps"), ("compile", "compiles")):
             if getattr(self, option) is True and not getattr(self.traits, ability):
                 able = " or ".join(name for name, traits in ENGINES.items() if getattr(traits, ability))
@@ -171,10 +193,12 @@ class RolloutConfig(SamplingConfig):
         return self
 
     @model_validator(mode="after")
-    def _completions_differ(self) -> "RolloutConfig":
-        if self.temperature == 0:
+    def _a_burst_starts_with_a_generation(self) -> "RolloutConfig":
+        stride, burst = self.steps_per_generation * self.iterations, self.temperature_burst
+        if burst is not None and burst.every % stride:
             raise ValueError(
-                "temperature: 0 makes all completions of a prompt the same, so nothing can be learnt; 1 is usual"
+                f"temperature_burst: every: {burst.every} falls in the middle of a generation, which serves {stride} "
+                f"optimizer steps; choose a multiple of {stride}"
             )
         return self
 
@@ -317,6 +341,11 @@ class RLConfig(StrictModel):
 
     generation: GenerationConfig = GenerationConfig()
     """How toolkit-predict answers with the trained model; training does not use it."""
+
+    @property
+    def longest_completion(self) -> int:
+        """The most tokens that are generated for a prompt, in training and evaluation."""
+        return max(self.rollout.longest, self.evaluation.max_new_tokens if self.evaluation is not None else 0)
 
     @field_validator("lora")
     @classmethod

@@ -165,7 +165,7 @@ class Cutter:
     """Cuts generations into micro-batches.
 
     Attributes:
-        longest: `rollout.max_new_tokens`.
+        longest: the largest `rollout.max_new_tokens` of the run.
         pad_id: token id used as padding.
     """
 

@@ -150,7 +150,7 @@ class StepTotals:
         completions: number of completions, including those in which no token counts.
         tokens: number of tokens that count.
         micro_batches: number of micro-batches in the plan, over all ranks.
-        longest: `rollout.max_new_tokens`.
+        longest: the largest `rollout.max_new_tokens` of the run.
     """
 
     completions: int

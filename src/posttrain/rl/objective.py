@@ -1,18 +1,14 @@
 """Assemble the loss of a micro-batch from the config's parts and the user's functions."""
 
-import hashlib
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 
-from posttrain.base.files import require_file
-from posttrain.base.user_code import import_file, split_place
-from posttrain.errors import ConfigError, RunError, ToolkitError
+from posttrain.base.user_code import UserCallable, function_digest
+from posttrain.errors import ConfigError, RunError
 from posttrain.rl.advantages import advantages
 from posttrain.rl.losses import (
     Clipping,
@@ -169,13 +165,7 @@ class UserTensors:
         Raises:
             ConfigError: the file does not exist, cannot be imported, or has no such function.
         """
-        self._place, self._options = function.path, dict(function.options)
-        file, name = split_place(function.path)
-        self._file = Path(file)
-        found = getattr(import_file(self._file), name, None)
-        if not callable(found):
-            raise ConfigError(f"{file} has no function {name!r}")
-        self._function: Callable[..., Any] = found
+        self._function, self._options = UserCallable(function.path), dict(function.options)
 
     def __call__(self, *inputs: Any, shape: Sequence[int]) -> torch.Tensor:
         """Call the function on the inputs and its options.
@@ -183,26 +173,14 @@ class UserTensors:
         Raises:
             RunError: it raised an error, or returned anything other than finite numbers of this shape.
         """
-        try:
-            made = self._function(*inputs, self._options)
-        except Exception as error:
-            raise RunError(f"{self._where(error)}: {type(error).__name__}: {error}") from error
+        made = self._function(*inputs, self._options)
+        where, place = self._function.where(), self._function.place
         if not isinstance(made, torch.Tensor) or list(made.shape) != list(shape):
             found = list(made.shape) if isinstance(made, torch.Tensor) else type(made).__name__
-            raise RunError(
-                f"{self._where()}: {self._place} must return a tensor of shape {list(shape)}, but returned {found}"
-            )
+            raise RunError(f"{where}: {place} must return a tensor of shape {list(shape)}, but returned {found}")
         if not bool(made.isfinite().all()):
-            raise RunError(f"{self._where()}: {self._place} returned a number that is not finite")
+            raise RunError(f"{where}: {place} returned a number that is not finite")
         return made
-
-    def _where(self, error: BaseException | None = None) -> str:
-        """The file, and its line that raised the error or begins the function."""
-        frames = traceback.extract_tb(error.__traceback__) if error is not None else []
-        lines = [frame.lineno for frame in frames if Path(frame.filename) == self._file]
-        code = getattr(self._function, "__code__", None)
-        line = lines[-1] if lines else getattr(code, "co_firstlineno", None)
-        return f"{self._file}:{line}" if line else str(self._file)
 
 
 def check_user_functions(objective: Objective) -> None:
@@ -231,16 +209,11 @@ def digests(objective: Objective) -> dict[str, str]:
         ConfigError: a file cannot be read.
     """
     functions = {"objective.advantage": objective.advantage, "objective.policy_loss": objective.policy_loss}
-    found = {}
-    for key, function in functions.items():
-        if isinstance(function, UserFunction):
-            file = Path(split_place(function.path)[0])
-            try:
-                require_file(file)
-            except ToolkitError as error:
-                raise ConfigError(f"{key}: {error}") from None
-            found[key] = hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
-    return found
+    return {
+        key: function_digest(key, function.path)
+        for key, function in functions.items()
+        if isinstance(function, UserFunction)
+    }
 
 
 def _example_inputs() -> LossInputs:

@@ -8,11 +8,13 @@ from rich.table import Table
 from posttrain.base.console import console, new_table
 from posttrain.base.extras import require_extra
 from posttrain.base.processes import process_count
+from posttrain.base.text import counted
 from posttrain.dataserver.schemas import DatasetMeta, Meta
 from posttrain.errors import ConfigError, ModelError
 from posttrain.models.location import locate_model
-from posttrain.rl.config import DataserverSection, RLConfig
+from posttrain.rl.config import DataserverSection, RLConfig, RolloutConfig
 from posttrain.rl.presets import PRESETS, SamplingCorrection, resolve_objective
+from posttrain.rl.rollout.filters.catalogue import check_user_filters
 from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.runs.directory import RunDirectory, check_run_directory
 from posttrain.runs.finish import finished_result
@@ -46,12 +48,15 @@ def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: b
         from posttrain.rl.objective import check_user_functions
 
         check_user_functions(resolve_objective(config.algorithm, config.objective))
+        check_user_filters(config.rollout.filters)  # may import torch as well
     console.print(f"algorithm       {config.algorithm}, {preset.paper}{f': {preset.note}' if preset.note else ''}")
     console.print(objective_table(config), soft_wrap=False)
     console.print("\n".join(_schedule_lines(config, schedule)))
     console.print(generation_table(schedule), soft_wrap=False)
     console.print(f"model           {model}")
     console.print(f"sampling        {_sampling(config)}")
+    if config.rollout.filters:
+        console.print(f"filters         {_filtering(config.rollout)}")
     _show_dataserver(config, schedule, run, resume)
     if find_spec("transformers") is not None:
         show_estimate(config, lambda: _estimated(config))
@@ -83,9 +88,8 @@ def _sampling(config: RLConfig) -> str:
     brought = _SYNC[rollout.sync if traits.takes_adapter else "weights"]
     sync = f", which gets {brought}" if traits.has_weights else ""
     return (
-        f"by {rollout.engine}{' (not installed here)' * missing}{sync}, temperature {rollout.temperature:g}, at most "
-        f"{rollout.max_new_tokens} new tokens after at most {rollout.max_prompt_tokens}; importance correction "
-        f"{_correction(rollout.correction)}"
+        f"by {rollout.engine}{' (not installed here)' * missing}{sync}, {rollout.told} "
+        f"after at most {rollout.max_prompt_tokens}; importance correction {_correction(rollout.correction)}"
     )
 
 
@@ -96,6 +100,16 @@ def _correction(correction: SamplingCorrection) -> str:
         return "none"
     floor = "" if correction.floor is None else f"from {correction.floor:g} "
     return f"{correction.kind} {floor}to {correction.limit:g}"
+
+
+def _filtering(rollout: RolloutConfig) -> str:
+    what = {
+        "keep": "counted, and trained all the same",
+        "drop": "left out",
+        "substitute": f"replaced by another row of its data set, in at most {counted(rollout.attempts, 'attempt')}",
+    }
+    spares = f"; {rollout.over_sampling - 1:.0%} spare groups" if rollout.over_sampling > 1 else ""
+    return f"{', '.join(each.name for each in rollout.filters)}: a rejected group is {what[rollout.rejected]}{spares}"
 
 
 def _show_dataserver(config: RLConfig, schedule: RolloutSchedule, run: RunDirectory, resume: bool) -> None:
@@ -181,9 +195,8 @@ def _show_prompts(config: RLConfig, schedule: RolloutSchedule, samples: "SampleS
 
 def _check_length(config: RLConfig, positions: int | None) -> None:
     """Warn if prompts and completions can exceed the model's context; ConfigError if the engine would not start."""
-    rollout, evaluation = config.rollout, config.evaluation
-    new_tokens = max(rollout.max_new_tokens, evaluation.max_new_tokens if evaluation is not None else 0)
-    longest = rollout.max_prompt_tokens + new_tokens
+    rollout = config.rollout
+    longest = rollout.max_prompt_tokens + config.longest_completion
     if positions is None or longest <= positions:
         return
     told = f"rollout.max_prompt_tokens + max_new_tokens = {longest} exceeds the model's context of {positions} tokens"
@@ -198,7 +211,7 @@ def _estimated(config: RLConfig) -> "Estimate":
     from posttrain.train.model_shape import TrainedModel
 
     rows, rollout = config.training.micro_batch_size, config.rollout
-    longest = Batch(rows, rollout.max_prompt_tokens + rollout.max_new_tokens, rows * rollout.max_new_tokens)
+    longest = Batch(rows, rollout.max_prompt_tokens + rollout.longest, rows * rollout.longest)
     steps = config.training.max_steps or 1
     return estimate(TrainedModel.of(config, steps), Work([[[longest]]], steps), timed=False)
 

@@ -152,7 +152,8 @@ PRESETS: dict[Algorithm, Preset] = {
     "dapo": Preset(
         "arXiv:2503.14476",
         Objective(epsilon_high=0.28, aggregation="step_tokens", mask_truncated_completions=True),
-        "without dynamic sampling: groups whose rewards are all equal are kept, and teach nothing; the penalty for "
+        "dynamic sampling needs rollout.filters: [{kind: reward_spread}] and rollout.rejected: substitute; without it, "
+        "groups whose rewards are all equal are kept, and teach nothing; the penalty for "
         "overlong answers is the grader length_soft",
     ),
     "gspo": Preset(

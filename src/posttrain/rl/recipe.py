@@ -66,7 +66,7 @@ class RLRecipe(Recipe):
             training.micro_batch_size,
             process_rank(),
             process_count(),
-            rollout.max_new_tokens,
+            rollout.longest,
             tokenizer.pad_token_id,
             accelerator.device,
         )

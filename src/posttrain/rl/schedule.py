@@ -8,6 +8,7 @@ from posttrain.config.sections.training import TrainingConfig, accumulation_step
 from posttrain.dataserver.schemas import Meta
 from posttrain.errors import ConfigError
 from posttrain.rl.config import EvaluationConfig, RLConfig
+from posttrain.rl.rollout.filters.catalogue import require_known_graders
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,7 @@ def require_fit(config: RLConfig, schedule: RolloutSchedule, meta: Meta) -> int:
     """
     _require_optimizer_steps(config, meta)
     schedule.require_same_shape(meta.prompts_per_iteration, meta.iteration_stride)
+    require_known_graders(config.rollout.filters, meta.graders.keys())
     max_steps = config.training.max_steps or meta.total_iterations
     require_within_curriculum(max_steps, meta.total_iterations, beyond_last_stage=config.dataserver.beyond_last_stage)
     _require_warmup_fits(config.training, max_steps)

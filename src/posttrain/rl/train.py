@@ -16,6 +16,7 @@ from posttrain.rl.client.connection import Connection, connected, write_record
 from posttrain.rl.config import RLConfig
 from posttrain.rl.objective import check_user_functions, digests
 from posttrain.rl.presets import resolve_objective
+from posttrain.rl.rollout.filters.catalogue import check_user_filters, filter_digests
 from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.rl.watchdogs import rl_watchdogs
 from posttrain.runs.directory import RunDirectory
@@ -61,6 +62,7 @@ def _train_connected(config: RLConfig, schedule: RolloutSchedule, run: RunDirect
             return done
     require_kernels(config.training, choose_backend(config.model).name)
     check_user_functions(resolve_objective(config.algorithm, config.objective))
+    check_user_filters(config.rollout.filters)
     with connected(config.dataserver, run, resume=resume) as connection:
         max_steps = require_fit(config, schedule, connection.meta)
         done = _train(config, schedule, run, connection, max_steps, resume=resume)
@@ -105,7 +107,7 @@ def open_session(
         backend=backend,
         identity=run_identity(config, connection.meta, tokenizer),
         max_steps=max_steps,
-        longest=config.rollout.max_prompt_tokens + config.rollout.max_new_tokens,
+        longest=config.rollout.max_prompt_tokens + config.rollout.longest,
         evaluations=config.evaluation,
         watchdogs=rl_watchdogs(config),
         steps_of=lambda other: other.training.max_steps or connection.meta.total_iterations,
@@ -140,12 +142,18 @@ def open_recipe(
     encoder = conversation_encoder(config.chat, tokenizer)
     schedule = RolloutSchedule.of(config)
     prompts = PromptSource(client, encoder, schedule, rollout.max_prompt_tokens)
-    sampling = Sampling.of(rollout, logprobs=rollout.correction.needs_logprobs)
     abstention = Abstention(server.abstain_steps if server.on_grade_failure == "abstain" else 0)
+
+    def sampling(iteration: int) -> Sampling:
+        return Sampling.of(rollout.at(iteration), logprobs=rollout.correction.needs_logprobs)
+
     with closing(open_rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)) as opened:
         collector = Collector(schedule, prompts, opened.engine, client, tokenizer, sampling, config.training.seed)
-        room = rollout.max_prompt_tokens + rollout.max_new_tokens
-        probe = SyncProbe(loaded, room) if opened.published is not None else None
+        probe = (
+            SyncProbe(loaded, rollout.max_prompt_tokens + config.longest_completion)
+            if opened.published is not None
+            else None
+        )
         pipeline = RolloutPipeline(opened, collector, abstention, max_steps, probe)
         if checkpoint is not None:
             pipeline.restore(checkpoint)
@@ -166,6 +174,7 @@ def config_identity(config: RLConfig) -> dict[str, Any]:
     return {
         **{key: described[key] for key in ("model", "lora", "chat", "algorithm", "objective", "rollout")},
         **digests(resolve_objective(config.algorithm, config.objective)),
+        **filter_digests(config.rollout.filters),
         "training": fixed_training(described["training"]),
         "processes": process_count(),
     }

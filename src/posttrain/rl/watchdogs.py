@@ -3,7 +3,7 @@
 from collections import deque
 from statistics import median
 
-from posttrain.rl.config import RLConfig, WatchConfig
+from posttrain.rl.config import RLConfig, RolloutConfig, WatchConfig
 from posttrain.rl.presets import resolve_objective
 from posttrain.train.watchdogs import OverflowingGradient, Row, Watchdog, ZeroGradient
 
@@ -42,7 +42,7 @@ def rl_watchdogs(config: RLConfig) -> list[Watchdog]:
         PolicyLossSpike(),
         OverflowingGradient(),
         EqualRewards(),
-        AllTruncated(config.rollout.max_new_tokens),
+        AllTruncated(config.rollout),
         FarFromSampler(config.rollout.watch),
         EntropyCollapse(
             masks_truncated=resolve_objective(config.algorithm, config.objective).mask_truncated_completions
@@ -100,9 +100,8 @@ class AllTruncated:
 
     name = "all_truncated"
 
-    def __init__(self, limit: int) -> None:
-        """`limit`: `rollout.max_new_tokens`."""
-        self._limit = limit
+    def __init__(self, rollout: RolloutConfig) -> None:
+        self._rollout = rollout
         self._in_a_row = 0
 
     def look(self, row: Row) -> str | None:
@@ -112,8 +111,9 @@ class AllTruncated:
         self._in_a_row = self._in_a_row + 1 if share == 1 else 0
         if self._in_a_row < _CUT_IN_A_ROW:
             return None
+        limit = self._rollout.at(row["step"] - 1).max_new_tokens  # a row counts the steps that are done
         return (
-            f"every completion was cut at {self._limit} tokens {self._in_a_row} times in a row: raise "
+            f"every completion was cut at {limit} tokens {self._in_a_row} times in a row: raise "
             f"rollout.max_new_tokens; {NEVER_ENDS}"
         )
 

@@ -236,7 +236,7 @@ def _slower_or_less_exact(situation: Situation) -> Iterator[Change]:
 def _other_training(situation: Situation) -> Iterator[Change]:
     phase, value = situation.phase, situation.value
     new_tokens = value("rollout.max_new_tokens")
-    if phase in (Phase.STEP, Phase.SCORE, Phase.GENERATE) and new_tokens is not None and new_tokens > 1:
+    if phase in (Phase.STEP, Phase.SCORE, Phase.GENERATE) and isinstance(new_tokens, int) and new_tokens > 1:
         cost = "longer completions are truncated"
         yield Change("rollout.max_new_tokens", str(new_tokens), str(_half(new_tokens)), cost)
     # Generated completions have limits of their own.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from adaptive_cases import SLOTS, adaptive_config, all_rows, statistics
 
-from posttrain.dataserver.adaptive.planner import PlannedRow, Planner, Reason, RowPlace, chance, pool_weight
+from posttrain.dataserver.adaptive.planner import PlannedRow, Planner, Reason, RowPlace, pool_weight
 from posttrain.dataserver.config.adaptive import PoolsConfig
 from posttrain.dataserver.journal.plans import RowStatistics, Statistics
 from posttrain.dataserver.runtime import Loaded
@@ -234,20 +234,3 @@ def test_the_order_in_which_rewards_were_added_does_not_decide() -> None:
     pools = PoolsConfig(solved_at=0.6, unsolved_at=0.2, solved_weight=0.0)
     assert pool_weight(pools, RowStatistics(4, nextafter(0.6, 0))) == 0.0
     assert pool_weight(pools, RowStatistics(4, nextafter(0.2, 1))) == pools.unsolved_weight
-
-
-def test_chance_is_the_same_on_every_machine() -> None:
-    assert chance(0, "slot", 7, 3) == 0.3888568884503486
-
-
-def test_chance_depends_on_every_argument_and_on_where_one_ends() -> None:
-    asked = [(1, 23), (12, 3), (1, 2, 3), (123,), ("1", 23), ("a", 1), ("a1",)]
-    assert len({chance(*arguments) for arguments in asked}) == len(asked)
-
-
-def test_chance_is_uniform() -> None:
-    counts = [0] * 10
-    for number in range(10_000):
-        counts[int(chance("uniform", number) * 10)] += 1
-    # 1000 each; the standard deviation is 30.
-    assert all(880 < count < 1120 for count in counts)

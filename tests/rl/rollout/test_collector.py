@@ -91,7 +91,7 @@ def collected(
         engine,
         WrittenServer([0.5] * 1000),
         Tokenizer(),
-        Sampling(max_new_tokens=8, temperature=0.7),
+        lambda iteration: Sampling(max_new_tokens=8, temperature=0.7),
         seed,
     )
     pipeline = RolloutPipeline(OpenedEngine(engine, None, is_apart=False), collector, Abstention(0), max_steps=1000)

@@ -9,14 +9,8 @@ from posttrain.config.sections.engines import EngineName
 from posttrain.config.strict import StrictModel
 
 
-class SamplingConfig(StrictModel):
-    """How one answer is sampled; temperature 0 is greedy decoding."""
-
-    max_new_tokens: int = Field(default=256, ge=1)
-    """Maximum length of an answer, in tokens."""
-
-    temperature: float = Field(default=0.0, ge=0)
-    """0 always takes the most likely token; higher values give more varied answers."""
+class TokenChoiceConfig(StrictModel):
+    """Which tokens may be sampled, and what ends an answer."""
 
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Sample from the most likely tokens that together have this probability."""
@@ -32,6 +26,18 @@ class SamplingConfig(StrictModel):
 
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Texts that end an answer, besides the model's own end token."""
+
+
+class _OneLength(StrictModel):
+    max_new_tokens: int = Field(default=256, ge=1)
+    """Maximum length of an answer, in tokens."""
+
+    temperature: float = Field(default=0.0, ge=0)
+    """0 always takes the most likely token; higher values give more varied answers."""
+
+
+class SamplingConfig(TokenChoiceConfig, _OneLength):
+    """How one answer is sampled; temperature 0 is greedy decoding."""
 
 
 class GenerationConfig(SamplingConfig):

@@ -1,6 +1,5 @@
 """Choose the rows of an iteration, as a pure function of config, data, iteration and earlier grades."""
 
-import json
 from collections.abc import Container, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from heapq import nsmallest
@@ -10,8 +9,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from posttrain.base.chance import chance
+from posttrain.config.schedule import Schedule
 from posttrain.data.curriculum.permutation import permute, round_keys
-from posttrain.dataserver.config.adaptive import AdaptiveConfig, PoolsConfig, Schedule, easy_numbers, replay_slots
+from posttrain.dataserver.config.adaptive import AdaptiveConfig, PoolsConfig, easy_numbers, replay_slots
 from posttrain.dataserver.data.sampling import Slot
 from posttrain.dataserver.data.substitutes import Use, choose_substitutes
 from posttrain.dataserver.journal.plans import RowKey, RowStatistics, Statistics
@@ -79,13 +80,6 @@ class PlannedRow(NamedTuple):
     dataset: str
     number: int
     reason: Reason
-
-
-def chance(*decides: int | str) -> float:
-    """A hash used as a random number in [0, 1), uniform over the arguments' values, with 53 bits."""
-    # JSON, since plain joining would not tell (1, 23) from (12, 3).
-    digest = blake2b(json.dumps(decides).encode(), digest_size=8).digest()
-    return (int.from_bytes(digest, "little") >> 11) / 2**53
 
 
 def pool_weight(pools: PoolsConfig, row: RowStatistics | None) -> float:

@@ -3,43 +3,14 @@
 Shares are exact fractions, so the number of slots filled before an iteration is a formula and not a counter.
 """
 
-from bisect import bisect_right
-from collections.abc import Mapping
 from fractions import Fraction
 from math import floor
-from operator import itemgetter
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from posttrain.config.schedule import Points, Schedule
 from posttrain.config.strict import StrictModel
-
-
-class Schedule:
-    """A share by iteration: linear between the points, constant before the first and after the last."""
-
-    def __init__(self, points: Mapping[int, float]) -> None:
-        """`points`: shares in [0, 1] by iteration, at least one."""
-        # Via text, so that 0.1 is exactly a tenth.
-        self._points = [(iteration, Fraction(str(share))) for iteration, share in sorted(points.items())]
-
-    def at(self, iteration: int) -> Fraction:
-        """The share at an iteration."""
-        right = bisect_right(self._points, iteration, key=itemgetter(0))
-        if right in (0, len(self._points)):
-            return self._points[max(0, right - 1)][1]
-        (start, low), (end, high) = self._points[right - 1 : right + 1]
-        return low + (high - low) * Fraction(iteration - start, end - start)
-
-    def total(self, draws: int, stride: int) -> Fraction:
-        """Σ at(stride·j) over j = 0 … draws − 1, as arithmetic series between consecutive points."""
-        total, start = Fraction(0), 0
-        for bound in (*(-(-iteration // stride) for iteration, _ in self._points), draws):
-            end = min(bound, draws)
-            if end > start:
-                total += (end - start) * (self.at(stride * start) + self.at(stride * (end - 1))) / 2
-                start = end
-        return total
 
 
 def easy_numbers(share: Schedule, draw: int, stride: int, slots: int) -> range:
@@ -61,7 +32,7 @@ def replay_slots(replay: Fraction, easy: Fraction, left: int, chance: float) -> 
 
 
 Share = Annotated[float, Field(ge=0, le=1)]
-SharePoints = Annotated[dict[Annotated[int, Field(ge=0)], Share], Field(min_length=1)]
+SharePoints = Points[Share]
 
 
 class PoolsConfig(StrictModel):

@@ -14,6 +14,8 @@ from posttrain.rl.client.connection import temporary_connection
 from posttrain.rl.config import RLConfig
 from posttrain.rl.debug.groups import Group, marker_faults, summarise
 from posttrain.rl.debug.report import findings, show_findings, show_groups, show_summary
+from posttrain.rl.debug.verdicts import filter_table, judged, verdict_findings
+from posttrain.rl.rollout.filters.catalogue import Rejection, check_user_filters
 from posttrain.rl.rollout.rollout import PromptSource
 from posttrain.rl.schedule import RolloutSchedule, require_fit
 from posttrain.runs.checkpoints import latest_checkpoint
@@ -40,18 +42,23 @@ class DebugRequest:
 
 @dataclass(frozen=True)
 class Look:
-    """The result: prompts with their completions, lengths of many prompts in tokens, and what stands out."""
+    """The result: prompts with their completions, lengths of many prompts in tokens, what the filters say about each
+    group, and what stands out."""
 
     groups: list[Group]
     lengths: list[int]
+    verdicts: list[Rejection | None]
     findings: list[str]
 
 
 def show_rollouts(config: RLConfig, name: str, request: DebugRequest) -> None:
     """Sample, grade and print, without training or writing a file; errors as `look_at_rollouts`."""
     look = look_at_rollouts(config, name, request)
-    show_groups(look.groups)
+    filters = config.rollout.filters
+    show_groups(look.groups, look.verdicts if filters else None)
     show_summary(look.groups, summarise(look.groups), look.lengths)
+    if filters:
+        console.print(filter_table(look.groups, look.verdicts, filters), soft_wrap=False)
     show_findings(look.findings)
 
 
@@ -63,6 +70,7 @@ def look_at_rollouts(config: RLConfig, name: str, request: DebugRequest) -> Look
 
     Raises:
         ConfigError, DataError, ModelError: config, dataserver and request do not fit, or there is no such model.
+        RunError: a filter of the user's failed.
         ServerError: the dataserver cannot be reached.
     """
     schedule = RolloutSchedule.of(config)
@@ -72,6 +80,7 @@ def look_at_rollouts(config: RLConfig, name: str, request: DebugRequest) -> Look
         raise ConfigError(
             f"--iteration {request.iteration}: no prompts are sampled at that step; give {below} or {above}"
         )
+    check_user_filters(config.rollout.filters)
     weights = choose_weights(config, name, request.weights)
     choose_backend(weights.model)  # before anything imports transformers
     from posttrain.rl.debug import rollouts
@@ -91,8 +100,13 @@ def look_at_rollouts(config: RLConfig, name: str, request: DebugRequest) -> Look
         with closing(rollouts.debug_engine(weights, config)) as engine:
             completions = rollouts.sampled(asked, engine, text.tokenizer, config, samples)
         groups = rollouts.graded(asked, completions, connection.client, kept)
-    found = [*findings(groups, lengths, config.rollout), *marker_faults(groups, text.tokenizer, text.encoder)]
-    return Look(groups, lengths, found)
+    verdicts = judged(groups, config.rollout.filters)
+    found = [
+        *findings(groups, lengths, config.rollout),
+        *verdict_findings(groups, verdicts, config.rollout.stop_without_signal),
+        *marker_faults(groups, text.tokenizer, text.encoder),
+    ]
+    return Look(groups, lengths, verdicts, found)
 
 
 @dataclass(frozen=True)

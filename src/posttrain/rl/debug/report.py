@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.table import Table
 
 from posttrain.base.console import console, new_table
+from posttrain.config.sections.generation import SamplingConfig
 from posttrain.dataserver.schemas import Component
 from posttrain.rl.config import RolloutConfig
 from posttrain.rl.debug.groups import (
@@ -18,6 +19,7 @@ from posttrain.rl.debug.groups import (
     said_by_graders,
     summarise,
 )
+from posttrain.rl.debug.verdicts import Verdicts, told_verdict
 from posttrain.rl.rollout.rollout import Rollout
 from posttrain.rl.watchdogs import NEVER_ENDS, why_equal
 
@@ -27,8 +29,8 @@ _SHOWN_MARKERS = 12
 _PERCENTS = (50, 90, 99)
 
 
-def show_groups(groups: Sequence[Group]) -> None:
-    """Print every prompt with its completions and their rewards."""
+def show_groups(groups: Sequence[Group], verdicts: Verdicts | None) -> None:
+    """Print every prompt with its completions, their rewards, and the filters' verdict if there are filters."""
     for number, group in enumerate(groups, start=1):
         prompt = group.prompt
         console.print(
@@ -44,6 +46,8 @@ def show_groups(groups: Sequence[Group]) -> None:
             console.print(f"  {place}. {_facts(completion)}")
             console.print(_indented(completion.text or "(empty)", 5))
         console.print(f"  {group.different} of {len(group.completions)} completions are distinct")
+        if verdicts is not None:
+            console.print(f"  {told_verdict(verdicts[number - 1])}")
 
 
 def show_summary(groups: Sequence[Group], summary: Summary, lengths: Sequence[int]) -> None:
@@ -151,10 +155,11 @@ def findings(groups: Sequence[Group], lengths: Sequence[int], rollout: RolloutCo
         lengths: lengths of many prompts of the curriculum, in tokens.
         rollout: how the completions were sampled.
     """
+    sampling = rollout.at(groups[0].iteration if groups else 0)
     return [
         *_prompts_too_long(lengths, rollout.max_prompt_tokens),
-        *_alike(groups, rollout),
-        *_truncated(groups, rollout.max_new_tokens),
+        *_alike(groups, sampling),
+        *_truncated(groups, sampling.max_new_tokens),
         *_without_reward(groups),
         *_equal_rewards(groups),
         *_constant_graders(groups),
@@ -184,7 +189,7 @@ def _prompts_too_long(lengths: Sequence[int], limit: int) -> Iterator[str]:
         )
 
 
-def _alike(groups: Sequence[Group], rollout: RolloutConfig) -> Iterator[str]:
+def _alike(groups: Sequence[Group], sampling: SamplingConfig) -> Iterator[str]:
     answered = [group for group in groups if len(group.completions) > 1]
     alike = [group for group in answered if group.is_alike]
     if not alike:
@@ -192,16 +197,16 @@ def _alike(groups: Sequence[Group], rollout: RolloutConfig) -> Iterator[str]:
     narrowed = [
         name
         for name, value, neutral in (
-            ("top_p", rollout.top_p, 1.0),
-            ("top_k", rollout.top_k, 0),
-            ("min_p", rollout.min_p, 0.0),
+            ("top_p", sampling.top_p, 1.0),
+            ("top_k", sampling.top_k, 0),
+            ("min_p", sampling.min_p, 0.0),
         )
         if value != neutral
     ]
     besides = f", or leave out {', '.join(narrowed)}" if narrowed else ""
     yield (
         f"all completions of {len(alike)} of {len(answered)} prompts are alike, so none of them is better than "
-        f"another: raise rollout.temperature (it is {rollout.temperature:g}){besides}"
+        f"another: raise rollout.temperature (it is {sampling.temperature:g}){besides}"
     )
 
 

@@ -104,21 +104,21 @@ def sampled(
 
     A prompt that is too long gets none.
     """
-    wanted = [
-        []
-        if each.prompt.is_too_long
-        else [
-            (each.prompt, number, derive_seed(config.training.seed, each.generation, each.place, number))
-            for number in range(samples)
+    groups: list[list[Rollout]] = []
+    for sampling, alike in groupby(asked, key=lambda each: config.rollout.at(each.iteration)):
+        wanted = [
+            []
+            if each.prompt.is_too_long
+            else [
+                (each.prompt, number, derive_seed(config.training.seed, each.generation, each.place, number))
+                for number in range(samples)
+            ]
+            for each in alike
         ]
-        for each in asked
-    ]
-    made = iter(
-        completed(
-            engine.complete, [each for of_one in wanted for each in of_one], tokenizer, Sampling.of(config.rollout), 0
-        )
-    )
-    return [[next(made) for _ in of_one] for of_one in wanted]
+        flat = [each for of_one in wanted for each in of_one]
+        made = iter(completed(engine.complete, flat, tokenizer, Sampling.of(sampling), 0))
+        groups += [[next(made) for _ in of_one] for of_one in wanted]
+    return groups
 
 
 def graded(

@@ -1,6 +1,6 @@
 """Make this rank's share of a generation: ask for prompts, complete them, have the completions graded."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ class Collector:
     """Makes rollouts.
 
     Attributes:
+        sampling: how an iteration's completions are sampled.
         seed: the run's seed; each completion's seed is derived from it.
     """
 
@@ -26,7 +27,7 @@ class Collector:
     engine: RolloutEngine
     grades: GradeSource
     tokenizer: Any
-    sampling: Sampling
+    sampling: Callable[[int], Sampling]
     seed: int
 
     def complete(self, generation: int, version: int) -> list[Rollout]:
@@ -52,4 +53,5 @@ class Collector:
         share = len(prompts) * group // process_count()
         places = [divmod(number, group) for number in range(process_rank() * share, (process_rank() + 1) * share)]
         asked = [(prompts[slot], sample, derive_seed(self.seed, generation, slot, sample)) for slot, sample in places]
-        return completed(self.engine.complete, asked, self.tokenizer, self.sampling, version)
+        sampling = self.sampling(self.schedule.iteration_of(generation))
+        return completed(self.engine.complete, asked, self.tokenizer, sampling, version)

@@ -68,7 +68,7 @@ def _hf(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Pat
         return OpenedEngine(LoadedModelEngine(loaded, end_ids, config.rollout.batch_size), None, is_apart=False)
     settings = TrainingSettings(
         chatml=config.chat.template == "chatml",
-        max_length=config.rollout.max_prompt_tokens + config.rollout.max_new_tokens,
+        max_length=config.rollout.max_prompt_tokens + config.rollout.longest,
         gradient_checkpointing=False,
         seed=config.training.seed,
         liger_kernel=config.training.liger_kernel,

@@ -26,10 +26,9 @@ def chosen_weights(config: RLConfig, loaded: LoadedModel) -> Weights:
 def vllm_options(config: RLConfig, loaded: LoadedModel, adapter_rank: int) -> VllmOptions:
     """vLLM's options for a config; `adapter_rank` is 0 if it gets all weights."""
     rollout = config.rollout
-    new_tokens = [section.max_new_tokens for section in (rollout, config.evaluation) if section is not None]
     return VllmOptions(
         dtype=str(loaded.compute_dtype).removeprefix("torch."),
-        max_length=rollout.max_prompt_tokens + max(new_tokens),
+        max_length=rollout.max_prompt_tokens + config.longest_completion,
         gpu_memory_utilization=rollout.gpu_memory_utilization,
         sleeps=rollout.sleep,
         adapter_rank=adapter_rank,

@@ -1,0 +1,89 @@
+"""Choose the stored groups that fill slots, as a pure function of the state, the seed and the iteration."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from typing import Literal
+
+from posttrain.base.chance import chance
+from posttrain.config.schedule import Schedule
+from posttrain.rl.rollout.replay.config import RolloutReplayConfig
+from posttrain.rl.rollout.replay.store import Entry, GroupKey, State
+
+
+def wanted_groups(config: RolloutReplayConfig, seed: int, iteration: int, groups: int) -> int:
+    """⌊share·groups + u⌋ with u = chance(seed, "replay", iteration): share·groups on average, at most `groups`."""
+    points = config.share if isinstance(config.share, Mapping) else {0: config.share}
+    share = Schedule(points).at(iteration)
+    return math.floor(share * groups + Fraction(chance(seed, "replay", iteration)))
+
+
+def is_usable(entry: Entry, config: RolloutReplayConfig, iteration: int, graded_by: Mapping[str, str]) -> bool:
+    """Whether a stored group may be trained at an iteration: by its age, its uses and its graders."""
+    is_young = 0 < iteration - entry.version <= config.max_age
+    return is_young and entry.uses < config.max_uses and graded_by.get(entry.dataset) == entry.graded_by
+
+
+def choose_groups(
+    state: State,
+    config: RolloutReplayConfig,
+    seed: int,
+    iteration: int,
+    wanted: int,
+    datasets: Mapping[int, str],
+    graded_by: Mapping[str, str],
+) -> dict[int, GroupKey]:
+    """The stored group for each slot that gets one: at most `wanted` slots, each with a group of its own data set.
+
+    Slots are filled in the order of chance(seed, "replay slot", iteration, slot).
+
+    Args:
+        datasets: the data set of each slot that may be filled.
+        graded_by: for each data set, what identifies its present graders; see `Entry`.
+    """
+    preferred = _ORDERS[config.choose]
+    left: dict[str, list[Entry]] = {}
+    for dataset in set(datasets.values()):
+        usable = (
+            each for each in state.values() if each.dataset == dataset and is_usable(each, config, iteration, graded_by)
+        )
+        left[dataset] = preferred(usable, lambda entry: chance(seed, "replay group", iteration, *entry.key))
+    chosen: dict[int, GroupKey] = {}
+    for slot in sorted(datasets, key=lambda slot: (chance(seed, "replay slot", iteration, slot), slot)):
+        if len(chosen) == wanted:
+            break
+        if left[datasets[slot]]:
+            chosen[slot] = left[datasets[slot]].pop(0).key
+    return dict(sorted(chosen.items()))
+
+
+Luck = Callable[[Entry], float]
+
+
+def _recent(entries: Iterable[Entry], luck: Luck) -> list[Entry]:
+    return sorted(entries, key=lambda entry: (-entry.version, luck(entry), entry.key))
+
+
+def _uniform(entries: Iterable[Entry], luck: Luck) -> list[Entry]:
+    return sorted(entries, key=lambda entry: (luck(entry), entry.key))
+
+
+def _spread(entries: Iterable[Entry], luck: Luck) -> list[Entry]:
+    """In the order of draws without replacement, with weights 4p(1 − p); groups of weight 0 are left out.
+
+    Source: Efraimidis and Spirakis, "Weighted random sampling with a reservoir", Information Processing Letters 97
+    (2006): the smallest −log(u) / weight are drawn first.
+    """
+    keyed = []
+    for entry in entries:
+        p = min(1.0, max(0.0, entry.mean_reward))
+        if weight := 4 * p * (1 - p):
+            keyed.append((-math.log1p(-luck(entry)) / weight, entry.key, entry))
+    return [entry for *_, entry in sorted(keyed, key=lambda keys: keys[:2])]
+
+
+_ORDERS: dict[Literal["spread", "recent", "uniform"], Callable[[Iterable[Entry], Luck], list[Entry]]] = {
+    "spread": _spread,
+    "recent": _recent,
+    "uniform": _uniform,
+}

@@ -1,0 +1,63 @@
+"""The keys of `rollout` that train rollouts of earlier steps again."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from posttrain.config.schedule import Points
+from posttrain.config.strict import StrictModel
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class RolloutReplayConfig(StrictModel):
+    """Trains whole groups of earlier steps again, corrected for the weights that sampled them. Only groups of the same
+    data set and the same graders take a slot."""
+
+    share: Share | Points[Share]
+    """Share of a generation's groups, at most; or by optimizer step, such as `{"0": 0, "50": 0.25}`: linear between the
+    points and constant outside."""
+
+    fill: Literal["rejected", "reserved"] = "rejected"
+    """Which slots are filled: those whose group the filters rejected, before substitutes are asked; or slots that are
+    reserved, for which nothing is generated."""
+
+    choose: Literal["spread", "recent", "uniform"] = "spread"
+    """Which groups are preferred: at random with weight 4p(1 − p), where p is the mean reward; the most recent; or any
+    at random."""
+
+    max_age: int = Field(default=8, ge=1)
+    """Optimizer steps after which a group is no longer used, counted from the weights that sampled it."""
+
+    max_uses: int = Field(default=2, ge=1)
+    """How often a group is replayed."""
+
+    max_masked_share: float = Field(default=0.5, gt=0, le=1)
+    """A group is not used again if more than this share of its tokens was beyond the limits of the importance
+    correction."""
+
+    max_bytes: int = Field(default=2**31, ge=1)
+    """Size of the stored groups that can still be used; beyond it the oldest are given up. Files that a kept checkpoint
+    needs come on top."""
+
+    @model_validator(mode="after")
+    def _replays_something(self) -> "RolloutReplayConfig":
+        if (max(self.share.values()) if isinstance(self.share, dict) else self.share) == 0:
+            raise ValueError("share: 0 never replays anything; leave the section out")
+        return self
+
+
+class SuccessesConfig(StrictModel):
+    """Remembers a solution of each prompt, and puts it into a later group of that prompt that failed throughout.
+
+    The solution is chosen by its reward, so the gradient is biased towards it.
+    """
+
+    threshold: float = 1.0
+    """Lowest reward of a solution; a group failed if all its rewards are below."""
+
+    share: float = Field(gt=0, le=1)
+    """Share of the failed groups that get one, if there is one."""
+
+    max_age: int = Field(default=200, ge=1)
+    """Optimizer steps after which a solution is no longer used."""
