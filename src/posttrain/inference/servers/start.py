@@ -6,6 +6,7 @@ They listen on 127.0.0.1 and require a random key, which only the environment an
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -46,6 +47,8 @@ class StartedServers:
         Raises:
             ConfigError: there is no such program, or no free port.
         """
+        if shutil.which(config.command[0]) is None:
+            raise ConfigError(f"servers.start.command: there is no program {config.command[0]}")
         self.key = secrets.token_urlsafe(32)
         self._servers: list[_Started] = []
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
