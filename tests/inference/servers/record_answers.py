@@ -76,7 +76,7 @@ def _sglang(client: httpx.Client, model: Path, adapter: Path | None) -> dict[str
     def post(path: str, body: Any) -> Any:
         return client.post(path, json=body).json()
 
-    parameters = {"max_new_tokens": 4, "temperature": 0.7, "sampling_seed": 1}
+    parameters = {"max_new_tokens": 4, "temperature": 0.7, "sampling_seed": 1, "ignore_eos": True}
     asked = {"input_ids": PROMPT, "return_logprob": True, "sampling_params": parameters}
     info = client.get("/server_info").json()
     update = {"model_path": str(model), "weight_version": "default", "flush_cache": True, "abort_all_requests": False}

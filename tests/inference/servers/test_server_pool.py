@@ -289,6 +289,20 @@ def test_a_prompt_that_does_not_fit_is_refused_here(serve: Serve, model: Path, t
         engine.complete([GenerationRequest(tuple([5] * 60))], Sampling(5))
 
 
+@both
+def test_the_probes_fit_into_a_small_model(kind: str, serve: Serve, model: Path, tmp_path: Path) -> None:
+    server = serve(kind)
+    with opened([server], model, tmp_path, max_length=40) as engine:
+        engine.load(model, 1)
+        with pytest.raises(ConfigError, match="at most 39"):
+            engine.score([5] * 40)
+    for path, body in server.asked:
+        if path.endswith(("generate", "completions")):
+            prompt = body.get("input_ids") or body["prompt"][0]
+            new_tokens = body["sampling_params"]["max_new_tokens"] if "input_ids" in body else body["max_tokens"]
+            assert len(prompt) + new_tokens <= 40
+
+
 def test_no_requests_give_no_completions(serve: Serve, model: Path, tmp_path: Path) -> None:
     with opened([serve("vllm-server")], model, tmp_path) as engine:
         assert engine.complete([], HOT) == {}

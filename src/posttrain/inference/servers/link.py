@@ -2,6 +2,7 @@
 
 import json
 import os
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,6 +50,7 @@ class Link:
         self._client = httpx.AsyncClient(
             base_url=url,
             trust_env=False,  # a proxy from the environment is not meant for these servers
+            verify=ssl.create_default_context(),  # the system's authorities, or those of SSL_CERT_FILE
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS),
         )
@@ -145,6 +147,8 @@ def _reason(error: httpx.RequestError) -> str:
     cause: BaseException = error
     while inner := cause.__cause__ or cause.__context__:
         cause = inner.exceptions[-1] if isinstance(inner, BaseExceptionGroup) else inner
+    if isinstance(cause, ssl.SSLError):
+        return getattr(cause, "verify_message", "") or cause.reason or "TLS"
     if isinstance(cause, OSError) and cause.errno:
         return os.strerror(cause.errno)
     return type(error).__name__

@@ -181,8 +181,11 @@ class ServerPool:
         """log p of ids[1:] at temperature 1, in nats, after a check that all servers that work agree.
 
         Raises:
+            ConfigError: the text is as long as the servers' room, of which scoring needs one token more.
             ServerError: two servers disagree, so one has other weights; or too few servers work.
         """
+        if len(ids) >= self._needs.max_length:
+            raise ConfigError(f"servers can score at most {self._needs.max_length - 1} tokens, but here are {len(ids)}")
         return self._run(self._score(ids))
 
     def close(self) -> None:
@@ -279,9 +282,9 @@ class ServerPool:
         """
         server, label = member.server, self._label
         try:
-            if not await server.is_alive():
-                raise PassingError(f"{server.place} does not answer")
             member.version = await server.check()
+            if not await server.is_alive():
+                raise PassingError(f"{server.place} says that it does not work")
             if not self._config.insecure_network and not is_loopback(member.url):
                 await server.require_closed()
             if label is not None:

@@ -36,7 +36,8 @@ def tolerance(needs: Needs) -> float:
 
 def _prompt(needs: Needs) -> tuple[int, ...]:
     """As long as a cache of prompts needs, if the model can hold that."""
-    return _PROMPT[: max(2, needs.max_length - _NEW_TOKENS)]
+    # To score a text, a server needs room for one token more.
+    return _PROMPT[: max(2, needs.max_length - _NEW_TOKENS - 1)]
 
 
 def mean_difference(left: Sequence[float], right: Sequence[float]) -> float:
