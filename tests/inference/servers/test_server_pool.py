@@ -14,7 +14,7 @@ from inference.servers.server_engines import HOT, KINDS, expected, opened, reque
 from inference.servers.table_model import TableModel, write_table
 from posttrain.errors import ConfigError, ModelError, ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
-from posttrain.inference.servers.pool import ServerOutageError
+from posttrain.inference.servers.members import ServerOutageError
 from posttrain.inference.servers.probe import require_scores
 
 Serve = Callable[..., ContractServer]
@@ -153,6 +153,19 @@ def test_too_few_servers_for_too_long_is_one_error(kind: str, serve: Serve, mode
         servers[0].kill()
         with pytest.raises(ServerOutageError, match=r"1 of 2 servers work, 2 are needed.*--resume"):
             engine.complete(requests(2, 2), HOT)
+
+
+@both
+def test_a_run_begins_with_fewer_servers_if_they_are_enough(
+    kind: str, serve: Serve, model: Path, tmp_path: Path
+) -> None:
+    working, gone = serve(kind), serve(kind)
+    gone.kill()
+    section = {"retry_seconds": 0.3}
+    with opened([working, gone], model, tmp_path, section) as engine:
+        assert len(engine.complete(requests(2, 2), HOT)) == 4
+    with pytest.raises(ServerOutageError, match="cannot be reached"), opened([gone], model, tmp_path, section):
+        pass
 
 
 @both

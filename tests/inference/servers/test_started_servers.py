@@ -78,6 +78,7 @@ def test_started_servers_answer_and_end_with_the_engine(kind: Any, model: Path, 
         engine.close()
     for number in range(2):
         until_gone(pid_in(folder / f"server{number}.log"))
+    assert sorted(file.name for file in folder.iterdir()) == ["server0.log", "server1.log"]
 
 
 @both

@@ -1,66 +1,34 @@
-"""Several servers as one rollout engine: who answers what, what happens when one fails, and when it comes back.
+"""Several servers as one rollout engine: which one answers what, and who answers instead when it fails.
 
 A prompt's completions go to one server, which computes the prompt once; prompts are dealt to the servers that work in
 turn. A completion belongs to its key, is asked of one server at a time and accepted once, so that none is lost or
-doubled when a server fails. A server that was away is checked, given the current weights and probed before it is used.
+doubled when a server fails.
 """
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from posttrain.base.http import PassingError
-from posttrain.config.sections.servers import ServersConfig, is_loopback
+from posttrain.config.sections.servers import ServersConfig, WeightsSent
 from posttrain.errors import ConfigError, ServerError, ToolkitError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
-from posttrain.inference.servers.link import BusyError, RefusedError
-from posttrain.inference.servers.probe import examine, require_scores, tolerance, weights_in_use
+from posttrain.inference.servers.link import BusyError
+from posttrain.inference.servers.members import Member, Members
+from posttrain.inference.servers.probe import require_scores, tolerance
 from posttrain.inference.servers.weight_folder import SharedFolder, label_of, require_whole
-from posttrain.inference.servers.wire import Needs, Server, StaleError
+from posttrain.inference.servers.wire import Needs, Server
 from posttrain.inference.vllm import require_plain_logprobs
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_OPEN_REQUESTS = 256
-"""Requests that one server has at a time; it queues what it cannot run at once."""
 _TRIES = 3
 """A completion that fails this often at servers that work is given up, unless they are merely busy."""
 _LONGEST_PAUSE_SECONDS = 5.0
-
-
-class ServerOutageError(ServerError):
-    """Too few servers work, and waiting did not help."""
-
-
-@dataclass
-class _Member:
-    """One server of the pool.
-
-    Attributes:
-        works: whether it has the current weights and was not seen to fail since.
-        examined: whether it was probed since it was last seen to fail.
-        repeats: whether the same seed gave the same completion twice.
-        fault: why it does not work.
-        absences: how often it was taken out of use.
-    """
-
-    url: str
-    server: Server
-    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_OPEN_REQUESTS))
-    works: bool = False
-    examined: bool = False
-    repeats: bool = True
-    version: str = ""
-    fault: str = "not asked yet"
-    absences: int = 0
 
 
 class _Patience:
@@ -103,42 +71,43 @@ class ServerPool:
             resources: what `close` closes; the pool's own are added to it.
             check: called while servers are waited for; an exception ends the wait.
         """
-        self._members = [_Member(url, server) for url, server in servers.items()]
+        self._members = Members(servers, needs, config, check)
         self._needs = needs
         self._config = config
-        self._check = check
         self._folder = SharedFolder(config)
-        self._label: str | None = None
-        self._path = ""
-        self._expected: dict[str | None, tuple[str, list[float]]] = {}
         self._runner = asyncio.Runner()
         self._resources = resources
         for release in (self._folder.close, self._runner.close, self._disconnect):  # the last one is called first
             resources.callback(release)
 
     @property
+    def weights(self) -> WeightsSent:
+        """What `load` takes: the folder of an adapter or of all weights; nothing if `off`."""
+        return self._needs.weights
+
+    @property
     def versions(self) -> tuple[str, ...]:
         """Name and version of each server's software, for the manifest."""
-        return tuple(member.version for member in self._members)
+        return tuple(member.version for member in self._members.all)
 
     @property
     def failures(self) -> int:
         """How often a server failed so far."""
-        return sum(member.absences for member in self._members)
+        return sum(member.absences for member in self._members.all)
 
     @property
     def repeats(self) -> bool:
         """Whether the same requests give the same completions, up to what the servers' batching changes."""
-        return all(member.repeats for member in self._members)
+        return all(member.repeats for member in self._members.all)
 
     def connect(self, seconds: float) -> None:
-        """Wait until all servers answer, and check each.
+        """Wait until all servers answer, and check each; after `seconds`, fewer suffice if they are `min_servers`.
 
         Raises:
             ConfigError: a server lacks what the run needs.
-            ServerError: a server does not answer within `seconds`, or cannot be used.
+            ServerError: too few answer in time, or one cannot be used.
         """
-        self._run(self._until_work(len(self._members), seconds))
+        self._run(self._members.connect(seconds))
 
     def load(self, weights: Path, version: int) -> None:
         """Give the servers the weights in this folder, known as `version`: the number of optimizer steps behind them.
@@ -154,10 +123,8 @@ class ServerPool:
             raise ConfigError("servers.weights: off, so the servers keep the weights that they were started with")
         require_whole(weights, self._needs.weights)
         label = label_of(version)
-        self._path, self._label, self._expected = self._folder.put(weights, label), label, {}
-        for member in self._members:
-            member.works = False
-        self._run(self._until_work(self._config.min_servers, self._config.retry_seconds))
+        self._members.change_weights(self._folder.put(weights, label), label)
+        self._run(self._members.until_enough())
         self._folder.drop_old()
 
     def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
@@ -193,7 +160,7 @@ class ServerPool:
         self._resources.close()
 
     def _disconnect(self) -> None:
-        for member in self._members:
+        for member in self._members.all:
             self._runner.run(member.server.close())
 
     def _run(self, action: Coroutine[Any, Any, T]) -> T:
@@ -205,7 +172,7 @@ class ServerPool:
     async def _complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
         keys = [(position, sample) for position, request in enumerate(requests) for sample in range(request.n)]
         async with asyncio.TaskGroup() as group:
-            watch = group.create_task(self._watch())
+            watch = group.create_task(self._members.watch())
             tasks = {key: group.create_task(self._one(key, requests[key[0]], sampling)) for key in keys}
             await asyncio.gather(*tasks.values())
             watch.cancel()
@@ -223,10 +190,10 @@ class ServerPool:
                 absences = member.absences
                 try:
                     made = await member.server.generate(
-                        request.prompt_ids, request.seeds[sample], sampling, self._label
+                        request.prompt_ids, request.seeds[sample], sampling, self._members.label
                     )
                 except PassingError as error:
-                    await self._suspect(member, error)
+                    await self._members.suspect(member, error)
                     pause = patience.after(error) if member.works else patience.renewed()
                 else:
                     if member.absences == absences:
@@ -234,106 +201,26 @@ class ServerPool:
                     continue  # it may have been sampled before the server got its weights back
             await asyncio.sleep(pause)
 
-    async def _chosen(self, position: int) -> _Member:
+    async def _chosen(self, position: int) -> Member:
         """The server whose turn it is, once enough work."""
-        while len(able := self._able()) < self._config.min_servers:
-            await asyncio.sleep(0.05)
+        while not self._members.are_enough:
+            await asyncio.sleep(0.1)
+        able = self._members.able
         return able[position % len(able)]
-
-    async def _suspect(self, member: _Member, error: PassingError) -> None:
-        """Take the server out of use if it no longer works."""
-        if member.works and (isinstance(error, StaleError) or not await member.server.is_alive()) and member.works:
-            member.works, member.examined, member.fault = False, False, str(error)
-            member.absences += 1
-            logger.warning("%s; %d of %d servers work", error, len(self._able()), len(self._members))
-
-    async def _watch(self) -> None:
-        """Bring servers back while completions are generated; ServerOutageError if too few work for too long."""
-        while True:
-            if len(self._able()) < len(self._members):
-                await self._until_work(self._config.min_servers, self._config.retry_seconds)
-            await asyncio.sleep(0.5)
-
-    async def _until_work(self, needed: int, seconds: float) -> None:
-        """Try to bring back each server that does not work, again and again until `needed` of them do.
-
-        Raises:
-            ServerError: two servers disagree, or fewer work after that time; or, like ConfigError, one refuses and too
-                few others work.
-        """
-        deadline, pause = time.monotonic() + seconds, 0.1
-        while True:
-            refusals = await asyncio.gather(*(self._bring_back(member) for member in self._members if not member.works))
-            if len(self._able()) >= needed:
-                return
-            for refusal in filter(None, refusals):
-                raise refusal
-            self._check()
-            if time.monotonic() + pause > deadline:
-                raise self._outage(needed, seconds)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-
-    async def _bring_back(self, member: _Member) -> ToolkitError | None:
-        """Check a server, give it the current weights, and compare what it computes with what the others do.
-
-        Returns:
-            Why it cannot be used, unless that may pass.
-        """
-        server, label = member.server, self._label
-        try:
-            member.version = await server.check()
-            if not await server.is_alive():
-                raise PassingError(f"{server.place} says that it does not work")
-            if not self._config.insecure_network and not is_loopback(member.url):
-                await server.require_closed()
-            if label is not None:
-                await server.load(self._path, label)
-            if not member.examined:
-                member.repeats = (await examine(server, self._needs, label)).repeats
-                member.examined = True
-            scores = await weights_in_use(server, self._needs, label)
-        except PassingError as error:
-            member.fault = str(error)
-            return None
-        except (ConfigError, RefusedError) as error:
-            member.fault = str(error)
-            logger.warning("%s", error)
-            return error
-        self._require_agreement(server.place, scores)
-        if member.absences:
-            logger.warning("%s is used again", server.place)
-        member.works = True
-        return None
-
-    def _require_agreement(self, place: str, scores: list[float]) -> None:
-        first, expected = self._expected.setdefault(self._label, (place, scores))
-        require_scores(f"{place} or {first}", scores, expected, tolerance(self._needs))
 
     async def _score(self, ids: Sequence[int]) -> list[float]:
         while True:
-            await self._until_work(self._config.min_servers, self._config.retry_seconds)
+            await self._members.until_enough()
             found: list[tuple[str, list[float]]] = []
-            for member in self._able():
+            for member in self._members.able:
                 try:
-                    found.append((member.server.place, await member.server.score(ids, self._label)))
+                    found.append((member.server.place, await member.server.score(ids, self._members.label)))
                 except PassingError as error:
-                    await self._suspect(member, error)
+                    await self._members.suspect(member, error)
             for place, scores in found:
                 require_scores(f"{place} or {found[0][0]}", scores, found[0][1], tolerance(self._needs))
             if found:
                 return found[0][1]
-
-    def _able(self) -> list[_Member]:
-        return [member for member in self._members if member.works]
-
-    def _outage(self, needed: int, seconds: float) -> ServerOutageError:
-        faults = "; ".join(dict.fromkeys(member.fault for member in self._members if not member.works))
-        return ServerOutageError(
-            f"{len(self._able())} of {len(self._members)} servers work, {needed} are needed, and waiting {seconds:g} s "
-            f"did not help: {faults}. Look into their logs and start them again; --resume continues from the last "
-            "checkpoint"
-        )
 
 
 def _first_of(group: BaseExceptionGroup) -> BaseException:

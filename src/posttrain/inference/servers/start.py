@@ -31,6 +31,7 @@ _KEY_VARIABLE = "VLLM_API_KEY"
 @dataclass(frozen=True)
 class _Started:
     url: str
+    settings: Path
     log: Path
     process: "subprocess.Popen[bytes]"
 
@@ -86,6 +87,7 @@ class StartedServers:
                 with suppress(ProcessLookupError):
                     os.killpg(server.process.pid, signal.SIGKILL)
                 server.process.wait()
+            server.settings.unlink(missing_ok=True)
         self._servers.clear()
 
     def _start(
@@ -107,7 +109,7 @@ class StartedServers:
                 env=environment,
                 start_new_session=True,  # Ctrl-C is for the trainer, which then stops the servers
             )
-        return _Started(f"http://{_HOST}:{port}", log, process)
+        return _Started(f"http://{_HOST}:{port}", file, log, process)
 
 
 def _settings(kind: ServerKind, needs: Needs, port: int, key: str) -> dict[str, Any]:
