@@ -22,12 +22,12 @@ def test_every_section_of_the_page_is_accepted() -> None:
 
 def test_the_commands_have_the_options_and_variables_that_servers_are_asked_for() -> None:
     for weights in ("folder", "adapter"):
-        needs = Needs("MODEL", "bfloat16", 2048, weights, frozenset(), adapter_rank=16)
+        needs = Needs("MODEL", "bfloat16", 2048, frozenset(), adapter_rank=16, weights=weights)
         for name, value in vllm_server.environment(needs).items():
             assert f"{name}={value}" in PAGE
         for option, value in vllm_server.settings(needs).items():
             assert (f"--{option}" if value is True else f"--{option} {value}") in PAGE
-    for option, value in sglang_server.settings(Needs("MODEL", "bfloat16", 2048, "folder", frozenset())).items():
+    for option, value in sglang_server.settings(Needs("MODEL", "bfloat16", 2048, frozenset())).items():
         assert f"--{option} {value}" in PAGE
     assert vllm_server.WORKER in PAGE
     assert (vllm_server.WORKER_FOLDER / "posttrain_vllm_worker.py").is_file()

@@ -46,9 +46,7 @@ def real_engine(kind: ServerKind, model: Path, folder: Path, *, rank: int = 0, c
     """Start servers with `model`, for adapters of `rank` or else for whole weights."""
     command = [real_python(kind), *_COMMANDS[kind].split()]
     config = ServersConfig.model_validate({"start": {"command": command, "count": count, "start_seconds": 400}})
-    needs = Needs(
-        str(model), dtype="float32", max_length=512, weights="folder", end_ids=frozenset([END]), adapter_rank=rank
-    )
+    needs = Needs(str(model), dtype="float32", max_length=512, end_ids=frozenset([END]), adapter_rank=rank)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         environment.setenv("OMP_NUM_THREADS", "1")

@@ -20,7 +20,7 @@ QUICK: Mapping[str, Any] = {"retry_seconds": 2.0, "request_seconds": 10.0}
 
 def needs(model: Path, **changes: Any) -> Needs:
     """What a run with the table model needs; the recorded servers hold 512 tokens in float32."""
-    plain: dict[str, Any] = {"dtype": "float32", "max_length": 512, "weights": "folder", "end_ids": frozenset([END])}
+    plain: dict[str, Any] = {"dtype": "float32", "max_length": 512, "end_ids": frozenset([END])}
     return Needs(str(model), **(plain | changes))
 
 

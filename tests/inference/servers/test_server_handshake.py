@@ -133,7 +133,7 @@ def test_adapters_are_sent_if_there_is_one_and_the_server_takes_it() -> None:
 def test_a_server_on_the_network_that_takes_weights_without_its_key_is_refused(
     kind: str, wire: Any, serve: Serve, model: Path
 ) -> None:
-    needs = Needs(str(model), dtype="float32", max_length=512, weights="folder", end_ids=frozenset([2]))
+    needs = Needs(str(model), dtype="float32", max_length=512, end_ids=frozenset([2]))
     server = serve(kind, key="correct-horse-battery" if kind == "vllm-server" else None)
 
     async def ask() -> None:

@@ -32,7 +32,7 @@ from posttrain.inference.servers.start import StartedServers
 from posttrain.inference.servers.wire import Needs
 
 config = StartConfig.model_validate({"command": [sys.executable, sys.argv[1], "vllm-server"]})
-needs = Needs(sys.argv[2], dtype="float32", max_length=512, weights="folder", end_ids=frozenset([2]))
+needs = Needs(sys.argv[2], dtype="float32", max_length=512, end_ids=frozenset([2]))
 StartedServers("vllm-server", config, needs, Path(sys.argv[3]))
 print("started", flush=True)
 sys.stdin.read()

@@ -20,9 +20,9 @@ class Needs:
         model: the model's folder or Hugging Face id, to be named in commands.
         dtype: of the weights, under torch's name: bfloat16, float16 or float32.
         max_length: maximum number of tokens of a prompt and its completion together.
-        weights: what the servers receive.
-        adapter_rank: rank of the adapters; 0 if whole weights are sent.
         end_ids: tokens that end a completion.
+        adapter_rank: rank of the adapters; 0 if whole weights are sent.
+        weights: what the servers receive.
         request_seconds: how long a server may take for one completion.
         control_seconds: how long it may take to load weights, or to finish what runs before.
     """
@@ -30,9 +30,9 @@ class Needs:
     model: str
     dtype: str
     max_length: int
-    weights: WeightsSent
     end_ids: frozenset[int]
     adapter_rank: int = 0
+    weights: WeightsSent = "folder"
     request_seconds: float = 600.0
     control_seconds: float = 600.0
 
