@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ import psutil
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from inference.servers.contract_server import recorded
 from inference.servers.record_answers import answers, shape
 from posttrain.config.sections.servers import ServerKind, ServersConfig
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, derive_seed
+from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, decode, derive_seed
 from posttrain.inference.servers.open import open_server_engine
 from posttrain.inference.servers.pool import ServerPool
 from posttrain.inference.servers.wire import Needs
@@ -100,6 +101,19 @@ def require_of_model(found: dict[Key, Completion], asked: list[GenerationRequest
         assert (made.token_ids[-1] == END) == (made.stop_reason.value == "end")
         assert END not in made.token_ids[:-1]
         assert made.stop_reason.value == "end" or len(made.token_ids) == WARM.max_new_tokens
+
+
+def require_stops(engine: ServerPool, model: Path) -> None:
+    """A completion that ends at a stop text contains it once its last token has come, and not before."""
+    tokenizer, stop = AutoTokenizer.from_pretrained(model), ("e", "a")
+    sampling = replace(WARM, max_new_tokens=60, stop=stop)
+    stopped = [made for made in engine.complete(groups(2, 4), sampling).values() if made.stop_reason is StopReason.STOP]
+    assert stopped
+    for made in stopped:
+        *before, text = (decode(tokenizer, made.token_ids[:count]) for count in range(len(made.token_ids) + 1))
+        assert any(each in text for each in stop)
+        assert not any(each in earlier for each in stop for earlier in before)
+        assert made.logprobs is not None and len(made.logprobs) == len(made.token_ids)
 
 
 def require_recorded_shape(kind: str, private: Path, model: Path) -> None:

@@ -180,8 +180,8 @@ def test_a_busy_server_is_asked_again(kind: str, serve: Serve, model: Path, tmp_
 @both
 def test_a_server_that_takes_too_long_is_given_up(kind: str, serve: Serve, model: Path, tmp_path: Path) -> None:
     server = serve(kind)
-    with opened([server], model, tmp_path, {"request_seconds": 0.2}) as engine:
-        server.faults["slow"] = 2
+    with opened([server], model, tmp_path, {"request_seconds": 0.5}) as engine:
+        server.faults["slow"] = 3
         with pytest.raises(ServerError, match="did not answer"):
             engine.complete(requests(1, 1), HOT)
 

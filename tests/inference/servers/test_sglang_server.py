@@ -13,6 +13,7 @@ from inference.servers.real_servers import (
     real_engine,
     require_of_model,
     require_recorded_shape,
+    require_stops,
     scores,
     write_changed,
 )
@@ -53,6 +54,10 @@ def test_new_weights_and_the_tied_head_arrive(engine: ServerPool, misleading: Pa
         changed = loaded(folder)
         assert engine.score(LONG) == pytest.approx(scores(changed, LONG), abs=2e-3)
         require_of_model(engine.complete(asked, WARM), asked, changed)
+
+
+def test_a_stop_text_ends_a_completion(engine: ServerPool, misleading: Path) -> None:
+    require_stops(engine, misleading)
 
 
 def test_the_answers_have_the_recorded_form(engine: ServerPool, private: Path, misleading: Path) -> None:

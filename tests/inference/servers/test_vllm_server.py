@@ -16,6 +16,7 @@ from inference.servers.real_servers import (
     real_engine,
     require_of_model,
     require_recorded_shape,
+    require_stops,
     scores,
     write_changed,
 )
@@ -67,6 +68,10 @@ def test_each_completion_has_its_own_seed_and_repeats(engine: ServerPool, model:
     assert tokens(engine.complete(groups(4, 4), WARM)) == tokens(first)
     assert len(set(tokens(first))) == 16
     assert tokens(engine.complete(groups(1, 4), WARM)) == tokens(first)[:4]
+
+
+def test_a_stop_text_ends_a_completion(engine: ServerPool, model: Path) -> None:
+    require_stops(engine, model)
 
 
 def test_the_answers_have_the_recorded_form(engine: ServerPool, private: Path, model: Path) -> None:
