@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS ?= -n 2 --dist loadfile
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-long test-versions lint quick quick-lint quick-tests walks docs bench audit clean
+.PHONY: demo test test-long test-versions test-engines lint quick quick-lint quick-tests walks docs bench audit clean
 
 demo: $(VENV)/.train-ready  ## fine-tune, merge and query a real model, and show what changed
 	$(BIN)/python examples/word_problems/demo.py
@@ -19,6 +19,9 @@ test-long: $(VENV)/.dev-ready  ## the rest: kills at random moments, random inpu
 
 test-versions: $(VENV)/.dev-ready  ## train a step of each kind with the oldest and the newest allowed versions
 	$(BIN)/python checks/versions.py oldest newest
+
+test-engines: $(VENV)/.dev-ready  ## run the tests that start real servers; ENGINES="vllm --long", or vllm and sglang
+	$(BIN)/python checks/engines.py $(ENGINES)
 
 quick: $(VENV)/.dev-ready  ## the inner loop: check what changed since the last commit, within a minute
 	$(MAKE) --no-print-directory --keep-going -j2 --output-sync=target quick-lint quick-tests

@@ -60,7 +60,7 @@ def markers_of(item: pytest.Item) -> Iterator[str]:
         yield "browser"
     if "ranks" in (*words, file.split("/")[0]):
         yield "ranks"
-    yield from {"vllm", "unsloth"}.intersection(words)
+    yield from {"vllm", "sglang", "unsloth"}.intersection(words)
     slow = times()["slow"]
     places = {function, file, *(folder.as_posix() for folder in Path(file).parents)}
     if places.intersection(slow["tests"]) or set(fixtures).intersection(slow["fixtures"]):

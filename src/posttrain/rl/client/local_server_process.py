@@ -11,8 +11,9 @@ import threading
 import time
 from importlib.metadata import entry_points
 
+from posttrain.base.guard import wait_for_end_of
+
 _COMMAND = "toolkit-rl-dataserver"
-_SECONDS_BETWEEN_LOOKS = 0.2
 # Time to write the journal; nobody waits for grading that is still under way.
 _GRACE_SECONDS = 5.0
 
@@ -26,9 +27,7 @@ def main() -> None:
 
 
 def _end_with(trainer: int) -> None:
-    # Linux can signal a parent's death, but does so as soon as the thread that started this process ends.
-    while os.getppid() == trainer:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    wait_for_end_of(trainer)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE_SECONDS)
     os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,81 @@
+"""Open the servers that a config names as one rollout engine."""
+
+import os
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from posttrain.config.sections.servers import ServerKind, ServersConfig, WeightsSent
+from posttrain.errors import ConfigError
+from posttrain.inference.servers.pool import ServerPool
+from posttrain.inference.servers.sglang_server import SglangServer
+from posttrain.inference.servers.start import StartedServers
+from posttrain.inference.servers.vllm_server import VllmServer
+from posttrain.inference.servers.wire import Needs
+
+_SERVERS = {"vllm-server": VllmServer, "sglang-server": SglangServer}
+
+
+def weights_sent(kind: ServerKind, config: ServersConfig, adapter_rank: int) -> WeightsSent:
+    """`servers.weights` with `auto` resolved: the adapter alone if there is one and the servers take it.
+
+    Args:
+        adapter_rank: of the adapter in training, if vLLM can use it as it is; else 0.
+
+    Raises:
+        ConfigError: the config wants adapters, but there is none, or the servers take none.
+    """
+    able = kind == "vllm-server" and adapter_rank > 0
+    if config.weights == "auto":
+        return "adapter" if able else "folder"
+    if config.weights == "adapter" and not able:
+        why = "there is no adapter that it can use as it is" if kind == "vllm-server" else "SGLang takes none here"
+        raise ConfigError(f"servers.weights: adapter is not possible ({why}); use folder or auto")
+    return config.weights
+
+
+def open_server_engine(kind: ServerKind, config: ServersConfig, needs: Needs, folder: Path) -> ServerPool:
+    """Start or reach the servers, check each, and return them as one engine; `close` it.
+
+    Args:
+        needs: with the rank of the adapter in training if vLLM can use it as it is; how weights are sent and how long
+            requests may take is set from the config.
+        folder: for logs and private files of servers that are started here.
+
+    Raises:
+        ConfigError: a server lacks what the run needs; the message has the command that would be right. Or the key's
+            variable is not set.
+        ServerError: a server does not answer in time, or its answers cannot be trained on.
+    """
+    sent = weights_sent(kind, config, needs.adapter_rank)
+    seconds = config.request_seconds
+    needs = replace(needs, weights=sent, request_seconds=seconds, control_seconds=seconds)
+    urls, key, check, patience = config.urls, _key(config), _nothing, config.retry_seconds
+    resources = ExitStack()
+    try:
+        if config.start is not None:
+            started = StartedServers(kind, config.start, needs, folder)
+            resources.callback(started.close)
+            urls, key, check, patience = started.urls, started.key, started.require_running, config.start.start_seconds
+        servers = {url: _SERVERS[kind](url, key, needs) for url in urls}
+        pool = ServerPool(servers, needs, config, resources, check=check)
+        pool.connect(patience)
+    except BaseException:
+        resources.close()
+        raise
+    return pool
+
+
+def _nothing() -> None:
+    """Servers that others run are not watched."""
+
+
+def _key(config: ServersConfig) -> str | None:
+    if config.token_env is None:
+        return None
+    key = os.environ.get(config.token_env, "").strip()
+    if not key:
+        raise ConfigError(f"servers.token_env: the environment variable {config.token_env} is not set")
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"servers.token_env: the key in {config.token_env} contains characters that no header can")
+    return key
