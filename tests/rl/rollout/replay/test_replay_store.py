@@ -120,8 +120,17 @@ def test_a_generation_is_stored_again_after_winding_back_only(store: RolloutStor
 def test_steps_never_go_back(store: RolloutStore) -> None:
     store.store(5, 5, {Place(0, 0): HALF}, GRADERS)
     with pytest.raises(ValueError, match="earlier step"):
-        store.used(4, [GroupKey(5, 0, 0)])
-    assert store.state(9)[GroupKey(5, 0, 0)].uses == 0
+        store.store(4, 4, {Place(0, 0): HALF}, GRADERS)
+    assert store.state(9).keys() == {GroupKey(5, 0, 0)}
+
+
+def test_nothing_is_recorded_of_a_group_that_is_not_there(store: RolloutStore) -> None:
+    (key,) = store.store(0, 0, {Place(0, 0): HALF}, GRADERS)
+    store.evicted(1, [key])
+    for record in (store.used, store.evicted):
+        with pytest.raises(ValueError, match="evicted"):
+            record(1, [key])
+    assert store.state(2) == {}
 
 
 def test_rollouts_without_log_probabilities_are_refused(store: RolloutStore) -> None:

@@ -1,5 +1,6 @@
 """All filters, as a union of config sections by `kind`, and the filters that combine others."""
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -148,7 +149,7 @@ def check_user_filters(filters: Sequence[Filter]) -> None:
     for key, each in all_filters(filters):
         if isinstance(each, PythonFilter):
             try:
-                each.verdict_on([dict(completion) for completion in EXAMPLE])
+                each.verdict_on(copy.deepcopy(EXAMPLE))
             except (ConfigError, RunError) as error:
                 raise ConfigError(f"{key}: {error}") from error
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LONGEST_REASON = 200
 
-EXAMPLE: tuple[dict[str, Any], ...] = tuple(
+EXAMPLE: list[dict[str, Any]] = [
     {
         "text": text,
         "token_ids": ids,
@@ -30,7 +30,7 @@ EXAMPLE: tuple[dict[str, Any], ...] = tuple(
         "iteration": 0,
     }
     for text, ids, reward in (("2", [17], 1.0), ("3.", [18, 13], 0.0), ("", [], None))
-)
+]
 """The group that a function is called on before anything is loaded."""
 
 

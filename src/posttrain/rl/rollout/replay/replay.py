@@ -39,6 +39,8 @@ class Replay:
     ) -> dict[int, GroupKey]:
         """The stored group for each slot that gets one, from what was stored in earlier steps; see `choose_groups`.
 
+        Read their rollouts before `evict`, which may remove the files of groups that were used for the last time.
+
         Args:
             iteration: the one that will train them; later than `step` if generation runs ahead.
         """

@@ -143,16 +143,16 @@ class RolloutStore:
             _entry(GroupKey(generation, place.slot, place.attempt), group, graded_by, size)
             for place, group in kept.items()
         ]
-        self._append(Event(step + 1, "stored", entry.key, entry) for entry in entries)
+        self._append([Event(step + 1, "stored", entry.key, entry) for entry in entries])
         return [entry.key for entry in entries]
 
     def used(self, step: int, keys: Iterable[GroupKey]) -> None:
         """Record that these groups are used by an optimizer step."""
-        self._append(Event(step + 1, "used", key) for key in keys)
+        self._append([Event(step + 1, "used", key) for key in self._there(step, keys)])
 
     def evicted(self, step: int, keys: Iterable[GroupKey]) -> None:
         """Record that these groups are not used after an optimizer step."""
-        self._append(Event(step + 1, "evicted", key) for key in keys)
+        self._append([Event(step + 1, "evicted", key) for key in self._there(step, keys)])
 
     def events(self, finished: int, after: int = 0) -> Iterator[tuple[int, Event]]:
         """The events of the first `finished` optimizer steps after event number `after`, in order, with their numbers.
@@ -213,7 +213,14 @@ class RolloutStore:
             found = self._index.execute("select 1 from events where generation = ? limit 1", (generation,))
             return found.fetchone() is not None
 
-    def _append(self, events: Iterable[Event]) -> None:
+    def _there(self, step: int, keys: Iterable[GroupKey]) -> list[GroupKey]:
+        """The keys; ValueError if a group is not there any more, since no state would follow from such an event."""
+        keys, state = list(keys), self.state(step + 1)
+        if unknown := [key for key in keys if key not in state]:
+            raise ValueError(f"{unknown[0]} is not stored, or was evicted")
+        return keys
+
+    def _append(self, events: Sequence[Event]) -> None:
         rows = [
             (each.step, each.kind, *each.key, None if each.entry is None else json.dumps(asdict(each.entry)))
             for each in events
