@@ -141,7 +141,7 @@ def _engine(options: argparse.Namespace, sync: Any, *, sleeps: bool = False) -> 
 
     from posttrain.inference.vllm_load import VllmOptions
     from posttrain.models.backend import compute_dtype, training_device
-    from posttrain.rl.rollout.vllm import VllmRolloutEngine
+    from posttrain.rl.rollout.engines.vllm import VllmRolloutEngine
 
     end = AutoTokenizer.from_pretrained(options.model).eos_token_id
     dtype = str(compute_dtype("auto", training_device())).removeprefix("torch.")

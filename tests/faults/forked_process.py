@@ -48,7 +48,7 @@ _HEAVY = (
     "posttrain.rl.train",
     "posttrain.rl.recipe",
     "posttrain.rl.report",
-    "posttrain.rl.rollout.engines",
+    "posttrain.rl.rollout.engines.open",
     "posttrain.merge.merge",
     "posttrain.inference.hf",
     "transformers.models.llama.modeling_llama",

@@ -76,7 +76,7 @@ if HAS_VLLM:
         from posttrain.inference.vllm_load import VllmOptions
         from posttrain.inference.weight_sync import MergedWeights
         from posttrain.models.backend import LoadedModel
-        from posttrain.rl.rollout.vllm import VllmRolloutEngine
+        from posttrain.rl.rollout.engines.vllm import VllmRolloutEngine
 
         device = torch.device("cuda")
         model = AutoModelForCausalLM.from_pretrained(gpu_model, dtype=torch.bfloat16).to(device)

@@ -59,6 +59,13 @@ class WrittenServer:
             for slot in range(offset, offset + batch_size)
         ]
 
+    def substitutes(self, iteration: int, slots: Sequence[int], attempt: int) -> list[Sample]:
+        made = self.sample(iteration, 0, max(slots) + 1)
+        return [made[slot].model_copy(update={"sample_id": f"{made[slot].sample_id}:{attempt}"}) for slot in slots]
+
+    def report_step(self, *_: Any) -> None:
+        pass
+
     def grade(self, iteration: int, label: str, items: Sequence[GradeItem]) -> list[GradeResult]:
         self.graded.append((iteration, label, list(items)))
         return [_result(item, self.rewards[number]) for number, item in enumerate(items)]
@@ -74,7 +81,8 @@ def a_meta(schedule: RolloutSchedule, **changes: Any) -> Meta:
     """Dataserver metadata that fits the schedule: 8 iterations, 10 rows and 10 held-out rows."""
     stage = StageMeta(name="one", from_iteration=0, until_iteration=8, mix={"a": 1.0}, graders={}, gates={})
     fields: dict[str, Any] = {
-        "protocol_version": "1.0",
+        "protocol_version": "1.1",
+        "substitutes": 4,
         "server_version": "0",
         "config_id": "written",
         "seed": 0,

@@ -5,202 +5,14 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.config.sections.engines import ENGINES, Correction, EngineName, EngineTraits
 from posttrain.config.sections.generation import GenerationConfig, SamplingConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig, require_lora_fits
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import VariableName
-from posttrain.rl.presets import Algorithm, ObjectiveConfig, SamplingCorrection, resolve_objective
-from posttrain.rl.rollout.filters.config import RejectionConfig
-from posttrain.rl.rollout.replay.config import RolloutReplayConfig, SuccessesConfig
-from posttrain.rl.rollout.sampling import RolloutSampling
-
-# Sampling options that change the model's probabilities, with the values at which they do not.
-_CHANGES_PROBABILITIES = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-
-
-_LIMIT, _AHEAD_LIMIT, _AHEAD_FLOOR = 3.0, 2.0, 0.5
-
-
-class WatchConfig(StrictModel):
-    """Limits beyond which a run warns, if they are passed three steps in a row."""
-
-    effective_share: float = Field(default=0.3, ge=0, le=1)
-    """Lowest share of the tokens that count once they are weighted by their ratios."""
-
-    logprob_difference: float = Field(default=0.15, gt=0)
-    """Highest mean distance of a token's log-probability from the model's own, in nats."""
-
-
-class RolloutConfig(RejectionConfig, RolloutSampling):
-    """The completions to train on: a group of `generations` for each prompt."""
-
-    generations: int = Field(default=8, ge=2)
-    """Completions per prompt, which are compared with each other."""
-
-    steps_per_generation: int = Field(default=1, ge=1)
-    """Optimizer steps in one pass over the generated completions, each with its own share of the prompts."""
-
-    iterations: int = Field(default=1, ge=1)
-    """Number of passes over the generated completions: how often each one is trained on."""
-
-    engine: EngineName = "hf"
-    """Inference engine: `hf` is the training model itself, through transformers, and is exactly reproducible; the
-    others keep a copy of its weights and are several times as fast (each needs the extra of the same name; for a CPU
-    see the README)."""
-
-    compile: bool | Literal["auto"] = "auto"
-    """Whether the engine compiles its copy of the model: 1.4 times as fast on a CPU, but the first start takes 45 s
-    longer and later ones 6 s. `auto` compiles on CUDA, and on a CPU if the layers being trained are compiled too."""
-
-    sync: Literal["auto", "adapter", "weights"] = "auto"
-    """What an engine with its own weights receives after each optimizer step: only the LoRA adapter, or all weights
-    with the adapter merged in; `auto` sends the adapter on CUDA, unless the engine cannot use it as it is."""
-
-    gpu_memory_utilization: float = Field(default=0.3, gt=0, lt=1)
-    """Share of a CUDA device's memory for the engine's own weights and KV cache, beside the training model."""
-
-    sleep: bool = False
-    """Whether the engine frees that memory while the model trains (on CUDA, if the engine supports it): the share can
-    then be larger, but the engine's weights move to host memory and back at each step."""
-
-    batch_size: int = Field(default=64, ge=1)
-    """Completions that `hf` generates at once; other engines do their own batching."""
-
-    staleness: int = Field(default=0, ge=0, le=16)
-    """Generations that are made ahead, with weights older by as many generations, while the model learns; 0 waits for
-    each. What is sampled with which weights is a formula, so the run repeats all the same."""
-
-    placement: Literal["auto", "process", "child"] = "auto"
-    """Where the engine runs: in the trainer's process, or in a child process with its own copy of the weights; `auto`
-    is a child process if `staleness` is above 0."""
-
-    threads: int | None = Field(default=None, ge=1)
-    """CPU threads of an engine in a child process; torch's default if not given."""
-
-    engine_seconds: float = Field(default=1800.0, gt=0)
-    """How long an engine in a child process may take for one generation. Later, or if it dies, it is started again
-    with the same task; after three times in a row the run stops, after a checkpoint."""
-
-    max_prompt_tokens: int = Field(default=1024, ge=1)
-    """Longer prompts are skipped and counted: they get no completions and are not trained on."""
-
-    importance_correction: Literal["auto"] | Correction = "auto"
-    """How the loss corrects for sampling probabilities that differ from the training model's own: not at all, or by
-    their ratio per token or per completion, capped at a limit (truncate) or left out beyond it (mask); `auto` is
-    token_mask with replay or successes; otherwise none for `hf`, which samples from the training model, and what the
-    engine needs for the others."""
-
-    importance_limit: float | None = Field(default=None, gt=1)
-    """Highest ratio that is in range; 3 unless given, 2 with `staleness`."""
-
-    importance_floor: float | None = Field(default=None, gt=0, lt=1)
-    """Lowest ratio that is in range; none unless given, 0.5 with `staleness`."""
-
-    importance_ratio: Literal["proximal", "behaviour"] = "proximal"
-    """What the algorithm's own ratio compares the model with: `proximal` is itself when the completions' first step
-    began, with the correction as a factor; `behaviour` is the probabilities that sampled them, without one."""
-
-    watch: WatchConfig = WatchConfig()
-    """When to warn about sampling probabilities that are far from the model's own."""
-
-    @property
-    def traits(self) -> EngineTraits:
-        """What the engine can do."""
-        return ENGINES[self.engine]
-
-    replay: RolloutReplayConfig | None = None
-    """Trains groups of earlier steps again; null does not."""
-
-    successes: SuccessesConfig | None = None
-    """Puts remembered solutions into groups that failed throughout; null does not."""
-
-    @property
-    def is_apart(self) -> bool:
-        """Whether the engine runs in a process of its own."""
-        return self.placement == "child" or (self.placement == "auto" and self.staleness > 0)
-
-    @property
-    def correction(self) -> SamplingCorrection:
-        """The correction for the sampling probabilities, with `auto` resolved."""
-        if self.importance_ratio == "behaviour":
-            return SamplingCorrection(against_behaviour=True)
-        kind, is_older = self.importance_correction, bool(self.staleness or self.replay or self.successes)
-        if kind == "auto":
-            # The product over a long completion by older weights is mostly out of range, or large.
-            kind = "token_mask" if is_older else self.traits.correction
-        return SamplingCorrection(
-            kind,
-            self.importance_limit or (_AHEAD_LIMIT if is_older else _LIMIT),
-            self.importance_floor or (_AHEAD_FLOOR if is_older else None),
-        )
-
-    @model_validator(mode="after")
-    def _engine_can_run_ahead(self) -> "RolloutConfig":
-        if self.staleness and not self.is_apart:
-            raise ValueError(
-                f"staleness: {self.staleness} needs an engine that generates while the model learns; set placement: "
-                "child or auto, or staleness: 0"
-            )
-        if self.staleness and self.sleep:
-            raise ValueError(
-                f"sleep: true, but with staleness: {self.staleness} the engine generates while the model learns; "
-                "set sleep: false, or staleness: 0"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _correction_compares_like_with_like(self) -> "RolloutConfig":
-        changing = [name for name, neutral in _CHANGES_PROBABILITIES.items() if getattr(self, name) != neutral]
-        if self.correction.needs_logprobs and changing:
-            raise ValueError(
-                f"importance_correction: {self.correction.kind} compares the model's own probabilities, which "
-                f"{', '.join(changing)} would change; leave that out, or set importance_correction: none"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _replay_fits(self) -> "RolloutConfig":
-        section = "replay" if self.replay else "successes" if self.successes else None
-        if section is not None and not self.correction.needs_logprobs:
-            raise ValueError(
-                f"importance_correction: none, but {section} trains completions of earlier weights, which need one; "
-                "leave it out, or choose token_mask"
-            )
-        if self.replay and self.replay.fill == "rejected" and self.rejected == "keep":
-            raise ValueError(
-                "replay: fill: rejected takes the slots of rejected groups, but these are kept; give filters with "
-                "rejected: substitute or drop, or choose fill: reserved"
-            )
-        if self.importance_ratio == "behaviour" and self.importance_correction not in ("auto", "none"):
-            raise ValueError(
-                f"importance_ratio: behaviour corrects by itself, without importance_correction: "
-                f"{self.importance_correction}; leave one of them out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _engine_takes_it(self) -> "RolloutConfig":
-        self.traits.require_temperature(max(self.temperatures))
-        for option, ability in (("sleep", "sleeps"), ("compile", "compiles")):
-            if getattr(self, option) is True and not getattr(self.traits, ability):
-                able = " or ".join(name for name, traits in ENGINES.items() if getattr(traits, ability))
-                raise ValueError(f"{option}: true needs engine: {able}, but this is {self.engine}; leave it out")
-        if self.sync == "adapter" and self.traits.has_weights and not self.traits.takes_adapter:
-            raise ValueError(f"sync: adapter is not possible with {self.traits.title}; use weights or auto")
-        return self
-
-    @model_validator(mode="after")
-    def _a_burst_starts_with_a_generation(self) -> "RolloutConfig":
-        stride, burst = self.steps_per_generation * self.iterations, self.temperature_burst
-        if burst is not None and burst.every % stride:
-            raise ValueError(
-                f"temperature_burst: every: {burst.every} falls in the middle of a generation, which serves {stride} "
-                f"optimizer steps; choose a multiple of {stride}"
-            )
-        return self
+from posttrain.rl.presets import Algorithm, ObjectiveConfig, resolve_objective
+from posttrain.rl.rollout.config import RolloutConfig
 
 
 class DataserverSection(StrictModel):
@@ -298,14 +110,6 @@ class RLTrainingConfig(TrainingConfig):
     """How the learning rate falls after the warm-up; `constant` keeps it."""
 
 
-class RLRunConfig(RunConfig):
-    """The run directory is `<output_dir>/<name>`."""
-
-    stop_seconds: float = Field(default=30.0, ge=0)
-    """After Ctrl-C, how long to wait for completions that are being made for later steps; the rest is made again after
-    a resume."""
-
-
 class RLConfig(StrictModel):
     """Reinforcement learning from graded completions."""
 
@@ -336,7 +140,7 @@ class RLConfig(StrictModel):
     training: RLTrainingConfig = RLTrainingConfig()
     """Optimizer, learning-rate schedule and batch size; `rows_per_step` counts completions."""
 
-    run: RLRunConfig = RLRunConfig()
+    run: RunConfig = RunConfig()
     """Run directory, checkpoints and trackers."""
 
     generation: GenerationConfig = GenerationConfig()
@@ -386,6 +190,17 @@ class RLConfig(StrictModel):
 
     @field_validator("rollout")
     @classmethod
+    def _substitutes_are_graded(cls, rollout: RolloutConfig, info: ValidationInfo) -> RolloutConfig:
+        server: DataserverSection | None = info.data.get("dataserver")
+        if rollout.rejected == "substitute" and server is not None and server.on_grade_failure == "abstain":
+            raise ValueError(
+                "rejected: substitute needs the rewards of a group to judge it, but dataserver.on_grade_failure: "
+                "abstain goes on without; choose stop, or rejected: keep"
+            )
+        return rollout
+
+    @field_validator("rollout")
+    @classmethod
     def _ratio_fits(cls, rollout: RolloutConfig, info: ValidationInfo) -> RolloutConfig:
         if rollout.importance_ratio == "behaviour" and "objective" in info.data and "algorithm" in info.data:
             level = resolve_objective(info.data["algorithm"], info.data["objective"]).importance_sampling_level
@@ -406,5 +221,5 @@ class RLConfig(StrictModel):
 
     @field_validator("run")
     @classmethod
-    def _export_fits(cls, run: RLRunConfig, info: ValidationInfo) -> RunConfig:
+    def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
         return require_best_is_measured(run, info, "evaluation")

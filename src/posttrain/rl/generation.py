@@ -106,10 +106,15 @@ class Generation:
     @classmethod
     def of(cls, number: int, rollouts: Sequence[Rollout], objective: PolicyObjective, generations: int) -> "Generation":
         """Build a generation with its advantages; `generations` is the number of completions per prompt."""
-        rewards = [float("nan") if each.reward is None else each.reward for each in rollouts]
+        table = rewards_of(rollouts, generations)
         lengths = torch.tensor([each.tokens for each in rollouts]).view(-1, generations)
-        table = torch.tensor(rewards, dtype=torch.float64).view(-1, generations)
         return cls(number, rollouts, table, objective.advantages(table, lengths))
+
+
+def rewards_of(rollouts: Sequence[Rollout], generations: int) -> torch.Tensor:
+    """The rewards of groups of `generations` completions, shape [groups, generations], NaN for a missing one."""
+    rewards = [float("nan") if each.reward is None else each.reward for each in rollouts]
+    return torch.tensor(rewards, dtype=torch.float64).view(-1, generations)
 
 
 @dataclass(frozen=True)
@@ -199,7 +204,8 @@ class Cutter:
         ]
         tokens = [len(each.prompt.ids) + each.tokens for each in rollouts]
         plan = plan_batch(tokens, has_loss, self.schedule.generations, self.micro_batch_size, self.ranks)
-        totals = StepTotals(len(rollouts), sum(counted), sum(map(len, plan.micro_batches)), self.longest)
+        completions = sum(not each.is_left_out for each in rollouts)
+        totals = StepTotals(max(completions, 1), sum(counted), sum(map(len, plan.micro_batches)), self.longest)
         return [
             self._micro_batch(rows, rollouts, advantages, has_loss, totals, sum(counted[row] for row in rows))
             for rows in plan.micro_batches[self.rank][: plan.passes]

@@ -18,13 +18,19 @@ from posttrain.rl.generation import CompletionScorer, Cutter, Generation, MicroB
 from posttrain.rl.losses import LossInputs, entropy_threshold
 from posttrain.rl.objective import Means, PolicyObjective, with_effective_share
 from posttrain.rl.presets import resolve_objective
-from posttrain.rl.report import Transcript, ages, generation_metrics, step_facts
+from posttrain.rl.report import (
+    Transcript,
+    ages,
+    generation_metrics,
+    step_facts,
+)
+from posttrain.rl.rollout.choice import choose
 from posttrain.rl.rollout.evaluation import Evaluator
 from posttrain.rl.rollout.pipeline import RolloutPipeline
 from posttrain.rl.schedule import prompt_hash_after
 from posttrain.runs.resume import RunCounters
 from posttrain.train.parallel import gathered
-from posttrain.train.recipe import Measure, Recipe, StepResult
+from posttrain.train.recipe import Measure, Recipe, StepResult, UnavailableError
 
 SECONDS = ("generate", "grade", "sync", "wait", "engine_idle")
 """Activities in a step's `seconds`: the step is `sync` + `wait` + `learn`; generation and grading may lie in earlier
@@ -57,6 +63,7 @@ class RLRecipe(Recipe):
         tokenizer: Any = loaded.tokenizer
         self.max_steps = max_steps
         self.generation: Generation | None = None
+        self._rejection, self._without_signal = rollout, 0
         self._objective = PolicyObjective(objective, rollout.correction)
         self._schedule, self._pipeline, self._evaluator = pipeline.schedule, pipeline, evaluator
         self.loaded, self._accelerator, self._transcript = loaded, accelerator, transcript
@@ -117,25 +124,30 @@ class RLRecipe(Recipe):
         step, made = result.step - 1, self._schedule.starts_generation(result.step - 1)
         spent = {name: round(self._seconds.get(name, 0.0), 4) for name in SECONDS}
         learn = round(result.seconds - spent["sync"] - spent["wait"], 4)
-        rollouts = self.generation.rollouts if made else ()
         part = self._schedule.part_of(step) * self._schedule.rows_per_step
         trained = self.generation.rollouts[part : part + self._schedule.rows_per_step]
-        asked = [each.prompt.sample_id for each in rollouts[:: self._schedule.generations]]
-        tokens = sum(len(each.prompt.ids) + each.tokens for each in rollouts if each.tokens)
-        order_hash = prompt_hash_after(counters.order_hash, asked)
+        asked = self._choice.asked if made else []
+        tokens = sum(each.all_tokens for group in self._choice.groups.values() for each in group) if made else 0
+        names = [each.prompt.sample_id for each in asked[:: self._schedule.generations]]
+        order_hash = prompt_hash_after(counters.order_hash, names)
         counters.count(self._schedule.rows_per_step, tokens, 0, result.seconds, order_hash)
         row = {
             "step": result.step,
             "stage": self._transcript.stage_of(step),
             "seconds": {**spent, "learn": learn, "all": round(result.seconds, 4)},
             **result.numbers(),
-            **(generation_metrics(self.generation) if made else {}),
+            **(
+                generation_metrics(self.generation, self._choice, filtered=bool(self._rejection.filters))
+                if made
+                else {}
+            ),
             **ages(trained, step),
             **with_effective_share(self._means.over_all_ranks(self._accelerator)),
             "order_hash": order_hash,
         }
         if made:
-            self._transcript.add(result.step, rollouts)
+            self._transcript.add(result.step, asked)
+        self._transcript.report(row, self._choice if made else None)
         return row, step_facts(row)
 
     def evaluate(self, model: Any, step: int) -> tuple[dict[str, float], str]:
@@ -172,8 +184,9 @@ class RLRecipe(Recipe):
             "sync": published - began,
             "wait": time.perf_counter() - published,
         }
-        rollouts = collected.rollouts
-        self.generation = Generation.of(number, rollouts, self._objective, self._schedule.generations)
+        self._choice = choose(collected.rollouts, self._rejection, self._schedule.iteration_of(number))
+        self._require_signal()
+        self.generation = Generation.of(number, self._choice.trained, self._objective, self._schedule.generations)
         self._cutter.cut(self.generation)
         for part, micro_batches in enumerate(self.generation.parts):
             for each in micro_batches:
@@ -181,6 +194,18 @@ class RLRecipe(Recipe):
                     each.old_logprobs = self._scored(each)[0]
                 if self._reference is not None:
                     each.reference_logprobs = self._by_reference(each)
+
+    def _require_signal(self) -> None:
+        """Stop if the filters have rejected every group for too long."""
+        self._without_signal = 0 if self._choice.selection.accepted else self._without_signal + 1
+        steps = self._without_signal * self._schedule.iteration_stride
+        if self._rejection.filters and steps >= self._rejection.stop_without_signal:
+            names = sorted({each.name for each in self._choice.verdicts.values() if each is not None})
+            raise UnavailableError(
+                f"the filters ({', '.join(names)}) rejected every group for {steps} steps "
+                "(rollout.stop_without_signal): toolkit-rl-debug shows why; use easier or harder prompts, more "
+                "rollout.generations, or filters that accept more"
+            )
 
     def _scored(self, micro_batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities and entropies without gradient, from the same forward pass as in the loss."""

@@ -17,8 +17,10 @@ from posttrain.base.console import console, new_table
 from posttrain.base.intervals import mean_interval
 from posttrain.base.processes import is_main_process
 from posttrain.dataserver.schemas import Meta
+from posttrain.rl.client.reporter import ReportedGroup, StepReporter
 from posttrain.rl.config import RLConfig
-from posttrain.rl.generation import Generation
+from posttrain.rl.generation import Generation, rewards_of
+from posttrain.rl.rollout.choice import Choice
 from posttrain.rl.rollout.evaluation import EVALUATIONS, evaluation_file
 from posttrain.rl.rollout.rollout import Rollout, rollout_means
 from posttrain.rl.schedule import stage_name
@@ -31,17 +33,27 @@ _SHOWN_AT_ONCE = 4
 _SHOWN_CHARACTERS = 160
 _FEW = 30  # with fewer prompts, a difference is largely chance
 _PICTURES = {
-    "reward": ("mean reward", {"training": "reward", "held out": "eval_reward"}),
+    "reward": ("mean reward", {"asked": "reward", "trained": "trained_reward", "held out": "eval_reward"}),
     "length": ("completion length (tokens)", {"mean": "completion_tokens", "held out": "eval_tokens"}),
     "kl": ("KL divergence from the start (nats)", {"training": "kl"}),
     "entropy": ("entropy (nats per token)", {"training": "entropy"}),
+    "age": ("age of the weights that sampled (steps)", {"mean": "async/age_mean", "highest": "async/age_max"}),
+    "effective_share": ("share of the tokens that count", {"effective": "sampling/effective_share"}),
+    "accepted": ("share of the slots with an accepted group", {"accepted": "rollouts/accepted_share"}),
     "zero_variance": ("share of groups whose rewards are all equal", {"training": "zero_variance_share"}),
 }
 
 
-def generation_metrics(generation: Generation) -> dict[str, float | None]:
-    """A generation's numbers for metrics.jsonl; None for those that too few rewards leave undefined."""
-    rewards, rollouts = generation.rewards, generation.rollouts
+def generation_metrics(generation: Generation, choice: Choice, *, filtered: bool) -> dict[str, float | None]:
+    """A generation's numbers for metrics.jsonl; None for those that too few rewards leave undefined.
+
+    They are of the completions that the curriculum asked, whatever was trained in their place.
+
+    Args:
+        filtered: whether there are filters, whose numbers are added.
+    """
+    rollouts = choice.asked
+    rewards = rewards_of(rollouts, generation.rewards.shape[1])
     there = rewards[~rewards.isnan()]
     made = [each for each in rollouts if each.tokens]
     return {
@@ -52,7 +64,37 @@ def generation_metrics(generation: Generation) -> dict[str, float | None]:
         "longest_completion": float(max((each.tokens for each in made), default=0)),
         "trained_share": fmean(generation.trained),
         **rollout_means(rollouts),
+        **({**choice.metrics(), "trained_reward": _mean(generation.rewards)} if filtered else {}),
     }
+
+
+def _mean(rewards: torch.Tensor) -> float | None:
+    there = rewards[~rewards.isnan()]
+    return float(there.mean()) if len(there) else None
+
+
+def _reported_numbers(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """A step's numbers, from its line of metrics.jsonl, for the dataserver's page."""
+    seconds = {f"seconds/{name}": value for name, value in row["seconds"].items()}
+    names = {"rollouts/replayed_share": 0.0, **row}
+    return {**{name: value for name, value in names.items() if isinstance(value, int | float)}, **seconds}
+
+
+def _reported_groups(choice: Choice, step: int) -> list[ReportedGroup]:
+    """The groups that were asked for optimizer step `step`, counted from 0, for the dataserver's page."""
+    return [
+        ReportedGroup(
+            slot=place.slot,
+            attempt=place.attempt,
+            sample_id=group[0].prompt.sample_id,
+            dataset=group[0].prompt.dataset,
+            verdict="" if (why := choice.verdicts[place]) is None else f"{why.name}: {why.reason}",
+            origin="substitute" if place.attempt else "fresh",
+            mean_reward=_mean(rewards_of(group, len(group))),
+            age=max((step - int(each.versions.min()) for each in group if each.tokens), default=0),
+        )
+        for place, group in sorted(choice.groups.items())
+    ]
 
 
 def ages(rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
@@ -86,6 +128,8 @@ def step_facts(row: Mapping[str, Any]) -> str:
         parts.append(f"reward {row['reward']:.3f}±{row['reward_std'] or 0:.3f}")
         parts.append(f"alike {row['zero_variance_share']:.0%}")
         parts.append(f"{row['completion_tokens']:.0f} tokens")
+    if "rollouts/accepted_share" in row:
+        parts.append(f"accepted {row['rollouts/accepted_share']:.0%}")
     if row.get("kl") is not None:
         parts.append(f"kl {row['kl']:.4f}")
     return "  ".join([*parts, _time(row)])
@@ -101,10 +145,11 @@ def _time(row: Mapping[str, Any]) -> str:
 
 
 class Transcript:
-    """Saves and shows some of a run's completions."""
+    """Saves and shows some of a run's completions, and reports its steps to the dataserver."""
 
-    def __init__(self, file: Path, meta: Meta, max_steps: int) -> None:
-        self._file, self._meta = file, meta
+    def __init__(self, file: Path, meta: Meta, max_steps: int, reporter: StepReporter | None = None) -> None:
+        """`reporter`: None on all ranks but the first."""
+        self._file, self._meta, self._reporter = file, meta, reporter
         self._every = max(1, max_steps // _SHOWINGS)
 
     def stage_of(self, iteration: int) -> str:
@@ -125,6 +170,17 @@ class Transcript:
             best_first = sorted(group, key=lambda each: -(each.reward or -1))
             lines = [_shown(each) for each in best_first[:_SHOWN_AT_ONCE]]
             console.print("\n".join([f"step {step} prompt: {_on_one_line(asked.text)}", *lines]))
+
+    def report(self, row: Mapping[str, Any], choice: Choice | None) -> None:
+        """Report a step to the dataserver's page.
+
+        Args:
+            row: its line of metrics.jsonl.
+            choice: its groups, if a generation was made for it.
+        """
+        if self._reporter is not None:
+            groups = [] if choice is None else _reported_groups(choice, row["step"] - 1)
+            self._reporter.report(row["step"], _reported_numbers(row), groups)
 
 
 def _shown(graded: Rollout) -> str:

@@ -164,12 +164,28 @@ def require_fit(config: RLConfig, schedule: RolloutSchedule, meta: Meta) -> int:
     _require_optimizer_steps(config, meta)
     schedule.require_same_shape(meta.prompts_per_iteration, meta.iteration_stride)
     require_known_graders(config.rollout.filters, meta.graders.keys())
+    _require_rollouts_fit(config, meta)
     max_steps = config.training.max_steps or meta.total_iterations
     require_within_curriculum(max_steps, meta.total_iterations, beyond_last_stage=config.dataserver.beyond_last_stage)
     _require_warmup_fits(config.training, max_steps)
     if config.evaluation is not None:
         held_out_count(meta, config.evaluation)
     return max_steps
+
+
+def _require_rollouts_fit(config: RLConfig, meta: Meta) -> None:
+    """Raise ConfigError if the dataserver cannot serve so far ahead, or has too few substitutes."""
+    rollout = config.rollout
+    if meta.adaptive and rollout.staleness and (meta.lag is None or meta.lag <= rollout.staleness):
+        raise ConfigError(
+            f"rollout.staleness: {rollout.staleness} asks for prompts before the grades are there that the adaptive "
+            f"dataserver chooses them by; set adaptive.lag: {rollout.staleness + 1} in its config"
+        )
+    if rollout.rejected == "substitute" and rollout.attempts > meta.substitutes:
+        raise ConfigError(
+            f"rollout.attempts: {rollout.attempts}, but the dataserver has {meta.substitutes} substitutes for each "
+            "prompt; raise `substitutes` in its config, or lower attempts"
+        )
 
 
 def held_out_count(meta: Meta, evaluation: EvaluationConfig) -> int:

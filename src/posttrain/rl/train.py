@@ -1,6 +1,6 @@
 """`toolkit-rl-train`: run reinforcement learning from a config."""
 
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from posttrain.rl.recipe import RLRecipe
+
+# How long to wait at the end for reports that are not sent yet.
+_REPORT_SECONDS = 5.0
 
 
 def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
@@ -128,15 +131,18 @@ def open_recipe(
     """The recipe of a run, resumed from `checkpoint`; its rollout engine is closed at the end of the block."""
     from posttrain.inference.engine import Sampling
     from posttrain.inference.load import end_ids
+    from posttrain.rl.client.reporter import StepReporter
     from posttrain.rl.recipe import RLRecipe
     from posttrain.rl.report import Transcript
     from posttrain.rl.rollout.collector import Collector
-    from posttrain.rl.rollout.engines import open_rollout_engine
+    from posttrain.rl.rollout.engines.open import open_rollout_engine
+    from posttrain.rl.rollout.engines.probe import SyncProbe
     from posttrain.rl.rollout.evaluation import EVALUATIONS, Evaluator
     from posttrain.rl.rollout.grading import Abstention
     from posttrain.rl.rollout.pipeline import RolloutPipeline
-    from posttrain.rl.rollout.probe import SyncProbe
     from posttrain.rl.rollout.rollout import PromptSource
+    from posttrain.rl.rollout.rounds import Rounds
+    from posttrain.train.parallel import RankExchange
 
     rollout, client, server, tokenizer = config.rollout, connection.client, config.dataserver, loaded.tokenizer
     encoder = conversation_encoder(config.chat, tokenizer)
@@ -147,21 +153,26 @@ def open_recipe(
     def sampling(iteration: int) -> Sampling:
         return Sampling.of(rollout.at(iteration), logprobs=rollout.correction.needs_logprobs)
 
-    with closing(open_rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)) as opened:
-        collector = Collector(schedule, prompts, opened.engine, client, tokenizer, sampling, config.training.seed)
-        probe = (
-            SyncProbe(loaded, rollout.max_prompt_tokens + config.longest_completion)
-            if opened.published is not None
-            else None
+    with ExitStack() as resources:
+        opened = resources.enter_context(
+            closing(open_rollout_engine(config, loaded, end_ids(loaded, encoder), run.path))
         )
-        pipeline = RolloutPipeline(opened, collector, abstention, max_steps, probe)
+        collector = Collector(schedule, prompts, opened.engine, client, tokenizer, sampling, config.training.seed)
+        room = rollout.max_prompt_tokens + config.longest_completion
+        probe = SyncProbe(loaded, room) if opened.published is not None else None
+        rounds = Rounds(collector, rollout, RankExchange()) if rollout.rejected == "substitute" else None
+        pipeline = RolloutPipeline(opened, collector, abstention, max_steps, probe, rounds)
         if checkpoint is not None:
             pipeline.restore(checkpoint)
         evaluator = None
         if (asked := config.evaluation) is not None:
             count = held_out_count(connection.meta, asked)
             evaluator = Evaluator(asked, prompts, count, pipeline, tokenizer, client, run.path / EVALUATIONS)
-        transcript = Transcript(run.path / "completions.jsonl", connection.meta, max_steps)
+        reporter = None
+        if is_main_process():
+            reporter = StepReporter(client)
+            resources.callback(reporter.close, _REPORT_SECONDS)
+        transcript = Transcript(run.path / "completions.jsonl", connection.meta, max_steps, reporter)
         yield RLRecipe(config, max_steps, loaded, accelerator, pipeline, evaluator, transcript)
 
 

@@ -3,8 +3,9 @@
 from collections import deque
 from statistics import median
 
-from posttrain.rl.config import RLConfig, RolloutConfig, WatchConfig
+from posttrain.rl.config import RLConfig, RolloutConfig
 from posttrain.rl.presets import resolve_objective
+from posttrain.rl.rollout.config import WatchConfig
 from posttrain.train.watchdogs import OverflowingGradient, Row, Watchdog, ZeroGradient
 
 # In a step of few prompts all rewards can be equal by chance, but hardly in five steps in a row: if half of the steps

@@ -1,8 +1,9 @@
 """Connect the processes that train together, and reduce values across them."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from accelerate import Accelerator
@@ -10,11 +11,12 @@ from accelerate.tracking import GeneralTracker, TensorBoardTracker, TrackioTrack
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import distributed
 
-from posttrain.errors import ConfigError
+from posttrain.errors import ConfigError, ServerError
 
 if TYPE_CHECKING:
     from posttrain.config.sections.run import Tracker
 
+T = TypeVar("T")
 _YES = {"1", "true", "yes", "on", "y", "t"}
 _LAUNCHED_WITH = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
 _PROJECT = "posttrain"
@@ -84,3 +86,34 @@ def gathered(accelerator: Accelerator, values: torch.Tensor) -> torch.Tensor:
     everywhere = accelerator.gather(values)
     assert isinstance(everywhere, torch.Tensor)
     return everywhere
+
+
+class RankExchange:
+    """Gathers from all ranks in a thread beside the trainer's, without getting in the way of its exchanges.
+
+    All ranks create theirs together, and call it in the same order.
+    """
+
+    def __init__(self) -> None:
+        self._group = distributed.new_group(backend="gloo") if is_distributed() else None
+
+    def gathered(self, make: Callable[[], list[T]]) -> list[T]:
+        """What `make` returns on each rank, in rank order; every rank gets it all.
+
+        Raises:
+            ServerError: `make` raised it, on this rank or another one.
+        """
+        if self._group is None:
+            return make()
+        failure, mine = None, []
+        try:
+            mine = make()
+        except ServerError as error:
+            failure = error
+        everywhere: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(everywhere, (failure is None, mine), group=self._group)
+        if failure is not None:
+            raise failure
+        if not all(went_well for went_well, _ in everywhere):
+            raise ServerError("another process could not make its share of the completions")
+        return [each for _, theirs in everywhere for each in theirs]

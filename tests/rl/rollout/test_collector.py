@@ -13,7 +13,7 @@ from posttrain.errors import ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, derive_seed
 from posttrain.rl.rollout import pipeline as module
 from posttrain.rl.rollout.collector import Collector
-from posttrain.rl.rollout.engines import OpenedEngine
+from posttrain.rl.rollout.engines.open import OpenedEngine
 from posttrain.rl.rollout.grading import Abstention
 from posttrain.rl.rollout.pipeline import RolloutPipeline
 from posttrain.rl.rollout.rollout import Prompt, Rollout

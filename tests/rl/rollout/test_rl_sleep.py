@@ -14,7 +14,7 @@ from posttrain.inference.vllm import VllmEngine
 from posttrain.inference.vllm_load import VllmOptions
 from posttrain.models.backend import LoadedModel
 from posttrain.rl.config import RLConfig, RolloutConfig
-from posttrain.rl.rollout.engines import open_rollout_engine
+from posttrain.rl.rollout.engines.open import open_rollout_engine
 
 
 def test_the_training_model_itself_cannot_sleep() -> None:

@@ -11,7 +11,7 @@ from peft import LoraConfig
 
 from posttrain.errors import ConfigError, ModelError
 from posttrain.models.backend import LoadedModel
-from posttrain.rl.rollout.vllm import chosen_eager, chosen_sync
+from posttrain.rl.rollout.engines.vllm import chosen_eager, chosen_sync
 from rl.rl_runs import folder_of, lines, run, started, train_here, training_rows, wait_for_step, write_run
 from running import metrics
 from vllm_model import write_vllm_model

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from posttrain.dataserver.schemas import Component, GradeResult
 from posttrain.errors import DataError
-from posttrain.rl.rollout.files import read_rollouts, write_rollouts
 from posttrain.rl.rollout.rollout import Prompt, Rollout
+from posttrain.rl.rollout.store.files import read_rollouts, write_rollouts
 from rl.written_rollouts import a_prompt, a_rollout
 
 ANY_TEXT = st.text(st.characters(), max_size=8)  # with lone surrogates

@@ -32,6 +32,10 @@ class RunConfig(StrictModel):
     keep_checkpoints: int = Field(default=2, ge=1)
     """How many of the newest checkpoints to keep; the best one is kept as well."""
 
+    stop_seconds: float = Field(default=30.0, ge=0)
+    """After Ctrl-C, how long to wait for completions of later steps that are being made (toolkit-rl-train); the others
+    are made after a resume."""
+
     export: Literal["last", "best"] = "last"
     """Which weights to leave in the run directory: those of the last step, or the best (by validation loss or held-out
     reward)."""

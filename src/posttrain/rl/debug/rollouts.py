@@ -15,7 +15,7 @@ from posttrain.models.load import choose_backend
 from posttrain.rl.config import RLConfig
 from posttrain.rl.debug.groups import Group
 from posttrain.rl.debug.look import DebugWeights
-from posttrain.rl.rollout.engines import completed
+from posttrain.rl.rollout.engines.open import completed
 from posttrain.rl.rollout.grading import GradeSource, grade_all
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, SampleSource
 from posttrain.rl.schedule import RolloutSchedule
@@ -36,6 +36,10 @@ class KeptSamples:
         samples = self._samples.sample(iteration, offset, batch_size, split)
         self.by_id.update((sample.sample_id, sample) for sample in samples)
         return samples
+
+    def substitutes(self, iteration: int, slots: Sequence[int], attempt: int) -> list[Sample]:
+        """Those of the other source."""
+        return self._samples.substitutes(iteration, slots, attempt)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from posttrain.base.processes import process_count, process_rank
 from posttrain.inference.engine import RolloutEngine, Sampling, derive_seed
-from posttrain.rl.rollout.engines import completed
+from posttrain.rl.rollout.engines.open import completed
 from posttrain.rl.rollout.grading import GradeSource, grade_all
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout
 from posttrain.rl.schedule import RolloutSchedule
@@ -30,28 +30,29 @@ class Collector:
     sampling: Callable[[int], Sampling]
     seed: int
 
-    def complete(self, generation: int, version: int) -> list[Rollout]:
-        """This rank's rollouts of a generation, ungraded, those of one prompt adjacent.
+    def complete(self, generation: int, version: int, prompts: Sequence[Prompt]) -> list[Rollout]:
+        """This rank's share of the completions of `prompts`, ungraded, those of one prompt adjacent.
 
         Args:
             version: number of optimizer steps behind the engine's weights.
 
         Raises:
-            ServerError: the dataserver gives no prompts, or the engine is lost.
+            ServerError: the engine is lost.
         """
-        prompts = self.prompts.of_generation(generation)
-        with during(Phase.GENERATE, f"while completions were generated after optimizer step {version}"):
-            return self._completed(generation, version, prompts)
-
-    def grade(self, generation: int, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """The rollouts with their results; ServerError if they cannot be graded."""
-        iteration = self.schedule.iteration_of(generation)
-        return grade_all(self.grades, iteration, f"train-{iteration}-{generation}", rollouts)
-
-    def _completed(self, generation: int, version: int, prompts: Sequence[Prompt]) -> list[Rollout]:
-        group = self.schedule.generations
-        share = len(prompts) * group // process_count()
-        places = [divmod(number, group) for number in range(process_rank() * share, (process_rank() + 1) * share)]
-        asked = [(prompts[slot], sample, derive_seed(self.seed, generation, slot, sample)) for slot, sample in places]
+        total = len(prompts) * self.schedule.generations
+        first, end = (total * rank // process_count() for rank in (process_rank(), process_rank() + 1))
+        numbers = (divmod(number, self.schedule.generations) for number in range(first, end))
+        asked = [(prompts[index], sample, self._seed(generation, prompts[index], sample)) for index, sample in numbers]
         sampling = self.sampling(self.schedule.iteration_of(generation))
-        return completed(self.engine.complete, asked, self.tokenizer, sampling, version)
+        with during(Phase.GENERATE, f"while completions were generated after optimizer step {version}"):
+            return completed(self.engine.complete, asked, self.tokenizer, sampling, version)
+
+    def grade(self, generation: int, rollouts: Sequence[Rollout], number: int = 0) -> list[Rollout]:
+        """The rollouts of round `number` with their results; ServerError if they cannot be graded."""
+        iteration = self.schedule.iteration_of(generation)
+        label = f"train-{iteration}-{generation}" + (f"-{number}" if number else "")
+        return grade_all(self.grades, iteration, label, rollouts)
+
+    def _seed(self, generation: int, prompt: Prompt, sample: int) -> int:
+        of_substitute = (prompt.attempt,) if prompt.attempt else ()
+        return derive_seed(self.seed, generation, prompt.slot, sample, *of_substitute)

@@ -15,7 +15,7 @@ from posttrain.base.processes import is_main_process, process_count, process_ran
 from posttrain.errors import RunError
 from posttrain.inference.engine import Sampling, derive_seed
 from posttrain.rl.config import EvaluationConfig
-from posttrain.rl.rollout.engines import completed
+from posttrain.rl.rollout.engines.open import completed
 from posttrain.rl.rollout.grading import GradeSource, grade_all, on_all_ranks
 from posttrain.rl.rollout.pipeline import RolloutPipeline
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout, rollout_means

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar, cast
 
-from posttrain.dataserver.schemas import GradeItem, GradeResult
+from posttrain.dataserver.schemas import GradeItem, GradeResult, SampledBy
 from posttrain.errors import ServerError
 from posttrain.rl.client.transport import OutageError
 from posttrain.rl.rollout.rollout import Rollout
@@ -37,11 +37,20 @@ def grade_all(grades: GradeSource, iteration: int, label: str, rollouts: Sequenc
             completion_tokens=each.tokens,
             truncated=each.was_cut,
             slot=each.prompt.slot,
+            attempt=each.prompt.attempt,
+            rollout=_sampled_by(each),
         )
         for number, each in enumerate(asked)
     ]
     results = iter(grades.grade(iteration, label, items))
     return [each if each.prompt.is_too_long else replace(each, result=next(results)) for each in rollouts]
+
+
+def _sampled_by(rollout: Rollout) -> SampledBy:
+    """How a completion was sampled, for the journal."""
+    versions = sorted({int(each) for each in rollout.versions[[0, -1]]}) if rollout.tokens else [0]
+    origin = "substitute" if rollout.prompt.attempt else "fresh"
+    return SampledBy(versions=versions, temperature=rollout.temperature, origin=origin)
 
 
 class RefusedError(UnavailableError):

@@ -16,13 +16,14 @@ from accelerate.utils import gather_object
 
 from posttrain.base.processes import process_count, process_rank
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
-from posttrain.rl.rollout import stored
 from posttrain.rl.rollout.collector import Collector
-from posttrain.rl.rollout.engines import OpenedEngine
+from posttrain.rl.rollout.engines.open import OpenedEngine
+from posttrain.rl.rollout.engines.probe import Expected, SyncProbe
 from posttrain.rl.rollout.grading import Abstention, on_all_ranks
 from posttrain.rl.rollout.lanes import Lane
-from posttrain.rl.rollout.probe import Expected, SyncProbe
 from posttrain.rl.rollout.rollout import Rollout
+from posttrain.rl.rollout.rounds import Rounds
+from posttrain.rl.rollout.store import pending as stored
 from posttrain.train.memory import Phase, during
 from posttrain.train.parallel import any_rank
 
@@ -71,9 +72,15 @@ class RolloutPipeline:
         abstention: Abstention,
         max_steps: int,
         probe: SyncProbe | None = None,
+        rounds: Rounds | None = None,
     ) -> None:
-        """`probe`: checks the engine each time that it has taken over weights."""
-        self._opened, self._probe = opened, probe
+        """Start nothing yet.
+
+        Args:
+            probe: checks the engine each time that it has taken over weights.
+            rounds: asks substitutes for rejected groups; None if there are none.
+        """
+        self._opened, self._probe, self._rounds = opened, probe, rounds
         self._collector = collector
         self.schedule = collector.schedule
         self._abstention = abstention
@@ -119,7 +126,7 @@ class RolloutPipeline:
         if pending.whole is None:
             ungraded = on_all_ranks(pending.completed.result, _ELSEWHERE)
             iteration = self.schedule.iteration_of(number)
-            pending.whole = _gathered(self._abstention.graded(iteration, pending.graded.result, ungraded))
+            pending.whole = self._gathered(self._abstention.graded(iteration, pending.graded.result, ungraded))
         del self._pending[number]
         return Collected(pending.whole, pending.seconds)
 
@@ -166,10 +173,10 @@ class RolloutPipeline:
         wait([pending.graded], max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
         is_graded, is_completed = (not any_rank(not each.done() or each.exception() is not None) for each in waited)
         if pending.whole is None and is_graded:
-            pending.whole = _gathered(pending.graded.result())
+            pending.whole = self._gathered(pending.graded.result())
         rollouts = pending.whole
-        if rollouts is None and is_completed:
-            rollouts = _gathered(pending.completed.result())
+        if rollouts is None and is_completed and self._rounds is None:
+            rollouts = self._gathered(pending.completed.result())
         if folder is None:
             return
         kept = stored.Stored(pending.version, rollouts, is_graded=pending.whole is not None)
@@ -185,6 +192,7 @@ class RolloutPipeline:
         if kept.is_graded:
             completed.set_result([])
             return Pending(kept.version, completed, completed, whole=kept.rollouts)
+        assert self._rounds is None
         share = len(kept.rollouts) // process_count()
         completed.set_result(kept.rollouts[process_rank() * share : (process_rank() + 1) * share])
         return self._graded_later(number, kept.version, completed, {})
@@ -233,19 +241,23 @@ class RolloutPipeline:
         loaded.result()  # has ended, or failed
         began = time.perf_counter()
         seconds["engine_idle"] = began - self._idle_since
-        made = self._collector.complete(number, version)
+        if self._rounds is not None:
+            made = self._rounds.collect(number, version)
+        else:
+            made = self._collector.complete(number, version, self._collector.prompts.of_generation(number))
         self._idle_since = time.perf_counter()
         seconds["generate"] = self._idle_since - began
         return made
 
     def _grade(self, number: int, completed: "Future[list[Rollout]]", seconds: dict[str, float]) -> list[Rollout]:
         rollouts = completed.result()
+        if self._rounds is not None:
+            return rollouts
         began = time.perf_counter()
         graded = self._collector.grade(number, rollouts)
         seconds["grade"] = time.perf_counter() - began
         return graded
 
-
-def _gathered(mine: list[Rollout]) -> list[Rollout]:
-    """The rollouts of all ranks, each of which has made an equal share of the whole, in rank order."""
-    return mine if process_count() == 1 else gather_object(mine)
+    def _gathered(self, mine: list[Rollout]) -> list[Rollout]:
+        """The rollouts of all ranks, in rank order; rounds have gathered theirs already."""
+        return mine if process_count() == 1 or self._rounds is not None else gather_object(mine)

@@ -1,7 +1,7 @@
 """Prompts and rollouts: token ids, loss mask, log-probabilities and rewards."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from posttrain.conversation.messages import Conversation, parse_conversation
 from posttrain.dataserver.schemas import GradeResult, Sample, Split
 from posttrain.errors import DataError
 from posttrain.inference.engine import Completion, Sampling, StopReason, completion_text
+from posttrain.rl.rollout.selection import Place
 from posttrain.rl.schedule import RolloutSchedule
 
 
@@ -25,6 +26,7 @@ class Prompt:
         ids: tokens that the model continues.
         text: the last message that is not the assistant's, for people to read.
         is_too_long: whether it is longer than `rollout.max_prompt_tokens`; then nothing is generated for it.
+        attempt: 0 for the row that the curriculum asks in this slot, n for its n-th substitute.
     """
 
     sample_id: str
@@ -33,6 +35,12 @@ class Prompt:
     ids: tuple[int, ...]
     text: str
     is_too_long: bool
+    attempt: int = 0
+
+    @property
+    def place(self) -> Place:
+        """Identifies the group of its completions within the iteration."""
+        return Place(self.attempt, self.slot)
 
 
 class SampleSource(Protocol):
@@ -40,6 +48,10 @@ class SampleSource(Protocol):
 
     def sample(self, iteration: int, offset: int, batch_size: int, split: Split = "train") -> list[Sample]:
         """The samples in slots offset … offset + batch_size − 1 of an iteration."""
+        ...
+
+    def substitutes(self, iteration: int, slots: Sequence[int], attempt: int) -> list[Sample]:
+        """For each slot another row of the data set of its sample, in the order of `slots`; attempts count from 1."""
         ...
 
 
@@ -64,6 +76,16 @@ class PromptSource:
         """
         iteration = self._schedule.iteration_of(generation)
         return self._encoded(self._samples.sample(iteration, 0, self._schedule.prompts_per_iteration))
+
+    def substitutes(self, generation: int, places: Sequence[Place]) -> list[Prompt]:
+        """The prompts at some places other than the curriculum's own, in their order; errors as `of_generation`."""
+        iteration = self._schedule.iteration_of(generation)
+        found: dict[Place, Prompt] = {}
+        for attempt in sorted({place.attempt for place in places}):
+            slots = [place.slot for place in places if place.attempt == attempt]
+            prompts = self._encoded(self._samples.substitutes(iteration, slots, attempt))
+            found |= {Place(attempt, each.slot): replace(each, attempt=attempt) for each in prompts}
+        return [found[place] for place in places]
 
     def held_out(self, count: int) -> tuple[Prompt, ...]:
         """The first `count` held-out prompts; raises the same errors as `of_generation`."""
@@ -149,6 +171,16 @@ class Rollout:
     def tokens(self) -> int:
         """The completion's length."""
         return len(self.ids)
+
+    @property
+    def all_tokens(self) -> int:
+        """Tokens of the prompt and the completion; 0 if it has none."""
+        return len(self.prompt.ids) + self.tokens if self.tokens else 0
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether its slot is left empty, so that it does not count."""
+        return not self.tokens and not self.prompt.is_too_long
 
     @property
     def reward(self) -> float | None:

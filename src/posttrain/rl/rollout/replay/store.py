@@ -21,9 +21,9 @@ from typing import Literal, NamedTuple
 
 from posttrain.base.text import as_shown
 from posttrain.errors import DataError
-from posttrain.rl.rollout.files import read_rollouts, write_rollouts
 from posttrain.rl.rollout.rollout import Rollout
 from posttrain.rl.rollout.selection import Place
+from posttrain.rl.rollout.store.files import read_rollouts, write_rollouts
 
 INDEX = "index.sqlite"
 _REMEMBERED_STATES = 16

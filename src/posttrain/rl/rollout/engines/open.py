@@ -17,8 +17,8 @@ from posttrain.inference.weight_sync import PublishedWeights, TrainedParameters,
 from posttrain.models.backend import LoadedModel, TrainingSettings
 from posttrain.models.hf import model_files
 from posttrain.rl.config import RLConfig
+from posttrain.rl.rollout.engines.vllm import chosen_weights, vllm_options
 from posttrain.rl.rollout.rollout import Prompt, Rollout
-from posttrain.rl.rollout.vllm import chosen_weights, vllm_options
 from posttrain.train.memory import Phase, during
 
 

@@ -45,6 +45,7 @@ def write_rollouts(folder: Path, name: str, rollouts: Sequence[Rollout], facts: 
                 "slot": prompt.slot,
                 "text": prompt.text,
                 "is_too_long": prompt.is_too_long,
+                "attempt": prompt.attempt,
             }
             for prompt in prompts
         ],

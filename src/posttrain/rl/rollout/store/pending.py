@@ -4,8 +4,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from posttrain.rl.rollout.files import read_rollouts, write_rollouts
 from posttrain.rl.rollout.rollout import Rollout
+from posttrain.rl.rollout.store.files import read_rollouts, write_rollouts
 
 
 @dataclass(frozen=True)
