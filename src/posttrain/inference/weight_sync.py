@@ -35,7 +35,7 @@ def require_one_machine(engine: EngineName) -> None:
     if here != everywhere:
         raise ConfigError(
             f"rollout.engine: {engine} receives the weights through the memory of one machine, but only {here} of the "
-            f"{everywhere} processes run on this one; use engine: hf"
+            f"{everywhere} processes run on this one; use engine: hf with placement: process"
         )
 
 

@@ -1,6 +1,5 @@
 """The reinforcement-learning recipe: rollouts and policy loss for the training loop."""
 
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from posttrain.rl.schedule import prompt_hash_after
 from posttrain.runs.resume import RunCounters
 from posttrain.train.parallel import gathered
 from posttrain.train.recipe import Measure, Recipe, StepResult, UnavailableError
+from posttrain.train.signals import StopRequest
 
 SECONDS = ("generate", "grade", "sync", "wait", "engine_idle")
 """Activities in a step's `seconds`: the step is `sync` + `wait` + `learn`; generation and grading may lie in earlier
@@ -84,7 +84,6 @@ class RLRecipe(Recipe):
             self._reference_scorer = CompletionScorer(self._reference.model, training.micro_batch_size)
         self._means = Means()
         self._seconds: dict[str, float] = {}
-        self._stop_seconds = config.run.stop_seconds
 
     def batch(self, step: int) -> list[MicroBatch]:
         """This rank's micro-batches of a step; if the step begins a generation, collects it first.
@@ -170,7 +169,11 @@ class RLRecipe(Recipe):
 
     def save(self, folder: Path | None, step: int, *, is_ending: bool) -> None:
         """Write the generations that are not trained yet."""
-        self._pipeline.save(folder, step, self._stop_seconds if is_ending else math.inf)
+        self._pipeline.save(folder, step, is_ending=is_ending)
+
+    def heed(self, stop: StopRequest) -> None:
+        """Wait for completions only as long as `run.stop_seconds` allows after a request to stop."""
+        self._pipeline.stop = stop
 
     def _begin(self, step: int, number: int) -> None:
         """Collect a generation, and compute the log-probabilities that its losses need from the current weights."""

@@ -161,7 +161,15 @@ def open_recipe(
         room = rollout.max_prompt_tokens + config.longest_completion
         probe = SyncProbe(loaded, room) if opened.published is not None else None
         rounds = Rounds(collector, rollout, RankExchange()) if rollout.rejected == "substitute" else None
-        pipeline = RolloutPipeline(opened, collector, abstention, max_steps, probe, rounds)
+        pipeline = RolloutPipeline(
+            opened,
+            collector,
+            abstention,
+            max_steps,
+            stop_seconds=config.run.stop_seconds,
+            probe=probe,
+            rounds=rounds,
+        )
         if checkpoint is not None:
             pipeline.restore(checkpoint)
         evaluator = None
@@ -180,7 +188,7 @@ def config_identity(config: RLConfig) -> dict[str, Any]:
     """The part of `run_identity` that is known without a model or a server."""
     described = config.model_dump(mode="json")
     # Memory settings change no number, and vLLM's numbers differ in the last digits anyway.
-    for key in ("gpu_memory_utilization", "sleep", "compile", "placement", "engine_seconds"):
+    for key in ("gpu_memory_utilization", "sleep", "compile", "placement", "engine_seconds", "watch"):
         del described["rollout"][key]
     return {
         **{key: described[key] for key in ("model", "lora", "chat", "algorithm", "objective", "rollout")},

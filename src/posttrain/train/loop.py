@@ -47,6 +47,7 @@ class Loop:
         if is_main_process():
             rotate(self.run, self.settings.keep_checkpoints)  # an earlier process may have been killed before it did
         with stop_on_signals() as stop, self.log.showing(first):
+            recipe.heed(stop)
             try:
                 if self._evaluates_before(first) and self._evaluate(first):
                     self._save(is_best=True)
@@ -57,7 +58,7 @@ class Loop:
                     if self._after_step(step + 1, stop):
                         return
             except UnavailableError as error:
-                self._save_and_give_up(first, error)
+                self._save_and_give_up(first, error, stop)
 
     def _step(self, step: int) -> StepResult:
         """Run optimizer step `step`, counted from 0."""
@@ -100,12 +101,14 @@ class Loop:
         if ends or is_stopped or is_best or step % self.settings.save_every == 0:
             self._save(is_best=is_best, is_ending=is_stopped)
         if is_stopped:
-            checkpoint = self.run.path / f"checkpoint-{step}"
-            raise RunInterrupted(
-                f"stopped after step {step}, which is saved in {checkpoint}; --resume continues from it",
-                stop.exit_code,
-            )
+            raise self._interrupted(step, stop)
         return ends
+
+    def _interrupted(self, step: int, stop: StopRequest) -> RunInterrupted:
+        checkpoint = self.run.path / f"checkpoint-{step}"
+        return RunInterrupted(
+            f"stopped after step {step}, which is saved in {checkpoint}; --resume continues from it", stop.exit_code
+        )
 
     def _has_converged(self) -> bool:
         """Whether `patience` evaluations in a row brought no improvement, so that training ends."""
@@ -135,12 +138,14 @@ class Loop:
         keep = self.settings.keep_checkpoints
         self.state.save(self.run, self.recipe, keep=keep, is_best=is_best, is_ending=is_ending)
 
-    def _save_and_give_up(self, first: int, error: UnavailableError) -> None:
-        step = self.state.counters.step
+    def _save_and_give_up(self, first: int, error: UnavailableError, stop: StopRequest) -> None:
+        step, is_stopped = self.state.counters.step, stop.on_any_rank()
         if step == 0:
             raise RunError(f"stopped before the first step finished, so there is nothing to save: {error}") from error
         if step > first:
             self._save(is_ending=True)
+        if is_stopped:
+            raise self._interrupted(step, stop) from error
         raise RunError(f"stopped after step {step}, which is saved; --resume continues from it: {error}") from error
 
     def _require_finite(self, result: StepResult, losses: torch.Tensor) -> None:

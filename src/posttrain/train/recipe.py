@@ -21,6 +21,7 @@ from posttrain.data.step_plan import StepPlan
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.errors import ToolkitError
 from posttrain.runs.resume import RunCounters
+from posttrain.train.signals import StopRequest
 
 Measure = Literal["loss", "reward"]
 """What evaluations are compared by: the lowest loss, or the highest reward, is the best."""
@@ -104,6 +105,9 @@ class Recipe(Protocol):
         `broken` are the micro-batches whose loss is not finite, numbered over all ranks: i·ranks + rank.
         """
         ...
+
+    def heed(self, stop: StopRequest) -> None:
+        """Learn of a request to stop while waiting for a batch; unless overridden, batches need no waiting."""
 
     def may_stop_after(self, step: int) -> bool:
         """Whether a run can be resumed after `step` steps."""

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -19,6 +20,8 @@ class StopRequest:
 
     def __init__(self) -> None:
         self._signal: int | None = None
+        self.asked_at: float | None = None
+        """When this process was asked, a reading of `time.monotonic`; None if it was not."""
 
     @property
     def exit_code(self) -> int:
@@ -35,7 +38,7 @@ class StopRequest:
         SIGTERM may come twice for one request: from a cluster to each process of a job, and from torchrun.
         """
         if self._signal is None:
-            self._signal = number
+            self._signal, self.asked_at = number, time.monotonic()
             if is_main_process():
                 # Not through the console, which the signal may have interrupted while writing. stderr may have no
                 # reader.

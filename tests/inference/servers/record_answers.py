@@ -1,7 +1,7 @@
 """Records what a real server answers, for contract_server.py; its test compares a running server with the record.
 
 python tests/inference/servers/record_answers.py vllm-server http://127.0.0.1:8000 MODEL_FOLDER [ADAPTER_FOLDER]
-The server's key is read from SERVER_KEY. A vLLM server needs all that docs/servers.md asks for, and adapters.
+The server's key is read from SERVER_KEY. A vLLM server needs the flags that the handshake asks for, and adapters.
 """
 
 import json

@@ -4,6 +4,7 @@ One queue of commands per engine: load weights, evaluate, generate. Each command
 and what it does depends on their order alone, never on time.
 """
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -11,10 +12,12 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from accelerate.utils import gather_object
 
 from posttrain.base.processes import process_count, process_rank
+from posttrain.errors import ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
 from posttrain.rl.rollout.collector import Collector
 from posttrain.rl.rollout.engines.open import OpenedEngine
@@ -26,7 +29,10 @@ from posttrain.rl.rollout.rounds import Rounds
 from posttrain.rl.rollout.store import pending as stored
 from posttrain.train.memory import Phase, during
 from posttrain.train.parallel import any_rank
+from posttrain.train.signals import StopRequest
 
+T = TypeVar("T")
+_SECONDS_BETWEEN_LOOKS = 0.2
 _ELSEWHERE = "another process could not get its completions"
 
 
@@ -71,16 +77,22 @@ class RolloutPipeline:
         collector: Collector,
         abstention: Abstention,
         max_steps: int,
+        *,
+        stop_seconds: float = math.inf,
         probe: SyncProbe | None = None,
         rounds: Rounds | None = None,
     ) -> None:
         """Start nothing yet.
 
         Args:
+            stop_seconds: how long completions are waited for after a request to stop.
             probe: checks the engine each time that it has taken over weights.
             rounds: asks substitutes for rejected groups; None if there are none.
         """
         self._opened, self._probe, self._rounds = opened, probe, rounds
+        self._stop_seconds = stop_seconds
+        self.stop = StopRequest()
+        """Tells whether the run was asked to stop."""
         self._collector = collector
         self.schedule = collector.schedule
         self._abstention = abstention
@@ -124,9 +136,10 @@ class RolloutPipeline:
         """
         pending = self._pending[number]
         if pending.whole is None:
-            ungraded = on_all_ranks(pending.completed.result, _ELSEWHERE)
+            ungraded = on_all_ranks(partial(self._awaited, pending.completed), _ELSEWHERE)
             iteration = self.schedule.iteration_of(number)
-            pending.whole = self._gathered(self._abstention.graded(iteration, pending.graded.result, ungraded))
+            graded = self._abstention.graded(iteration, partial(self._awaited, pending.graded), ungraded)
+            pending.whole = self._gathered(graded)
         del self._pending[number]
         return Collected(pending.whole, pending.seconds)
 
@@ -138,21 +151,33 @@ class RolloutPipeline:
         """
         self.publish(step)
         loaded = self._loaded
-        return self._engine.submit(partial(self._answer, loaded, requests, sampling)).result()
+        return self._awaited(self._engine.submit(partial(self._answer, loaded, requests, sampling)))
 
-    def save(self, folder: Path | None, step: int, wait_seconds: float) -> None:
+    def save(self, folder: Path | None, step: int, *, is_ending: bool) -> None:
         """Write the generations that the weights after `step` optimizer steps can no longer make.
 
-        All ranks call it together. What is not ready within `wait_seconds` is made again after a resume, by the weights
-        that it needs, which are written too.
+        All ranks call it together. If the run ends, what does not get ready in time is made again after a resume, by
+        the weights that it needs, which are written too.
 
         Args:
             folder: None on all ranks but the first.
         """
-        deadline = time.monotonic() + wait_seconds
+        deadline = self._deadline() if self.stop.asked_at is not None or not is_ending else time.monotonic()
         for number, pending in sorted(self._pending.items()):
             if pending.version < step:
                 self._save(folder, number, pending, deadline)
+
+    def _deadline(self) -> float:
+        """Until when completions are waited for, a reading of `time.monotonic`."""
+        return math.inf if self.stop.asked_at is None else self.stop.asked_at + self._stop_seconds
+
+    def _awaited(self, future: "Future[T]") -> T:
+        """The result of a future; ServerError if the run was asked to stop and it does not come in time."""
+        while not future.done():
+            wait([future], _SECONDS_BETWEEN_LOOKS)
+            if not future.done() and time.monotonic() >= self._deadline():
+                raise ServerError("the run was asked to stop while it waited for completions")
+        return future.result()
 
     def restore(self, folder: Path) -> None:
         """Take over what `save` wrote.

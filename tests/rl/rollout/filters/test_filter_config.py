@@ -64,7 +64,6 @@ rollout:
       filters:
         - {kind: truncated, max_share: 0.5}
         - {kind: not, filter: {kind: length, max_tokens: 9}}
-  replay: {share: {"0": 0.5}}
 """
 
 

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from posttrain.rl.config import RolloutConfig
 from posttrain.rl.rollout.replay.choice import choose_groups, wanted_groups
 from posttrain.rl.rollout.replay.store import Entry, GroupKey, State
 from posttrain.rl.rollout.selection import Place
@@ -169,31 +167,3 @@ def test_the_oldest_are_given_up_beyond_the_size_and_it_is_told_once(
 
 
 FILTERS = [{"kind": "reward_spread"}]
-
-
-@pytest.mark.parametrize(
-    ("keys", "told"),
-    [
-        ({"replay": {"share": 0}}, "never replays"),
-        ({"replay": {"share": {"0": 0, "9": 0}}}, "never replays"),
-        ({"replay": {"share": 1.5}}, "less than or equal to 1"),
-        ({"replay": {"share": 0.5}}, "give filters"),
-        ({"replay": {"share": 0.5}, "filters": FILTERS}, "give filters"),
-        ({"replay": {"share": 0.5, "fill": "reserved"}, "importance_correction": "none"}, "replay trains"),
-        ({"successes": {"share": 0.5}, "importance_correction": "none"}, "successes trains"),
-        ({"successes": {"share": 0}}, "greater than 0"),
-        ({"successes": {}}, "required"),
-    ],
-)
-def test_keys_that_make_no_sense_are_refused(keys: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
-        RolloutConfig.model_validate(keys)
-
-
-def test_replayed_tokens_are_corrected_one_by_one() -> None:
-    replay = {"replay": {"share": 0.5}, "filters": FILTERS, "rejected": "drop"}
-    assert RolloutConfig.model_validate(replay).correction == "token_mask"
-    assert RolloutConfig.model_validate({"successes": {"share": 1}}).correction == "token_mask"
-    chosen = {**replay, "importance_correction": "sequence_truncate"}
-    assert RolloutConfig.model_validate(chosen).correction == "sequence_truncate"
-    assert RolloutConfig().correction == "none"

@@ -13,7 +13,7 @@ from posttrain.inference.engine import Completion, GenerationRequest, Key, Rollo
 from posttrain.inference.loaded import LoadedModelEngine
 from posttrain.inference.process.engine import EngineProcess
 from posttrain.inference.process.specs import ModelSpec, VllmSpec
-from posttrain.inference.weight_sync import PublishedWeights, TrainedParameters, Weights
+from posttrain.inference.weight_sync import PublishedWeights, TrainedParameters, Weights, require_one_machine
 from posttrain.models.backend import LoadedModel, TrainingSettings
 from posttrain.models.hf import model_files
 from posttrain.rl.config import RLConfig
@@ -66,6 +66,7 @@ def _hf(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Pat
     """Transformers: the training model itself, or a copy of it in a process of its own."""
     if not config.rollout.is_apart:
         return OpenedEngine(LoadedModelEngine(loaded, end_ids, config.rollout.batch_size), None, is_apart=False)
+    require_one_machine(config.rollout.engine)
     settings = TrainingSettings(
         chatml=config.chat.template == "chatml",
         max_length=config.rollout.max_prompt_tokens + config.rollout.longest,
@@ -108,7 +109,7 @@ def _started(config: RLConfig, weights: Weights, run: Path, start: Callable[[Pat
 
 
 def _process(config: RLConfig, spec: ModelSpec | VllmSpec, run: Path) -> EngineProcess:
-    log = run / f"engine-{process_rank()}.log"
+    log = run.with_name(f"{run.name}.engine-{process_rank()}.log")  # the run's folder may be emptied later
     return EngineProcess(spec, log, seconds=config.rollout.engine_seconds, threads=config.rollout.threads)
 
 

@@ -1,0 +1,130 @@
+"""Which weights make which generation is a formula, whatever takes how long."""
+
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from posttrain.dataserver.schemas import GradeItem, GradeResult
+from posttrain.errors import ServerError
+from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
+from posttrain.rl.rollout.collector import Collector
+from posttrain.rl.rollout.engines.open import OpenedEngine
+from posttrain.rl.rollout.grading import Abstention
+from posttrain.rl.rollout.pipeline import RolloutPipeline
+from posttrain.rl.rollout.rollout import Prompt
+from posttrain.rl.schedule import RolloutSchedule
+from posttrain.train.recipe import UnavailableError
+from rl.rl_recipes import WrittenServer
+
+STEPS = 12
+
+
+class SlowEngine:
+    """Says which weights it has, after a random while."""
+
+    def __init__(self, draw: random.Random, fails_at: int = -1) -> None:
+        self.version, self._draw, self._fails_at = -1, draw, fails_at
+
+    def load(self, weights: Path | None, version: int) -> None:
+        time.sleep(self._draw.uniform(0, 0.002))
+        if version == self._fails_at:
+            raise ServerError("the weights are lost")
+        self.version = version
+
+    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+        time.sleep(self._draw.uniform(0, 0.004))
+        return {
+            (place, number): Completion((self.version + 100,), StopReason.LENGTH)
+            for place, request in enumerate(requests)
+            for number in range(request.n)
+        }
+
+    def score(self, ids: Sequence[int]) -> list[float]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+class SlowServer(WrittenServer):
+    def __init__(self, draw: random.Random) -> None:
+        super().__init__([0.5] * 100)
+        self._draw = draw
+
+    def grade(self, iteration: int, label: str, items: Sequence[GradeItem]) -> list[GradeResult]:
+        time.sleep(self._draw.uniform(0, 0.004))
+        return super().grade(iteration, label, items)
+
+
+class Prompts:
+    def __init__(self, schedule: RolloutSchedule) -> None:
+        self._slots = range(schedule.prompts_per_iteration)
+
+    def of_generation(self, generation: int) -> list[Prompt]:
+        return [Prompt(f"{generation}:{slot}", "a", slot, (generation, 7), "text", False) for slot in self._slots]
+
+
+class Tokenizer:
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        return str(ids)
+
+
+def a_pipeline(schedule: RolloutSchedule, seed: int, fails_at: int = -1) -> RolloutPipeline:
+    draw = random.Random(seed)
+    engine, prompts = SlowEngine(draw, fails_at), Prompts(schedule)
+    sampling = Sampling(max_new_tokens=8, temperature=1.0)
+    source: Any = prompts
+    collector = Collector(schedule, source, engine, SlowServer(draw), Tokenizer(), lambda _: sampling, 0)
+    return RolloutPipeline(OpenedEngine(engine, None, is_apart=True), collector, Abstention(0), STEPS)
+
+
+@given(staleness=st.integers(0, 4), parts=st.integers(1, 2), passes=st.integers(1, 2), seed=st.integers(0, 2**32))
+@settings(max_examples=50)
+def test_recorded_versions_are_those_of_the_formula_whatever_takes_how_long(
+    staleness: int, parts: int, passes: int, seed: int
+) -> None:
+    schedule = RolloutSchedule(4, 2, parts, passes, staleness)
+    pipeline, draw = a_pipeline(schedule, seed), random.Random(seed + 1)
+    stride = parts * passes
+    for step in range(0, STEPS, stride):
+        pipeline.advance(step)
+        made = pipeline.take(step // stride).rollouts
+        version = max(0, step - staleness * stride)
+        assert {int(each.versions[0]) for each in made} == {version}
+        assert {int(each.ids[0]) for each in made} == {version + 100}  # what the engine had indeed
+        assert [each.prompt.sample_id for each in made[::2]] == [
+            f"{step // stride}:{slot}" for slot in range(schedule.prompts_per_iteration)
+        ]
+        time.sleep(draw.uniform(0, 0.004))
+
+
+@pytest.mark.parametrize(
+    ("staleness", "stride", "versions"),
+    [
+        (0, 1, [0, 1, 2, 3, 4, 5]),
+        (1, 1, [0, 0, 1, 2, 3, 4]),
+        (2, 1, [0, 0, 0, 1, 2, 3]),
+        (1, 2, [0, 0, 2, 4, 6, 8]),
+    ],
+)
+def test_the_formula_by_hand(staleness: int, stride: int, versions: list[int]) -> None:
+    schedule = RolloutSchedule(4, 2, stride, staleness=staleness)
+    assert [schedule.version_of(number) for number in range(6)] == versions
+    made = [(version, number) for version in range(0, 20, stride) for number in schedule.made_with(version)]
+    assert [version for version, number in sorted(made, key=lambda pair: pair[1])][:6] == versions
+
+
+def test_weights_that_the_engine_cannot_take_stop_the_run_before_anything_is_made_with_them() -> None:
+    pipeline = a_pipeline(RolloutSchedule(4, 2, staleness=1), 0, fails_at=1)
+    for step in (0, 1):
+        pipeline.advance(step)
+        pipeline.take(step)
+    pipeline.advance(2)
+    with pytest.raises(UnavailableError, match="the weights are lost"):
+        pipeline.take(2)

@@ -1,0 +1,148 @@
+"""Runs whose engine works ahead repeat bit for bit, however slow or short-lived their processes are."""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rl.rl_runs import folder_of, lines, require_same_runs, run, said, started, training_rows, wait_for_step, write_run
+from running import metrics
+
+ROLLOUT = {"max_new_tokens": 8}
+
+
+def write(folder: Path, model: Path, staleness: int, **rollout: object) -> Path:
+    return write_run(folder, model, rollout={**ROLLOUT, "staleness": staleness, "threads": 1, **rollout})
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def ahead(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, left alone, with one or two generations ahead."""
+    config = write(tmp_path_factory.mktemp("ahead"), tiny_model, request.param)
+    run(config)
+    return config
+
+
+def staleness(config: Path) -> int:
+    return int(config.read_text().split("staleness: ")[1].split()[0])
+
+
+def engine_of(trainer: int) -> psutil.Process | None:
+    with suppress(psutil.Error):
+        for child in psutil.Process(trainer).children():
+            if "posttrain.inference.process.worker" in child.cmdline():
+                return child
+    return None
+
+
+@contextmanager
+def pausing(trainer: int, seed: int) -> Iterator[None]:
+    """Stop the trainer or its engine now and then, for up to 0.2 s."""
+    draw, done = random.Random(seed), threading.Event()
+
+    def pause() -> None:
+        while not done.wait(draw.uniform(0, 0.1)):
+            engine = engine_of(trainer)
+            chosen = draw.choice([trainer, *([engine.pid] if engine else [])])
+            with suppress(ProcessLookupError):
+                os.kill(chosen, signal.SIGSTOP)
+                time.sleep(draw.uniform(0, 0.2))
+                os.kill(chosen, signal.SIGCONT)
+
+    thread = threading.Thread(target=pause)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_without_staleness_a_child_process_changes_nothing(tiny_model: Path, tmp_path: Path) -> None:
+    configs = [write_run(tmp_path / place, tiny_model, rollout={"placement": place}) for place in ("process", "child")]
+    for config in configs:
+        run(config)
+    require_same_runs(*configs)
+
+
+def test_each_generation_is_as_old_as_the_formula_says(ahead: Path) -> None:
+    rows, k = training_rows(metrics(folder_of(ahead))), staleness(ahead)
+    ages = [row.get("async/age_max", 0.0) for row in rows]
+    assert ages == [float(min(step, k)) for step in range(8)]
+    assert all(0 < row["sampling/effective_share"] <= 1 for row in rows if row["loss"])
+
+
+def test_random_pauses_change_nothing(ahead: Path, tiny_model: Path, tmp_path: Path) -> None:
+    paused = write(tmp_path, tiny_model, staleness(ahead))
+    with started(paused) as process, pausing(process.pid, seed=staleness(ahead)):
+        code = process.wait(250)
+    assert code == 0, said(paused)
+    require_same_runs(ahead, paused)
+
+
+def test_a_killed_trainer_goes_on_as_if_nothing_had_happened(ahead: Path, tiny_model: Path, tmp_path: Path) -> None:
+    killed = write(tmp_path, tiny_model, staleness(ahead))
+    with started(killed) as process:
+        wait_for_step(killed, 5, process)
+        process.kill()
+        process.wait()
+    run(killed, "--resume")
+    require_same_runs(ahead, killed)
+
+
+def test_a_killed_engine_is_started_again_and_makes_the_same(ahead: Path, tiny_model: Path, tmp_path: Path) -> None:
+    config = write(tmp_path, tiny_model, staleness(ahead))
+    with started(config) as process:
+        wait_for_step(config, 2, process)
+        engine = engine_of(process.pid)
+        assert engine is not None
+        engine.kill()
+        code = process.wait(250)
+    assert code == 0, said(config)
+    assert "start 2 of at most 3" in said(config)
+    require_same_runs(ahead, config)
+
+
+def test_what_is_not_ready_at_a_stop_is_made_after_the_resume_by_the_weights_that_it_needs(
+    ahead: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    config = write(tmp_path, tiny_model, staleness(ahead))
+    with started(config, "--set", "run.save_every=100", "--set", "run.stop_seconds=0") as process:
+        wait_for_step(config, 3, process)
+        engine = engine_of(process.pid)
+        assert engine is not None
+        engine.suspend()  # so that the generation in work cannot end
+        process.send_signal(signal.SIGINT)
+        code = process.wait(250)
+    assert code == 130, said(config)
+    checkpoint = max(folder_of(config).glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    assert list((checkpoint / "rollouts").glob("weights-*")), "nothing was left to make again"
+    run(config, "--resume")
+    assert metrics(folder_of(ahead)) == metrics(folder_of(config))
+    assert lines(folder_of(ahead) / "completions.jsonl") == lines(folder_of(config) / "completions.jsonl")
+
+
+def test_an_engine_that_cannot_be_kept_alive_ends_the_run_after_a_checkpoint(tiny_model: Path, tmp_path: Path) -> None:
+    config = write(tmp_path, tiny_model, 1)
+    with started(config) as process:
+        wait_for_step(config, 2, process)
+        while process.poll() is None:
+            if (engine := engine_of(process.pid)) is not None:
+                with suppress(psutil.Error):
+                    engine.kill()
+            time.sleep(0.05)
+        code = process.wait()
+    assert code == 1, said(config)
+    assert "3 times in a row" in said(config)
+    assert "--resume continues from it" in said(config)
+    other = write(tmp_path / "other", tiny_model, 1)
+    run(other)
+    run(config, "--resume")
+    require_same_runs(other, config)
