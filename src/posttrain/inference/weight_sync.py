@@ -151,11 +151,15 @@ class PublishedWeights:
         """Take over weights that were published by an earlier process as `version`, from a copy of their folder."""
         return self._written(_name(version), lambda unfinished: _copy(folder, unfinished))
 
+    def folder(self, version: int) -> Path:
+        """This rank's folder of a version that is not released."""
+        return self._own / _name(version)
+
     def release(self, up_to: int) -> None:
-        """Remove this rank's links to all versions up to `up_to`."""
+        """Remove this rank's links to all versions up to `up_to`, and to the weights of the start."""
         for folder in self._own.glob("v*"):
             if int(folder.name[1:]) <= up_to:
-                shutil.rmtree(folder)
+                shutil.rmtree(folder, ignore_errors=True)  # another thread may be at it
         shutil.rmtree(self._own / _START, ignore_errors=True)
 
     def close(self) -> None:

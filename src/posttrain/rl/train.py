@@ -1,6 +1,6 @@
 """`toolkit-rl-train`: run reinforcement learning from a config."""
 
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
     from accelerate import Accelerator
 
+    from posttrain.rl.client.client import DataserverClient
     from posttrain.rl.recipe import RLRecipe
+    from posttrain.rl.rollout.engines.open import OpenedEngine
+    from posttrain.rl.rollout.pipeline import RolloutPipeline
+    from posttrain.rl.rollout.rollout import PromptSource
 
 # How long to wait at the end for reports that are not sent yet.
 _REPORT_SECONDS = 5.0
@@ -129,47 +133,21 @@ def open_recipe(
     checkpoint: Path | None,
 ) -> "Iterator[RLRecipe]":
     """The recipe of a run, resumed from `checkpoint`; its rollout engine is closed at the end of the block."""
-    from posttrain.inference.engine import Sampling
     from posttrain.inference.load import end_ids
     from posttrain.rl.client.reporter import StepReporter
     from posttrain.rl.recipe import RLRecipe
     from posttrain.rl.report import Transcript
-    from posttrain.rl.rollout.collector import Collector
     from posttrain.rl.rollout.engines.open import open_rollout_engine
-    from posttrain.rl.rollout.engines.probe import SyncProbe
     from posttrain.rl.rollout.evaluation import EVALUATIONS, Evaluator
-    from posttrain.rl.rollout.grading import Abstention
-    from posttrain.rl.rollout.pipeline import RolloutPipeline
     from posttrain.rl.rollout.rollout import PromptSource
-    from posttrain.rl.rollout.rounds import Rounds
-    from posttrain.train.parallel import RankExchange
 
-    rollout, client, server, tokenizer = config.rollout, connection.client, config.dataserver, loaded.tokenizer
+    client, tokenizer = connection.client, loaded.tokenizer
     encoder = conversation_encoder(config.chat, tokenizer)
-    schedule = RolloutSchedule.of(config)
-    prompts = PromptSource(client, encoder, schedule, rollout.max_prompt_tokens)
-    abstention = Abstention(server.abstain_steps if server.on_grade_failure == "abstain" else 0)
-
-    def sampling(iteration: int) -> Sampling:
-        return Sampling.of(rollout.at(iteration), logprobs=rollout.correction.needs_logprobs)
-
+    prompts = PromptSource(client, encoder, RolloutSchedule.of(config), config.rollout.max_prompt_tokens)
     with ExitStack() as resources:
-        opened = resources.enter_context(
-            closing(open_rollout_engine(config, loaded, end_ids(loaded, encoder), run.path))
-        )
-        collector = Collector(schedule, prompts, opened.engine, client, tokenizer, sampling, config.training.seed)
-        room = rollout.max_prompt_tokens + config.longest_completion
-        probe = SyncProbe(loaded, room) if opened.published is not None else None
-        rounds = Rounds(collector, rollout, RankExchange()) if rollout.rejected == "substitute" else None
-        pipeline = RolloutPipeline(
-            opened,
-            collector,
-            abstention,
-            max_steps,
-            stop_seconds=config.run.stop_seconds,
-            probe=probe,
-            rounds=rounds,
-        )
+        engine = open_rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)
+        resources.callback(engine.close)
+        pipeline = _pipeline(config, engine, prompts, client, loaded, max_steps)
         if checkpoint is not None:
             pipeline.restore(checkpoint)
         evaluator = None
@@ -182,6 +160,42 @@ def open_recipe(
             resources.callback(reporter.close, _REPORT_SECONDS)
         transcript = Transcript(run.path / "completions.jsonl", connection.meta, max_steps, reporter)
         yield RLRecipe(config, max_steps, loaded, accelerator, pipeline, evaluator, transcript)
+
+
+def _pipeline(
+    config: RLConfig,
+    engine: "OpenedEngine",
+    prompts: "PromptSource",
+    client: "DataserverClient",
+    loaded: LoadedModel,
+    max_steps: int,
+) -> "RolloutPipeline":
+    """What makes the run's completions."""
+    from posttrain.inference.engine import Sampling
+    from posttrain.rl.rollout.collector import Collector
+    from posttrain.rl.rollout.engines.probe import SyncProbe
+    from posttrain.rl.rollout.grading import Abstention
+    from posttrain.rl.rollout.pipeline import RolloutPipeline
+    from posttrain.rl.rollout.rounds import Rounds
+    from posttrain.train.parallel import RankExchange
+
+    rollout, server = config.rollout, config.dataserver
+
+    def sampling(iteration: int) -> Sampling:
+        return Sampling.of(rollout.at(iteration), logprobs=rollout.correction.needs_logprobs)
+
+    schedule = RolloutSchedule.of(config)
+    collector = Collector(schedule, prompts, engine.engine, client, loaded.tokenizer, sampling, config.training.seed)
+    room = rollout.max_prompt_tokens + config.longest_completion
+    return RolloutPipeline(
+        engine,
+        collector,
+        Abstention(server.abstain_steps if server.on_grade_failure == "abstain" else 0),
+        max_steps,
+        stop_seconds=config.run.stop_seconds,
+        probe=SyncProbe(loaded, room) if engine.published is not None else None,
+        rounds=Rounds(collector, rollout, RankExchange()) if rollout.rejected == "substitute" else None,
+    )
 
 
 def config_identity(config: RLConfig) -> dict[str, Any]:

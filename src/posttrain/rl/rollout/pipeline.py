@@ -101,7 +101,7 @@ class RolloutPipeline:
         # One for each generation that may be under way, so that none waits for another's graders.
         self._graders = [Lane("grading", is_apart=opened.is_apart) for _ in range(self.schedule.staleness + 1)]
         self._pending: dict[int, Pending] = {}
-        self._version = -1
+        self._version = self._engine_version = -1
         self._loaded: Future[None] = Future()
         self._idle_since = time.perf_counter()
 
@@ -141,6 +141,7 @@ class RolloutPipeline:
             graded = self._abstention.graded(iteration, partial(self._awaited, pending.graded), ungraded)
             pending.whole = self._gathered(graded)
         del self._pending[number]
+        self._release()
         return Collected(pending.whole, pending.seconds)
 
     def complete(self, step: int, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
@@ -207,7 +208,7 @@ class RolloutPipeline:
         kept = stored.Stored(pending.version, rollouts, is_graded=pending.whole is not None)
         weights = None
         if rollouts is None and self._opened.published is not None:
-            weights = self._opened.published.publish(pending.version)
+            weights = self._opened.published.folder(pending.version)
         stored.write(folder, number, kept, weights)
 
     def _restored(self, number: int, kept: stored.Stored) -> Pending:
@@ -247,12 +248,18 @@ class RolloutPipeline:
         began = time.perf_counter()
         with during(Phase.ENGINE, f"while the engine received the weights after optimizer step {version}"):
             self._opened.engine.load(folder, version)
-        if self._opened.published is not None:
-            # An engine in a process of its own needs the weights once more if it must be started again.
-            self._opened.published.release(version - 1 if self._opened.is_apart else version)
+        self._engine_version = version
+        self._release()
         if self._probe is not None and expected is not None:
             self._probe.check(self._opened.engine, expected, version)
         self._idle_since += time.perf_counter() - began
+
+    def _release(self) -> None:
+        """Release the weights that neither a restart of the engine nor a generation that may be made again needs."""
+        if self._opened.published is None or self._engine_version < 0:
+            return
+        needed = [self._engine_version, *(each.version for each in list(self._pending.values()))]
+        self._opened.published.release(min(needed) - 1 if self._opened.is_apart else self._engine_version)
 
     def _answer(
         self, loaded: "Future[None]", requests: Sequence[GenerationRequest], sampling: Sampling
