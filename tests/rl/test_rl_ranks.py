@@ -111,3 +111,30 @@ def test_a_rank_that_is_killed_or_cannot_be_graded_ends_the_run_which_goes_on_bi
     saved, wanted = (folder / "checkpoint-3" for folder in (folder_of(config), undisturbed))
     for file in ("adapter_model.safetensors", "optimizer.pt"):
         assert (saved / file).read_bytes() == (wanted / file).read_bytes()
+
+
+AHEAD: dict[str, Any] = {
+    "filters": [{"kind": "mean_reward", "max": 0.5}],
+    "rejected": "substitute",
+    "over_sampling": 1.5,
+    "staleness": 1,
+    "threads": 1,
+}
+
+
+def test_two_processes_ahead_of_their_model_replace_the_same_groups_and_go_on_after_a_kill(
+    tmp_path: Path, tiny_model: Path
+) -> None:
+    changes = {"rollout": AHEAD, "training": {"micro_batch_size": 1, "max_steps": 4}, "evaluation": None}
+    whole, killed = (
+        write_run(tmp_path / name, tiny_model, **changes, run={"save_every": 1}) for name in ("whole", "killed")
+    )
+    run(whole, processes=2)
+    rows = training_rows(metrics(folder_of(whole)))
+    assert any(row["rollouts/substituted_share"] for row in rows)
+    assert [row.get("async/age_max", 0.0) for row in rows] == [0.0, 1.0, 1.0, 1.0]
+    with started(killed, processes=2) as process:
+        wait_for_step(killed, 2, process)
+    run(killed, "--resume", processes=2)
+    assert metrics(folder_of(killed)) == metrics(folder_of(whole))
+    assert lines(folder_of(killed) / "completions.jsonl") == lines(folder_of(whole) / "completions.jsonl")
