@@ -80,6 +80,16 @@ def test_a_run_that_was_killed_goes_on_with_the_prompts_that_it_would_have_had(
         assert not Path(f"/dev/shm/posttrain-weights-{name}").exists()
 
 
+def test_vllm_works_ahead_in_a_process_of_its_own(tmp_path: Path, vllm_model: Path) -> None:
+    changes = {"rollout": {"staleness": 1}, "training": {"max_steps": 3, "learning_rate": 1e-6}}
+    config = vllm_run(tmp_path, vllm_model, **changes)
+    run(config)
+    rows = training_rows(metrics(folder_of(config)))
+    assert [row.get("async/age_max", 0.0) for row in rows] == [0.0, 1.0, 1.0]
+    # By weights that hardly differ; the probe has compared the engine's own with the model's at each load.
+    assert all(row["sampling/logprob_difference"] < 1e-3 for row in rows)
+
+
 @pytest.mark.ranks
 def test_two_processes_have_a_vllm_each_and_ask_the_prompts_that_one_would(tmp_path: Path, vllm_model: Path) -> None:
     one, two = (vllm_run(tmp_path / name, vllm_model, training={"max_steps": 2}) for name in ("one", "two"))
