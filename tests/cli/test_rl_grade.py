@@ -140,7 +140,7 @@ REFUSED = {
     ),
     "the completions themselves": (["./c.jsonl", "--overwrite"], "c.jsonl is an input; give the output another name"),
     "a data set": (["sums.jsonl", "--overwrite"], "sums.jsonl is an input; give the output another name"),
-    "a folder": (["."], ". is a folder; the output must be a file, e.g. graded.jsonl"),
+    "a folder": (["."], ". is a folder; the output must be a file, e.g. rows.jsonl"),
     "below a file": (["old.jsonl/x"], "old.jsonl/x cannot be written: {here}/old.jsonl is a file, not a folder"),
     "where no file can be": (["/proc/out.jsonl"], "/proc/out.jsonl cannot be written: "),
 }

@@ -63,6 +63,6 @@ def test_an_adapter_answers_in_the_dtype_of_its_base(sharp_model: Path, tmp_path
 
 def test_every_engine_that_a_config_may_name_can_be_opened_and_samples_rollouts():
     from posttrain.inference.load import _OPENERS
-    from posttrain.rl.rollout.engines.open import _STARTS
+    from posttrain.rl.rollout.engines import open as of_rollouts
 
-    assert set(get_args(EngineName)) == set(ENGINES) == set(_OPENERS) == set(_STARTS)
+    assert set(get_args(EngineName)) == set(ENGINES) == set(_OPENERS) == set(of_rollouts._OPENERS)

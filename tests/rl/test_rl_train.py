@@ -68,7 +68,7 @@ def test_the_seconds_of_a_step_add_up(left_alone: Path) -> None:
         assert list(seconds) == ["generate", "grade", "sync", "wait", "engine_idle", "learn", "all"]
         assert min(seconds["generate"], seconds["grade"], seconds["learn"]) > 0
         assert sum(seconds[name] for name in ("sync", "wait", "learn")) == pytest.approx(seconds["all"], abs=1e-3)
-        assert seconds["generate"] + seconds["grade"] < seconds["wait"]  # which comes first, without staleness
+        assert seconds["generate"] + seconds["grade"] <= seconds["wait"] + 1e-3  # which comes first, without staleness
 
 
 def test_rewards_and_scores_are_means_of_what_the_dataserver_answered(left_alone: Path) -> None:

@@ -1,34 +1,14 @@
 """Generate with a user's own engine: a class in a Python file of theirs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from posttrain.base.user_code import error_in_words, import_file, split_place
 from posttrain.errors import ConfigError
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
+from posttrain.inference.engine import RolloutEngine
 
 _METHODS = ("load", "complete", "score", "close")
-
-
-class RolloutEngine(Protocol):
-    """Generates with the weights that it was last given."""
-
-    def load(self, weights: Path, version: int) -> None:
-        """Take over the weights in this folder, known as `version`: the number of optimizer steps behind them."""
-        ...
-
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
-        """All completions of all requests."""
-        ...
-
-    def score(self, ids: Sequence[int]) -> list[float]:
-        """log p of ids[1:] at temperature 1, in nats."""
-        ...
-
-    def close(self) -> None:
-        """Free what the engine holds."""
-        ...
 
 
 def open_own_engine(

@@ -11,6 +11,7 @@ from accelerate.tracking import GeneralTracker, TensorBoardTracker, TrackioTrack
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import distributed
 
+from posttrain.base.processes import process_rank
 from posttrain.errors import ConfigError, ServerError
 
 if TYPE_CHECKING:
@@ -97,15 +98,23 @@ class RankExchange:
     def __init__(self) -> None:
         self._group = distributed.new_group(backend="gloo") if is_distributed() else None
 
+    def agreed(self, make: Callable[[], T]) -> T:
+        """What `make` returns on this rank, if it went well on all ranks; ServerError as `gathered`."""
+        return self._everywhere(make)[process_rank() if self._group is not None else 0]
+
     def gathered(self, make: Callable[[], list[T]]) -> list[T]:
         """What `make` returns on each rank, in rank order; every rank gets it all.
 
         Raises:
             ServerError: `make` raised it, on this rank or another one.
         """
+        return [each for theirs in self._everywhere(make) for each in theirs]
+
+    def _everywhere(self, make: Callable[[], T]) -> list[T]:
+        """What `make` returns on each rank."""
         if self._group is None:
-            return make()
-        failure, mine = None, []
+            return [make()]
+        failure = mine = None
         try:
             mine = make()
         except ServerError as error:
@@ -116,4 +125,4 @@ class RankExchange:
             raise failure
         if not all(went_well for went_well, _ in everywhere):
             raise ServerError("another process could not make its share of the completions")
-        return [each for _, theirs in everywhere for each in theirs]
+        return [theirs for _, theirs in everywhere]

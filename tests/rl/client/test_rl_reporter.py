@@ -3,7 +3,6 @@
 import json
 import logging
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -151,7 +150,7 @@ def test_a_server_that_hangs_keeps_nobody_waiting(caplog: pytest.LogCaptureFixtu
         reporter.report(11, {})
         assert reporter.dropped == 11
         client.close()
-        until(lambda: not any(thread.name == "step reports" for thread in threading.enumerate()))
+        until(lambda: not reporter._thread.is_alive())
         connection.close()
     assert len(warnings(caplog)) == 1
     assert reporter.dropped == 12

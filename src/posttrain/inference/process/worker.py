@@ -8,13 +8,13 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 
+from posttrain.base.guard import wait_for_end_of
 from posttrain.errors import ToolkitError
 from posttrain.inference.engine import RolloutEngine, Sampling
 from posttrain.inference.process.messages import (
@@ -24,8 +24,6 @@ from posttrain.inference.process.messages import (
     receive,
     send,
 )
-
-_SECONDS_BETWEEN_LOOKS = 0.5
 
 
 def main() -> None:
@@ -94,8 +92,7 @@ def _read(connection: Connection, commands: "SimpleQueue[Message]") -> None:
 
 def _end_with(parent: int) -> None:
     """End this process with its parent, even if another process has inherited the parent's end of the connection."""
-    while os.getppid() == parent:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    wait_for_end_of(parent)
     os._exit(0)
 
 

@@ -1,7 +1,8 @@
 """Ask substitutes for rejected groups, round by round, until each slot is filled or has had its attempts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from posttrain.rl.rollout.choice import by_place, datasets, verdicts
 from posttrain.rl.rollout.collector import Collector
@@ -30,10 +31,10 @@ class Rounds:
             RunError: a user's filter failed.
         """
         collector, iteration = self.collector, self.collector.schedule.iteration_of(generation)
-        first = self._asked(lambda: collector.prompts.of_generation(generation))
+        first = self.exchange.agreed(lambda: collector.prompts.of_generation(generation))
         of_slots = [prompt.dataset for prompt in first]
         extra = spares(collector.seed, iteration, of_slots, self.config.over_sampling)
-        more = self._asked(lambda: collector.prompts.substitutes(generation, extra))
+        more = self.exchange.agreed(lambda: collector.prompts.substitutes(generation, extra))
         made = self._made(generation, version, 0, [*first, *more])
         for number in range(1, self.config.attempts + 1):
             groups = by_place(made)
@@ -41,20 +42,9 @@ class Rounds:
             places = next_round(datasets(groups), accepted, self.config.attempts)
             if not places:
                 break
-            prompts = self._asked(lambda: collector.prompts.substitutes(generation, places))  # noqa: B023
+            prompts = self.exchange.agreed(partial(collector.prompts.substitutes, generation, places))
             made += self._made(generation, version, number, prompts)
         return made
-
-    def _asked(self, ask: Callable[[], Sequence[Prompt]]) -> list[Prompt]:
-        """Prompts, which every rank asks for itself and gets alike."""
-        found: list[Prompt] = []
-
-        def keep() -> list[Rollout]:
-            found.extend(ask())
-            return []
-
-        self.exchange.gathered(keep)
-        return found
 
     def _made(self, generation: int, version: int, number: int, prompts: Sequence[Prompt]) -> list[Rollout]:
         def share() -> list[Rollout]:
