@@ -41,11 +41,10 @@ def cut(
     schedule: RolloutSchedule | None = None,
     **objective: Any,
 ) -> Generation:
+    schedule = schedule or RolloutSchedule(len(made), 4)
     policy = PolicyObjective(Objective(scale_rewards="none", aggregation="constant", **objective))
-    generation = Generation.of(0, made, policy, 4)
-    Cutter(policy, schedule or RolloutSchedule(len(made), 4), size, rank, ranks, LONGEST, 0, torch.device("cpu")).cut(
-        generation
-    )
+    generation = Generation.of(0, made, policy, 4, len(made) // schedule.rows_per_step)
+    Cutter(policy, schedule, size, rank, ranks, LONGEST, 0, torch.device("cpu")).cut(generation)
     return generation
 
 

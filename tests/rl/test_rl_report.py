@@ -7,7 +7,7 @@ import torch
 
 from posttrain.rl.generation import Generation
 from posttrain.rl.report import generation_metrics, zero_variance_share
-from posttrain.rl.rollout.choice import choose
+from posttrain.rl.rollout.choice import by_place, choose
 from posttrain.rl.rollout.config import RolloutConfig
 from posttrain.rl.rollout.rollout import Rollout, rollout_means
 from rl.written_rollouts import a_prompt, a_rollout
@@ -15,7 +15,9 @@ from rl.written_rollouts import a_prompt, a_rollout
 
 def a_generation(rollouts: list[Rollout]) -> Generation:
     rewards = torch.tensor([math.nan if each.reward is None else each.reward for each in rollouts]).view(-1, 4)
-    return Generation(0, rollouts, rewards, torch.zeros_like(rewards), trained=[True, *[False] * (len(rollouts) - 1)])
+    return Generation(
+        0, rollouts, rewards, torch.zeros_like(rewards), len(rollouts), [True, *[False] * (len(rollouts) - 1)]
+    )
 
 
 def test_rewards_and_abstentions_are_measured_apart() -> None:
@@ -31,7 +33,7 @@ def test_rewards_and_abstentions_are_measured_apart() -> None:
         )
         for n, reward in enumerate(rewards)
     ]
-    found = generation_metrics(a_generation(rollouts), choose(rollouts, RolloutConfig(), 0), filtered=False)
+    found = generation_metrics(a_generation(rollouts), choose(by_place(rollouts), RolloutConfig(), 0), filtered=False)
 
     there = torch.tensor([each for each in rewards if each is not None])
     assert found["reward"] == pytest.approx(4 / 7)
@@ -57,7 +59,7 @@ def test_what_has_no_result_is_no_part_of_any_mean() -> None:
 
 def test_a_generation_without_any_reward_says_so() -> None:
     rollouts = [a_rollout(a_prompt(0), n, [7], None, status="abstain") for n in range(4)]
-    found = generation_metrics(a_generation(rollouts), choose(rollouts, RolloutConfig(), 0), filtered=False)
+    found = generation_metrics(a_generation(rollouts), choose(by_place(rollouts), RolloutConfig(), 0), filtered=False)
     assert (found["reward"], found["reward_std"], found["abstained"]) == (None, None, 1.0)
 
 

@@ -93,6 +93,7 @@ class Generation:
         rewards: shape [groups, G], NaN for a missing reward.
         advantages: same shape.
         trained: for each rollout, whether its advantage is not 0 and any of its tokens counts.
+        rows: rollouts of an optimizer step.
         parts: this rank's micro-batches for each optimizer step of one pass over the generation.
     """
 
@@ -100,21 +101,29 @@ class Generation:
     rollouts: Sequence[Rollout]
     rewards: torch.Tensor
     advantages: torch.Tensor
+    rows: int
     trained: list[bool] = field(default_factory=list)
     parts: list[list[MicroBatch]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, number: int, rollouts: Sequence[Rollout], objective: PolicyObjective, generations: int) -> "Generation":
-        """Build a generation with its advantages; `generations` is the number of completions per prompt."""
+    def of(
+        cls, number: int, rollouts: Sequence[Rollout], objective: PolicyObjective, generations: int, parts: int
+    ) -> "Generation":
+        """Build a generation with its advantages.
+
+        Args:
+            generations: completions per prompt.
+            parts: optimizer steps in one pass.
+        """
         table = rewards_of(rollouts, generations)
         lengths = torch.tensor([each.tokens for each in rollouts]).view(-1, generations)
-        return cls(number, rollouts, table, objective.advantages(table, lengths))
+        return cls(number, rollouts, table, objective.advantages(table, lengths), len(rollouts) // parts)
 
 
 def rewards_of(rollouts: Sequence[Rollout], generations: int) -> torch.Tensor:
     """The rewards of groups of `generations` completions, shape [groups, generations], NaN for a missing one."""
     rewards = [float("nan") if each.reward is None else each.reward for each in rollouts]
-    return torch.tensor(rewards, dtype=torch.float64).view(-1, generations)
+    return torch.tensor(rewards, dtype=torch.float64).view(len(rewards) // generations, generations)
 
 
 @dataclass(frozen=True)
@@ -185,7 +194,7 @@ class Cutter:
 
     def cut(self, generation: Generation) -> None:
         """Fill `generation.parts` and `generation.trained`."""
-        size, advantages = self.schedule.rows_per_step, generation.advantages.flatten()
+        size, advantages = generation.rows, generation.advantages.flatten()
         generation.trained = [
             bool(advantage != 0) and bool(self._mask_of(each).any())
             for each, advantage in zip(generation.rollouts, advantages, strict=True)

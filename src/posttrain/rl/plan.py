@@ -85,10 +85,11 @@ def _schedule_lines(config: RLConfig, schedule: RolloutSchedule) -> list[str]:
 def _sampling(config: RLConfig) -> str:
     rollout, traits = config.rollout, config.rollout.traits
     missing = traits.extra is not None and find_spec(traits.extra) is None
+    in_segments = "" if rollout.segment_tokens is None else f", in segments of {rollout.segment_tokens},"
     brought = _SYNC[rollout.sync if traits.takes_adapter else "weights"]
     sync = f", which gets {brought}" if traits.has_weights else ""
     return (
-        f"by {rollout.engine}{' (not installed here)' * missing}{sync}, {rollout.told} "
+        f"by {rollout.engine}{' (not installed here)' * missing}{sync}, {rollout.told}{in_segments} "
         f"after at most {rollout.max_prompt_tokens}; importance correction {_correction(rollout.correction)}"
     )
 

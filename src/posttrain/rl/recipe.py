@@ -20,12 +20,15 @@ from posttrain.rl.presets import resolve_objective
 from posttrain.rl.report import (
     Transcript,
     ages,
+    carried,
     generation_metrics,
     step_facts,
 )
-from posttrain.rl.rollout.choice import choose
+from posttrain.rl.rollout.choice import Choice, by_place, choose, in_order
+from posttrain.rl.rollout.collect.segments import NOTHING, parts_of
 from posttrain.rl.rollout.evaluation import Evaluator
 from posttrain.rl.rollout.pipeline import RolloutPipeline
+from posttrain.rl.rollout.rollout import Rollout
 from posttrain.rl.schedule import prompt_hash_after
 from posttrain.runs.resume import RunCounters
 from posttrain.train.parallel import gathered
@@ -63,7 +66,7 @@ class RLRecipe(Recipe):
         tokenizer: Any = loaded.tokenizer
         self.max_steps = max_steps
         self.generation: Generation | None = None
-        self._rejection, self._without_signal = rollout, 0
+        self._rollout, self._without_signal = rollout, 0
         self._objective = PolicyObjective(objective, rollout.correction)
         self._schedule, self._pipeline, self._evaluator = pipeline.schedule, pipeline, evaluator
         self.loaded, self._accelerator, self._transcript = loaded, accelerator, transcript
@@ -123,11 +126,11 @@ class RLRecipe(Recipe):
         step, made = result.step - 1, self._schedule.starts_generation(result.step - 1)
         spent = {name: round(self._seconds.get(name, 0.0), 4) for name in SECONDS}
         learn = round(result.seconds - spent["sync"] - spent["wait"], 4)
-        part = self._schedule.part_of(step) * self._schedule.rows_per_step
-        trained = self.generation.rollouts[part : part + self._schedule.rows_per_step]
+        part = self._schedule.part_of(step) * self.generation.rows
+        trained = self.generation.rollouts[part : part + self.generation.rows]
         asked = self._choice.asked if made else []
         tokens = sum(each.all_tokens for group in self._choice.groups.values() for each in group) if made else 0
-        names = [each.prompt.sample_id for each in asked[:: self._schedule.generations]]
+        names = [each.sample_id for each in self._prompts] if made else []
         order_hash = prompt_hash_after(counters.order_hash, names)
         counters.count(self._schedule.rows_per_step, tokens, 0, result.seconds, order_hash)
         row = {
@@ -135,11 +138,8 @@ class RLRecipe(Recipe):
             "stage": self._transcript.stage_of(step),
             "seconds": {**spent, "learn": learn, "all": round(result.seconds, 4)},
             **result.numbers(),
-            **(
-                generation_metrics(self.generation, self._choice, filtered=bool(self._rejection.filters))
-                if made
-                else {}
-            ),
+            **(generation_metrics(self.generation, self._choice, filtered=bool(self._rollout.filters)) if made else {}),
+            **(carried(self._choice.groups, step) if made and self._rollout.segment_tokens else {}),
             **ages(trained, step),
             **with_effective_share(self._means.over_all_ranks(self._accelerator)),
             "order_hash": order_hash,
@@ -158,7 +158,8 @@ class RLRecipe(Recipe):
     def trained_in(self, step: int, broken: Sequence[int]) -> str:
         """The prompts of the generation that the step trained, and where their completions are kept."""
         assert self.generation is not None
-        names = [each.prompt.sample_id for each in self.generation.rollouts[:: self._schedule.generations]]
+        firsts = self.generation.rollouts[:: self._schedule.generations]
+        names = [each.prompt.sample_id for each in firsts if each is not NOTHING]
         iteration = self._schedule.iteration_of(self.generation.number)
         where = f"the dataserver's journal has their completions, under iteration {iteration}"
         return f"its prompts: {first_of(names)}; {where}"
@@ -177,7 +178,7 @@ class RLRecipe(Recipe):
 
     def _begin(self, step: int, number: int) -> None:
         """Collect a generation, and compute the log-probabilities that its losses need from the current weights."""
-        began = time.perf_counter()
+        began, schedule, group = time.perf_counter(), self._schedule, self._schedule.generations
         self._pipeline.publish(step)
         published = time.perf_counter()
         self._pipeline.advance(step)
@@ -187,9 +188,11 @@ class RLRecipe(Recipe):
             "sync": published - began,
             "wait": time.perf_counter() - published,
         }
-        self._choice = choose(collected.rollouts, self._rejection, self._schedule.iteration_of(number))
+        self._prompts = collected.prompts
+        self._choice = self._chosen(collected.rollouts, number)
         self._require_signal()
-        self.generation = Generation.of(number, self._choice.trained, self._objective, self._schedule.generations)
+        trained = parts_of(self._choice.trained, schedule.steps_per_generation, group, schedule.prompts_per_step)
+        self.generation = Generation.of(number, trained, self._objective, group, schedule.steps_per_generation)
         self._cutter.cut(self.generation)
         for part, micro_batches in enumerate(self.generation.parts):
             for each in micro_batches:
@@ -198,11 +201,17 @@ class RLRecipe(Recipe):
                 if self._reference is not None:
                     each.reference_logprobs = self._by_reference(each)
 
+    def _chosen(self, rollouts: Sequence[Rollout], number: int) -> Choice:
+        """The groups to train; with segments, each that a generation made whole has a slot of its own."""
+        groups = by_place(rollouts) if self._rollout.segment_tokens is None else in_order(rollouts)
+        return choose(groups, self._rollout, self._schedule.iteration_of(number))
+
     def _require_signal(self) -> None:
         """Stop if the filters have rejected every group for too long."""
-        self._without_signal = 0 if self._choice.selection.accepted else self._without_signal + 1
+        if self._choice.verdicts:
+            self._without_signal = 0 if self._choice.selection.accepted else self._without_signal + 1
         steps = self._without_signal * self._schedule.iteration_stride
-        if self._rejection.filters and steps >= self._rejection.stop_without_signal:
+        if self._rollout.filters and steps >= self._rollout.stop_without_signal:
             names = sorted({each.name for each in self._choice.verdicts.values() if each is not None})
             raise UnavailableError(
                 f"the filters ({', '.join(names)}) rejected every group for {steps} steps "

@@ -16,13 +16,14 @@ from rich.table import Table
 from posttrain.base.console import console, new_table
 from posttrain.base.intervals import mean_interval
 from posttrain.base.processes import is_main_process
-from posttrain.dataserver.schemas import Meta
+from posttrain.dataserver.schemas import Meta, Origin
 from posttrain.rl.client.reporter import ReportedGroup, StepReporter
 from posttrain.rl.config import RLConfig
 from posttrain.rl.generation import Generation, rewards_of
-from posttrain.rl.rollout.choice import Choice
+from posttrain.rl.rollout.choice import Choice, Groups
+from posttrain.rl.rollout.collect.segments import NOTHING
 from posttrain.rl.rollout.evaluation import EVALUATIONS, evaluation_file
-from posttrain.rl.rollout.rollout import Rollout, rollout_means
+from posttrain.rl.rollout.rollout import Prompt, Rollout, rollout_means
 from posttrain.rl.schedule import stage_name
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.finish import finish_run
@@ -47,12 +48,16 @@ _PICTURES = {
 def generation_metrics(generation: Generation, choice: Choice, *, filtered: bool) -> dict[str, float | None]:
     """A generation's numbers for metrics.jsonl; None for those that too few rewards leave undefined.
 
-    They are of the completions that the curriculum asked, whatever was trained in their place.
+    They are of the completions that the curriculum asked, whatever was trained in their place; with segments, of those
+    whose groups became whole.
 
     Args:
         filtered: whether there are filters, whose numbers are added.
     """
     rollouts = choice.asked
+    trained = [
+        is_so for each, is_so in zip(generation.rollouts, generation.trained, strict=True) if each is not NOTHING
+    ]
     rewards = rewards_of(rollouts, generation.rewards.shape[1])
     there = rewards[~rewards.isnan()]
     made = [each for each in rollouts if each.tokens]
@@ -62,7 +67,7 @@ def generation_metrics(generation: Generation, choice: Choice, *, filtered: bool
         "zero_variance_share": zero_variance_share(rewards),
         "completion_tokens": fmean(each.tokens for each in made) if made else 0.0,
         "longest_completion": float(max((each.tokens for each in made), default=0)),
-        "trained_share": fmean(generation.trained),
+        "trained_share": fmean(trained) if trained else 0.0,
         **rollout_means(rollouts),
         **({**choice.metrics(), "trained_reward": _mean(generation.rewards)} if filtered else {}),
     }
@@ -84,17 +89,29 @@ def _reported_groups(choice: Choice, step: int) -> list[ReportedGroup]:
     """The groups that were asked for optimizer step `step`, counted from 0, for the dataserver's page."""
     return [
         ReportedGroup(
-            slot=place.slot,
+            slot=group[0].prompt.slot,
             attempt=place.attempt,
             sample_id=group[0].prompt.sample_id,
             dataset=group[0].prompt.dataset,
             verdict="" if (why := choice.verdicts[place]) is None else f"{why.name}: {why.reason}",
-            origin="substitute" if place.attempt else "fresh",
+            origin=_origin(group[0].prompt, step),
             mean_reward=_mean(rewards_of(group, len(group))),
             age=max((step - int(each.versions.min()) for each in group if each.tokens), default=0),
         )
         for place, group in sorted(choice.groups.items())
     ]
+
+
+def carried(groups: Groups, iteration: int) -> dict[str, float]:
+    """With segments: how many groups the generation of an iteration made whole, and what share of them is older."""
+    older = sum(group[0].prompt.iteration < iteration for group in groups.values())
+    return {"rollouts/whole_groups": float(len(groups)), "rollouts/carried_share": older / max(len(groups), 1)}
+
+
+def _origin(prompt: Prompt, iteration: int) -> Origin:
+    if prompt.iteration < iteration:
+        return "carried"
+    return "substitute" if prompt.attempt else "fresh"
 
 
 def ages(rollouts: Sequence[Rollout], step: int) -> dict[str, float]:

@@ -172,11 +172,12 @@ def _pipeline(
 ) -> "RolloutPipeline":
     """What makes the run's completions."""
     from posttrain.inference.engine import Sampling
-    from posttrain.rl.rollout.collector import Collector
+    from posttrain.rl.rollout.collect.collector import Collector
+    from posttrain.rl.rollout.collect.rounds import Rounds
+    from posttrain.rl.rollout.collect.segments import Segments
     from posttrain.rl.rollout.engines.probe import SyncProbe
     from posttrain.rl.rollout.grading import Abstention
     from posttrain.rl.rollout.pipeline import RolloutPipeline
-    from posttrain.rl.rollout.rounds import Rounds
     from posttrain.train.parallel import RankExchange
 
     rollout, server = config.rollout, config.dataserver
@@ -186,6 +187,11 @@ def _pipeline(
 
     schedule = RolloutSchedule.of(config)
     collector = Collector(schedule, prompts, engine.engine, client, loaded.tokenizer, sampling, config.training.seed)
+    making = None
+    if rollout.rejected == "substitute":
+        making = Rounds(collector, rollout, RankExchange())
+    elif rollout.segment_tokens is not None:
+        making = Segments(collector, rollout.segment_tokens)
     room = rollout.max_prompt_tokens + config.longest_completion
     return RolloutPipeline(
         engine,
@@ -194,7 +200,7 @@ def _pipeline(
         max_steps,
         stop_seconds=config.run.stop_seconds,
         probe=SyncProbe(loaded, room) if engine.published is not None else None,
-        rounds=Rounds(collector, rollout, RankExchange()) if rollout.rejected == "substitute" else None,
+        making=making,
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from posttrain.rl.rollout.choice import choose
+from posttrain.rl.rollout.choice import by_place, choose
 from posttrain.rl.rollout.config import RolloutConfig
 from posttrain.rl.rollout.rollout import Rollout
 from rl.written_rollouts import a_prompt, a_rollout
@@ -41,7 +41,7 @@ ASKED = [
 def test_each_slot_trains_its_group_a_substitute_or_nothing(
     rejected: str, asked: list[Rollout], trained: list[str], tokens: list[int]
 ) -> None:
-    choice = choose(asked, config(rejected), 0)
+    choice = choose(by_place(asked), config(rejected), 0)
     found = choice.trained
     assert [each.prompt.sample_id for each in found[::2]] == trained
     assert [sum(each.tokens for each in found[start : start + 2]) for start in (0, 2, 4)] == tokens
@@ -50,7 +50,7 @@ def test_each_slot_trains_its_group_a_substitute_or_nothing(
 
 
 def test_what_the_filters_did_is_counted_in_shares_of_the_groups_and_of_the_slots() -> None:
-    assert choose(ASKED, config("substitute"), 0).metrics() == {
+    assert choose(by_place(ASKED), config("substitute"), 0).metrics() == {
         "filters/mean_reward": 3 / 5,
         "rollouts/accepted_share": 2 / 3,
         "rollouts/substituted_share": 1 / 3,
@@ -60,5 +60,5 @@ def test_what_the_filters_did_is_counted_in_shares_of_the_groups_and_of_the_slot
 
 
 def test_without_filters_everything_is_trained() -> None:
-    choice = choose(ASKED[:6], RolloutConfig(generations=2), 0)
+    choice = choose(by_place(ASKED[:6]), RolloutConfig(generations=2), 0)
     assert choice.trained == choice.asked == ASKED[:6]

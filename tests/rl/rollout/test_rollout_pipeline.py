@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from posttrain.dataserver.schemas import GradeItem, GradeResult
 from posttrain.errors import ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
-from posttrain.rl.rollout.collector import Collector
+from posttrain.rl.rollout.collect.collector import Collector
 from posttrain.rl.rollout.engines.open import OpenedEngine
 from posttrain.rl.rollout.grading import Abstention
 from posttrain.rl.rollout.pipeline import RolloutPipeline

@@ -47,6 +47,8 @@ class Choice:
         """Shares of the groups that each filter rejects, and of the slots with an accepted group or a substitute."""
         slots, places = len(self.selection.trained), [each for each in self.selection.trained if each is not None]
         names = Counter(each.name for each in self.verdicts.values() if each is not None)
+        if not slots:
+            return {"rollouts/groups_asked": 0.0}
         return {
             **{f"filters/{name}": count / len(self.verdicts) for name, count in sorted(names.items())},
             "rollouts/accepted_share": self.selection.accepted / slots,
@@ -61,6 +63,12 @@ def by_place(rollouts: Sequence[Rollout]) -> Groups:
     return {place: list(group) for place, group in groupby(rollouts, key=lambda each: each.prompt.place)}
 
 
+def in_order(rollouts: Sequence[Rollout]) -> Groups:
+    """The groups of rollouts in sorted order, each in a slot of its own."""
+    divided = [list(group) for _, group in groupby(rollouts, key=lambda each: each.prompt.group)]
+    return {Place(0, slot): group for slot, group in enumerate(divided)}
+
+
 def verdicts(groups: Groups, config: RejectionConfig, iteration: int) -> dict[Place, Rejection | None]:
     """The filters' verdicts; RunError if a user's function fails."""
     return {place: rejection(config.filters, group, iteration) for place, group in groups.items()}
@@ -71,16 +79,8 @@ def datasets(groups: Groups) -> list[str]:
     return [group[0].prompt.dataset for place, group in sorted(groups.items()) if not place.attempt]
 
 
-def choose(rollouts: Sequence[Rollout], config: RejectionConfig, iteration: int) -> Choice:
-    """Judge all groups of a generation, and choose those to train.
-
-    Args:
-        rollouts: of all ranks, those of one prompt adjacent.
-
-    Raises:
-        RunError: a user's function failed.
-    """
-    groups = by_place(rollouts)
+def choose(groups: Groups, config: RejectionConfig, iteration: int) -> Choice:
+    """Judge all groups of a generation, and choose those to train; RunError if a user's function fails."""
     found = verdicts(groups, config, iteration)
     accepted = {place: each is None for place, each in found.items()}
     return Choice(groups, found, select(datasets(groups), accepted, config.rejected))

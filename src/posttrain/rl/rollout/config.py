@@ -77,20 +77,28 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
     """How long an engine in a child process may take for one generation. Later, or if it dies, it is started again
     with the same task; after three times in a row the run stops, after a checkpoint."""
 
+    segment_tokens: int | None = Field(default=None, ge=1)
+    """New tokens that a generation gives a completion at most; the next generation goes on with those that have not
+    ended, so that a few long ones keep nothing waiting. A group is trained once its last completion has ended. All in
+    one generation if not given."""
+
+    max_age: int | None = Field(default=None, ge=0)
+    """Refuse settings by which a token could be trained more optimizer steps after the weights that sampled it."""
+
     max_prompt_tokens: int = Field(default=1024, ge=1)
     """Longer prompts are skipped and counted: they get no completions and are not trained on."""
 
     importance_correction: Literal["auto"] | Correction = "auto"
     """How the loss corrects for sampling probabilities that differ from the training model's own: not at all, or by
     their ratio per token or per completion, cut to a range (truncate) or left out outside of it (mask); `auto` is
-    token_mask with `staleness`; otherwise none for `hf`, which samples from the training model, and what the engine
-    needs for the others."""
+    token_mask with `staleness` or `segment_tokens`; otherwise none for `hf`, which samples from the training model, and
+    what the engine needs for the others."""
 
     importance_limit: float | None = Field(default=None, gt=1)
-    """Highest ratio that is in range; 3 unless given, 2 with `staleness`."""
+    """Highest ratio that is in range; 3 unless given, 2 with `staleness` or `segment_tokens`."""
 
     importance_floor: float | None = Field(default=None, gt=0, lt=1)
-    """Lowest ratio that is in range; none unless given, 0.5 with `staleness`."""
+    """Lowest ratio that is in range; none unless given, 0.5 with `staleness` or `segment_tokens`."""
 
     importance_ratio: Literal["proximal", "behaviour"] = "proximal"
     """What the algorithm's own ratio compares the model with: `proximal` is itself when the completions' first step
@@ -110,11 +118,18 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
         return self.placement == "child" or (self.placement == "auto" and self.staleness > 0)
 
     @property
+    def oldest(self) -> int:
+        """The most optimizer steps that can lie between the weights that sample a token and the step that trains it."""
+        stride = self.steps_per_generation * self.iterations
+        segments = 1 if self.segment_tokens is None else -(-self.longest // self.segment_tokens)
+        return (self.staleness + segments) * stride - 1
+
+    @property
     def correction(self) -> SamplingCorrection:
         """The correction for the sampling probabilities, with `auto` resolved."""
         if self.importance_ratio == "behaviour":
             return SamplingCorrection(against_behaviour=True)
-        kind, is_older = self.importance_correction, self.staleness > 0
+        kind, is_older = self.importance_correction, self.staleness > 0 or self.segment_tokens is not None
         if kind == "auto":
             # The product over a long completion by older weights is mostly out of range, or large.
             kind = "token_mask" if is_older else self.traits.correction
@@ -162,6 +177,36 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
                 raise ValueError(f"{option}: true needs engine: {able}, but this is {self.engine}; leave it out")
         if self.sync == "adapter" and self.traits.has_weights and not self.traits.takes_adapter:
             raise ValueError(f"sync: adapter is not possible with {self.traits.title}; use weights or auto")
+        return self
+
+    @model_validator(mode="after")
+    def _segments_fit(self) -> "RolloutConfig":
+        tokens = self.segment_tokens
+        if tokens is None:
+            return self
+        if tokens >= self.longest:
+            raise ValueError(
+                f"segment_tokens: {tokens}, but no completion is longer than max_new_tokens: {self.longest}; lower it, "
+                "or leave it out"
+            )
+        if self.rejected == "substitute":
+            raise ValueError(
+                "segment_tokens, but rejected: substitute needs whole groups in the generation that asks them; choose "
+                "keep or drop, or leave segment_tokens out"
+            )
+        if self.stop:
+            raise ValueError(
+                "segment_tokens, but a stop text could lie across the border of two segments; leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _is_young_enough(self) -> "RolloutConfig":
+        if self.max_age is not None and self.max_age < self.oldest:
+            raise ValueError(
+                f"max_age: {self.max_age}, but tokens can be {self.oldest} optimizer steps old when they are trained "
+                "(by staleness, segment_tokens, steps_per_generation and iterations); raise it, or lower those"
+            )
         return self
 
     @model_validator(mode="after")

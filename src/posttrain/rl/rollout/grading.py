@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar, cast
 
-from posttrain.dataserver.schemas import GradeItem, GradeResult, SampledBy
+from posttrain.dataserver.schemas import GradeItem, GradeResult, Origin, SampledBy
 from posttrain.errors import ServerError
 from posttrain.rl.client.transport import OutageError
 from posttrain.rl.rollout.rollout import Rollout
@@ -24,8 +24,13 @@ class GradeSource(Protocol):
         ...
 
 
-def grade_all(grades: GradeSource, iteration: int, label: str, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """The rollouts with their results, those of prompts that are too long without; ServerError if that fails."""
+def grade_all(
+    grades: GradeSource, iteration: int, label: str, rollouts: Sequence[Rollout], *, carried: bool = False
+) -> list[Rollout]:
+    """The rollouts with their results, those of prompts that are too long without; ServerError if that fails.
+
+    `carried`: whether they were begun in an earlier generation.
+    """
     asked = [each for each in rollouts if not each.prompt.is_too_long]
     if not asked:
         return list(rollouts)
@@ -38,7 +43,7 @@ def grade_all(grades: GradeSource, iteration: int, label: str, rollouts: Sequenc
             truncated=each.was_cut,
             slot=each.prompt.slot,
             attempt=each.prompt.attempt,
-            rollout=_sampled_by(each),
+            rollout=_sampled_by(each, carried=carried),
         )
         for number, each in enumerate(asked)
     ]
@@ -46,10 +51,10 @@ def grade_all(grades: GradeSource, iteration: int, label: str, rollouts: Sequenc
     return [each if each.prompt.is_too_long else replace(each, result=next(results)) for each in rollouts]
 
 
-def _sampled_by(rollout: Rollout) -> SampledBy:
+def _sampled_by(rollout: Rollout, *, carried: bool) -> SampledBy:
     """How a completion was sampled, for the journal."""
     versions = sorted({int(each) for each in rollout.versions[[0, -1]]}) if rollout.tokens else [0]
-    origin = "substitute" if rollout.prompt.attempt else "fresh"
+    origin: Origin = "carried" if carried else "substitute" if rollout.prompt.attempt else "fresh"
     return SampledBy(versions=versions, temperature=rollout.temperature, origin=origin)
 
 

@@ -19,13 +19,14 @@ from accelerate.utils import gather_object
 from posttrain.base.processes import process_count, process_rank
 from posttrain.errors import ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
-from posttrain.rl.rollout.collector import Collector
+from posttrain.rl.rollout.collect.collector import Collector
+from posttrain.rl.rollout.collect.rounds import Rounds
+from posttrain.rl.rollout.collect.segments import Segments
 from posttrain.rl.rollout.engines.open import OpenedEngine
 from posttrain.rl.rollout.engines.probe import Expected, SyncProbe
 from posttrain.rl.rollout.grading import Abstention, on_all_ranks
 from posttrain.rl.rollout.lanes import Lane
-from posttrain.rl.rollout.rollout import Rollout
-from posttrain.rl.rollout.rounds import Rounds
+from posttrain.rl.rollout.rollout import Prompt, Rollout
 from posttrain.rl.rollout.store import pending as stored
 from posttrain.train.memory import Phase, during
 from posttrain.train.parallel import any_rank
@@ -57,8 +58,15 @@ class Pending:
 
 @dataclass(frozen=True)
 class Collected:
-    """A generation on all ranks: its rollouts in slot order, and the seconds that this rank spent on it."""
+    """A generation on all ranks.
 
+    Attributes:
+        prompts: those that the curriculum asks, in slot order.
+        rollouts: in slot order; with segments, of the groups that it made whole.
+        seconds: what this rank spent on it.
+    """
+
+    prompts: Sequence[Prompt]
     rollouts: list[Rollout]
     seconds: dict[str, float]
 
@@ -80,16 +88,19 @@ class RolloutPipeline:
         *,
         stop_seconds: float = math.inf,
         probe: SyncProbe | None = None,
-        rounds: Rounds | None = None,
+        making: Rounds | Segments | None = None,
     ) -> None:
         """Start nothing yet.
 
         Args:
             stop_seconds: how long completions are waited for after a request to stop.
             probe: checks the engine each time that it has taken over weights.
-            rounds: asks substitutes for rejected groups; None if there are none.
+            making: what makes generations, if not the collector alone: with substitutes for rejected groups, or with
+                completions that are carried over to the next generation.
         """
-        self._opened, self._probe, self._rounds = opened, probe, rounds
+        self._opened, self._probe = opened, probe
+        self._rounds = making if isinstance(making, Rounds) else None
+        self._segments = making if isinstance(making, Segments) else None
         self._stop_seconds = stop_seconds
         self.stop = StopRequest()
         """Tells whether the run was asked to stop."""
@@ -101,7 +112,7 @@ class RolloutPipeline:
         # One for each generation that may be under way, so that none waits for another's graders.
         self._graders = [Lane("grading", is_apart=opened.is_apart) for _ in range(self.schedule.staleness + 1)]
         self._pending: dict[int, Pending] = {}
-        self._version = self._engine_version = -1
+        self._version = self._engine_version = self._made = -1
         self._loaded: Future[None] = Future()
         self._idle_since = time.perf_counter()
 
@@ -140,9 +151,13 @@ class RolloutPipeline:
             iteration = self.schedule.iteration_of(number)
             graded = self._abstention.graded(iteration, partial(self._awaited, pending.graded), ungraded)
             pending.whole = self._gathered(graded)
+        prompts = self._prompts(number, pending.whole)
         del self._pending[number]
+        self._made = max(self._made, number)
+        if self._segments is not None:
+            self._segments.forget_before(number)
         self._release()
-        return Collected(pending.whole, pending.seconds)
+        return Collected(prompts, pending.whole, pending.seconds)
 
     def complete(self, step: int, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
         """Completions by the weights after `step` optimizer steps, which are the current ones.
@@ -164,9 +179,14 @@ class RolloutPipeline:
             folder: None on all ranks but the first.
         """
         deadline = self._deadline() if self.stop.asked_at is not None or not is_ending else time.monotonic()
+        last = self._made
         for number, pending in sorted(self._pending.items()):
-            if pending.version < step:
-                self._save(folder, number, pending, deadline)
+            if pending.version < step and self._save(folder, number, pending, deadline):
+                last = max(last, number)
+        if self._segments is not None:
+            carried = self._gathered(self._segments.carried_after(last))
+            if folder is not None:
+                stored.write_carried(folder, last, carried)
 
     def _deadline(self) -> float:
         """Until when completions are waited for, a reading of `time.monotonic`."""
@@ -186,6 +206,9 @@ class RolloutPipeline:
         Raises:
             DataError: a file is damaged.
         """
+        if self._segments is not None:
+            self._made, carried = stored.read_carried(folder)
+            self._segments.restore(self._made, carried)
         for number in stored.numbers(folder):
             kept = stored.read(folder, number)
             self._pending[number] = self._restored(number, kept)
@@ -194,7 +217,8 @@ class RolloutPipeline:
         """Stop the engine; generations that were not taken are lost."""
         self._opened.close()
 
-    def _save(self, folder: Path | None, number: int, pending: Pending, deadline: float) -> None:
+    def _save(self, folder: Path | None, number: int, pending: Pending, deadline: float) -> bool:
+        """Write a generation; return whether it was made."""
         waited = [pending.graded, pending.completed]
         wait([pending.graded], max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
         is_graded, is_completed = (not any_rank(not each.done() or each.exception() is not None) for each in waited)
@@ -203,13 +227,13 @@ class RolloutPipeline:
         rollouts = pending.whole
         if rollouts is None and is_completed and self._rounds is None:
             rollouts = self._gathered(pending.completed.result())
-        if folder is None:
-            return
-        kept = stored.Stored(pending.version, rollouts, is_graded=pending.whole is not None)
-        weights = None
-        if rollouts is None and self._opened.published is not None:
-            weights = self._opened.published.folder(pending.version)
-        stored.write(folder, number, kept, weights)
+        if folder is not None:
+            kept = stored.Stored(pending.version, rollouts, is_graded=pending.whole is not None)
+            weights = None
+            if rollouts is None and self._opened.published is not None:
+                weights = self._opened.published.folder(pending.version)
+            stored.write(folder, number, kept, weights)
+        return rollouts is not None
 
     def _restored(self, number: int, kept: stored.Stored) -> Pending:
         if kept.rollouts is None:
@@ -219,8 +243,8 @@ class RolloutPipeline:
             completed.set_result([])
             return Pending(kept.version, completed, completed, whole=kept.rollouts)
         assert self._rounds is None
-        share = len(kept.rollouts) // process_count()
-        completed.set_result(kept.rollouts[process_rank() * share : (process_rank() + 1) * share])
+        first, end = (len(kept.rollouts) * rank // process_count() for rank in (process_rank(), process_rank() + 1))
+        completed.set_result(kept.rollouts[first:end])
         return self._graded_later(number, kept.version, completed, {})
 
     def _made_again(self, number: int, kept: stored.Stored) -> Pending:
@@ -275,6 +299,8 @@ class RolloutPipeline:
         seconds["engine_idle"] = began - self._idle_since
         if self._rounds is not None:
             made = self._rounds.collect(number, version)
+        elif self._segments is not None:
+            made = self._segments.collect(number, version)
         else:
             made = self._collector.complete(number, version, self._collector.prompts.of_generation(number))
         self._idle_since = time.perf_counter()
@@ -290,6 +316,14 @@ class RolloutPipeline:
         seconds["grade"] = time.perf_counter() - began
         return graded
 
+    def _prompts(self, number: int, rollouts: Sequence[Rollout]) -> Sequence[Prompt]:
+        """What the curriculum asks in a generation."""
+        if self._segments is None:
+            return [each.prompt for each in rollouts if not each.prompt.attempt][:: self.schedule.generations]
+        return on_all_ranks(partial(self._collector.prompts.of_generation, number), _ELSEWHERE)
+
     def _gathered(self, mine: list[Rollout]) -> list[Rollout]:
-        """The rollouts of all ranks, in rank order; rounds have gathered theirs already."""
-        return mine if process_count() == 1 or self._rounds is not None else gather_object(mine)
+        """The rollouts of all ranks in the order of their groups; rounds have gathered theirs already."""
+        if process_count() == 1 or self._rounds is not None:
+            return mine
+        return sorted(gather_object(mine), key=lambda each: (each.prompt.group, each.sample))

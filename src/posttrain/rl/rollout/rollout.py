@@ -27,6 +27,7 @@ class Prompt:
         text: the last message that is not the assistant's, for people to read.
         is_too_long: whether it is longer than `rollout.max_prompt_tokens`; then nothing is generated for it.
         attempt: 0 for the row that the curriculum asks in this slot, n for its n-th substitute.
+        iteration: the one that asks it.
     """
 
     sample_id: str
@@ -36,11 +37,17 @@ class Prompt:
     text: str
     is_too_long: bool
     attempt: int = 0
+    iteration: int = 0
 
     @property
     def place(self) -> Place:
         """Identifies the group of its completions within the iteration."""
         return Place(self.attempt, self.slot)
+
+    @property
+    def group(self) -> tuple[int, int, int]:
+        """Identifies the group of its completions in the run: the iteration, the slot in it, and the attempt."""
+        return self.iteration, self.slot, self.attempt
 
 
 class SampleSource(Protocol):
@@ -65,7 +72,7 @@ class PromptSource:
         self._encoder = encoder
         self._schedule = schedule
         self._limit = max_prompt_tokens
-        self.of_generation = lru_cache(maxsize=2)(self._of_generation)
+        self.of_generation = lru_cache(maxsize=schedule.staleness + 2)(self._of_generation)
 
     def _of_generation(self, generation: int) -> tuple[Prompt, ...]:
         """All prompts of a generation, in slot order.
@@ -75,7 +82,7 @@ class PromptSource:
             DataError: a sample is not a conversation, or the chat template refuses it.
         """
         iteration = self._schedule.iteration_of(generation)
-        return self._encoded(self._samples.sample(iteration, 0, self._schedule.prompts_per_iteration))
+        return self._encoded(self._samples.sample(iteration, 0, self._schedule.prompts_per_iteration), iteration)
 
     def substitutes(self, generation: int, places: Sequence[Place]) -> list[Prompt]:
         """The prompts at some places other than the curriculum's own, in their order; errors as `of_generation`."""
@@ -83,7 +90,7 @@ class PromptSource:
         found: dict[Place, Prompt] = {}
         for attempt in sorted({place.attempt for place in places}):
             slots = [place.slot for place in places if place.attempt == attempt]
-            prompts = self._encoded(self._samples.substitutes(iteration, slots, attempt))
+            prompts = self._encoded(self._samples.substitutes(iteration, slots, attempt), iteration)
             found |= {Place(attempt, each.slot): replace(each, attempt=attempt) for each in prompts}
         return [found[place] for place in places]
 
@@ -91,7 +98,7 @@ class PromptSource:
         """The first `count` held-out prompts; raises the same errors as `of_generation`."""
         return self._encoded(self._samples.sample(0, 0, count, "validation"))
 
-    def _encoded(self, samples: Sequence[Sample]) -> tuple[Prompt, ...]:
+    def _encoded(self, samples: Sequence[Sample], iteration: int = 0) -> tuple[Prompt, ...]:
         conversations = [_conversation(sample) for sample in samples]
         rows = self._encoder.prompts(conversations)
         return tuple(
@@ -102,6 +109,7 @@ class PromptSource:
                 ids=tuple(ids),
                 text=next(m.content for m in reversed(conversation.messages) if m.role != "assistant"),
                 is_too_long=len(ids) > self._limit,
+                iteration=iteration,
             )
             for sample, conversation, ids in zip(samples, conversations, rows, strict=True)
         )
@@ -165,6 +173,24 @@ class Rollout:
             temperature=sampling.temperature,
             text="" if completion is None else completion_text(tokenizer, completion, sampling.stop),
             was_cut=completion is not None and completion.stop_reason is StopReason.LENGTH,
+        )
+
+    def continued(self, completion: Completion, tokenizer: Any, version: int) -> "Rollout":
+        """The rollout with an engine's continuation of it; there must be no stop texts."""
+        ids = np.append(self.ids, np.array(completion.token_ids, dtype=np.int64))
+        logprobs = None
+        if completion.logprobs is not None:
+            logprobs = np.array(completion.logprobs, dtype=np.float32)
+            logprobs = logprobs if self.logprobs is None else np.append(self.logprobs, logprobs)
+        whole = Completion(tuple(ids.tolist()), completion.stop_reason)
+        return replace(
+            self,
+            ids=ids,
+            mask=np.ones(len(ids), dtype=np.bool_),
+            versions=np.append(self.versions, np.full(len(completion.token_ids), version, dtype=np.int32)),
+            logprobs=logprobs,
+            text=completion_text(tokenizer, whole, ()),
+            was_cut=completion.stop_reason is StopReason.LENGTH,
         )
 
     @property

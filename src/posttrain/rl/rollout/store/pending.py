@@ -1,6 +1,7 @@
 """Generations in a checkpoint: those that were asked for and not yet trained."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,19 @@ def write(folder: Path, number: int, kept: Stored, weights: Path | None) -> None
         shutil.copytree(weights, copy)
 
 
+def write_carried(folder: Path, generation: int, rollouts: Sequence[Rollout]) -> None:
+    """Write what `generation` left unfinished below the checkpoint `folder`."""
+    place = folder / _FOLDER
+    place.mkdir(exist_ok=True)
+    write_rollouts(place, _CARRIED, rollouts, {"generation": generation})
+
+
+def read_carried(folder: Path) -> tuple[int, list[Rollout]]:
+    """The number of a generation and what it left unfinished; DataError if a file is missing or damaged."""
+    rollouts, facts = read_rollouts(folder / _FOLDER, _CARRIED)
+    return facts["generation"], rollouts
+
+
 def numbers(folder: Path) -> list[int]:
     """The generations in the checkpoint `folder`, in order."""
     return sorted(int(file.stem.removeprefix(_NAME)) for file in (folder / _FOLDER).glob(f"{_NAME}*.json"))
@@ -53,6 +67,7 @@ def read(folder: Path, number: int) -> Stored:
 
 _FOLDER = "rollouts"
 _NAME = "generation-"
+_CARRIED = "carried"
 
 
 def _name(number: int) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from posttrain.errors import ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, derive_seed
 from posttrain.rl.rollout import pipeline as module
-from posttrain.rl.rollout.collector import Collector
+from posttrain.rl.rollout.collect.collector import Collector
 from posttrain.rl.rollout.engines.open import OpenedEngine
 from posttrain.rl.rollout.grading import Abstention
 from posttrain.rl.rollout.pipeline import RolloutPipeline

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 from posttrain.base.processes import process_count, process_rank
-from posttrain.inference.engine import RolloutEngine, Sampling, derive_seed
+from posttrain.inference.engine import Completion, GenerationRequest, Key, RolloutEngine, Sampling, derive_seed
 from posttrain.rl.rollout.engines.open import completed
 from posttrain.rl.rollout.grading import GradeSource, grade_all
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout
@@ -44,14 +46,23 @@ class Collector:
         numbers = (divmod(number, self.schedule.generations) for number in range(first, end))
         asked = [(prompts[index], sample, self._seed(generation, prompts[index], sample)) for index, sample in numbers]
         sampling = self.sampling(self.schedule.iteration_of(generation))
+        return completed(partial(self.generate, version=version), asked, self.tokenizer, sampling, version)
+
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, version: int
+    ) -> dict[Key, Completion]:
+        """The engine's completions; ServerError if it is lost."""
         with during(Phase.GENERATE, f"while completions were generated after optimizer step {version}"):
-            return completed(self.engine.complete, asked, self.tokenizer, sampling, version)
+            return self.engine.complete(requests, sampling)
 
     def grade(self, generation: int, rollouts: Sequence[Rollout], number: int = 0) -> list[Rollout]:
         """The rollouts of round `number` with their results; ServerError if they cannot be graded."""
-        iteration = self.schedule.iteration_of(generation)
-        label = f"train-{iteration}-{generation}" + (f"-{number}" if number else "")
-        return grade_all(self.grades, iteration, label, rollouts)
+        graded = []
+        for iteration, asked in groupby(rollouts, key=lambda each: each.prompt.iteration):
+            label = f"train-{iteration}-{generation}" + (f"-{number}" if number else "")
+            carried = iteration < self.schedule.iteration_of(generation)
+            graded += grade_all(self.grades, iteration, label, list(asked), carried=carried)
+        return graded
 
     def _seed(self, generation: int, prompt: Prompt, sample: int) -> int:
         of_substitute = (prompt.attempt,) if prompt.attempt else ()

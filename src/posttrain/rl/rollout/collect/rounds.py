@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from posttrain.rl.rollout.choice import by_place, datasets, verdicts
-from posttrain.rl.rollout.collector import Collector
+from posttrain.rl.rollout.collect.collector import Collector
 from posttrain.rl.rollout.filters.config import RejectionConfig
 from posttrain.rl.rollout.rollout import Prompt, Rollout
 from posttrain.rl.rollout.selection import next_round, spares

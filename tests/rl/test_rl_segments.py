@@ -1,0 +1,103 @@
+"""Runs whose completions are made in segments repeat bit for bit."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rl.rl_runs import (
+    STEPS,
+    folder_of,
+    journal,
+    lines,
+    require_same_runs,
+    run,
+    started,
+    training_rows,
+    wait_for_step,
+    write_run,
+)
+from running import metrics
+
+# Completions of at most 8 tokens, in three generations.
+ROLLOUT: dict[str, Any] = {"max_new_tokens": 8, "segment_tokens": 3, "threads": 1}
+
+
+def write(folder: Path, model: Path, staleness: int, **changes: Any) -> Path:
+    return write_run(folder, model, rollout={**ROLLOUT, "staleness": staleness}, **changes)
+
+
+@pytest.fixture(scope="module", params=[0, 1])
+def segmented(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, left alone."""
+    config = write(tmp_path_factory.mktemp("segmented"), tiny_model, request.param)
+    run(config)
+    return config
+
+
+def staleness(config: Path) -> int:
+    return int(config.read_text().split("staleness: ")[1].split()[0])
+
+
+def test_every_group_is_trained_when_its_last_completion_ends(segmented: Path) -> None:
+    rows = training_rows(metrics(folder_of(segmented)))
+    sizes = [row["rollouts/whole_groups"] for row in rows]
+    assert sum(sizes) <= 2 * STEPS
+    assert sum(sizes) >= 2 * (STEPS - 2)  # those of the last two generations may be left unfinished
+    assert all(row["async/age_max"] <= staleness(segmented) + 2 for row in rows if "async/age_max" in row)
+    assert max(row.get("async/age_max", 0) for row in rows) == staleness(segmented) + 2
+    assert all(row["loss"] == 0 for row in rows if not row["rollouts/whole_groups"])
+    graded = [row for row in journal(segmented) if row[0] == "train"]
+    assert len(graded) == 4 * sum(sizes)
+
+
+def test_the_prompts_are_asked_in_the_same_order_as_without_segments(
+    segmented: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    whole = write_run(tmp_path, tiny_model, rollout={"max_new_tokens": 8})
+    run(whole)
+    one, other = (training_rows(metrics(folder_of(config))) for config in (segmented, whole))
+    assert [row["order_hash"] for row in one] == [row["order_hash"] for row in other]
+
+
+def test_a_killed_run_goes_on_with_the_completions_that_it_had_begun(
+    segmented: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    killed = write(tmp_path, tiny_model, staleness(segmented))
+    with started(killed) as process:
+        wait_for_step(killed, 5, process)
+        process.kill()
+        process.wait()
+    run(killed, "--resume")
+    require_same_runs(segmented, killed)
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_two_processes_share_the_groups_and_go_on_after_a_kill(
+    staleness: int, tiny_model: Path, tmp_path: Path
+) -> None:
+    changes = {"training": {"micro_batch_size": 1, "max_steps": 6}, "evaluation": None}
+    left, killed = (write(tmp_path / name, tiny_model, staleness, **changes) for name in ("left", "killed"))
+    run(left, processes=2)
+    with started(killed, processes=2) as process:
+        wait_for_step(killed, 3, process)
+    run(killed, "--resume", processes=2)
+    assert metrics(folder_of(left)) == metrics(folder_of(killed))
+    assert lines(folder_of(left) / "completions.jsonl") == lines(folder_of(killed) / "completions.jsonl")
+
+
+def test_segments_of_the_likeliest_tokens_make_the_same_completions_as_one_generation(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    nearly = {"temperature": 1e-4, "importance_correction": "none"}  # the likeliest token always
+    still = {"training": {"learning_rate": 1e-12}, "lora": {"dropout": 0.0}}
+    segmented = write_run(tmp_path / "segmented", tiny_model, rollout={**ROLLOUT, **nearly}, **still)
+    whole = write_run(tmp_path / "whole", tiny_model, rollout={**nearly, "max_new_tokens": 8}, **still)
+    for config in (segmented, whole):
+        run(config)
+    made = [{row[4]: row[5] for row in journal(config) if row[0] == "train"} for config in (segmented, whole)]
+    assert made[0].keys() < made[1].keys()
+    assert len(made[0]) > 4
+    assert all(made[1][name] == text for name, text in made[0].items())
+    assert np.mean([len(text) for text in made[0].values()]) > 0
