@@ -34,7 +34,7 @@ def left_alone(
 
         @cache
         def of(kind: str) -> LeftAlone:
-            training = training_of(kind, tiny_model, dataserver() if kind == "rl" else None)
+            training = training_of(kind, tiny_model, dataserver() if kind in ("rl", "rl-ahead") else None)
             return leave_alone(commands, training, tmp_path_factory.mktemp("left_alone"))
 
         yield of

@@ -31,7 +31,7 @@ MANY = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "kills"), [("sft-keep-2", MANY), ("dpo-cached", FEW), ("rl", FEW)])
+@pytest.mark.parametrize(("kind", "kills"), [("sft-keep-2", MANY), ("dpo-cached", FEW), ("rl", FEW), ("rl-ahead", FEW)])
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_been_left_alone(
     kind: str,
     kills: list[Happening],
@@ -53,6 +53,7 @@ EXAMPLES = {
     "dpo-live": 5,
     "rl": 8,
     "rl-with-its-own-dataserver": 3,
+    "rl-ahead": 6,
 }
 
 

@@ -26,7 +26,7 @@ class Training:
 
 def training_of(kind: str, model: Path, dataserver: str | None) -> Training:
     """The training of a kind: sft-keep-1, sft-keep-2, dpo-cached, dpo-live, rl, which uses the `dataserver` at that
-    address, or rl-with-its-own-dataserver, which starts one."""
+    address, rl-with-its-own-dataserver, which starts one, or rl-ahead, whose engine works ahead and in segments."""
     # Checkpoints at 2, 4 and 6, and at 3 if it is the best by then.
     run = {"save_every": 2, "keep_checkpoints": 2, "export": "best"}
     if kind.startswith("sft"):
@@ -47,8 +47,10 @@ def training_of(kind: str, model: Path, dataserver: str | None) -> Training:
         "training": {"max_steps": 4},
         "evaluation": {"every": 2, "prompts": 2, "samples": 1},
     }
-    if kind == "rl":
+    if kind != "rl-with-its-own-dataserver":
         rl["dataserver"] = {"config": None, "url": dataserver}
+    if kind == "rl-ahead":
+        rl["rollout"] = {"max_new_tokens": 6, "segment_tokens": 4, "staleness": 1, "threads": 1}
     return Training("toolkit-rl-train", lambda folder: write_rl_run(folder, model, **rl))
 
 
