@@ -1,11 +1,12 @@
-"""Trains a tiny model for thousands of steps, ends its engine every 100, and looks for what grows or is left behind.
+"""Trains a tiny model for thousands of steps, kills its engine every 100, and looks for what grows or is left behind.
 
 python benchmarks/soak.py [--steps N] [--every N] [--staleness N] [--output FILE]
 
 The rollout engine is a process of its own, one generation ahead. Every 100 steps it is killed, and the trainer starts
-it again. Prints the resident memory of the trainer, its engine and its dataserver, how much each grows, and what is
-left afterwards: processes, files for temporary files, and files in shared memory. Exits with code 1 if the trainer or
-the engine grows by 1 MB or more in 100 steps, or anything is left. Run it while nothing else uses shared memory.
+it again; with `--every 0` one engine does all steps, which shows its own growth. Prints the resident memory of the
+trainer, its engine and its dataserver, how much each grows, and what is left afterwards: processes, temporary files,
+and files in shared memory. Exits with code 1 if one of them grows by 1 MB or more in 100 steps, or anything is left.
+Run it while nothing else uses shared memory.
 """
 
 import argparse
@@ -27,9 +28,7 @@ SHARED_MEMORY = Path("/dev/shm")
 LIMIT = 1.0
 """MB in 100 steps."""
 WARM_UP = 0.2
-"""Share of the steps before the growth of a process is judged: caches fill, and the allocator finds its size."""
-SETTLED = 20
-"""Steps of an engine's life before its growth is judged."""
+"""Share of the steps before growth is judged: caches fill, and the allocator finds its size."""
 SECONDS_BETWEEN_LOOKS = 0.05
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 CHARACTERS = ("a-m", "n-z", "A-M", "N-Z", "0-9")
@@ -51,7 +50,7 @@ def main() -> None:
     """Train, look, print, write and judge."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--steps", type=int, default=2000, help="optimizer steps")
-    parser.add_argument("--every", type=int, default=100, help="optimizer steps between two ends of the engine")
+    parser.add_argument("--every", type=int, default=100, help="steps between two ends of the engine; 0: none")
     parser.add_argument("--staleness", type=int, default=1, help="generations ahead")
     parser.add_argument("--output", type=Path, default=None, help="JSON file for the numbers")
     options = parser.parse_args()
@@ -117,7 +116,7 @@ def config(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "learning_rate": 1e-4,
             "compile": False,
         },
-        "run": {"save_every": 5 * options.every, "keep_checkpoints": 1},
+        "run": {"save_every": 500, "keep_checkpoints": 1},
     }
 
 
@@ -129,7 +128,7 @@ def data_config(steps: int) -> dict[str, Any]:
         "datasets": {"rows": {"path": "prompts.jsonl", "gold": None, "graders": dict.fromkeys(graders, 1)}},
         "graders": graders,
         "stages": [{"name": "all", "until_step": steps, "mix": {"rows": 1}}],
-        "limits": {"workers": 1},
+        "limits": {"workers": 1, "cache_mb": 1},
         "journal": {"path": "journal.sqlite"},
     }
 
@@ -158,7 +157,7 @@ class Watched:
             for role, process in family(self._process.pid):
                 with suppress(psutil.Error):
                     yield Sample(role, process.pid, done, process.memory_info().rss / 1e6)
-                    if role == "engine" and done // self._every > len(self.ends):
+                    if role == "engine" and self._every and done // self._every > len(self.ends):
                         process.kill()
                         self.ends.append(done)
 
@@ -176,31 +175,24 @@ def family(trainer: int) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def growth(samples: Sequence[Sample], steps: int) -> dict[str, float]:
-    """MB that trainer and engine grow in 100 steps: slopes of straight lines through their samples.
+    """MB by which each process grows in 100 steps after the warm-up: the slope of a straight line (least squares).
 
-    The trainer's line leaves out its warm-up. An engine lives for a part of the run only: the lines of all its lives
-    after the warm-up, less the first steps of each, have a common slope, and so have the sizes at which they begin.
+    Engines that are killed after one another are compared by the most that each of them took.
     """
-    trainer = [each for each in samples if each.role == "trainer" and each.step > WARM_UP * steps]
-    lives: dict[int, list[Sample]] = {}
-    for each in samples:
-        if each.role == "engine" and each.step > WARM_UP * steps:
-            lives.setdefault(each.pid, []).append(each)
-    settled = [[each for each in life if each.step >= life[0].step + SETTLED] for life in lives.values()]
-    found = {"trainer": slope([trainer]), "engine, within its lives": slope(settled)}
-    starts = [life[0] for life in settled if life]
-    return {**found, "engine, from life to life": slope([starts])}
+    judged = [each for each in samples if each.step > WARM_UP * steps]
+    lines = {role: [each for each in judged if each.role == role] for role in ROLES.values()}
+    lives = [[each for each in lines["engine"] if each.pid == pid] for pid in {each.pid for each in lines["engine"]}]
+    if len(lives) > 1:
+        lines["engine"] = [max(life, key=lambda each: each.megabytes) for life in lives]
+    return {role: slope(line) for role, line in lines.items()}
 
 
-def slope(lines: Sequence[Sequence[Sample]]) -> float:
-    """The common slope of several lines, each with a height of its own (least squares), in MB per 100 steps."""
-    steps, sizes = np.array([]), np.array([])
-    for line in lines:
-        at, size = np.array([each.step for each in line]), np.array([each.megabytes for each in line])
-        if len(line) > 1:
-            steps, sizes = np.append(steps, at - at.mean()), np.append(sizes, size - size.mean())
-    spread = float(steps @ steps)
-    return 100 * float(steps @ sizes) / spread if spread else 0.0
+def slope(line: Sequence[Sample]) -> float:
+    """The slope of a line through some samples, in MB per 100 steps; 0 for a single sample."""
+    if len({each.step for each in line}) < 2:
+        return 0.0
+    rises, _ = np.polyfit([each.step for each in line], [each.megabytes for each in line], 1)
+    return 100 * float(rises)
 
 
 def report(numbers: dict[str, Any]) -> str:
@@ -212,7 +204,7 @@ def report(numbers: dict[str, Any]) -> str:
             at = [sizes[round(share * (len(sizes) - 1))] for share in (WARM_UP, 0.5, 1)]
             rows.append([role, *(f"{size:.1f}" for size in (*at, max(sizes)))])
     head = ["resident MB", f"after {WARM_UP:.0%}", "50%", "100%", "most"]
-    lines = [f"- {name}: {value:+.3f} MB in 100 steps" for name, value in numbers["growth"].items()]
+    lines = [f"- {role}: {value:+.3f} MB in 100 steps" for role, value in numbers["growth"].items()]
     lines.append(f"- {numbers['steps']} steps, {len(numbers['ends'])} engines killed, exit code {numbers['exit code']}")
     lines.append(f"- left behind: {', '.join(numbers['left']) or 'nothing'}")
     return "\n".join([measuring.markdown_table(head, rows), "", *lines])

@@ -61,19 +61,16 @@ def test_the_judge_answers_after_its_time_however_many_ask(benchmark_module: Any
     assert ended - began >= 0.05
 
 
-def test_growth_is_the_slope_of_the_trainer_and_of_all_lives_of_the_engine(benchmark_module: Any) -> None:
+def test_growth_is_the_slope_after_the_warm_up_and_engines_are_compared_at_their_largest(benchmark_module: Any) -> None:
     soak = benchmark_module("soak")
-    # The trainer jumps in the warm-up and then grows by 0.5 MB in 100 steps. Each engine begins at 300 MB, jumps within
-    # 20 steps and then grows by 2 MB in 100 steps; every engine is 1 MB larger than the one before.
+    # The trainer jumps in the warm-up and then grows by 0.5 MB in 100 steps. Each engine grows by 30 MB in its life of
+    # 100 steps, and takes 1 MB more than the one before.
     trainer = [soak.Sample("trainer", 1, at, 100.0 * (at > 100) + 0.005 * at) for at in range(0, 1000, 5)]
-    engines = [
-        soak.Sample("engine", 2 + at // 100, at, 300 + at // 100 + 50 * (at % 100 >= 20) + 0.02 * (at % 100))
-        for at in range(0, 1000, 5)
-    ]
+    engines = [soak.Sample("engine", 2 + at // 100, at, 300 + at // 100 + 0.3 * (at % 100)) for at in range(0, 1000, 5)]
     found = soak.growth([*trainer, *engines], 1000)
-    assert found["trainer"] == pytest.approx(0.5)
-    assert found["engine, within its lives"] == pytest.approx(2.0)
-    assert found["engine, from life to life"] == pytest.approx(1.0, rel=0.02)
+    assert found == {"trainer": pytest.approx(0.5), "engine": pytest.approx(1.0), "dataserver": 0.0}
+    alone = [each._replace(pid=2) for each in engines[:20]]
+    assert soak.growth(alone, 100)["engine"] == pytest.approx(30.0)
 
 
 @pytest.mark.long
