@@ -37,14 +37,14 @@ def in_processes(runs: Iterable[str], *more: str) -> dict[str, Any]:
     return {run: in_a_process(run, *more) for run in runs}
 
 
-def in_rounds(measured: Iterable[str], checked: Iterable[str] = (), *, times: int) -> dict[str, Any]:
+def in_rounds(measured: Iterable[str], checked: Iterable[str] = (), *more: str, times: int) -> dict[str, Any]:
     """The numbers of the `measured` runs, round by round, and of the `checked` runs.
 
     Each round has every measured run once, so that a busy minute of the machine affects all of them. Runs that are
-    only `checked` for their results run once.
+    only `checked` for their results run once. `more`: options for all of them.
     """
     names = list(measured)
-    return {"once": in_processes(checked), "rounds": [in_processes(names) for _ in range(times)]}
+    return {"once": in_processes(checked, *more), "rounds": [in_processes(names, *more) for _ in range(times)]}
 
 
 def whole_rounds(numbers: dict[str, Any]) -> list[dict[str, Any]]:

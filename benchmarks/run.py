@@ -21,7 +21,7 @@ from report import Finding, describe_machine, findings_table, plot
 from targets import TARGETS, Target
 
 HERE = Path(__file__).parent
-PARTS = ("start", "predict", "merge", "sft", "dpo", "grpo", "dataserver")
+PARTS = ("start", "predict", "merge", "sft", "dpo", "grpo", "rollouts", "dataserver")
 
 
 def main() -> None:

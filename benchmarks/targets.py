@@ -71,6 +71,11 @@ def grpo_speed(run: str) -> Callable[[Numbers], float]:
     return lambda numbers: numbers["TRL, tuned, transformers"]["all"] / numbers[run]["all"]
 
 
+def over_ideal(staleness: int) -> Callable[[Numbers], float]:
+    """Seconds per step with a slow grader, over what the parts of the same run allow."""
+    return lambda numbers: numbers[f"slow grader, k = {staleness}, half cores"]["of_ideal"]
+
+
 def predict_speed(engine: str) -> Callable[[Numbers], float]:
     """Tokens per second with this engine, over the faster way to call `generate`."""
     figure = "tokens_per_second"
@@ -124,6 +129,8 @@ TARGETS = (
         grpo_speed("toolkit, transformers"),
         at_least=1.5,
     ),
+    Target("rollouts", "step with a slow grader, 1 generation ahead, over its ideal", over_ideal(1), at_most=1.15),
+    Target("rollouts", "step with a slow grader, 2 generations ahead, over its ideal", over_ideal(2), at_most=1.15),
     Target(
         "predict",
         "tokens/s by vLLM, once started, over the faster generate",

@@ -1,6 +1,7 @@
 """Which weights make which generation is a formula, whatever takes how long."""
 
 import random
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,13 +76,39 @@ class Tokenizer:
         return str(ids)
 
 
-def a_pipeline(schedule: RolloutSchedule, seed: int, fails_at: int = -1) -> RolloutPipeline:
+class NotedProbe:
+    """Notes the order in which it is used; `expected` takes until the engine was asked, or gives up."""
+
+    def __init__(self, patience: float = 10.0) -> None:
+        self.done: list[str] = []
+        self._patience = patience
+        self._asked = threading.Event()
+
+    def ask(self, engine: SlowEngine) -> int:
+        self.done.append("asked")
+        self._asked.set()
+        return engine.version
+
+    def expected(self) -> int:
+        self._asked.wait(self._patience)
+        self._asked.clear()
+        self.done.append("expected")
+        return 0
+
+    def check(self, answer: int, expected: int, version: int) -> None:
+        assert answer == version
+        self.done.append("checked")
+
+
+def a_pipeline(
+    schedule: RolloutSchedule, seed: int, fails_at: int = -1, *, probe: Any = None, is_apart: bool = True
+) -> RolloutPipeline:
     draw = random.Random(seed)
     engine, prompts = SlowEngine(draw, fails_at), Prompts(schedule)
     sampling = Sampling(max_new_tokens=8, temperature=1.0)
     source: Any = prompts
     collector = Collector(schedule, source, engine, SlowServer(draw), Tokenizer(), lambda _: sampling, 0)
-    return RolloutPipeline(OpenedEngine(engine, None, is_apart=True), collector, Abstention(0), STEPS)
+    return RolloutPipeline(OpenedEngine(engine, None, is_apart=is_apart), collector, Abstention(0), STEPS, probe=probe)
 
 
 @given(staleness=st.integers(0, 4), parts=st.integers(1, 2), passes=st.integers(1, 2), seed=st.integers(0, 2**32))
@@ -128,3 +155,26 @@ def test_weights_that_the_engine_cannot_take_stop_the_run_before_anything_is_mad
     pipeline.advance(2)
     with pytest.raises(UnavailableError, match="the weights are lost"):
         pipeline.take(2)
+
+
+@pytest.mark.parametrize(
+    ("is_apart", "order"), [(True, ["asked", "expected", "checked"]), (False, ["expected", "asked", "checked"])]
+)
+def test_an_engine_apart_is_asked_while_the_trainer_computes_what_to_expect(is_apart: bool, order: list[str]) -> None:
+    probe = NotedProbe(patience=10.0 if is_apart else 0.0)
+    pipeline = a_pipeline(RolloutSchedule(4, 2), 0, probe=probe, is_apart=is_apart)
+    for step in (0, 1):
+        pipeline.advance(step)
+        pipeline.take(step)
+        assert probe.done == (step + 1) * order
+
+
+def test_nothing_is_made_by_an_engine_that_fails_the_probe() -> None:
+    class StrictProbe(NotedProbe):
+        def check(self, answer: int, expected: int, version: int) -> None:
+            raise ServerError("these are other weights")
+
+    pipeline = a_pipeline(RolloutSchedule(4, 2, staleness=1), 0, probe=StrictProbe())
+    pipeline.advance(0)
+    with pytest.raises(UnavailableError, match="other weights"):
+        pipeline.take(0)

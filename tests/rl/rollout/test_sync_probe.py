@@ -61,9 +61,9 @@ def probed(kind: type[LoadedModelEngine], sharp_model: Path, *, stale: bool = Fa
     trained = load(sharp_model)
     engine = kind(load(sharp_model) if stale else trained, frozenset({2}), 8)
     probe = SyncProbe(trained, 200)
-    probe.check(engine, probe.expected(), 0)
+    probe.check(probe.ask(engine), probe.expected(), 0)
     change(trained, by)
-    probe.check(engine, probe.expected(), 1)
+    probe.check(probe.ask(engine), probe.expected(), 1)
 
 
 def test_an_engine_with_the_right_weights_passes(sharp_model: Path) -> None:
@@ -92,7 +92,7 @@ def test_in_16_bits_weights_that_stay_are_found_once_their_changes_add_up(sharp_
     probe = SyncProbe(rounded, 200)
     with pytest.raises(WrongWeightsError, match="computes exactly what it did"):
         for version in range(1000):
-            probe.check(engine, probe.expected(), version)
+            probe.check(probe.ask(engine), probe.expected(), version)
             change(trained, 0.0005)
 
 
@@ -100,4 +100,4 @@ def test_a_model_with_little_room_is_probed_on_as_much_text_as_it_holds(sharp_mo
     trained = load(sharp_model)
     probe = SyncProbe(trained, 20)
     assert len(probe.expected().logprobs) == 18
-    probe.check(LoadedModelEngine(trained, frozenset({2}), 8), probe.expected(), 0)
+    probe.check(probe.ask(LoadedModelEngine(trained, frozenset({2}), 8)), probe.expected(), 0)

@@ -23,7 +23,7 @@ from posttrain.rl.rollout.collect.collector import Collector
 from posttrain.rl.rollout.collect.rounds import Rounds
 from posttrain.rl.rollout.collect.segments import Segments
 from posttrain.rl.rollout.engines.open import OpenedEngine
-from posttrain.rl.rollout.engines.probe import Expected, SyncProbe
+from posttrain.rl.rollout.engines.probe import Answer, Expected, SyncProbe
 from posttrain.rl.rollout.grading import Abstention, on_all_ranks
 from posttrain.rl.rollout.lanes import Lane
 from posttrain.rl.rollout.rollout import Prompt, Rollout
@@ -134,9 +134,11 @@ class RolloutPipeline:
             published = self._opened.published
             folder = None if published is None else published.publish(step)
         self._version = step
-        with during(Phase.SCORE, f"while a fixed text was scored after optimizer step {step}"):
-            expected = None if self._probe is None else self._probe.expected()
-        self._loaded = self._engine.submit(partial(self._load, folder, step, expected))
+        # An engine apart loads and is asked meanwhile; one in this process may leave less memory once it has loaded.
+        before = None if self._opened.is_apart else self._expected(step)
+        asked = self._engine.submit(partial(self._load_and_ask, folder, step))
+        expected = self._expected(step) if self._opened.is_apart else before
+        self._loaded = self._engine.submit(partial(self._check, asked, expected, step))
 
     def take(self, number: int) -> Collected:
         """Wait for a generation; all ranks call it together, and get all of it.
@@ -252,7 +254,7 @@ class RolloutPipeline:
         if self._version != kept.version:
             folder = self._opened.published.adopt(kept.version, kept.weights)
             self._version = kept.version
-            self._loaded = self._engine.submit(partial(self._load, folder, kept.version, None))
+            self._loaded = self._engine.submit(partial(self._load, folder, kept.version))
         return self._begun(number, kept.version)
 
     def _begun(self, number: int, version: int) -> Pending:
@@ -267,16 +269,32 @@ class RolloutPipeline:
         graded = grader.submit(partial(self._grade, number, completed, seconds))
         return Pending(version, completed, graded, seconds)
 
-    def _load(self, folder: Path | None, version: int, expected: Expected | None) -> None:
-        """Load weights, check that the engine uses them, and release those that no command needs any more."""
+    def _load(self, folder: Path | None, version: int) -> None:
+        """Load weights, and release those that no command needs any more."""
         began = time.perf_counter()
         with during(Phase.ENGINE, f"while the engine received the weights after optimizer step {version}"):
             self._opened.engine.load(folder, version)
         self._engine_version = version
         self._release()
-        if self._probe is not None and expected is not None:
-            self._probe.check(self._opened.engine, expected, version)
         self._idle_since += time.perf_counter() - began
+
+    def _load_and_ask(self, folder: Path | None, version: int) -> Answer | None:
+        """Load weights, and return what the engine answers to the probe, if there is one."""
+        self._load(folder, version)
+        began = time.perf_counter()
+        answer = None if self._probe is None else self._probe.ask(self._opened.engine)
+        self._idle_since += time.perf_counter() - began
+        return answer
+
+    def _expected(self, step: int) -> Expected | None:
+        with during(Phase.SCORE, f"while a fixed text was scored after optimizer step {step}"):
+            return None if self._probe is None else self._probe.expected()
+
+    def _check(self, asked: "Future[Answer | None]", expected: Expected | None, version: int) -> None:
+        """Check that the engine uses the weights that it loaded."""
+        answer = asked.result()  # has ended, or failed
+        if self._probe is not None and answer is not None and expected is not None:
+            self._probe.check(answer, expected, version)
 
     def _release(self) -> None:
         """Release the weights that neither a restart of the engine nor a generation that may be made again needs."""

@@ -47,6 +47,19 @@ class Expected:
     next: npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What an engine computes for the probe's text.
+
+    Attributes:
+        logprobs: log p of each token but the first, shape [tokens − 1].
+        sampled: a token that may follow and its log p at the probe's temperature, for each seed.
+    """
+
+    logprobs: npt.NDArray[np.float64]
+    sampled: tuple[tuple[int, float], ...]
+
+
 class SyncProbe:
     """Compares an engine with the training model on a fixed text, after each load of weights.
 
@@ -71,25 +84,27 @@ class SyncProbe:
         following = (logits[-1] / _TEMPERATURE).log_softmax(dim=-1)
         return Expected(scores.double().cpu().numpy(), following.double().cpu().numpy())
 
-    def check(self, engine: RolloutEngine, expected: Expected, version: int) -> None:
-        """Compare the engine, which has just loaded weights, with what the training model computed with them.
+    def ask(self, engine: RolloutEngine) -> Answer:
+        """What an engine, which has just loaded weights, computes."""
+        found = np.array(engine.score(self._ids))
+        sampling = Sampling(max_new_tokens=1, temperature=_TEMPERATURE, logprobs=True)
+        sampled = engine.complete([GenerationRequest(self._ids, _SEEDS)], sampling).values()
+        return Answer(
+            found, tuple(pair for each in sampled for pair in zip(each.token_ids, each.logprobs or (), strict=True))
+        )
+
+    def check(self, answer: Answer, expected: Expected, version: int) -> None:
+        """Compare what the engine computed with what the training model did, by the weights after `version` steps.
 
         Raises:
             WrongWeightsError: they differ.
         """
-        found = np.array(engine.score(self._ids))
-        is_new = self._is_new(found, expected, version)
-        self._require_near(found - expected.logprobs, "scores a fixed text", version)
-        sampling = Sampling(max_new_tokens=1, temperature=_TEMPERATURE, logprobs=True)
-        sampled = engine.complete([GenerationRequest(self._ids, _SEEDS)], sampling).values()
-        differences = [
-            logprob - expected.next[token]
-            for each in sampled
-            for token, logprob in zip(each.token_ids, each.logprobs or (), strict=True)
-        ]
+        is_new = self._is_new(answer.logprobs, expected, version)
+        self._require_near(answer.logprobs - expected.logprobs, "scores a fixed text", version)
+        differences = [logprob - expected.next[token] for token, logprob in answer.sampled]
         self._require_near(np.array(differences), f"samples at temperature {_TEMPERATURE:g}", version)
         if is_new:
-            self._before = expected, found
+            self._before = expected, answer.logprobs
 
     def _is_new(self, found: npt.NDArray[np.float64], expected: Expected, version: int) -> bool:
         """Whether the engine computes other numbers than before; WrongWeightsError if it should but does not."""
