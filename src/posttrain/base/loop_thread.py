@@ -17,7 +17,7 @@ class LoopThread:
     """An event loop in a thread that starts with the first coroutine, and ends with the process at the latest."""
 
     def __init__(self, name: str) -> None:
-        """`name`: of the thread."""
+        """`name`: of the thread, and of what is closed in messages."""
         self._name = name
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -33,12 +33,12 @@ class LoopThread:
         with self._lock:  # so that nothing is submitted after `close` has begun
             if self._is_closed:
                 work.close()
-                raise _closed()
+                raise self._closed()
             future = asyncio.run_coroutine_threadsafe(work, self._started())
         try:
             return future.result()
         except CancelledError:
-            raise _closed() from None
+            raise self._closed() from None
         except BaseException:
             future.cancel()
             raise
@@ -54,6 +54,9 @@ class LoopThread:
         asyncio.run_coroutine_threadsafe(_cancel_others(last), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join(_CLOSING_SECONDS)
+
+    def _closed(self) -> ServerError:
+        return ServerError(f"the {self._name} was closed")
 
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
@@ -76,7 +79,3 @@ async def _cancel_others(last: Coroutine[Any, Any, None]) -> None:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
     await last
-
-
-def _closed() -> ServerError:
-    return ServerError("the connection to the dataserver was closed")
