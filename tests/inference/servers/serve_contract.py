@@ -1,7 +1,7 @@
 """A contract server as a program, started as the real ones are: KIND --config FILE, and vLLM's key in a variable.
 
 Like SGLang it prints its settings, key and all. `--sleep N` is how long it takes to load its model; with `--once FILE`
-it serves the first time only.
+it serves the first time only, and with `--causal` a model of transformers.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from inference.servers.contract_server import ContractServer
+from inference.servers.table_model import TableModel
 
 
 def main() -> None:
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("--sleep", type=float, default=0.0)
     parser.add_argument("--fail", action="store_true")
     parser.add_argument("--once", type=Path)
+    parser.add_argument("--causal", action="store_true")
     options = parser.parse_args()
     settings = yaml.safe_load(options.config.read_text(encoding="utf-8"))
     key = settings.get("api-key") or os.environ["VLLM_API_KEY"]
@@ -34,7 +36,10 @@ def main() -> None:
         options.once.touch()
     time.sleep(options.sleep)
     model = settings.get("model") or settings["model-path"]
-    ContractServer(options.kind, Path(model), key=key, port=settings["port"])
+    read = TableModel
+    if options.causal:
+        from inference.servers.causal_model import CausalModel as read  # slow to import
+    ContractServer(options.kind, Path(model), key=key, port=settings["port"], read=read)
     while True:
         time.sleep(1)
 

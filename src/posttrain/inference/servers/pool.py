@@ -13,8 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-from posttrain.base.http import PassingError
-from posttrain.base.loop_thread import LoopThread
+from posttrain.base.http import LoopThread, PassingError
 from posttrain.config.sections.servers import ServersConfig, WeightsSent
 from posttrain.errors import ConfigError, ServerError, ToolkitError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling

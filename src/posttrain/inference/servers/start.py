@@ -60,7 +60,8 @@ class StartedServers:
         if shutil.which(config.command[0]) is None:
             raise ConfigError(f"servers.start.command: there is no program {config.command[0]}")
         self.key = secrets.token_urlsafe(32)
-        self._kind, self._config, self._needs, self._folder = kind, config, needs, folder
+        self._kind: ServerKind = kind
+        self._config, self._needs = config, needs
         self._servers: list[_Started] = []
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)

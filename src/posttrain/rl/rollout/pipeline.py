@@ -12,7 +12,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from accelerate.utils import gather_object
 
@@ -24,7 +24,7 @@ from posttrain.rl.rollout.engines.open import OpenedEngine
 from posttrain.rl.rollout.engines.probe import Expected, SyncProbe
 from posttrain.rl.rollout.grading import Abstention, on_all_ranks
 from posttrain.rl.rollout.lanes import Lane
-from posttrain.rl.rollout.rollout import Rollout
+from posttrain.rl.rollout.rollout import Prompt, Rollout
 from posttrain.rl.rollout.rounds import Rounds
 from posttrain.rl.rollout.store import pending as stored
 from posttrain.train.memory import Phase, during
@@ -104,6 +104,11 @@ class RolloutPipeline:
         self._version = self._engine_version = -1
         self._loaded: Future[None] = Future()
         self._idle_since = time.perf_counter()
+
+    @property
+    def engine_facts(self) -> dict[str, Any]:
+        """What the manifest says about the engine."""
+        return self._opened.facts
 
     def advance(self, step: int) -> None:
         """Queue the generations that are made with the weights after `step` optimizer steps."""
@@ -276,10 +281,14 @@ class RolloutPipeline:
         if self._rounds is not None:
             made = self._rounds.collect(number, version)
         else:
-            made = self._collector.complete(number, version, self._collector.prompts.of_generation(number))
+            made = self._collector.complete(number, version, self._prompts(number))
         self._idle_since = time.perf_counter()
         seconds["generate"] = self._idle_since - began
         return made
+
+    def _prompts(self, number: int) -> Sequence[Prompt]:
+        ask, exchange = partial(self._collector.prompts.of_generation, number), self._opened.exchange
+        return ask() if exchange is None else exchange.agreed(ask)
 
     def _grade(self, number: int, completed: "Future[list[Rollout]]", seconds: dict[str, float]) -> list[Rollout]:
         rollouts = completed.result()

@@ -78,10 +78,11 @@ class SyncProbe:
             WrongWeightsError: they differ.
         """
         found = np.array(engine.score(self._ids))
+        sampling = Sampling(max_new_tokens=1, temperature=_TEMPERATURE, logprobs=True)
+        # All is asked before anything is judged, since ranks may have to ask together and judge for themselves.
+        sampled = engine.complete([GenerationRequest(self._ids, _SEEDS)], sampling).values()
         is_new = self._is_new(found, expected, version)
         self._require_near(found - expected.logprobs, "scores a fixed text", version)
-        sampling = Sampling(max_new_tokens=1, temperature=_TEMPERATURE, logprobs=True)
-        sampled = engine.complete([GenerationRequest(self._ids, _SEEDS)], sampling).values()
         differences = [
             logprob - expected.next[token]
             for each in sampled
