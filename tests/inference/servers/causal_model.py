@@ -1,12 +1,16 @@
 """A real model behind a contract server: samples and scores with transformers, each completion from its own seed."""
 
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
+
+# transformers loads only one model at a time in a process; several servers may share this one.
+_LOADING = threading.Lock()
 
 
 class CausalModel:
@@ -15,8 +19,9 @@ class CausalModel:
     def __init__(self, folder: Path) -> None:
         adapter = folder / "adapter_config.json"
         base = json.loads(adapter.read_text())["base_model_name_or_path"] if adapter.exists() else folder
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-        self._model = (PeftModel.from_pretrained(model, folder) if adapter.exists() else model).eval()
+        with _LOADING:
+            model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+            self._model = (PeftModel.from_pretrained(model, folder) if adapter.exists() else model).eval()
 
     @torch.no_grad()
     def _log_p(self, ids: Sequence[int], temperature: float = 1.0) -> torch.Tensor:

@@ -98,8 +98,8 @@ class ContractServer:
             self.broken = True
             raise Refusal(500, {"error": {"message": "Worker failed with error 'bad shape'"}})
         if not self.faults.get("keeps_weights"):
-            self.cached = self.table if self.faults.get("keeps_cache") else self._read(Path(folder))
-            self.table = self._read(Path(folder))
+            before, self.table = self.table, self._read(Path(folder))
+            self.cached = before if self.faults.get("keeps_cache") else self.table
         if not self.faults.get("keeps_label"):
             self.label = label
 

@@ -121,9 +121,12 @@ class Members:
     async def suspect(self, member: Member, error: PassingError) -> None:
         """Take a server out of use after an error, if it no longer works."""
         if member.works and (isinstance(error, StaleError) or not await member.server.is_alive()) and member.works:
-            member.works, member.examined, member.fault = False, False, str(error)
-            member.absences += 1
-            logger.warning("%s; %d of %d servers work", error, len(self.able), len(self.all))
+            self._lost(member, error)
+
+    def _lost(self, member: Member, error: PassingError) -> None:
+        member.works, member.examined, member.fault = False, False, str(error)
+        member.absences += 1
+        logger.warning("%s; %d of %d servers work", error, len(self.able), len(self.all))
 
     async def _until(self, needed: int, seconds: float) -> None:
         deadline, pause = time.monotonic() + seconds, 0.1
@@ -152,6 +155,8 @@ class Members:
         try:
             scores = await self._prepared(member)
         except PassingError as error:
+            if member.examined and not await member.server.is_alive():  # it failed between two batches
+                self._lost(member, error)
             member.fault = str(error)
             return None
         except (ConfigError, RefusedError) as error:
