@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.config.sections.engines import ENGINES, EngineName
+from posttrain.config.sections.engines import ENGINES, EngineName, LocalEngine
 from posttrain.config.sections.model import ModelConfig
 from posttrain.conversation.messages import Conversation, Message
 from posttrain.errors import ModelError
@@ -65,4 +65,5 @@ def test_every_engine_that_a_config_may_name_can_be_opened_and_samples_rollouts(
     from posttrain.inference.load import _OPENERS
     from posttrain.rl.rollout.engines import open as of_rollouts
 
-    assert set(get_args(EngineName)) == set(ENGINES) == set(_OPENERS) == set(of_rollouts._OPENERS)
+    assert set(get_args(LocalEngine)) == set(_OPENERS)
+    assert set(get_args(EngineName)) == set(ENGINES) == set(of_rollouts._OPENERS)

@@ -14,6 +14,8 @@ from posttrain.rl.schedule import RolloutSchedule, require_fit, stage_name
 from rl.rl_recipes import a_meta
 from rl.rl_runs import WriteRun, train_here
 
+SERVERS = {"urls": ["http://127.0.0.1:8000"]}
+BEHIND = {"engine": "vllm-server", "servers": SERVERS}
 HELD_OUT = [DatasetMeta(name="a", rows=10, validation_rows=0, digest="")]
 
 
@@ -53,6 +55,49 @@ HELD_OUT = [DatasetMeta(name="a", rows=10, validation_rows=0, digest="")]
         (
             {"evaluation": {"temperature": 0.0}},
             r"evaluation: samples: 2 with temperature: 0 gives the same answer 2 times",
+        ),
+        (
+            {"rollout": {"engine": "vllm-server"}},
+            r"rollout: engine: vllm-server needs servers: either urls .* or start",
+        ),
+        ({"rollout": {"servers": SERVERS}}, r"rollout: servers: given, but engine: hf uses none"),
+        ({"rollout": {**BEHIND, "sync": "weights"}}, r"rollout: sync: weights is not for engine: vllm-server"),
+        (
+            {"rollout": {**BEHIND, "placement": "process"}},
+            r"rollout: placement: process is not for engine: vllm-server",
+        ),
+        ({"rollout": {**BEHIND, "threads": 2}}, r"rollout: threads: 2 is not for engine: vllm-server"),
+        ({"rollout": {**BEHIND, "engine_seconds": 9}}, r"rollout: engine_seconds: 9.* servers\.request_seconds"),
+        ({"rollout": {**BEHIND, "gpu_memory_utilization": 0.5}}, r"rollout: gpu_memory_utilization: 0\.5 is not for"),
+        ({"rollout": {**BEHIND, "compile": True}}, r"rollout: compile: true needs engine: vllm, but this is vllm-serv"),
+        ({"rollout": {**BEHIND, "sleep": True}}, r"rollout: sleep: true needs engine: vllm, but this is vllm-server"),
+        ({"rollout": {**BEHIND, "temperature": 2.5}}, r"rollout: temperature: 2\.5 is more than vLLM accepts"),
+        ({"rollout": {"engine": "vllm-server", "servers": {}}}, r"rollout\.servers: give either `urls` .* or `start`"),
+        (
+            {"rollout": {"engine": "vllm-server", "servers": {**SERVERS, "weights": "off"}}},
+            r"rollout: servers\.weights: off, but completions must come from the model in training",
+        ),
+        (
+            {"rollout": {"engine": "sglang-server", "servers": {**SERVERS, "weights": "adapter"}}},
+            r"rollout: servers\.weights: adapter is not possible with SGLang",
+        ),
+        (
+            {"rollout": {"engine": "vllm-server", "servers": {"urls": ["http://10.0.0.5:8000"]}}},
+            r"rollout\.servers: http://10\.0\.0\.5:8000 is another machine: start its server with a key.* token_env",
+        ),
+        (
+            {"rollout": {"engine": "vllm-server", "servers": {"urls": ["http://10.0.0.5:8000"], "token_env": "KEY"}}},
+            r"rollout\.servers: http://10\.0\.0\.5:8000 is another machine, without TLS.* insecure_network: true",
+        ),
+        (
+            {"rollout": BEHIND, "model": {"quantization": "4bit"}},
+            r"rollout: engine: vllm-server would sample from the base in full precision",
+        ),
+        ({"rollout": {"engine": "vlm"}}, r"rollout\.engine: .*vllm"),
+        ({"rollout": {"engine": {"path": "engine.py"}}}, r"rollout\.engine\.path: .*must end with a colon"),
+        (
+            {"rollout": {"engine": {"path": "a.py:B"}, "sync": "adapter"}},
+            r"rollout: sync: adapter is not possible with",
         ),
         ({"training": {"rows_per_step": 6}}, r"training: rows_per_step 6 is not a multiple of micro_batch_size 4"),
         ({"rollout": {"generations": 1}}, r"rollout\.generations: "),

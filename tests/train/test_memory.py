@@ -232,7 +232,7 @@ def test_vllm_beside_the_model_gives_way_first():
 
 
 def test_an_engine_that_cannot_sleep_can_only_have_a_smaller_share(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(ENGINES, "hf", EngineTraits("another", has_weights=True))
+    monkeypatch.setitem(ENGINES, "hf", EngineTraits("another", has_weights=True, is_beside=True))
     assert keys(rl(), Phase.UPDATE)[0] == "rollout.gpu_memory_utilization: 0.3 → 0.2"
     assert keys(rl(), Phase.GENERATE)[0] == "rollout.gpu_memory_utilization: 0.3 → 0.2"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from posttrain.base.extras import require_extra
 from posttrain.config.sections.chat import ChatConfig
-from posttrain.config.sections.engines import ENGINES, EngineName
+from posttrain.config.sections.engines import ENGINES, LocalEngine
 from posttrain.config.sections.model import ModelConfig
 from posttrain.conversation.encoder import ConversationEncoder, conversation_encoder
 from posttrain.inference.engine import Engine
@@ -40,7 +40,7 @@ def load_text(model: ModelConfig, chat: ChatConfig) -> ModelText:
 
 
 def open_engine(
-    name: EngineName,
+    name: LocalEngine,
     model: ModelConfig,
     adapter: Path | None,
     chat: ChatConfig,
@@ -88,7 +88,7 @@ def _vllm(loaded: LoadedModel, ends: frozenset[int], batch_size: int, max_length
             yield engine
 
 
-_OPENERS: dict[EngineName, Callable[[LoadedModel, frozenset[int], int, int], AbstractContextManager[Engine]]] = {
+_OPENERS: dict[LocalEngine, Callable[[LoadedModel, frozenset[int], int, int], AbstractContextManager[Engine]]] = {
     "hf": _hf,
     "vllm": _vllm,
 }

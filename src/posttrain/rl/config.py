@@ -162,8 +162,8 @@ class RLConfig(StrictModel):
         model, lora = info.data.get("model"), info.data.get("lora")
         if model is not None and model.quantization != "none" and not rollout.traits.samples_quantised:
             raise ValueError(
-                f"engine: {rollout.engine} would sample from the base in full precision; set model.quantization: none, "
-                "or engine: hf"
+                f"engine: {rollout.engine_name} would sample from the base in full precision; set "
+                "model.quantization: none, or engine: hf"
             )
         if not rollout.traits.takes_adapter or rollout.sync != "adapter" or model is None or "lora" not in info.data:
             return rollout

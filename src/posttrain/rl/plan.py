@@ -14,6 +14,7 @@ from posttrain.errors import ConfigError, ModelError
 from posttrain.models.location import locate_model
 from posttrain.rl.config import DataserverSection, RLConfig, RolloutConfig
 from posttrain.rl.presets import PRESETS, SamplingCorrection, resolve_objective
+from posttrain.rl.rollout.engines.config import check_own_engine
 from posttrain.rl.rollout.filters.catalogue import check_user_filters
 from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.runs.directory import RunDirectory, check_run_directory
@@ -28,6 +29,11 @@ _SYNC = {
     "auto": "the adapter on CUDA, all weights on other devices",
     "adapter": "the adapter after each step",
     "weights": "the weights after each step",
+}
+_SENT = {
+    "auto": "the adapter after each step, or all weights if it cannot be used as it is",
+    "adapter": _SYNC["adapter"],
+    "folder": _SYNC["weights"],
 }
 
 
@@ -49,6 +55,7 @@ def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: b
 
         check_user_functions(resolve_objective(config.algorithm, config.objective))
         check_user_filters(config.rollout.filters)  # may import torch as well
+        check_own_engine(config.rollout.engine)
     console.print(f"algorithm       {config.algorithm}, {preset.paper}{f': {preset.note}' if preset.note else ''}")
     console.print(objective_table(config), soft_wrap=False)
     console.print("\n".join(_schedule_lines(config, schedule)))
@@ -87,9 +94,11 @@ def _sampling(config: RLConfig) -> str:
     missing = traits.extra is not None and find_spec(traits.extra) is None
     in_segments = "" if rollout.segment_tokens is None else f", in segments of {rollout.segment_tokens},"
     brought = _SYNC[rollout.sync if traits.takes_adapter else "weights"]
+    if rollout.servers is not None and rollout.engine_name == "vllm-server":
+        brought = _SENT[rollout.servers.weights]
     sync = f", which gets {brought}" if traits.has_weights else ""
     return (
-        f"by {rollout.engine}{' (not installed here)' * missing}{sync}, {rollout.told}{in_segments} "
+        f"by {rollout.engine_name}{' (not installed here)' * missing}{sync}, {rollout.told}{in_segments} "
         f"after at most {rollout.max_prompt_tokens}; importance correction {_correction(rollout.correction)}"
     )
 

@@ -172,6 +172,10 @@ class RLRecipe(Recipe):
         """Write the generations that are not trained yet."""
         self._pipeline.save(folder, step, is_ending=is_ending)
 
+    def engine_facts(self) -> dict[str, Any]:
+        """The versions of the servers that generate, and whether they repeat."""
+        return self._pipeline.engine_facts
+
     def heed(self, stop: StopRequest) -> None:
         """Wait for completions only as long as `run.stop_seconds` allows after a request to stop."""
         self._pipeline.stop = stop

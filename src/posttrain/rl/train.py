@@ -16,12 +16,14 @@ from posttrain.rl.client.connection import Connection, connected, write_record
 from posttrain.rl.config import RLConfig
 from posttrain.rl.objective import check_user_functions, digests
 from posttrain.rl.presets import resolve_objective
+from posttrain.rl.rollout.engines.config import check_own_engine, engine_digest, servers_identity
 from posttrain.rl.rollout.filters.catalogue import check_user_filters, filter_digests
 from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.rl.watchdogs import rl_watchdogs
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.failures import run_context
 from posttrain.runs.finish import finished_run
+from posttrain.runs.manifest import add_to_manifest
 from posttrain.runs.metrics import keep_until
 from posttrain.runs.resume import ResumePoint, resume_point
 from posttrain.train.identity import fixed_training, known_weights
@@ -53,7 +55,7 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
     """
     schedule = RolloutSchedule.of(config)  # rejects steps that do not divide evenly, before anything is started
     if (extra := config.rollout.traits.extra) is not None:
-        require_extra(extra, f"rollout.engine: {config.rollout.engine}")
+        require_extra(extra, f"rollout.engine: {config.rollout.engine_name}")
     require_unsharded("toolkit-rl-train")
     run = RunDirectory(config.run.output_dir / name)
     with run_context(run, resume=resume, overwrite=overwrite):
@@ -70,6 +72,7 @@ def _train_connected(config: RLConfig, schedule: RolloutSchedule, run: RunDirect
     require_kernels(config.training, choose_backend(config.model).name)
     check_user_functions(resolve_objective(config.algorithm, config.objective))
     check_user_filters(config.rollout.filters)
+    check_own_engine(config.rollout.engine)
     with connected(config.dataserver, run, resume=resume) as connection:
         max_steps = require_fit(config, schedule, connection.meta)
         done = _train(config, schedule, run, connection, max_steps, resume=resume)
@@ -146,7 +149,7 @@ def open_recipe(
     prompts = PromptSource(client, encoder, RolloutSchedule.of(config), config.rollout.max_prompt_tokens)
     with ExitStack() as resources:
         engine = open_rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)
-        resources.callback(engine.close)
+        resources.callback(_close, engine, run)
         pipeline = _pipeline(config, engine, prompts, client, loaded, max_steps)
         if checkpoint is not None:
             pipeline.restore(checkpoint)
@@ -160,6 +163,13 @@ def open_recipe(
             resources.callback(reporter.close, _REPORT_SECONDS)
         transcript = Transcript(run.path / "completions.jsonl", connection.meta, max_steps, reporter)
         yield RLRecipe(config, max_steps, loaded, accelerator, pipeline, evaluator, transcript)
+
+
+def _close(engine: "OpenedEngine", run: RunDirectory) -> None:
+    """Close the engine; the manifest then says how often a server failed."""
+    if engine.failures is not None and is_main_process() and run.manifest.is_file():
+        add_to_manifest(run, server_failures=engine.failures)
+    engine.close()
 
 
 def _pipeline(
@@ -191,7 +201,7 @@ def _pipeline(
     if rollout.rejected == "substitute":
         making = Rounds(collector, rollout, RankExchange())
     elif rollout.segment_tokens is not None:
-        making = Segments(collector, rollout.segment_tokens)
+        making = Segments(collector, rollout.segment_tokens, rollout.longest)
     room = rollout.max_prompt_tokens + config.longest_completion
     return RolloutPipeline(
         engine,
@@ -210,10 +220,12 @@ def config_identity(config: RLConfig) -> dict[str, Any]:
     # Memory settings change no number, and vLLM's numbers differ in the last digits anyway.
     for key in ("gpu_memory_utilization", "sleep", "compile", "placement", "engine_seconds", "watch"):
         del described["rollout"][key]
+    described["rollout"]["servers"] = servers_identity(config.rollout.servers)
     return {
         **{key: described[key] for key in ("model", "lora", "chat", "algorithm", "objective", "rollout")},
         **digests(resolve_objective(config.algorithm, config.objective)),
         **filter_digests(config.rollout.filters),
+        **engine_digest(config.rollout.engine),
         "training": fixed_training(described["training"]),
         "processes": process_count(),
     }

@@ -45,20 +45,36 @@ _PACKAGES = (
     "flash-attn",
 )
 # The environment of a run: it may change without making it another run, but results may differ in the last digits.
-_SURROUNDINGS = ("packages", "commit", "source", "python", "system", "processor", "cpus", "threads", "accelerators")
+_SURROUNDINGS = (
+    "packages",
+    "commit",
+    "source",
+    "python",
+    "system",
+    "processor",
+    "cpus",
+    "threads",
+    "accelerators",
+    "engine",
+)
 _PACKAGE = Path(posttrain.__path__[0])
 
 
 def write_description(
-    run: RunDirectory, command: str, config: BaseModel, identity: dict[str, Any], ledgers: list[Ledger]
+    run: RunDirectory,
+    command: str,
+    config: BaseModel,
+    identity: dict[str, Any],
+    ledgers: list[Ledger],
+    engine: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write config.yaml, manifest.json and ledger.json.
+    """Write config.yaml, manifest.json and ledger.json; `engine` is what the manifest says about the rollout engine.
 
     An existing manifest keeps its start time and gets an entry for each resume, with what had changed in the
     environment by then: versions, code, hardware. The changes are also printed, since other versions may round
     differently.
     """
-    manifest = describe_run(identity, command)
+    manifest = {**describe_run(identity, command), **({"engine": dict(engine)} if engine else {})}
     if run.manifest.is_file():
         earlier = read_manifest(run.manifest)
         changed = differences(*({key: each.get(key) for key in _SURROUNDINGS} for each in (earlier, manifest)))
@@ -70,6 +86,11 @@ def write_description(
     run.write_json(run.manifest, manifest)
     atomic_write_text(run.config, to_yaml(config))
     run.write_json(run.ledger, [ledger.as_dict() for ledger in ledgers])
+
+
+def add_to_manifest(run: RunDirectory, **facts: Any) -> None:
+    """Write facts into the manifest that were not known when the run started."""
+    run.write_json(run.manifest, {**read_manifest(run.manifest), **facts})
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -157,12 +157,13 @@ class Situation:
     @property
     def engine(self) -> EngineTraits | None:
         """The engine that generates the completions to train on; None if there are none."""
-        return ENGINES.get(self.value("rollout.engine"))
+        name = self.value("rollout.engine")
+        return ENGINES["own"] if isinstance(name, Mapping) else ENGINES.get(name)
 
     @property
     def engine_beside(self) -> EngineTraits | None:
         """That engine, if it shares a CUDA device with the training model."""
-        return self.engine if self.on_cuda and self.engine is not None and self.engine.has_weights else None
+        return self.engine if self.on_cuda and self.engine is not None and self.engine.is_beside else None
 
 
 @dataclass(frozen=True)

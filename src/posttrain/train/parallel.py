@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _YES = {"1", "true", "yes", "on", "y", "t"}
 _LAUNCHED_WITH = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
+# A rank waits while another one waits for servers; torch would give up after half an hour. A dead rank shows at once.
+_LONGEST_WAIT = timedelta(days=1)
 _PROJECT = "posttrain"
 """The project's name in services that keep several runs; each run has its own name in it."""
 
@@ -96,11 +99,13 @@ class RankExchange:
     """
 
     def __init__(self) -> None:
-        self._group = distributed.new_group(backend="gloo") if is_distributed() else None
+        self._group = None
+        if is_distributed():
+            self._group = distributed.new_group(backend="gloo", timeout=_LONGEST_WAIT)
 
     def agreed(self, make: Callable[[], T]) -> T:
         """What `make` returns on this rank, if it went well on all ranks; ServerError as `gathered`."""
-        return self._everywhere(make)[process_rank() if self._group is not None else 0]
+        return self.everywhere(make)[process_rank() if self._group is not None else 0]
 
     def gathered(self, make: Callable[[], list[T]]) -> list[T]:
         """What `make` returns on each rank, in rank order; every rank gets it all.
@@ -108,10 +113,10 @@ class RankExchange:
         Raises:
             ServerError: `make` raised it, on this rank or another one.
         """
-        return [each for theirs in self._everywhere(make) for each in theirs]
+        return [each for theirs in self.everywhere(make) for each in theirs]
 
-    def _everywhere(self, make: Callable[[], T]) -> list[T]:
-        """What `make` returns on each rank."""
+    def everywhere(self, make: Callable[[], T]) -> list[T]:
+        """What `make` returns on each rank, in rank order; ServerError as `gathered`."""
         if self._group is None:
             return [make()]
         failure = mine = None

@@ -106,6 +106,10 @@ class Recipe(Protocol):
         """
         ...
 
+    def engine_facts(self) -> dict[str, Any]:
+        """What the manifest says about the engine that the run uses; unless overridden, nothing."""
+        return {}
+
     def heed(self, stop: StopRequest) -> None:
         """Learn of a request to stop while waiting for a batch; unless overridden, batches need no waiting."""
 

@@ -129,20 +129,20 @@ class Session:
         # Here too, not only around the whole run: torchrun does not wait for an engine or a server to close.
         with ranks_explained(self.run):
             if is_main_process():
-                self._describe(loaded, point)
+                self._describe(loaded, point, recipe.engine_facts())
             state = TrainState.build(accelerator, loaded, config.training, point)
             sending = trackers(config.run.trackers, self.run.path) if is_main_process() else []
             log = StepLog(self.run, TrainingProgress(self.max_steps), Watch(self.watchdogs), sending)
             accelerator.wait_for_everyone()
             Loop(recipe, state, self.run, log, config.training, config.run, self.evaluations).train()
 
-    def _describe(self, loaded: LoadedModel, point: ResumePoint) -> None:
+    def _describe(self, loaded: LoadedModel, point: ResumePoint, engine: dict[str, Any]) -> None:
         """Print what is trained and from where, and bring the run directory to the state at `point`."""
         _announce_start(self.run, point, loaded.model)
         if point.checkpoint is not None:
             self._announce_changes(load_config(self.run.config, type(self.config)), point.counters.step)
         prepare_run_directory(self.run, point)
-        write_description(self.run, self.command, self.config, self.identity, self.ledgers)
+        write_description(self.run, self.command, self.config, self.identity, self.ledgers, engine)
         self.prepare(point)
 
     def _announce_changes(self, before: Any, step: int) -> None:

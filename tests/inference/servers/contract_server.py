@@ -1,7 +1,7 @@
-"""A server that answers as vLLM or SGLang does, over real HTTP, for a model small enough to work out by hand.
+"""A server that answers as vLLM or SGLang does, over real HTTP.
 
-Its answers are those in recorded/, which come from the real servers (record_answers.py), with the numbers replaced.
-`faults` make it behave as broken servers do.
+Its model is small enough to work out by hand, or one of transformers. Its answers are those in recorded/, which come
+from the real servers (record_answers.py), with the numbers replaced. `faults` make it behave as broken servers do.
 """
 
 import copy
@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,14 +38,17 @@ class Refusal(Exception):
 class ContractServer:
     """The state of one server: its weights, their label, and what is wrong with it."""
 
-    def __init__(self, kind: str, model: Path, key: str | None = None, port: int = 0) -> None:
-        self.kind, self.key, self.model = kind, key, model
+    def __init__(
+        self, kind: str, model: Path, key: str | None = None, port: int = 0, read: Callable[[Path], Any] = TableModel
+    ) -> None:
+        """`read` makes of a folder the model that samples and scores, `TableModel` or `CausalModel`."""
+        self.kind, self.key, self._read = kind, key, read
         self.answers = copy.deepcopy(recorded(kind))
         self.faults: dict[str, Any] = {}
         self.asked: list[tuple[str, Any]] = []
-        self.table = self.cached = TableModel(model)
+        self.table = self.cached = read(model)
         self.label = "default"
-        self.adapters: dict[str, tuple[str, TableModel]] = {}
+        self.adapters: dict[str, tuple[str, Any]] = {}
         self.paused = self.broken = False
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -95,13 +98,13 @@ class ContractServer:
             self.broken = True
             raise Refusal(500, {"error": {"message": "Worker failed with error 'bad shape'"}})
         if not self.faults.get("keeps_weights"):
-            self.cached = self.table if self.faults.get("keeps_cache") else TableModel(Path(folder))
-            self.table = TableModel(Path(folder))
+            before, self.table = self.table, self._read(Path(folder))
+            self.cached = before if self.faults.get("keeps_cache") else self.table
         if not self.faults.get("keeps_label"):
             self.label = label
 
     def _sampled(
-        self, table: TableModel, prompt: list[int], seed: int, temperature: float, most: int, ends: list[int]
+        self, table: Any, prompt: list[int], seed: int, temperature: float, most: int, ends: list[int]
     ) -> tuple[list[int], list[float]]:
         if self.faults.get("clones_seeds"):
             seed = 0
@@ -109,7 +112,7 @@ class ContractServer:
             seed = time.monotonic_ns()
         ids, logprobs = table.sample(prompt, seed, temperature, most, ends)
         if self.faults.get("raw_logprobs"):
-            logprobs = table.score([prompt[-1], *ids])
+            logprobs = table.score([*prompt, *ids])[-len(ids) :]
         if self.faults.get("breaks_off") and len(ids) > 1:
             return ids[:-1], logprobs[:-1]
         return ids, logprobs
@@ -143,7 +146,7 @@ class ContractServer:
     def _post_v1_load_lora_adapter(self, body: Any) -> Any:
         if body["lora_name"] in self.adapters:
             raise Refusal(400, self.answers["adapter_loaded_twice"])
-        self.adapters[body["lora_name"]] = (body["lora_path"], TableModel(Path(body["lora_path"])))
+        self.adapters[body["lora_name"]] = (body["lora_path"], self._read(Path(body["lora_path"])))
 
     def _post_v1_unload_lora_adapter(self, body: Any) -> Any:
         del self.adapters[body["lora_name"]]

@@ -15,8 +15,8 @@ from inference.servers.server_engines import HOT, KINDS, expected, opened, reque
 from inference.servers.table_model import TableModel, write_table
 from posttrain.errors import ConfigError, ModelError, ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
-from posttrain.inference.servers.members import ServerOutageError
 from posttrain.inference.servers.probe import require_scores
+from posttrain.inference.servers.wire import ServerOutageError
 
 Serve = Callable[..., ContractServer]
 

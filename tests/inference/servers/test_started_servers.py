@@ -17,6 +17,7 @@ from posttrain.config.sections.servers import ServersConfig, StartConfig
 from posttrain.errors import ConfigError, ServerError
 from posttrain.inference.servers.open import open_server_engine
 from posttrain.inference.servers.start import StartedServers
+from posttrain.inference.servers.wire import ServerOutageError
 
 _TESTS = Path(__file__).parents[2]
 _PROGRAM = Path(__file__).with_name("serve_contract.py")
@@ -50,12 +51,18 @@ def section(kind: str, *options: str, **start: Any) -> ServersConfig:
     return ServersConfig.model_validate({"start": {"command": command, "start_seconds": 30, **start}})
 
 
-def pid_in(log: Path) -> int:
+def pids_in(log: Path) -> list[int]:
+    """The server's process ids, one for each time that it was started."""
     deadline = time.monotonic() + 20
-    while not (found := re.search(r"pid (\d+)", log.read_text() if log.exists() else "")):
+    while not (found := re.findall(r"pid (\d+)", log.read_text() if log.exists() else "")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return int(found[1])
+    return [int(pid) for pid in found]
+
+
+def pid_in(log: Path) -> int:
+    (pid,) = pids_in(log)
+    return pid
 
 
 def until_gone(pid: int) -> None:
@@ -110,6 +117,45 @@ def test_the_key_is_random_and_in_no_log_argument_or_readable_file(kind: Any, mo
 def test_a_server_that_cannot_start_is_told_by_its_own_words(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ServerError, match=r"exit code 1[\s\S]*there is no such model"):
         open_server_engine("vllm-server", section("vllm-server", "--fail"), needs(model), tmp_path / "servers")
+
+
+def kill(pid: int) -> None:
+    psutil.Process(pid).kill()
+    until_gone(pid)
+
+
+@both
+def test_a_server_that_dies_is_started_again_and_has_the_same_weights(
+    kind: Any, model: Path, weights: Path, tmp_path: Path
+) -> None:
+    folder, asked = tmp_path / "servers", requests(4, 2)
+    engine = open_server_engine(kind, section(kind), needs(model), folder)
+    try:
+        engine.load(weights, 1)
+        for deaths in range(1, 5):  # more often than in a row
+            kill(pids_in(folder / "server0.log")[-1])
+            found = engine.complete(asked, HOT)
+            assert {key: made.token_ids for key, made in found.items()} == {
+                key: made.token_ids for key, made in expected(weights, asked, HOT).items()
+            }
+            assert engine.failures == deaths
+    finally:
+        engine.close()
+    assert len(pids_in(folder / "server0.log")) == 5
+
+
+def test_a_server_that_dies_again_and_again_is_an_outage(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "servers"
+    once = section("vllm-server", "--once", str(tmp_path / "served"))
+    engine = open_server_engine("vllm-server", once, needs(model), folder)
+    try:
+        engine.load(model, 1)
+        kill(pids_in(folder / "server0.log")[-1])
+        with pytest.raises(ServerOutageError, match=r"exit code 1[\s\S]*there is no such model"):
+            engine.complete(requests(2, 2), HOT)
+    finally:
+        engine.close()
+    assert len(pids_in(folder / "server0.log")) == 1 + 3
 
 
 def test_a_program_that_does_not_exist_is_told(model: Path, tmp_path: Path) -> None:

@@ -110,8 +110,10 @@ def test_ranks_share_the_prompts_so_that_each_is_asked_once(
         monkeypatch.setenv("RANK", str(rank))
         server = WrittenServer([1.0] * 5)
         engine = Engine()
-        together, made = evaluator(server, tmp_path, 5, engine)._graded(0)
-        assert together == 5
+        of_rank = evaluator(server, tmp_path, 5, engine)
+        together = of_rank._prompts()
+        made = of_rank._graded(together, 0)
+        assert len(together) == 5
         assert len(made) == len(engine.requests) in (5 // ranks, -(-5 // ranks))
         asked += [each.prompt.slot for each in made]
     assert sorted(asked) == [0, 1, 2, 3, 4]

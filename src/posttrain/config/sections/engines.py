@@ -4,7 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-EngineName = Literal["hf", "vllm"]
+LocalEngine = Literal["hf", "vllm"]
+EngineName = Literal[LocalEngine, "vllm-server", "sglang-server", "own"]
+"""Engines for rollouts; `own` is a class of the user's, which a config names by its file."""
 Correction = Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 
 
@@ -14,9 +16,10 @@ class EngineTraits:
 
     Attributes:
         title: its name in a sentence.
-        has_weights: whether it keeps a copy of the weights, updated after each step, in a share of the training
-            model's device (`rollout.gpu_memory_utilization`). Otherwise it generates with the training model,
-            `rollout.batch_size` completions at once.
+        has_weights: whether it keeps a copy of the weights, updated after each step. Otherwise it generates with the
+            training model, `rollout.batch_size` completions at once.
+        is_beside: whether that copy is in a share of the training model's device (`rollout.gpu_memory_utilization`).
+        is_server: whether it is behind servers (`rollout.servers`), which generate while the model learns.
         takes_adapter: whether it can be updated with the adapter alone (`rollout.sync`).
         compiles: whether it can compile its copy of the model (`rollout.compile`).
         sleeps: whether it can give up its share while the model learns (`rollout.sleep`).
@@ -32,6 +35,8 @@ class EngineTraits:
 
     title: str
     has_weights: bool = False
+    is_beside: bool = False
+    is_server: bool = False
     takes_adapter: bool = False
     compiles: bool = False
     sleeps: bool = False
@@ -54,6 +59,7 @@ ENGINES: dict[EngineName, EngineTraits] = {
     "vllm": EngineTraits(
         "vLLM",
         has_weights=True,
+        is_beside=True,
         takes_adapter=True,
         compiles=True,
         sleeps=True,
@@ -63,4 +69,22 @@ ENGINES: dict[EngineName, EngineTraits] = {
         highest_temperature=2,
         refuses_long=True,
     ),
+    "vllm-server": EngineTraits(
+        "vLLM",
+        has_weights=True,
+        is_server=True,
+        correction="sequence_mask",
+        samples_quantised=False,
+        highest_temperature=2,
+        refuses_long=True,
+    ),
+    "sglang-server": EngineTraits(
+        "SGLang",
+        has_weights=True,
+        is_server=True,
+        correction="sequence_mask",
+        samples_quantised=False,
+        refuses_long=True,
+    ),
+    "own": EngineTraits("an engine of your own", has_weights=True, correction="sequence_mask", samples_quantised=False),
 }

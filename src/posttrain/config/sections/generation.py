@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from posttrain.config.sections.datasets import ColumnsConfig
-from posttrain.config.sections.engines import EngineName
+from posttrain.config.sections.engines import LocalEngine
 from posttrain.config.strict import StrictModel
 
 
@@ -43,7 +43,7 @@ class SamplingConfig(TokenChoiceConfig, _OneLength):
 class GenerationConfig(SamplingConfig):
     """Sampling options; temperature 0 is greedy decoding."""
 
-    engine: EngineName = "hf"
+    engine: LocalEngine = "hf"
     """Inference engine: `hf` is transformers; the others are several times as fast but take longer to start."""
 
     n: int = Field(default=1, ge=1)

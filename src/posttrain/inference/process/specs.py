@@ -57,6 +57,26 @@ class VllmSpec:
         }
 
 
+@dataclass(frozen=True)
+class OwnSpec:
+    """An engine of the user's: the class at `place` (`file.py:Class`), which starts with the model in `folder`."""
+
+    place: str
+    folder: Path
+    end_ids: frozenset[int]
+    options: Facts
+
+    def facts(self, loaded: Path | None) -> dict[str, Any]:
+        """The spec as JSON can hold it."""
+        return {
+            "engine": "own",
+            "place": self.place,
+            "folder": str(loaded or self.folder),
+            "end_ids": sorted(self.end_ids),
+            "options": dict(self.options),
+        }
+
+
 def open_spec(facts: Facts) -> RolloutEngine:
     """The engine that a spec describes.
 
@@ -87,4 +107,10 @@ def _open_vllm(facts: Facts) -> RolloutEngine:
     return VllmEngine(Path(facts["folder"]), frozenset(facts["end_ids"]), VllmOptions(**facts["options"]))
 
 
-_OPENERS: dict[str, Callable[[Facts], RolloutEngine]] = {"hf": _open_model, "vllm": _open_vllm}
+def _open_own(facts: Facts) -> RolloutEngine:
+    from posttrain.inference.own_engine import OwnEngine
+
+    return OwnEngine(facts["place"], facts["folder"], frozenset(facts["end_ids"]), facts["options"])
+
+
+_OPENERS: dict[str, Callable[[Facts], RolloutEngine]] = {"hf": _open_model, "vllm": _open_vllm, "own": _open_own}

@@ -7,7 +7,7 @@ weights and probed before it counts again; what it computes must be what the oth
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from posttrain.base.http import PassingError
@@ -15,7 +15,7 @@ from posttrain.config.sections.servers import ServersConfig, is_loopback
 from posttrain.errors import ConfigError, ServerError, ToolkitError
 from posttrain.inference.servers.link import RefusedError
 from posttrain.inference.servers.probe import examine, require_scores, tolerance, weights_in_use
-from posttrain.inference.servers.wire import Needs, Server, StaleError
+from posttrain.inference.servers.wire import Needs, Server, ServerOutageError, StaleError
 
 logger = logging.getLogger(__name__)
 
@@ -23,9 +23,9 @@ _OPEN_REQUESTS = 256
 """Requests that one server has at a time; it queues what it cannot run at once."""
 _LONGEST_PAUSE_SECONDS = 5.0
 
-
-class ServerOutageError(ServerError):
-    """Too few servers work, and waiting did not help."""
+Keep = Callable[[Collection[str], str], None]
+"""Called while servers are waited for, with the addresses of those that work and the path of the current weights, which
+is empty before the first load; an exception ends the wait."""
 
 
 @dataclass
@@ -54,22 +54,17 @@ class Member:
 class Members:
     """The servers of a pool."""
 
-    def __init__(
-        self, servers: Mapping[str, Server], needs: Needs, config: ServersConfig, check: Callable[[], None]
-    ) -> None:
-        """Contact no server yet.
-
-        Args:
-            servers: by their addresses.
-            check: called while servers are waited for; an exception ends the wait.
-        """
+    def __init__(self, servers: Mapping[str, Server], needs: Needs, config: ServersConfig, keep: Keep) -> None:
+        """Contact no server yet; `servers` are by their addresses."""
         self.all = [Member(url, server) for url, server in servers.items()]
         self.label: str | None = None
         """Names the current weights; None for those that the servers were started with."""
         self._path = ""
         self._needs = needs
         self._config = config
-        self._check = check
+        self._keep = keep
+        # A server that is started again has to load the model first.
+        self._patience = max(config.retry_seconds, config.start.start_seconds if config.start is not None else 0.0)
         self._expected: tuple[str, list[float]] | None = None
 
     @property
@@ -106,10 +101,12 @@ class Members:
         """Try to bring back all that do not work, again and again until enough do.
 
         Raises:
-            ConfigError: a server refuses, and too few others work.
-            ServerError: two servers disagree, or too few work for too long.
+            ServerError: a server refuses, and too few others work; two disagree; or too few work for too long.
         """
-        await self._until(self._config.min_servers, self._config.retry_seconds)
+        try:
+            await self._until(self._config.min_servers, self._patience)
+        except ConfigError as error:  # the run has begun, so it ends with a checkpoint
+            raise ServerError(str(error)) from error
 
     async def watch(self) -> None:
         """Bring servers back for as long as this runs; raises as `until_enough`."""
@@ -124,23 +121,30 @@ class Members:
     async def suspect(self, member: Member, error: PassingError) -> None:
         """Take a server out of use after an error, if it no longer works."""
         if member.works and (isinstance(error, StaleError) or not await member.server.is_alive()) and member.works:
-            member.works, member.examined, member.fault = False, False, str(error)
-            member.absences += 1
-            logger.warning("%s; %d of %d servers work", error, len(self.able), len(self.all))
+            self._lost(member, error)
+
+    def _lost(self, member: Member, error: PassingError) -> None:
+        member.works, member.examined, member.fault = False, False, str(error)
+        member.absences += 1
+        logger.warning("%s; %d of %d servers work", error, len(self.able), len(self.all))
 
     async def _until(self, needed: int, seconds: float) -> None:
         deadline, pause = time.monotonic() + seconds, 0.1
         while True:
+            self._keep_running()
             refusals = await asyncio.gather(*(self._bring_back(member) for member in self.all if not member.works))
             if len(self.able) >= needed:
+                self._keep_running()
                 return
             for refusal in filter(None, refusals):
                 raise refusal
-            self._check()
             if time.monotonic() + pause > deadline:
                 raise self._outage(needed, seconds)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _keep_running(self) -> None:
+        self._keep({member.url for member in self.able}, self._path)
 
     async def _bring_back(self, member: Member) -> ToolkitError | None:
         """Check a server, give it the current weights, and compare what it computes with what the others do.
@@ -151,6 +155,8 @@ class Members:
         try:
             scores = await self._prepared(member)
         except PassingError as error:
+            if member.examined and not await member.server.is_alive():  # it failed between two batches
+                self._lost(member, error)
             member.fault = str(error)
             return None
         except (ConfigError, RefusedError) as error:

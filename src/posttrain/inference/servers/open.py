@@ -1,6 +1,7 @@
 """Open the servers that a config names as one rollout engine."""
 
 import os
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -50,15 +51,15 @@ def open_server_engine(kind: ServerKind, config: ServersConfig, needs: Needs, fo
     sent = weights_sent(kind, config, needs.adapter_rank)
     seconds = config.request_seconds
     needs = replace(needs, weights=sent, request_seconds=seconds, control_seconds=seconds)
-    urls, key, check, patience = config.urls, _key(config), _nothing, config.retry_seconds
+    urls, key, keep, patience = config.urls, _key(config), _leave, config.retry_seconds
     resources = ExitStack()
     try:
         if config.start is not None:
             started = StartedServers(kind, config.start, needs, folder)
             resources.callback(started.close)
-            urls, key, check, patience = started.urls, started.key, started.require_running, config.start.start_seconds
+            urls, key, keep, patience = started.urls, started.key, started.keep, config.start.start_seconds
         servers = {url: _SERVERS[kind](url, key, needs) for url in urls}
-        pool = ServerPool(servers, needs, config, resources, check=check)
+        pool = ServerPool(servers, needs, config, resources, keep=keep)
         pool.connect(patience)
     except BaseException:
         resources.close()
@@ -66,8 +67,8 @@ def open_server_engine(kind: ServerKind, config: ServersConfig, needs: Needs, fo
     return pool
 
 
-def _nothing() -> None:
-    """Servers that others run are not watched."""
+def _leave(working: Collection[str], weights: str) -> None:
+    """Servers that others run are theirs to start again."""
 
 
 def _key(config: ServersConfig) -> str | None:

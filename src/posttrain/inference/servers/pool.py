@@ -8,17 +8,17 @@ doubled when a server fails.
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-from posttrain.base.http import PassingError
+from posttrain.base.http import LoopThread, PassingError
 from posttrain.config.sections.servers import ServersConfig, WeightsSent
 from posttrain.errors import ConfigError, ServerError, ToolkitError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
 from posttrain.inference.servers.link import BusyError
-from posttrain.inference.servers.members import Member, Members
+from posttrain.inference.servers.members import Keep, Member, Members
 from posttrain.inference.servers.probe import require_scores, tolerance
 from posttrain.inference.servers.weight_folder import SharedFolder, label_of, require_whole
 from posttrain.inference.servers.wire import Needs, Server
@@ -53,7 +53,10 @@ class _Patience:
 
 
 class ServerPool:
-    """A rollout engine over servers that generate the same way; only one call at a time."""
+    """A rollout engine over servers that generate the same way; only one call at a time.
+
+    `close` may come while another thread waits for a call, which then fails.
+    """
 
     def __init__(
         self,
@@ -62,23 +65,22 @@ class ServerPool:
         config: ServersConfig,
         resources: ExitStack,
         *,
-        check: Callable[[], None],
+        keep: Keep,
     ) -> None:
         """Contact no server yet; see `connect`.
 
         Args:
             servers: by their addresses.
             resources: what `close` closes; the pool's own are added to it.
-            check: called while servers are waited for; an exception ends the wait.
         """
-        self._members = Members(servers, needs, config, check)
+        self._members = Members(servers, needs, config, keep)
         self._needs = needs
         self._config = config
         self._folder = SharedFolder(config)
-        self._runner = asyncio.Runner()
+        self._loop = LoopThread("connection to the servers")
         self._resources = resources
-        for release in (self._folder.close, self._runner.close, self._disconnect):  # the last one is called first
-            resources.callback(release)
+        resources.callback(self._folder.close)
+        resources.callback(lambda: self._loop.close(self._disconnect()))  # called first
 
     @property
     def weights(self) -> WeightsSent:
@@ -159,13 +161,13 @@ class ServerPool:
         """Close the connections, remove copies of weights, and stop servers that were started for this run."""
         self._resources.close()
 
-    def _disconnect(self) -> None:
+    async def _disconnect(self) -> None:
         for member in self._members.all:
-            self._runner.run(member.server.close())
+            await member.server.close()
 
     def _run(self, action: Coroutine[Any, Any, T]) -> T:
         try:
-            return self._runner.run(action)
+            return self._loop.run(action)
         except BaseExceptionGroup as group:
             raise _first_of(group) from None
 

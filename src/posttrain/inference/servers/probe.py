@@ -23,7 +23,7 @@ _TOLERANCES = {"float32": 0.01, "float16": 0.05, "bfloat16": 0.1}
 class Findings:
     """What the questions showed.
 
-    `repeats`: whether the same seed gave the same completion twice.
+    `repeats`: whether the same seeds gave the same completions twice.
     """
 
     repeats: bool
@@ -67,8 +67,8 @@ async def examine(server: Server, needs: Needs, label: str | None) -> Findings:
             f"{server.place} returns log-probabilities that ignore the temperature: vLLM needs "
             "--logprobs-mode processed_logprobs"
         )
-    again = await server.generate(prompt, _SEEDS[0], hot, label)
-    return Findings(repeats=again.token_ids == answers[0].token_ids)
+    again = [await server.generate(prompt, seed, hot, label) for seed in _SEEDS]
+    return Findings(repeats=[each.token_ids for each in again] == [each.token_ids for each in answers])
 
 
 async def weights_in_use(server: Server, needs: Needs, label: str | None) -> list[float]:

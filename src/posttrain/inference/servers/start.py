@@ -4,36 +4,45 @@ They listen on 127.0.0.1 and require a random key, which only the environment an
 """
 
 import json
+import logging
 import os
 import secrets
 import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from posttrain.base.guard import guarded
 from posttrain.config.sections.servers import ServerKind, StartConfig
-from posttrain.errors import ConfigError, ServerError
+from posttrain.errors import ConfigError
 from posttrain.inference.servers import sglang_server, vllm_server
-from posttrain.inference.servers.wire import Needs
+from posttrain.inference.servers.wire import Needs, ServerOutageError
+
+logger = logging.getLogger(__name__)
 
 _HOST = "127.0.0.1"
+_RESTARTS = 3
+"""How often in a row a server is started again that worked before."""
 _GRACE_SECONDS = 20.0
 _SHOWN_LINES = 10
 _KEY_VARIABLE = "VLLM_API_KEY"
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Started:
+    """A server; `restarts` is how often it may still be started again, which is never before it has worked."""
+
     url: str
     settings: Path
     log: Path
     process: "subprocess.Popen[bytes]"
+    restarts: int = 0
 
 
 class StartedServers:
@@ -51,13 +60,17 @@ class StartedServers:
         if shutil.which(config.command[0]) is None:
             raise ConfigError(f"servers.start.command: there is no program {config.command[0]}")
         self.key = secrets.token_urlsafe(32)
+        self._kind: ServerKind = kind
+        self._config, self._needs = config, needs
         self._servers: list[_Started] = []
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
         with ExitStack() as stack:
             stack.callback(self.close)
             for number, port in enumerate(_ports(config)):
-                self._servers.append(self._start(kind, config, needs, folder, number, port))
+                file, log = folder / f"server{number}.yaml", folder / f"server{number}.log"
+                process = self._process(number, port, file, log, needs.model)
+                self._servers.append(_Started(f"http://{_HOST}:{port}", file, log, process))
             stack.pop_all()
 
     @property
@@ -65,13 +78,31 @@ class StartedServers:
         """The servers' addresses."""
         return tuple(server.url for server in self._servers)
 
-    def require_running(self) -> None:
-        """Raise ServerError, with the end of its log, if all servers have ended; one that did is not restarted."""
+    def keep(self, working: Collection[str], weights: str) -> None:
+        """Start those again that have ended: with the model of the folder `weights`, if servers get all weights.
+
+        Args:
+            working: addresses of those that work.
+
+        Raises:
+            ServerOutageError: all have ended, and none may be started again; with the end of a log.
+        """
+        model = weights if weights and self._needs.weights == "folder" else self._needs.model
+        for number, server in enumerate(self._servers):
+            if (code := server.process.poll()) is None:
+                if server.url in working:
+                    server.restarts = _RESTARTS
+            elif server.restarts:
+                server.restarts -= 1
+                logger.warning("the server at %s ended with exit code %d; it is started again", server.url, code)
+                port = urlsplit(server.url).port
+                assert port is not None
+                server.process = self._process(number, port, server.settings, server.log, model)
         codes = [server.process.poll() for server in self._servers]
         if None not in codes:
             first = self._servers[0]
             lines = first.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
-            raise ServerError(
+            raise ServerOutageError(
                 f"the server started for this run ended with exit code {codes[0]}; the end of {first.log}:\n  "
                 + ("\n  ".join(lines) or "(empty)")
             )
@@ -90,26 +121,21 @@ class StartedServers:
             server.settings.unlink(missing_ok=True)
         self._servers.clear()
 
-    def _start(
-        self, kind: ServerKind, config: StartConfig, needs: Needs, folder: Path, number: int, port: int
-    ) -> _Started:
-        settings = _settings(kind, needs, port, self.key)
-        file, log = folder / f"server{number}.yaml", folder / f"server{number}.log"
+    def _process(self, number: int, port: int, file: Path, log: Path, model: str) -> "subprocess.Popen[bytes]":
+        settings = _settings(self._kind, replace(self._needs, model=model), port, self.key)
         _write_private(file, json.dumps(settings))  # JSON is YAML
-        environment = {**os.environ, **_environment(kind, needs, self.key)}
-        if config.devices:
-            environment["CUDA_VISIBLE_DEVICES"] = config.devices[number]
+        environment = {**os.environ, **_environment(self._kind, self._needs, self.key)}
+        if self._config.devices:
+            environment["CUDA_VISIBLE_DEVICES"] = self._config.devices[number]
         with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
-            command = guarded([*config.command, "--config", str(file)])
-            process = subprocess.Popen(
-                command,
+            return subprocess.Popen(
+                guarded([*self._config.command, "--config", str(file)]),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=environment,
                 start_new_session=True,  # Ctrl-C is for the trainer, which then stops the servers
             )
-        return _Started(f"http://{_HOST}:{port}", file, log, process)
 
 
 def _settings(kind: ServerKind, needs: Needs, port: int, key: str) -> dict[str, Any]:

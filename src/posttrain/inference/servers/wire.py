@@ -37,6 +37,10 @@ class Needs:
     control_seconds: float = 600.0
 
 
+class ServerOutageError(ServerError):
+    """Too few servers work, and waiting did not help."""
+
+
 class StaleError(PassingError):
     """The server no longer has the weights that it was given, e.g. because it was restarted."""
 

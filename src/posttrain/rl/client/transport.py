@@ -12,12 +12,11 @@ import httpx
 from pydantic import ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay
 
-from posttrain.base.http import PassingError, TooLargeError, exchange, passing_error, pause, retry_after
+from posttrain.base.http import LoopThread, PassingError, TooLargeError, exchange, passing_error, pause, retry_after
 from posttrain.base.secrets import hidden, without_secrets
 from posttrain.base.text import clipped
 from posttrain.dataserver.schemas import Problem
 from posttrain.errors import ConfigError, ServerError
-from posttrain.rl.client.loop_thread import LoopThread
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,10 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from posttrain.config.sections.engines import ENGINES, Correction, EngineName, EngineTraits
+from posttrain.config.sections.servers import ServersConfig
 from posttrain.config.strict import StrictModel
 from posttrain.rl.presets import SamplingCorrection
+from posttrain.rl.rollout.engines.config import OwnEngine, require_servers_fit
 from posttrain.rl.rollout.filters.config import RejectionConfig
 from posttrain.rl.rollout.sampling import RolloutSampling
 
@@ -39,10 +41,14 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
     iterations: int = Field(default=1, ge=1)
     """Number of passes over the generated completions: how often each one is trained on."""
 
-    engine: EngineName = "hf"
+    engine: Literal["hf", "vllm", "vllm-server", "sglang-server"] | OwnEngine = "hf"
     """Inference engine: `hf` is the training model itself, through transformers, and is exactly reproducible; the
-    others keep a copy of its weights and are several times as fast (each needs the extra of the same name; for a CPU
-    see the README)."""
+    others keep a copy of its weights and are several times as fast. `vllm` runs beside the trainer (it needs the extra
+    of the same name; for a CPU see the README), `vllm-server` and `sglang-server` in servers, and a class of your own
+    wherever you like."""
+
+    servers: ServersConfig | None = None
+    """The servers of `vllm-server` or `sglang-server`."""
 
     compile: bool | Literal["auto"] = "auto"
     """Whether the engine compiles its copy of the model: 1.4 times as fast on a CPU, but the first start takes 45 s
@@ -108,14 +114,20 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
     """When to warn about sampling probabilities that are far from the model's own."""
 
     @property
+    def engine_name(self) -> EngineName:
+        """The engine's name in `ENGINES`."""
+        return "own" if isinstance(self.engine, OwnEngine) else self.engine
+
+    @property
     def traits(self) -> EngineTraits:
         """What the engine can do."""
-        return ENGINES[self.engine]
+        return ENGINES[self.engine_name]
 
     @property
     def is_apart(self) -> bool:
-        """Whether the engine runs in a process of its own."""
-        return self.placement == "child" or (self.placement == "auto" and self.staleness > 0)
+        """Whether the engine runs in another process, so that the trainer can go on meanwhile."""
+        is_child = self.placement == "child" or (self.placement == "auto" and self.staleness > 0)
+        return is_child or self.traits.is_server
 
     @property
     def oldest(self) -> int:
@@ -138,6 +150,13 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
             self.importance_limit or (_AHEAD_LIMIT if is_older else _LIMIT),
             self.importance_floor or (_AHEAD_FLOOR if is_older else None),
         )
+
+    @model_validator(mode="after")
+    def _servers_fit(self) -> "RolloutConfig":
+        fields = type(self).model_fields
+        given = {name: value for name, value in self if value != fields[name].get_default()}
+        require_servers_fit(self.engine_name, self.traits, self.servers, given)
+        return self
 
     @model_validator(mode="after")
     def _engine_can_run_ahead(self) -> "RolloutConfig":
@@ -174,7 +193,7 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
         for option, ability in (("sleep", "sleeps"), ("compile", "compiles")):
             if getattr(self, option) is True and not getattr(self.traits, ability):
                 able = " or ".join(name for name, traits in ENGINES.items() if getattr(traits, ability))
-                raise ValueError(f"{option}: true needs engine: {able}, but this is {self.engine}; leave it out")
+                raise ValueError(f"{option}: true needs engine: {able}, but this is {self.engine_name}; leave it out")
         if self.sync == "adapter" and self.traits.has_weights and not self.traits.takes_adapter:
             raise ValueError(f"sync: adapter is not possible with {self.traits.title}; use weights or auto")
         return self

@@ -51,8 +51,10 @@ class Evaluator:
         """
         self.pipeline.publish(step)
         with during(Phase.GENERATE, f"while held-out prompts were answered after optimizer step {step}"):
-            asked, mine = on_all_ranks(
-                lambda: self._graded(step), "another process could not have its held-out answers graded"
+            # Apart, because the ranks may have to ask the engine together.
+            prompts = on_all_ranks(self._prompts, "another process got no held-out prompts")
+            mine = on_all_ranks(
+                lambda: self._graded(prompts, step), "another process could not have its held-out answers graded"
             )
         graded = mine if process_count() == 1 else sorted(gather_object(mine), key=lambda each: each.prompt.slot)
         if is_main_process():
@@ -60,13 +62,16 @@ class Evaluator:
             path = evaluation_file(self.folder, step)
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write_text(path, lines.encode(errors="replace").decode())
-        return {**_means(graded, step), "too_long_prompts": 1 - asked / self.count}
+        return {**_means(graded, step), "too_long_prompts": 1 - len(prompts) / self.count}
 
-    def _graded(self, step: int) -> tuple[int, list[Rollout]]:
-        """Number of prompts that all ranks complete together, and this rank's graded answers."""
-        prompts = [each for each in self.prompts.held_out(self.count) if not each.is_too_long]
+    def _prompts(self) -> list[Prompt]:
+        """The prompts that all ranks complete together."""
+        return [each for each in self.prompts.held_out(self.count) if not each.is_too_long]
+
+    def _graded(self, prompts: Sequence[Prompt], step: int) -> list[Rollout]:
+        """This rank's graded answers."""
         mine = prompts[process_rank() :: process_count()]
-        return len(prompts), grade_all(self.grades, step, f"eval-{step}", self._answers(mine, step))
+        return grade_all(self.grades, step, f"eval-{step}", self._answers(mine, step))
 
     def _answers(self, prompts: Sequence[Prompt], step: int) -> list[Rollout]:
         asked = [

@@ -12,7 +12,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from accelerate.utils import gather_object
 
@@ -116,6 +116,11 @@ class RolloutPipeline:
         self._loaded: Future[None] = Future()
         self._idle_since = time.perf_counter()
 
+    @property
+    def engine_facts(self) -> dict[str, Any]:
+        """What the manifest says about the engine."""
+        return self._opened.facts
+
     def advance(self, step: int) -> None:
         """Queue the generations that are made with the weights after `step` optimizer steps."""
         self.publish(step)
@@ -153,7 +158,7 @@ class RolloutPipeline:
             iteration = self.schedule.iteration_of(number)
             graded = self._abstention.graded(iteration, partial(self._awaited, pending.graded), ungraded)
             pending.whole = self._gathered(graded)
-        prompts = self._prompts(number, pending.whole)
+        prompts = self._asked(number, pending.whole)
         del self._pending[number]
         self._made = max(self._made, number)
         if self._segments is not None:
@@ -318,12 +323,16 @@ class RolloutPipeline:
         if self._rounds is not None:
             made = self._rounds.collect(number, version)
         elif self._segments is not None:
-            made = self._segments.collect(number, version)
+            made = self._segments.collect(number, version, self._prompts(number))
         else:
-            made = self._collector.complete(number, version, self._collector.prompts.of_generation(number))
+            made = self._collector.complete(number, version, self._prompts(number))
         self._idle_since = time.perf_counter()
         seconds["generate"] = self._idle_since - began
         return made
+
+    def _prompts(self, number: int) -> Sequence[Prompt]:
+        ask, exchange = partial(self._collector.prompts.of_generation, number), self._opened.exchange
+        return ask() if exchange is None else exchange.agreed(ask)
 
     def _grade(self, number: int, completed: "Future[list[Rollout]]", seconds: dict[str, float]) -> list[Rollout]:
         rollouts = completed.result()
@@ -334,7 +343,7 @@ class RolloutPipeline:
         seconds["grade"] = time.perf_counter() - began
         return graded
 
-    def _prompts(self, number: int, rollouts: Sequence[Rollout]) -> Sequence[Prompt]:
+    def _asked(self, number: int, rollouts: Sequence[Rollout]) -> Sequence[Prompt]:
         """What the curriculum asks in a generation."""
         if self._segments is None:
             return [each.prompt for each in rollouts if not each.prompt.attempt][:: self.schedule.generations]

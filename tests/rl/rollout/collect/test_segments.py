@@ -43,12 +43,11 @@ class CountingEngine:
         return made
 
 
-class Prompts:
-    def of_generation(self, generation: int) -> list[Prompt]:
-        return [
-            Prompt(f"{generation}:{slot}", "a", slot, (10 * generation + slot, 7), "", False, iteration=generation)
-            for slot in range(2)
-        ]
+def prompts_of(generation: int) -> list[Prompt]:
+    return [
+        Prompt(f"{generation}:{slot}", "a", slot, (10 * generation + slot, 7), "", False, iteration=generation)
+        for slot in range(2)
+    ]
 
 
 class Tokenizer:
@@ -58,11 +57,11 @@ class Tokenizer:
 
 def segments_of(tokens: int, lengths: dict[tuple[int, int], int]) -> tuple[Segments, CountingEngine]:
     engine: Any = CountingEngine(lengths)
-    source: Any = Prompts()
+    source: Any = None
     sampling = Sampling(max_new_tokens=LIMIT, temperature=1.0, logprobs=True)
     schedule = RolloutSchedule(2 * GROUP, GROUP)
     collector = Collector(schedule, source, engine, WrittenServer(), Tokenizer(), lambda _: sampling, 0)
-    return Segments(collector, tokens), engine
+    return Segments(collector, tokens, LIMIT), engine
 
 
 GENERATIONS = 4
@@ -82,7 +81,7 @@ def test_a_group_is_whole_in_the_generation_in_which_its_longest_completion_ends
 ) -> None:
     segments, _ = segments_of(tokens, lengths)
     for generation in range(GENERATIONS):
-        whole = segments.collect(generation, version=generation)
+        whole = segments.collect(generation, generation, prompts_of(generation))
         for each in whole:
             length = min(lengths[each.prompt.ids[0], each.sample], LIMIT)
             assert each.tokens == length == len(each.versions) == len(each.mask)
@@ -107,9 +106,9 @@ def test_what_is_carried_over_can_be_taken_up_by_another_process(
 ) -> None:
     (one, _), (other, _) = segments_of(tokens, lengths), segments_of(tokens, lengths)
     for generation in range(GENERATIONS):
-        left = one.collect(generation, version=0)
+        left = one.collect(generation, 0, prompts_of(generation))
         if generation > at:
-            assert _described(other.collect(generation, version=0)) == _described(left)
+            assert _described(other.collect(generation, 0, prompts_of(generation))) == _described(left)
         if generation == at:
             other.restore(at, one.carried_after(at))
 
@@ -121,12 +120,12 @@ def _described(rollouts: Sequence[Rollout]) -> list[tuple[str, int, str]]:
 def test_each_segment_has_a_seed_of_its_own_and_the_first_that_of_a_whole_completion() -> None:
     lengths = {(slot, sample): 3 for slot in range(20) for sample in range(GROUP)}
     segments, engine = segments_of(2, lengths)
-    segments.collect(0, version=0)
+    segments.collect(0, 0, prompts_of(0))
     assert [request.seeds for request, _ in engine.requests] == [
         (derive_seed(0, 0, slot, 0), derive_seed(0, 0, slot, 1)) for slot in range(2)
     ]
     engine.requests.clear()
-    segments.collect(1, version=1)
+    segments.collect(1, 1, prompts_of(1))
     carried = [request for request, _ in engine.requests if len(request.prompt_ids) > 2]
     assert [request.prompt_ids for request in carried] == [
         (slot, 7, 1000 + sample, 2) for slot in range(2) for sample in range(GROUP)
@@ -141,7 +140,7 @@ def test_the_last_segment_is_as_long_as_the_limit_allows() -> None:
     segments, engine = segments_of(4, lengths)
     for generation in range(3):
         engine.requests.clear()
-        whole = segments.collect(generation, version=0)
+        whole = segments.collect(generation, 0, prompts_of(generation))
     assert {limit for request, limit in engine.requests if len(request.prompt_ids) == 2 + 8} == {2}
     assert [each.tokens for each in whole] == [LIMIT] * 2 * GROUP
 

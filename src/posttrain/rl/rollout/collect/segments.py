@@ -21,9 +21,13 @@ class Segments:
     A rank has whole groups, those of its share of the slots, and completes what it has begun.
     """
 
-    def __init__(self, collector: Collector, tokens: int) -> None:
-        """Start with nothing carried over."""
-        self._collector, self._tokens = collector, tokens
+    def __init__(self, collector: Collector, tokens: int, longest: int) -> None:
+        """Start with nothing carried over.
+
+        Args:
+            longest: the largest limit of a completion in the run.
+        """
+        self._collector, self._tokens, self._longest = collector, tokens, longest
         self._carried: dict[int, list[Rollout]] = {}
 
     def carried_after(self, generation: int) -> list[Rollout]:
@@ -39,28 +43,25 @@ class Segments:
         """Forget what earlier generations left over."""
         self._carried = {number: rollouts for number, rollouts in self._carried.items() if number >= generation}
 
-    def collect(self, generation: int, version: int) -> list[Rollout]:
+    def collect(self, generation: int, version: int, prompts: Sequence[Prompt]) -> list[Rollout]:
         """The groups that this generation makes whole, ungraded, in the order of their iterations and slots.
 
         Args:
             version: number of optimizer steps behind the engine's weights.
+            prompts: all that the curriculum asks.
 
         Raises:
-            ServerError: the dataserver gives no prompts, or the engine is lost.
+            ServerError: the engine is lost.
         """
-        slots, prompts = self._slots(), self._collector.prompts.of_generation(generation)
-        begun = [self._begun(prompts[slot], sample) for slot in slots for sample in range(self._samples)]
-        extended = self._extended([*self.carried_after(generation - 1), *begun], version)
+        samples = range(self._collector.schedule.generations)
+        begun = [self._begun(prompts[slot], sample) for slot in self._slots() for sample in samples]
+        extended = self._extended([*self.carried_after(generation - 1), *begun], generation, version)
         whole, carried = [], []
         for _, members in groupby(extended, key=lambda each: each.prompt.group):
             group = list(members)
             (carried if any(map(self._is_unfinished, group)) else whole).extend(group)
         self._carried[generation] = carried
         return whole
-
-    @property
-    def _samples(self) -> int:
-        return self._collector.schedule.generations
 
     def _slots(self) -> range:
         total = self._collector.schedule.prompts_per_iteration
@@ -79,16 +80,32 @@ class Segments:
     def _is_unfinished(self, rollout: Rollout) -> bool:
         return rollout.was_cut and self._left(rollout) > 0
 
-    def _extended(self, rollouts: Sequence[Rollout], version: int) -> list[Rollout]:
+    def _extended(self, rollouts: Sequence[Rollout], generation: int, version: int) -> list[Rollout]:
         """The rollouts, the unfinished ones with their next segment; each is sampled as its own iteration says."""
         extended = list(rollouts)
-        unfinished = [number for number, each in enumerate(rollouts) if self._is_unfinished(each)]
-        for sampling in dict.fromkeys(self._sampling(rollouts[number]) for number in unfinished):
-            numbers = [number for number in unfinished if self._sampling(rollouts[number]) == sampling]
+        for sampling in self._samplings(generation):
+            numbers = [
+                number
+                for number, each in enumerate(rollouts)
+                if self._is_unfinished(each) and self._sampling(each) == sampling
+            ]
             completions = self._completed([rollouts[number] for number in numbers], sampling, version)
             for number, completion in zip(numbers, completions, strict=True):
                 extended[number] = rollouts[number].continued(completion, self._collector.tokenizer, version)
         return extended
+
+    def _samplings(self, generation: int) -> list[Sampling]:
+        """How segments are sampled in a generation: the same on all ranks, which may have to ask the engine together.
+
+        What an earlier generation began and is unfinished has had a whole segment in each generation since.
+        """
+        found: dict[Sampling, None] = {}
+        for segment in reversed(range(min(generation, -(-self._longest // self._tokens) - 1) + 1)):
+            sampling = self._collector.sampling(self._collector.schedule.iteration_of(generation - segment))
+            left = sampling.max_new_tokens - segment * self._tokens
+            if left > 0:
+                found[replace(sampling, max_new_tokens=min(self._tokens, left))] = None
+        return list(found)
 
     def _sampling(self, rollout: Rollout) -> Sampling:
         """How the next segment of a rollout is sampled."""

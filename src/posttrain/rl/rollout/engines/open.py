@@ -11,15 +11,25 @@ from posttrain.base.processes import process_rank
 from posttrain.config.sections.engines import EngineName
 from posttrain.inference.engine import Completion, GenerationRequest, Key, RolloutEngine, Sampling
 from posttrain.inference.loaded import LoadedModelEngine
+from posttrain.inference.own_engine import OwnEngine
 from posttrain.inference.process.engine import EngineProcess
-from posttrain.inference.process.specs import ModelSpec, VllmSpec
-from posttrain.inference.weight_sync import PublishedWeights, TrainedParameters, Weights, require_one_machine
+from posttrain.inference.process.specs import ModelSpec, OwnSpec, VllmSpec
+from posttrain.inference.weight_sync import (
+    MergedWeights,
+    PublishedWeights,
+    TrainedParameters,
+    Weights,
+    require_one_machine,
+)
 from posttrain.models.backend import LoadedModel, TrainingSettings
 from posttrain.models.hf import model_files
 from posttrain.rl.config import RLConfig
+from posttrain.rl.rollout.engines.config import OwnEngine as OwnEngineConfig
+from posttrain.rl.rollout.engines.servers import ServerEngine, open_servers, sent_weights
 from posttrain.rl.rollout.engines.vllm import chosen_weights, vllm_options
 from posttrain.rl.rollout.rollout import Prompt, Rollout
 from posttrain.train.memory import Phase, during
+from posttrain.train.parallel import RankExchange
 
 
 @dataclass(frozen=True)
@@ -28,12 +38,27 @@ class OpenedEngine:
 
     Attributes:
         published: the weights for it; None if it generates with the training model itself.
-        is_apart: whether it runs in a process of its own, so that the trainer can go on meanwhile.
+        is_apart: whether it runs in another process, so that the trainer can go on meanwhile.
     """
 
     engine: RolloutEngine
     published: PublishedWeights | None
     is_apart: bool
+
+    @property
+    def exchange(self) -> RankExchange | None:
+        """What the ranks use to agree on each call, if they must make all calls together."""
+        return self.engine.exchange if isinstance(self.engine, ServerEngine) else None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says about it."""
+        return self.engine.facts if isinstance(self.engine, ServerEngine) else {}
+
+    @property
+    def failures(self) -> int | None:
+        """How often a server failed so far; None if there are no servers."""
+        return self.engine.failures if isinstance(self.engine, ServerEngine) else None
 
     def close(self) -> None:
         """Close the engine, and remove the files written for it."""
@@ -47,7 +72,8 @@ class OpenedEngine:
 def open_rollout_engine(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> OpenedEngine:
     """The engine that `rollout.engine` names, for the model trained in the run directory `run`.
 
-    If several processes train together, they must be connected before: each has an engine of its own.
+    If several processes train together, they must be connected before: each has an engine of its own, but all have the
+    same servers.
 
     Args:
         end_ids: tokens that end a completion.
@@ -56,17 +82,17 @@ def open_rollout_engine(config: RLConfig, loaded: LoadedModel, end_ids: frozense
         ConfigError: the engine is not installed, cannot sleep on this device or take the adapter alone, there is no
             room for the weights, or the processes are on several machines.
         ModelError: the engine cannot load the model, or the model cannot hold a prompt and its completion.
-        ServerError: the engine's process died.
+        ServerError: the engine's process died, or a server does not answer or cannot be used.
     """
     with during(Phase.ENGINE, "while the rollout engine was started"):
-        return _OPENERS[config.rollout.engine](config, loaded, end_ids, run)
+        return _OPENERS[config.rollout.engine_name](config, loaded, end_ids, run)
 
 
 def _hf(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> OpenedEngine:
     """Transformers: the training model itself, or a copy of it in a process of its own."""
     if not config.rollout.is_apart:
         return OpenedEngine(LoadedModelEngine(loaded, end_ids, config.rollout.batch_size), None, is_apart=False)
-    require_one_machine(config.rollout.engine)
+    require_one_machine(config.rollout.engine_name)
     settings = TrainingSettings(
         chatml=config.chat.template == "chatml",
         max_length=config.rollout.max_prompt_tokens + config.rollout.longest,
@@ -94,6 +120,26 @@ def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: P
     return _started(config, weights, run, start)
 
 
+def _servers(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> OpenedEngine:
+    """Servers, which get all weights or the adapter."""
+    weights = sent_weights(config, loaded)
+    return _started(config, weights, run, lambda folder: open_servers(config, loaded, weights, end_ids, folder, run))
+
+
+def _own(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> OpenedEngine:
+    """An engine of the user's, which gets all weights."""
+    chosen = config.rollout.engine
+    assert isinstance(chosen, OwnEngineConfig)
+    require_one_machine("own")
+
+    def start(folder: Path) -> RolloutEngine:
+        if config.rollout.is_apart:
+            return _process(config, OwnSpec(chosen.path, folder, end_ids, chosen.options), run)
+        return OwnEngine(chosen.path, str(folder), end_ids, chosen.options)
+
+    return _started(config, MergedWeights(loaded), run, start)
+
+
 def _started(config: RLConfig, weights: Weights, run: Path, start: Callable[[Path], RolloutEngine]) -> OpenedEngine:
     """The engine that `start` returns for a folder with the weights as they are now."""
     is_apart = config.rollout.is_apart
@@ -108,7 +154,7 @@ def _started(config: RLConfig, weights: Weights, run: Path, start: Callable[[Pat
         raise
 
 
-def _process(config: RLConfig, spec: ModelSpec | VllmSpec, run: Path) -> EngineProcess:
+def _process(config: RLConfig, spec: ModelSpec | VllmSpec | OwnSpec, run: Path) -> EngineProcess:
     log = run.with_name(f"{run.name}.engine-{process_rank()}.log")  # the run's folder may be emptied later
     return EngineProcess(spec, log, seconds=config.rollout.engine_seconds, threads=config.rollout.threads)
 
@@ -116,6 +162,9 @@ def _process(config: RLConfig, spec: ModelSpec | VllmSpec, run: Path) -> EngineP
 _OPENERS: dict[EngineName, Callable[[RLConfig, LoadedModel, frozenset[int], Path], OpenedEngine]] = {
     "hf": _hf,
     "vllm": _vllm,
+    "vllm-server": _servers,
+    "sglang-server": _servers,
+    "own": _own,
 }
 
 
@@ -137,7 +186,7 @@ def completed(
         GenerationRequest(prompt.ids, tuple(seed for _, _, seed in several))
         for prompt, several in groupby(answerable, key=itemgetter(0))
     ]
-    made = complete(requests, sampling) if requests else {}
+    made = complete(requests, sampling)
     in_order = iter(sorted(made.items()))
     return [
         Rollout.of(prompt, number, None if prompt.is_too_long else next(in_order)[1], tokenizer, sampling, version)

@@ -17,7 +17,7 @@ def chosen_weights(config: RLConfig, loaded: LoadedModel) -> Weights:
         ConfigError: vLLM cannot sleep on this device or take the adapter alone, or the processes are on several
             machines.
     """
-    require_one_machine(config.rollout.engine)
+    require_one_machine("vllm")
     if config.rollout.sleep and loaded.device.type != "cuda":
         raise ConfigError("rollout.sleep: vLLM can release its memory only on CUDA devices; set it to false")
     return AdapterAlone(loaded.model) if chosen_sync(config, loaded) == "adapter" else MergedWeights(loaded)
@@ -47,16 +47,21 @@ def chosen_sync(config: RLConfig, loaded: LoadedModel) -> Literal["adapter", "we
     wanted = config.rollout.sync
     if wanted == "weights":
         return "weights"
-    adapters = getattr(loaded.model, "peft_config", None)
-    hindrance = "there is no adapter: all weights are trained"
-    if adapters is not None:
-        new_tokens = ["new tokens"] if loaded.new_token_ids else []
-        hindrance = ", ".join([*unusable_parts(adapters["default"].to_dict()), *new_tokens])
+    hindrance = adapter_hindrance(loaded)
     if wanted == "auto":
         return "adapter" if loaded.device.type == "cuda" and not hindrance else "weights"
     if hindrance:
         raise ConfigError(f"rollout.sync: adapter is not possible with vLLM ({hindrance}); use weights or auto")
     return "adapter"
+
+
+def adapter_hindrance(loaded: LoadedModel) -> str:
+    """Why vLLM cannot use the adapter in training as it is; empty if it can."""
+    adapters = getattr(loaded.model, "peft_config", None)
+    if adapters is None:
+        return "there is no adapter: all weights are trained"
+    new_tokens = ["new tokens"] if loaded.new_token_ids else []
+    return ", ".join([*unusable_parts(adapters["default"].to_dict()), *new_tokens])
 
 
 def chosen_eager(config: RLConfig, loaded: LoadedModel) -> bool | None:
