@@ -26,6 +26,9 @@ from posttrain.rl.report import (
 from posttrain.rl.rollout.choice import choose
 from posttrain.rl.rollout.evaluation import Evaluator
 from posttrain.rl.rollout.pipeline import RolloutPipeline
+from posttrain.rl.rollout.replay.keeper import RolloutKeeper
+from posttrain.rl.rollout.replay.masked import MaskedShares
+from posttrain.rl.rollout.replay.store import GroupKey
 from posttrain.rl.schedule import prompt_hash_after
 from posttrain.runs.resume import RunCounters
 from posttrain.train.parallel import gathered
@@ -50,23 +53,25 @@ class RLRecipe(Recipe):
     def __init__(
         self,
         config: RLConfig,
-        max_steps: int,
         loaded: LoadedModel,
         accelerator: Accelerator,
         pipeline: RolloutPipeline,
         evaluator: Evaluator | None,
         transcript: Transcript,
+        keeper: RolloutKeeper,
     ) -> None:
         without_dropout(loaded.model)  # dropout would make the new policy differ from the old one and the engine
         rollout, training = config.rollout, config.training
         objective = resolve_objective(config.algorithm, config.objective)
         tokenizer: Any = loaded.tokenizer
-        self.max_steps = max_steps
+        self.max_steps = pipeline.max_steps
         self.generation: Generation | None = None
         self._rejection, self._without_signal = rollout, 0
+        self._chooses = bool(rollout.filters) or keeper.is_on
         self._objective = PolicyObjective(objective, rollout.correction)
         self._schedule, self._pipeline, self._evaluator = pipeline.schedule, pipeline, evaluator
         self.loaded, self._accelerator, self._transcript = loaded, accelerator, transcript
+        self._keeper, self._masked = keeper, MaskedShares(self._schedule.prompts_per_step)
         self._cutter = Cutter(
             self._objective,
             pipeline.schedule,
@@ -92,6 +97,7 @@ class RLRecipe(Recipe):
             UnavailableError: the dataserver gives no prompts, or no rewards and training may not go on without them.
         """
         self._means = Means()
+        self._masked = MaskedShares(self._schedule.prompts_per_step)
         self._seconds = {}
         if self._schedule.starts_generation(step):
             self._begin(step, self._schedule.generation_of(step))
@@ -113,7 +119,11 @@ class RLRecipe(Recipe):
             micro_batch.mask,
             micro_batch.reference_logprobs,
             micro_batch.sampling_logprobs,
+            micro_batch.remembered,
         )
+        if self._choice.replayed:
+            slots = [row // self._schedule.generations for row in micro_batch.rows]
+            self._masked.add(slots, self._objective.beyond_limits(inputs), inputs.mask)
         losses = self._objective.token_losses(inputs, entropies, micro_batch.threshold, self._means)
         return (losses * micro_batch.weights).sum()
 
@@ -127,19 +137,16 @@ class RLRecipe(Recipe):
         trained = self.generation.rollouts[part : part + self._schedule.rows_per_step]
         asked = self._choice.asked if made else []
         tokens = sum(each.all_tokens for group in self._choice.groups.values() for each in group) if made else 0
-        names = [each.prompt.sample_id for each in asked[:: self._schedule.generations]]
-        order_hash = prompt_hash_after(counters.order_hash, names)
+        order_hash = prompt_hash_after(counters.order_hash, [each.sample_id for each in self._prompts] if made else [])
         counters.count(self._schedule.rows_per_step, tokens, 0, result.seconds, order_hash)
         row = {
             "step": result.step,
             "stage": self._transcript.stage_of(step),
             "seconds": {**spent, "learn": learn, "all": round(result.seconds, 4)},
             **result.numbers(),
-            **(
-                generation_metrics(self.generation, self._choice, filtered=bool(self._rejection.filters))
-                if made
-                else {}
-            ),
+            **(generation_metrics(self.generation, self._choice, filtered=self._chooses) if made else {}),
+            **(self._keeper.metrics(step, self._choice) if made else {}),
+            **self._keeper.end_step(step, self._masked_groups(step)),
             **ages(trained, step),
             **with_effective_share(self._means.over_all_ranks(self._accelerator)),
             "order_hash": order_hash,
@@ -180,16 +187,22 @@ class RLRecipe(Recipe):
         began = time.perf_counter()
         self._pipeline.publish(step)
         published = time.perf_counter()
-        self._pipeline.advance(step)
+        self._pipeline.advance(step, self._keeper.candidates)
         collected = self._pipeline.take(number)
         self._seconds = {
             **collected.seconds,
             "sync": published - began,
             "wait": time.perf_counter() - published,
         }
-        self._choice = choose(collected.rollouts, self._rejection, self._schedule.iteration_of(number))
+        self._prompts = collected.prompts
+        iteration = self._schedule.iteration_of(number)
+        choice = choose(collected.rollouts, self._rejection, iteration, collected.candidates)
+        self._choice = self._keeper.helped(step, choice)
         self._require_signal()
-        self.generation = Generation.of(number, self._choice.trained, self._objective, self._schedule.generations)
+        self._keeper.keep(step, number, self._choice, collected.candidates)
+        group = self._schedule.generations
+        remembered = {slot * group + helped.place for slot, helped in self._choice.helped.items()}
+        self.generation = Generation.of(number, self._choice.trained, self._objective, group, remembered)
         self._cutter.cut(self.generation)
         for part, micro_batches in enumerate(self.generation.parts):
             for each in micro_batches:
@@ -198,8 +211,22 @@ class RLRecipe(Recipe):
                 if self._reference is not None:
                     each.reference_logprobs = self._by_reference(each)
 
+    def _masked_groups(self, step: int) -> dict[GroupKey, float]:
+        """For the groups that a step replayed, the share of their tokens beyond the correction's limits."""
+        if not self._choice.replayed:
+            return {}
+        first = self._schedule.part_of(step) * self._schedule.prompts_per_step
+        shares = self._masked.over_all_ranks(self._accelerator)
+        return {
+            candidate.key: shares[slot - first]
+            for slot, candidate in self._choice.replayed.items()
+            if 0 <= slot - first < len(shares)
+        }
+
     def _require_signal(self) -> None:
         """Stop if the filters have rejected every group for too long."""
+        if len(self._choice.displaced) == len(self._choice.datasets):
+            return  # nothing was generated
         self._without_signal = 0 if self._choice.selection.accepted else self._without_signal + 1
         steps = self._without_signal * self._schedule.iteration_stride
         if self._rejection.filters and steps >= self._rejection.stop_without_signal:

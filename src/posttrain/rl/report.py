@@ -16,14 +16,15 @@ from rich.table import Table
 from posttrain.base.console import console, new_table
 from posttrain.base.intervals import mean_interval
 from posttrain.base.processes import is_main_process
-from posttrain.dataserver.schemas import Meta
+from posttrain.dataserver.schemas import Meta, Origin
 from posttrain.rl.client.reporter import ReportedGroup, StepReporter
 from posttrain.rl.config import RLConfig
 from posttrain.rl.generation import Generation, rewards_of
 from posttrain.rl.rollout.choice import Choice
 from posttrain.rl.rollout.evaluation import EVALUATIONS, evaluation_file
 from posttrain.rl.rollout.rollout import Rollout, rollout_means
-from posttrain.rl.schedule import stage_name
+from posttrain.rl.rollout.selection import Place
+from posttrain.rl.schedule import stage_of
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.finish import finish_run
 
@@ -40,6 +41,7 @@ _PICTURES = {
     "age": ("age of the weights that sampled (steps)", {"mean": "async/age_mean", "highest": "async/age_max"}),
     "effective_share": ("share of the tokens that count", {"effective": "sampling/effective_share"}),
     "accepted": ("share of the slots with an accepted group", {"accepted": "rollouts/accepted_share"}),
+    "replayed": ("share of the slots with a replayed group", {"replayed": "rollouts/replayed_share"}),
     "zero_variance": ("share of groups whose rewards are all equal", {"training": "zero_variance_share"}),
 }
 
@@ -50,7 +52,7 @@ def generation_metrics(generation: Generation, choice: Choice, *, filtered: bool
     They are of the completions that the curriculum asked, whatever was trained in their place.
 
     Args:
-        filtered: whether there are filters, whose numbers are added.
+        filtered: whether groups are chosen, by filters or from a store: then numbers of the choice are added.
     """
     rollouts = choice.asked
     rewards = rewards_of(rollouts, generation.rewards.shape[1])
@@ -81,20 +83,39 @@ def _reported_numbers(row: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _reported_groups(choice: Choice, step: int) -> list[ReportedGroup]:
-    """The groups that were asked for optimizer step `step`, counted from 0, for the dataserver's page."""
-    return [
-        ReportedGroup(
-            slot=place.slot,
-            attempt=place.attempt,
-            sample_id=group[0].prompt.sample_id,
-            dataset=group[0].prompt.dataset,
+    """The groups that were asked for or replayed by optimizer step `step`, from 0, for the dataserver's page.
+
+    The reward of a group with a remembered solution is that of its own completions.
+    """
+    helped = {choice.selection.trained[slot] or Place(0, slot) for slot in choice.helped}
+    asked = [
+        _reported_group(
+            place,
+            group,
+            step,
             verdict="" if (why := choice.verdicts[place]) is None else f"{why.name}: {why.reason}",
-            origin="substitute" if place.attempt else "fresh",
-            mean_reward=_mean(rewards_of(group, len(group))),
-            age=max((step - int(each.versions.min()) for each in group if each.tokens), default=0),
+            origin="cached" if place in helped else "substitute" if place.attempt else "fresh",
         )
         for place, group in sorted(choice.groups.items())
     ]
+    replayed = [
+        _reported_group(Place(0, slot), each.rollouts, step, verdict="", origin="replayed")
+        for slot, each in choice.replayed.items()
+    ]
+    return [*asked, *replayed]
+
+
+def _reported_group(place: Place, group: Sequence[Rollout], step: int, verdict: str, origin: Origin) -> ReportedGroup:
+    return ReportedGroup(
+        slot=place.slot,
+        attempt=place.attempt,
+        sample_id=group[0].prompt.sample_id,
+        dataset=group[0].prompt.dataset,
+        verdict=verdict,
+        origin=origin,
+        mean_reward=_mean(rewards_of(group, len(group))),
+        age=max((step - int(each.versions.min()) for each in group if each.tokens), default=0),
+    )
 
 
 def ages(rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
@@ -130,6 +151,10 @@ def step_facts(row: Mapping[str, Any]) -> str:
         parts.append(f"{row['completion_tokens']:.0f} tokens")
     if "rollouts/accepted_share" in row:
         parts.append(f"accepted {row['rollouts/accepted_share']:.0%}")
+    if row.get("rollouts/replayed_share"):
+        parts.append(f"replayed {row['rollouts/replayed_share']:.0%} (age {row['replay/age']:.1f})")
+    if row.get("successes/helped_share"):
+        parts.append(f"helped {row['successes/helped_share']:.0%}")
     if row.get("kl") is not None:
         parts.append(f"kl {row['kl']:.4f}")
     return "  ".join([*parts, _time(row)])
@@ -154,7 +179,7 @@ class Transcript:
 
     def stage_of(self, iteration: int) -> str:
         """The dataserver's curriculum stage for an iteration."""
-        return stage_name(self._meta, iteration)
+        return stage_of(self._meta, iteration).name
 
     def add(self, step: int, rollouts: Sequence[Rollout]) -> None:
         """Save the completions of the first prompt of a step (counted from 1), and now and then show some of them."""

@@ -7,7 +7,7 @@ and what it does depends on their order alone, never on time.
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from accelerate.utils import gather_object
 
-from posttrain.base.processes import process_count, process_rank
+from posttrain.base.processes import is_main_process, process_count, process_rank
 from posttrain.errors import ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
 from posttrain.rl.rollout.collector import Collector
@@ -24,7 +24,8 @@ from posttrain.rl.rollout.engines.open import OpenedEngine
 from posttrain.rl.rollout.engines.probe import Expected, SyncProbe
 from posttrain.rl.rollout.grading import Abstention, on_all_ranks
 from posttrain.rl.rollout.lanes import Lane
-from posttrain.rl.rollout.rollout import Rollout
+from posttrain.rl.rollout.replay.candidates import Candidates
+from posttrain.rl.rollout.rollout import Prompt, Rollout
 from posttrain.rl.rollout.rounds import Rounds
 from posttrain.rl.rollout.store import pending as stored
 from posttrain.train.memory import Phase, during
@@ -46,6 +47,7 @@ class Pending:
         seconds: time spent by activity: `generate`, `grade`, and `engine_idle`, in which the engine had no command
             before this one.
         whole: the graded rollouts of all ranks, once they are gathered.
+        candidates: what it may replay.
     """
 
     version: int
@@ -53,14 +55,24 @@ class Pending:
     graded: Future[list[Rollout]]
     seconds: dict[str, float] = field(default_factory=dict)
     whole: list[Rollout] | None = None
+    candidates: Candidates | None = None
 
 
 @dataclass(frozen=True)
 class Collected:
-    """A generation on all ranks: its rollouts in slot order, and the seconds that this rank spent on it."""
+    """A generation on all ranks.
 
+    Attributes:
+        prompts: those that the curriculum asks, in slot order.
+        rollouts: in slot order; without tokens for prompts that replay displaces.
+        seconds: what this rank spent on it.
+        candidates: what it may replay.
+    """
+
+    prompts: Sequence[Prompt]
     rollouts: list[Rollout]
     seconds: dict[str, float]
+    candidates: Candidates | None = None
 
 
 class RolloutPipeline:
@@ -94,7 +106,7 @@ class RolloutPipeline:
         self.stop = StopRequest()
         """Tells whether the run was asked to stop."""
         self._collector = collector
-        self.schedule = collector.schedule
+        self.schedule, self.max_steps = collector.schedule, max_steps
         self._abstention = abstention
         self._generations = self.schedule.generations_until(max_steps)
         self._engine = Lane("rollout engine", is_apart=opened.is_apart)
@@ -105,12 +117,15 @@ class RolloutPipeline:
         self._loaded: Future[None] = Future()
         self._idle_since = time.perf_counter()
 
-    def advance(self, step: int) -> None:
-        """Queue the generations that are made with the weights after `step` optimizer steps."""
+    def advance(self, step: int, candidates: Callable[[int, int], Candidates | None] = lambda *_: None) -> None:
+        """Queue the generations that are made with the weights after `step` optimizer steps.
+
+        `candidates(step, generation)` gives what each may replay; all ranks call it together.
+        """
         self.publish(step)
         for number in self.schedule.made_with(step):
             if number < self._generations and number not in self._pending:
-                self._pending[number] = self._begun(number, step)
+                self._pending[number] = self._begun(number, step, candidates(step, number))
 
     def publish(self, step: int) -> None:
         """Hand the current weights, those after `step` optimizer steps, to the engine; once per step is enough.
@@ -142,7 +157,10 @@ class RolloutPipeline:
             pending.whole = self._gathered(graded)
         del self._pending[number]
         self._release()
-        return Collected(pending.whole, pending.seconds)
+        prompts = {each.prompt.slot: each.prompt for each in pending.whole if not each.prompt.attempt}
+        return Collected(
+            [prompts[slot] for slot in sorted(prompts)], pending.whole, pending.seconds, pending.candidates
+        )
 
     def complete(self, step: int, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
         """Completions by the weights after `step` optimizer steps, which are the current ones.
@@ -205,7 +223,8 @@ class RolloutPipeline:
             rollouts = self._gathered(pending.completed.result())
         if folder is None:
             return
-        kept = stored.Stored(pending.version, rollouts, is_graded=pending.whole is not None)
+        is_graded = pending.whole is not None
+        kept = stored.Stored(pending.version, rollouts, is_graded, candidates=pending.candidates)
         weights = None
         if rollouts is None and self._opened.published is not None:
             weights = self._opened.published.folder(pending.version)
@@ -217,11 +236,11 @@ class RolloutPipeline:
         completed: Future[list[Rollout]] = Future()
         if kept.is_graded:
             completed.set_result([])
-            return Pending(kept.version, completed, completed, whole=kept.rollouts)
+            return Pending(kept.version, completed, completed, whole=kept.rollouts, candidates=kept.candidates)
         assert self._rounds is None
-        share = len(kept.rollouts) // process_count()
-        completed.set_result(kept.rollouts[process_rank() * share : (process_rank() + 1) * share])
-        return self._graded_later(number, kept.version, completed, {})
+        first, end = (len(kept.rollouts) * rank // process_count() for rank in (process_rank(), process_rank() + 1))
+        completed.set_result(kept.rollouts[first:end])
+        return self._graded_later(number, kept.version, completed, {}, kept.candidates)
 
     def _made_again(self, number: int, kept: stored.Stored) -> Pending:
         assert kept.weights is not None and self._opened.published is not None
@@ -229,19 +248,24 @@ class RolloutPipeline:
             folder = self._opened.published.adopt(kept.version, kept.weights)
             self._version = kept.version
             self._loaded = self._engine.submit(partial(self._load, folder, kept.version, None))
-        return self._begun(number, kept.version)
+        return self._begun(number, kept.version, kept.candidates)
 
-    def _begun(self, number: int, version: int) -> Pending:
+    def _begun(self, number: int, version: int, candidates: Candidates | None) -> Pending:
         seconds: dict[str, float] = {}
-        completed = self._engine.submit(partial(self._complete, self._loaded, number, version, seconds))
-        return self._graded_later(number, version, completed, seconds)
+        complete = partial(self._complete, self._loaded, number, version, seconds, candidates)
+        return self._graded_later(number, version, self._engine.submit(complete), seconds, candidates)
 
     def _graded_later(
-        self, number: int, version: int, completed: "Future[list[Rollout]]", seconds: dict[str, float]
+        self,
+        number: int,
+        version: int,
+        completed: "Future[list[Rollout]]",
+        seconds: dict[str, float],
+        candidates: Candidates | None,
     ) -> Pending:
         grader = self._graders[number % len(self._graders)]
         graded = grader.submit(partial(self._grade, number, completed, seconds))
-        return Pending(version, completed, graded, seconds)
+        return Pending(version, completed, graded, seconds, candidates=candidates)
 
     def _load(self, folder: Path | None, version: int, expected: Expected | None) -> None:
         """Load weights, check that the engine uses them, and release those that no command needs any more."""
@@ -269,14 +293,24 @@ class RolloutPipeline:
         self._idle_since = time.perf_counter()
         return answers
 
-    def _complete(self, loaded: "Future[None]", number: int, version: int, seconds: dict[str, float]) -> list[Rollout]:
+    def _complete(
+        self,
+        loaded: "Future[None]",
+        number: int,
+        version: int,
+        seconds: dict[str, float],
+        candidates: Candidates | None,
+    ) -> list[Rollout]:
         loaded.result()  # has ended, or failed
         began = time.perf_counter()
         seconds["engine_idle"] = began - self._idle_since
         if self._rounds is not None:
-            made = self._rounds.collect(number, version)
+            made = self._rounds.collect(number, version, candidates)
         else:
-            made = self._collector.complete(number, version, self._collector.prompts.of_generation(number))
+            prompts = self._collector.prompts.of_generation(number)
+            asked, empty = self._collector.without_displaced(number, prompts, candidates)
+            made = self._collector.complete(number, version, asked)
+            made = [*empty, *made] if is_main_process() else made
         self._idle_since = time.perf_counter()
         seconds["generate"] = self._idle_since - began
         return made
@@ -291,5 +325,5 @@ class RolloutPipeline:
         return graded
 
     def _gathered(self, mine: list[Rollout]) -> list[Rollout]:
-        """The rollouts of all ranks, in rank order; rounds have gathered theirs already."""
+        """The rollouts of all ranks; rounds have gathered theirs already."""
         return mine if process_count() == 1 or self._rounds is not None else gather_object(mine)
