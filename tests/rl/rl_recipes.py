@@ -27,6 +27,7 @@ from posttrain.rl.client.connection import Connection, ServerRecord
 from posttrain.rl.config import RLConfig
 from posttrain.rl.generation import MicroBatch
 from posttrain.rl.recipe import RLRecipe
+from posttrain.rl.rollout.rollout import Rollout
 from posttrain.rl.schedule import RolloutSchedule
 from posttrain.rl.train import open_recipe, open_session
 from posttrain.runs.directory import RunDirectory
@@ -172,3 +173,20 @@ def loss_and_gradient(recipe: RLRecipe, micro_batches: Sequence[MicroBatch]) -> 
         total += loss.item()
     trained = [each for each in model.parameters() if each.requires_grad]
     return total, torch.cat([each.grad.flatten().clone() for each in trained if each.grad is not None])
+
+
+def logprobs_by_hand(model: Any, rollout: Rollout) -> torch.Tensor:
+    """log p of the tokens of one completion, computed alone and without padding; shape [tokens]."""
+    ids = torch.tensor([*rollout.prompt.ids, *rollout.ids])
+    logits = model(input_ids=ids[None]).logits[0, len(rollout.prompt.ids) - 1 : -1]
+    return logits.log_softmax(dim=-1).gather(1, torch.from_numpy(rollout.ids)[:, None]).squeeze(1)
+
+
+def gradient_by_hand(recipe: RLRecipe, weights: list[torch.Tensor]) -> torch.Tensor:
+    """The gradient of −Σ w·log p over all tokens of the generation."""
+    assert recipe.generation is not None
+    model = recipe.loaded.model
+    model.zero_grad()
+    for rollout, weight in zip(recipe.generation.rollouts, weights, strict=True):
+        (-weight * logprobs_by_hand(model, rollout)).sum().backward()
+    return torch.cat([each.grad.flatten().clone() for each in model.parameters() if each.requires_grad])

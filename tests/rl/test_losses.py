@@ -16,6 +16,7 @@ from posttrain.rl.losses import (
     correction_factors,
     importance_ratios,
     kl_divergence,
+    remembered_factors,
     token_weights,
 )
 from posttrain.rl.presets import Aggregation, Estimator, Level, SamplingCorrection
@@ -157,6 +158,11 @@ def test_a_correction_is_cut_or_left_out_beyond_its_limit(
     found, cut = correction_factors(given, SamplingCorrection(correction, limit))
     assert rows(found) == near(factors)
     assert [row[:2] if len(row) == 3 and number else row for number, row in enumerate(cut.tolist())] == beyond
+
+
+def test_a_token_of_a_remembered_solution_counts_less_where_it_has_become_less_likely_and_never_more() -> None:
+    given = LossInputs(TRAINED, TRAINED, GOOD_AND_BAD, MASK, sampling_logprobs=SAMPLED)
+    assert rows(remembered_factors(given)) == near([[1.0, 1.0, 1.0], [0.5, 1.0]])
 
 
 def test_a_token_whose_probability_the_engine_does_not_know_or_that_nobody_sampled_is_not_corrected() -> None:

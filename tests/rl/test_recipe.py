@@ -14,8 +14,15 @@ from posttrain.rl.config import RLConfig
 from posttrain.rl.generation import MicroBatch
 from posttrain.rl.objective import Means
 from posttrain.rl.recipe import RLRecipe
-from posttrain.rl.rollout.rollout import Rollout
-from rl.rl_recipes import WrittenServer, a_recipe, load, loss_and_gradient, move_adapter
+from rl.rl_recipes import (
+    WrittenServer,
+    a_recipe,
+    gradient_by_hand,
+    load,
+    logprobs_by_hand,
+    loss_and_gradient,
+    move_adapter,
+)
 from rl.rl_runs import write_run
 
 REWARDS = [1.0, 0.0, 0.25, 0.5, 0.0, 1.0, 1.0, 0.75]
@@ -26,23 +33,6 @@ ADVANTAGES = [0.5625, -0.4375, -0.1875, 0.0625, -0.6875, 0.3125, 0.3125, 0.0625]
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
     return write_run(tmp_path_factory.mktemp("recipe"), tiny_model)
-
-
-def logprobs_by_hand(model: Any, rollout: Rollout) -> torch.Tensor:
-    """log p of the tokens of one completion, computed alone and without padding; shape [tokens]."""
-    ids = torch.tensor([*rollout.prompt.ids, *rollout.ids])
-    logits = model(input_ids=ids[None]).logits[0, len(rollout.prompt.ids) - 1 : -1]
-    return logits.log_softmax(dim=-1).gather(1, torch.from_numpy(rollout.ids)[:, None]).squeeze(1)
-
-
-def gradient_by_hand(recipe: RLRecipe, weights: list[torch.Tensor]) -> torch.Tensor:
-    """The gradient of −Σ w·log p over all tokens of the generation."""
-    assert recipe.generation is not None
-    model = recipe.loaded.model
-    model.zero_grad()
-    for rollout, weight in zip(recipe.generation.rollouts, weights, strict=True):
-        (-weight * logprobs_by_hand(model, rollout)).sum().backward()
-    return torch.cat([each.grad.flatten().clone() for each in model.parameters() if each.requires_grad])
 
 
 def measured(recipe: RLRecipe) -> dict[str, float]:

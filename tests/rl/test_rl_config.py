@@ -10,7 +10,7 @@ from posttrain.config.sections.engines import ENGINES, EngineTraits
 from posttrain.dataserver.schemas import DatasetMeta
 from posttrain.errors import ConfigError
 from posttrain.rl.config import RLConfig
-from posttrain.rl.schedule import RolloutSchedule, require_fit, stage_name
+from posttrain.rl.schedule import RolloutSchedule, require_fit, stage_of
 from rl.rl_recipes import a_meta
 from rl.rl_runs import WriteRun, train_here
 
@@ -206,7 +206,7 @@ def test_training_may_go_beyond_the_last_stage_where_the_config_says_so(a_run: W
     meta = a_meta(RolloutSchedule.of(config))
 
     assert require_fit(config, RolloutSchedule.of(config), meta) == 9
-    assert (stage_name(meta, 7), stage_name(meta, 8)) == ("one", "one")
+    assert (stage_of(meta, 7).name, stage_of(meta, 8).name) == ("one", "one")
 
 
 def test_a_run_ends_with_the_dataservers_last_stage_unless_told_otherwise(a_run: WriteRun) -> None:

@@ -211,6 +211,21 @@ class RLConfig(StrictModel):
                 )
         return rollout
 
+    @field_validator("rollout")
+    @classmethod
+    def _stored_rollouts_are_corrected(cls, rollout: RolloutConfig, info: ValidationInfo) -> RolloutConfig:
+        section = "replay" if rollout.replay else "successes" if rollout.successes else None
+        if section is None or "objective" not in info.data or "algorithm" not in info.data:
+            return rollout
+        level = resolve_objective(info.data["algorithm"], info.data["objective"]).importance_sampling_level
+        if level != "token" and not rollout.correction.kind.startswith("sequence"):
+            raise ValueError(
+                f"{section}: {info.data['algorithm']} takes one ratio per completion, so the tokens of earlier weights "
+                f"that importance_correction: {rollout.correction.kind} leaves out would be trained all the same; set "
+                "it to sequence_mask or sequence_truncate"
+            )
+        return rollout
+
     @field_validator("evaluation")
     @classmethod
     def _temperature_fits(cls, evaluation: EvaluationConfig | None, info: ValidationInfo) -> EvaluationConfig | None:

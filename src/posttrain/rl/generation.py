@@ -5,7 +5,7 @@ precision the last digits depend on the shape of a batch, so log-probabilities t
 policy and reference) are computed from the same rows with the same padding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,14 +67,17 @@ class MicroBatch:
     """Completions that go through the model together, without those that have no loss.
 
     Attributes:
+        rows: the number of each completion among those of the step.
         advantages: shape [rows, 1].
         mask: the tokens that count, bool [rows, tokens].
         weights: weight of each token's loss in the step's loss, shape [rows, tokens].
         sampling_logprobs: log μ, shape [rows, tokens]; None if the engine was not asked for them.
         old_logprobs, reference_logprobs: same shape; None until computed, or if not needed.
         threshold: entropy below which tokens are not trained; None trains all.
+        remembered: which are remembered solutions, bool [rows, 1]; None if the generation has none.
     """
 
+    rows: Sequence[int]
     completions: CompletionBatch
     advantages: torch.Tensor
     mask: torch.Tensor
@@ -83,6 +86,7 @@ class MicroBatch:
     old_logprobs: torch.Tensor | None = None
     reference_logprobs: torch.Tensor | None = None
     threshold: float | None = None
+    remembered: torch.Tensor | None = None
 
 
 @dataclass
@@ -92,6 +96,7 @@ class Generation:
     Attributes:
         rewards: shape [groups, G], NaN for a missing reward.
         advantages: same shape.
+        remembered: the numbers of the rollouts that are remembered solutions.
         trained: for each rollout, whether its advantage is not 0 and any of its tokens counts.
         rows: rollouts of an optimizer step.
         parts: this rank's micro-batches for each optimizer step of one pass over the generation.
@@ -102,22 +107,30 @@ class Generation:
     rewards: torch.Tensor
     advantages: torch.Tensor
     rows: int
+    remembered: Collection[int] = ()
     trained: list[bool] = field(default_factory=list)
     parts: list[list[MicroBatch]] = field(default_factory=list)
 
     @classmethod
     def of(
-        cls, number: int, rollouts: Sequence[Rollout], objective: PolicyObjective, generations: int, parts: int
+        cls,
+        number: int,
+        rollouts: Sequence[Rollout],
+        objective: PolicyObjective,
+        generations: int,
+        parts: int = 1,
+        remembered: Collection[int] = (),
     ) -> "Generation":
         """Build a generation with its advantages.
 
         Args:
             generations: completions per prompt.
             parts: optimizer steps in one pass.
+            remembered: the numbers of the rollouts that are remembered solutions.
         """
         table = rewards_of(rollouts, generations)
         lengths = torch.tensor([each.tokens for each in rollouts]).view(-1, generations)
-        return cls(number, rollouts, table, objective.advantages(table, lengths), len(rollouts) // parts)
+        return cls(number, rollouts, table, objective.advantages(table, lengths), len(rollouts) // parts, remembered)
 
 
 def rewards_of(rollouts: Sequence[Rollout], generations: int) -> torch.Tensor:
@@ -203,6 +216,11 @@ class Cutter:
             self._part(generation.rollouts[start : start + size], advantages[start : start + size])
             for start in range(0, len(generation.rollouts), size)
         ]
+        if generation.remembered:
+            for part, micro_batches in enumerate(generation.parts):
+                for each in micro_batches:
+                    flags = [[part * size + row in generation.remembered] for row in each.rows]
+                    each.remembered = torch.tensor(flags, device=self.device)
 
     def _part(self, rollouts: Sequence[Rollout], advantages: torch.Tensor) -> list[MicroBatch]:
         """This rank's micro-batches of an optimizer step."""
@@ -240,6 +258,7 @@ class Cutter:
             found = [np.zeros(0, np.float32) if each.logprobs is None else each.logprobs for each in chosen]
             sampling = _padded(found, shape, np.float32).to(self.device)
         return MicroBatch(
+            rows=rows,
             completions=completions,
             advantages=advantages[rows].float().unsqueeze(1).to(self.device),
             mask=mask,

@@ -25,6 +25,8 @@ class LossInputs:
         mask: bool; the tokens that the model sampled and that count.
         reference_logprobs: log π_ref; None without a KL term.
         sampling_logprobs: log μ; None if the engine did not return it.
+        remembered: bool, shape [completions, 1]; remembered solutions, which are there for their reward. None if there
+            are none.
     """
 
     logprobs: torch.Tensor
@@ -33,6 +35,7 @@ class LossInputs:
     mask: torch.Tensor
     reference_logprobs: torch.Tensor | None = None
     sampling_logprobs: torch.Tensor | None = None
+    remembered: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,19 @@ def correction_factors(inputs: LossInputs, correction: SamplingCorrection) -> tu
     if correction.kind.endswith("truncate"):
         return ratios.clamp(floor, correction.limit), beyond
     return ratios.masked_fill(beyond, 0.0), beyond
+
+
+def remembered_factors(inputs: LossInputs) -> torch.Tensor:
+    """Factors of the policy loss for remembered solutions: min(1, π_old / μ) of each token.
+
+    Truncated importance sampling (E. L. Ionides, Journal of Computational and Graphical Statistics 17, 2008) with the
+    truncation at 1, as the trace of V-trace, arXiv:1802.01561, section 4.1: a token counts less the less likely it has
+    become, and never more than one of the model's own. It does not undo that the solution was chosen by its reward.
+
+    Returns:
+        The factors, shape [completions, tokens].
+    """
+    return sampling_difference(inputs).clamp(max=0.0).exp()
 
 
 def sampling_difference(inputs: LossInputs) -> torch.Tensor:

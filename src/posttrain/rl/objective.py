@@ -19,6 +19,7 @@ from posttrain.rl.losses import (
     correction_factors,
     importance_ratios,
     kl_divergence,
+    remembered_factors,
     sampling_difference,
 )
 from posttrain.rl.presets import Objective, SamplingCorrection, UserFunction
@@ -125,9 +126,16 @@ class PolicyObjective:
 
     def _corrected(self, inputs: LossInputs, means: Means) -> torch.Tensor:
         factors, beyond = correction_factors(inputs, self._correction)
+        if inputs.remembered is not None:
+            factors = torch.where(inputs.remembered, remembered_factors(inputs), factors)
+            beyond = beyond & ~inputs.remembered
         counted = inputs.mask if beyond.shape == inputs.mask.shape else inputs.mask.any(dim=1, keepdim=True)
         means.add("sampling/ratio_beyond_limit", beyond, counted)
         return factors
+
+    def beyond_limits(self, inputs: LossInputs) -> torch.Tensor:
+        """The tokens that count and whose ratio, or whose completion's, is out of range; bool, as `inputs.mask`."""
+        return correction_factors(inputs, self._correction)[1] & inputs.mask
 
 
 def _measure_sampling(inputs: LossInputs, means: Means) -> None:

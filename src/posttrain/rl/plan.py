@@ -64,6 +64,10 @@ def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: b
     console.print(f"sampling        {_sampling(config)}")
     if config.rollout.filters:
         console.print(f"filters         {_filtering(config.rollout)}")
+    if config.rollout.replay is not None:
+        console.print(f"replay          {config.rollout.replay.told}")
+    if config.rollout.successes is not None:
+        console.print(f"successes       {config.rollout.successes.told}")
     _show_dataserver(config, schedule, run, resume)
     if find_spec("transformers") is not None:
         show_estimate(config, lambda: _estimated(config))

@@ -27,8 +27,10 @@ from posttrain.rl.report import (
 from posttrain.rl.rollout.choice import Choice, by_place, choose, in_order
 from posttrain.rl.rollout.collect.segments import NOTHING, parts_of
 from posttrain.rl.rollout.evaluation import Evaluator
-from posttrain.rl.rollout.pipeline import RolloutPipeline
-from posttrain.rl.rollout.rollout import Rollout
+from posttrain.rl.rollout.pipeline import Collected, RolloutPipeline
+from posttrain.rl.rollout.replay.keeper import RolloutKeeper
+from posttrain.rl.rollout.replay.masked import MaskedShares
+from posttrain.rl.rollout.replay.store import GroupKey
 from posttrain.rl.schedule import prompt_hash_after
 from posttrain.runs.resume import RunCounters
 from posttrain.train.parallel import gathered
@@ -53,23 +55,25 @@ class RLRecipe(Recipe):
     def __init__(
         self,
         config: RLConfig,
-        max_steps: int,
         loaded: LoadedModel,
         accelerator: Accelerator,
         pipeline: RolloutPipeline,
         evaluator: Evaluator | None,
         transcript: Transcript,
+        keeper: RolloutKeeper,
     ) -> None:
         without_dropout(loaded.model)  # dropout would make the new policy differ from the old one and the engine
         rollout, training = config.rollout, config.training
         objective = resolve_objective(config.algorithm, config.objective)
         tokenizer: Any = loaded.tokenizer
-        self.max_steps = max_steps
+        self.max_steps = pipeline.max_steps
         self.generation: Generation | None = None
         self._rollout, self._without_signal = rollout, 0
+        self._chooses = bool(rollout.filters) or keeper.is_on
         self._objective = PolicyObjective(objective, rollout.correction)
         self._schedule, self._pipeline, self._evaluator = pipeline.schedule, pipeline, evaluator
         self.loaded, self._accelerator, self._transcript = loaded, accelerator, transcript
+        self._keeper, self._masked = keeper, MaskedShares(self._schedule.prompts_per_step)
         self._cutter = Cutter(
             self._objective,
             pipeline.schedule,
@@ -95,6 +99,7 @@ class RLRecipe(Recipe):
             UnavailableError: the dataserver gives no prompts, or no rewards and training may not go on without them.
         """
         self._means = Means()
+        self._masked = MaskedShares(self._schedule.prompts_per_step)
         self._seconds = {}
         if self._schedule.starts_generation(step):
             self._begin(step, self._schedule.generation_of(step))
@@ -116,7 +121,11 @@ class RLRecipe(Recipe):
             micro_batch.mask,
             micro_batch.reference_logprobs,
             micro_batch.sampling_logprobs,
+            micro_batch.remembered,
         )
+        if self._choice.replayed:
+            slots = [row // self._schedule.generations for row in micro_batch.rows]
+            self._masked.add(slots, self._objective.beyond_limits(inputs), inputs.mask)
         losses = self._objective.token_losses(inputs, entropies, micro_batch.threshold, self._means)
         return (losses * micro_batch.weights).sum()
 
@@ -138,8 +147,10 @@ class RLRecipe(Recipe):
             "stage": self._transcript.stage_of(step),
             "seconds": {**spent, "learn": learn, "all": round(result.seconds, 4)},
             **result.numbers(),
-            **(generation_metrics(self.generation, self._choice, filtered=bool(self._rollout.filters)) if made else {}),
+            **(generation_metrics(self.generation, self._choice, filtered=self._chooses) if made else {}),
             **(carried(self._choice.groups, step) if made and self._rollout.segment_tokens else {}),
+            **(self._keeper.metrics(step, self._choice) if made else {}),
+            **self._keeper.end_step(step, self._masked_groups(step)),
             **ages(trained, step),
             **with_effective_share(self._means.over_all_ranks(self._accelerator)),
             "order_hash": order_hash,
@@ -185,7 +196,7 @@ class RLRecipe(Recipe):
         began, schedule, group = time.perf_counter(), self._schedule, self._schedule.generations
         self._pipeline.publish(step)
         published = time.perf_counter()
-        self._pipeline.advance(step)
+        self._pipeline.advance(step, self._keeper.candidates)
         collected = self._pipeline.take(number)
         self._seconds = {
             **collected.seconds,
@@ -193,10 +204,13 @@ class RLRecipe(Recipe):
             "wait": time.perf_counter() - published,
         }
         self._prompts = collected.prompts
-        self._choice = self._chosen(collected.rollouts, number)
+        self._choice = self._keeper.helped(step, self._chosen(collected, number))
         self._require_signal()
-        trained = parts_of(self._choice.trained, schedule.steps_per_generation, group, schedule.prompts_per_step)
-        self.generation = Generation.of(number, trained, self._objective, group, schedule.steps_per_generation)
+        self._keeper.keep(step, number, self._choice, collected.candidates)
+        parts = schedule.steps_per_generation
+        trained = parts_of(self._choice.trained, parts, group, schedule.prompts_per_step)
+        remembered = {slot * group + helped.place for slot, helped in self._choice.helped.items()}
+        self.generation = Generation.of(number, trained, self._objective, group, parts, remembered)
         self._cutter.cut(self.generation)
         for part, micro_batches in enumerate(self.generation.parts):
             for each in micro_batches:
@@ -205,15 +219,29 @@ class RLRecipe(Recipe):
                 if self._reference is not None:
                     each.reference_logprobs = self._by_reference(each)
 
-    def _chosen(self, rollouts: Sequence[Rollout], number: int) -> Choice:
+    def _chosen(self, collected: Collected, number: int) -> Choice:
         """The groups to train; with segments, each that a generation made whole has a slot of its own."""
+        rollouts = collected.rollouts
         groups = by_place(rollouts) if self._rollout.segment_tokens is None else in_order(rollouts)
-        return choose(groups, self._rollout, self._schedule.iteration_of(number))
+        return choose(groups, self._rollout, self._schedule.iteration_of(number), collected.candidates)
+
+    def _masked_groups(self, step: int) -> dict[GroupKey, float]:
+        """For the groups that a step replayed, the share of their tokens beyond the correction's limits."""
+        if not self._choice.replayed:
+            return {}
+        first = self._schedule.part_of(step) * self._schedule.prompts_per_step
+        shares = self._masked.over_all_ranks(self._accelerator)
+        return {
+            candidate.key: shares[slot - first]
+            for slot, candidate in self._choice.replayed.items()
+            if 0 <= slot - first < len(shares)
+        }
 
     def _require_signal(self) -> None:
         """Stop if the filters have rejected every group for too long."""
-        if self._choice.verdicts:
-            self._without_signal = 0 if self._choice.selection.accepted else self._without_signal + 1
+        if not self._choice.verdicts:
+            return  # nothing was generated
+        self._without_signal = 0 if self._choice.selection.accepted else self._without_signal + 1
         steps = self._without_signal * self._schedule.iteration_stride
         if self._rollout.filters and steps >= self._rollout.stop_without_signal:
             names = sorted({each.name for each in self._choice.verdicts.values() if each is not None})

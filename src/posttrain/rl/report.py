@@ -24,7 +24,8 @@ from posttrain.rl.rollout.choice import Choice, Groups
 from posttrain.rl.rollout.collect.segments import NOTHING
 from posttrain.rl.rollout.evaluation import EVALUATIONS, evaluation_file
 from posttrain.rl.rollout.rollout import Prompt, Rollout, rollout_means
-from posttrain.rl.schedule import stage_name
+from posttrain.rl.rollout.selection import Place
+from posttrain.rl.schedule import stage_of
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.finish import finish_run
 
@@ -41,6 +42,7 @@ _PICTURES = {
     "age": ("age of the weights that sampled (steps)", {"mean": "async/age_mean", "highest": "async/age_max"}),
     "effective_share": ("share of the tokens that count", {"effective": "sampling/effective_share"}),
     "accepted": ("share of the slots with an accepted group", {"accepted": "rollouts/accepted_share"}),
+    "replayed": ("share of the slots with a replayed group", {"replayed": "rollouts/replayed_share"}),
     "zero_variance": ("share of groups whose rewards are all equal", {"training": "zero_variance_share"}),
 }
 
@@ -52,7 +54,7 @@ def generation_metrics(generation: Generation, choice: Choice, *, filtered: bool
     whose groups became whole.
 
     Args:
-        filtered: whether there are filters, whose numbers are added.
+        filtered: whether groups are chosen, by filters or from a store: then numbers of the choice are added.
     """
     rollouts = choice.asked
     trained = [
@@ -86,20 +88,39 @@ def _reported_numbers(row: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _reported_groups(choice: Choice, step: int) -> list[ReportedGroup]:
-    """The groups that were asked for optimizer step `step`, counted from 0, for the dataserver's page."""
-    return [
-        ReportedGroup(
-            slot=group[0].prompt.slot,
-            attempt=place.attempt,
-            sample_id=group[0].prompt.sample_id,
-            dataset=group[0].prompt.dataset,
+    """The groups that were asked for or replayed by optimizer step `step`, from 0, for the dataserver's page.
+
+    The reward of a group with a remembered solution is that of its own completions.
+    """
+    helped = {choice.selection.trained[slot] or Place(0, slot) for slot in choice.helped}
+    asked = [
+        _reported_group(
+            place,
+            group,
+            step,
             verdict="" if (why := choice.verdicts[place]) is None else f"{why.name}: {why.reason}",
-            origin=_origin(group[0].prompt, step),
-            mean_reward=_mean(rewards_of(group, len(group))),
-            age=max((step - int(each.versions.min()) for each in group if each.tokens), default=0),
+            origin="cached" if place in helped else _origin(group[0].prompt, step),
         )
         for place, group in sorted(choice.groups.items())
     ]
+    replayed = [
+        _reported_group(Place(0, slot), each.rollouts, step, verdict="", origin="replayed")
+        for slot, each in choice.replayed.items()
+    ]
+    return [*asked, *replayed]
+
+
+def _reported_group(place: Place, group: Sequence[Rollout], step: int, verdict: str, origin: Origin) -> ReportedGroup:
+    return ReportedGroup(
+        slot=place.slot,
+        attempt=place.attempt,
+        sample_id=group[0].prompt.sample_id,
+        dataset=group[0].prompt.dataset,
+        verdict=verdict,
+        origin=origin,
+        mean_reward=_mean(rewards_of(group, len(group))),
+        age=max((step - int(each.versions.min()) for each in group if each.tokens), default=0),
+    )
 
 
 def carried(groups: Groups, iteration: int) -> dict[str, float]:
@@ -147,6 +168,10 @@ def step_facts(row: Mapping[str, Any]) -> str:
         parts.append(f"{row['completion_tokens']:.0f} tokens")
     if "rollouts/accepted_share" in row:
         parts.append(f"accepted {row['rollouts/accepted_share']:.0%}")
+    if row.get("rollouts/replayed_share"):
+        parts.append(f"replayed {row['rollouts/replayed_share']:.0%} (age {row['replay/age']:.1f})")
+    if row.get("successes/helped_share"):
+        parts.append(f"helped {row['successes/helped_share']:.0%}")
     if row.get("kl") is not None:
         parts.append(f"kl {row['kl']:.4f}")
     return "  ".join([*parts, _time(row)])
@@ -171,7 +196,7 @@ class Transcript:
 
     def stage_of(self, iteration: int) -> str:
         """The dataserver's curriculum stage for an iteration."""
-        return stage_name(self._meta, iteration)
+        return stage_of(self._meta, iteration).name
 
     def add(self, step: int, rollouts: Sequence[Rollout]) -> None:
         """Save the completions of the first prompt of a step (counted from 1), and now and then show some of them."""

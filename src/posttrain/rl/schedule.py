@@ -1,11 +1,12 @@
 """Map optimizer steps to generations and their prompts, and check the dataserver's numbers against them."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
 from posttrain.config.sections.training import TrainingConfig, accumulation_steps
-from posttrain.dataserver.schemas import Meta
+from posttrain.dataserver.schemas import Meta, StageMeta
 from posttrain.errors import ConfigError
 from posttrain.rl.config import EvaluationConfig, RLConfig
 from posttrain.rl.rollout.filters.catalogue import require_known_graders
@@ -202,9 +203,23 @@ def held_out_count(meta: Meta, evaluation: EvaluationConfig) -> int:
     return wanted
 
 
-def stage_name(meta: Meta, iteration: int) -> str:
+def stage_of(meta: Meta, iteration: int) -> StageMeta:
     """The stage of an iteration; the last stage for iterations beyond it."""
-    return next((stage.name for stage in meta.stages if iteration < stage.until_iteration), meta.stages[-1].name)
+    return next((stage for stage in meta.stages if iteration < stage.until_iteration), meta.stages[-1])
+
+
+def graded_by(meta: Meta, iteration: int) -> dict[str, str]:
+    """For each data set that an iteration may ask, what identifies its graders: rewards by others cannot be compared.
+
+    That is a hash of the dataserver's config, and of the graders, gates and tasks of the data set in the stage.
+    """
+    stage = stage_of(meta, iteration)
+    found = {}
+    for dataset in (name for name, share in stage.mix.items() if share):
+        tasks = {name: task.model_dump() for name, task in stage.tasks.get(dataset, {}).items()}
+        graders = [meta.config_id, stage.graders.get(dataset), stage.gates.get(dataset), tasks]
+        found[dataset] = blake2b(json.dumps(graders, sort_keys=True).encode(), digest_size=8).hexdigest()
+    return found
 
 
 def _require_optimizer_steps(config: RLConfig, meta: Meta) -> None:

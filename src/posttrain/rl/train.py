@@ -142,6 +142,7 @@ def open_recipe(
     from posttrain.rl.report import Transcript
     from posttrain.rl.rollout.engines.open import open_rollout_engine
     from posttrain.rl.rollout.evaluation import EVALUATIONS, Evaluator
+    from posttrain.rl.rollout.replay.keeper import RolloutKeeper
     from posttrain.rl.rollout.rollout import PromptSource
 
     client, tokenizer = connection.client, loaded.tokenizer
@@ -150,6 +151,8 @@ def open_recipe(
     with ExitStack() as resources:
         engine = open_rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)
         resources.callback(_close, engine, run)
+        keeper = RolloutKeeper(config, RolloutSchedule.of(config), run, connection.meta)
+        resources.callback(keeper.close)
         pipeline = _pipeline(config, engine, prompts, client, loaded, max_steps)
         if checkpoint is not None:
             pipeline.restore(checkpoint)
@@ -162,7 +165,7 @@ def open_recipe(
             reporter = StepReporter(client)
             resources.callback(reporter.close, _REPORT_SECONDS)
         transcript = Transcript(run.path / "completions.jsonl", connection.meta, max_steps, reporter)
-        yield RLRecipe(config, max_steps, loaded, accelerator, pipeline, evaluator, transcript)
+        yield RLRecipe(config, loaded, accelerator, pipeline, evaluator, transcript, keeper)
 
 
 def _close(engine: "OpenedEngine", run: RunDirectory) -> None:

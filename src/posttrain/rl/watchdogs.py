@@ -139,8 +139,8 @@ class FarFromSampler:
             return None
         return (
             f"for {self._in_a_row} steps the model has been far from the probabilities that sampled: log-probabilities "
-            f"differ by {difference:.3g} nats, and of the tokens {share:.0%} count. Lower rollout.staleness or "
-            "training.learning_rate"
+            f"differ by {difference:.3g} nats, and of the tokens {share:.0%} count. Lower rollout.staleness, "
+            "training.learning_rate, or the max_age of rollout.replay"
         )
 
 
@@ -210,4 +210,6 @@ def why_equal(reward: float | None) -> str:
 
 def _had_advantage(row: Row) -> bool:
     """Whether any completion of the step had an advantage other than 0, ignoring rounding errors of equal rewards."""
-    return row.get("trained_share") != 0 and row.get("zero_variance_share") != 1
+    others = ("rollouts/substituted_share", "rollouts/replayed_share", "successes/helped_share")
+    is_asked = not any(row.get(name) for name in others)  # otherwise other groups are trained as well
+    return row.get("trained_share") != 0 and not (is_asked and row.get("zero_variance_share") == 1)

@@ -92,6 +92,15 @@ def gathered(accelerator: Accelerator, values: torch.Tensor) -> torch.Tensor:
     return everywhere
 
 
+def from_main_process(value: T) -> T:
+    """The main process's value; all ranks call it together."""
+    if not is_distributed():
+        return value
+    shared = [value]
+    distributed.broadcast_object_list(shared, src=0)
+    return shared[0]
+
+
 class RankExchange:
     """Gathers from all ranks in a thread beside the trainer's, without getting in the way of its exchanges.
 

@@ -32,7 +32,7 @@ class FailingServer:
 AWAY, REFUSED = OutageError("nobody answers"), ServerError("this is no dataserver")
 
 
-UNGRADED = a_rollout(a_prompt(0, is_too_long=True), 0, [7, 8])
+UNGRADED = a_rollout(a_prompt(0, is_too_long=True), 0, [])
 
 
 def rewards(abstention: Abstention, server: GradeSource, iteration: int) -> list[float | None]:

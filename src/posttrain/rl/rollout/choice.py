@@ -2,15 +2,17 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
 
 from posttrain.rl.rollout.filters.catalogue import Rejection, rejection
 from posttrain.rl.rollout.filters.config import RejectionConfig
+from posttrain.rl.rollout.replay.candidates import Candidate, Candidates
+from posttrain.rl.rollout.replay.successes import Helped
 from posttrain.rl.rollout.rollout import Rollout
-from posttrain.rl.rollout.selection import Place, Selection, select
+from posttrain.rl.rollout.selection import Place, Selection, next_round, select
 
 Groups = Mapping[Place, Sequence[Rollout]]
 
@@ -20,35 +22,58 @@ class Choice:
     """What a generation asked and what it trains.
 
     Attributes:
-        groups: all groups that were asked, by place.
+        datasets: of each slot.
+        groups: all groups that were generated, by place.
         verdicts: why each is rejected; None if it is accepted.
         selection: the place of the group that each slot trains.
+        displaced: the slots for which nothing was generated, since a replayed group takes them.
+        replayed: the group of an earlier step that a slot trains.
+        helped: the groups with a remembered solution in them, by slot.
     """
 
+    datasets: Sequence[str]
     groups: Groups
     verdicts: Mapping[Place, Rejection | None]
     selection: Selection
+    displaced: frozenset[int] = frozenset()
+    replayed: Mapping[int, Candidate] = field(default_factory=dict)
+    helped: Mapping[int, Helped] = field(default_factory=dict)
 
     @property
     def asked(self) -> list[Rollout]:
-        """The completions of the prompts that the curriculum asked, in slot order."""
+        """The completions of the prompts that the curriculum asked, in slot order, without displaced ones."""
         return [each for place, group in sorted(self.groups.items()) if not place.attempt for each in group]
 
     @property
     def trained(self) -> list[Rollout]:
         """The completions to train on, for every slot; those of a slot that is left empty have no tokens."""
-        chosen = []
+        chosen: list[Rollout] = []
         for slot, place in enumerate(self.selection.trained):
-            group = self.groups[place or Place(0, slot)]
-            chosen += group if place is not None else [_left_out(each) for each in group]
+            if slot in self.replayed:
+                chosen += self.replayed[slot].rollouts
+            elif slot in self.helped:
+                chosen += self.helped[slot].group
+            else:
+                group = self.groups[place or Place(0, slot)]
+                chosen += group if place is not None else [_left_out(each) for each in group]
         return chosen
 
+    @property
+    def accepted(self) -> Groups:
+        """The generated groups that the filters accept."""
+        return {place: group for place, group in self.groups.items() if self.verdicts[place] is None}
+
+    def next_round(self, attempts: int) -> tuple[Place, ...]:
+        """The substitutes to ask next; see `selection.next_round`."""
+        accepted = {place: each is None for place, each in self.verdicts.items()}
+        return next_round(self.datasets, accepted, attempts, self.replayed)
+
     def metrics(self) -> dict[str, float]:
-        """Shares of the groups that each filter rejects, and of the slots with an accepted group or a substitute."""
-        slots, places = len(self.selection.trained), [each for each in self.selection.trained if each is not None]
+        """Shares of the groups that each filter rejects, and of the generated slots with an accepted one or a
+        substitute."""
+        places = [each for each in self.selection.trained if each is not None]
+        slots = max(len(self.selection.trained) - len(self.displaced), 1)
         names = Counter(each.name for each in self.verdicts.values() if each is not None)
-        if not slots:
-            return {"rollouts/groups_asked": 0.0}
         return {
             **{f"filters/{name}": count / len(self.verdicts) for name, count in sorted(names.items())},
             "rollouts/accepted_share": self.selection.accepted / slots,
@@ -79,11 +104,25 @@ def datasets(groups: Groups) -> list[str]:
     return [group[0].prompt.dataset for place, group in sorted(groups.items()) if not place.attempt]
 
 
-def choose(groups: Groups, config: RejectionConfig, iteration: int) -> Choice:
-    """Judge all groups of a generation, and choose those to train; RunError if a user's function fails."""
+def choose(asked: Groups, config: RejectionConfig, iteration: int, candidates: Candidates | None = None) -> Choice:
+    """Judge all groups of a generation, and choose those to train.
+
+    Args:
+        asked: the groups, without tokens where nothing was generated.
+        candidates: what may be replayed; a rejected group is replaced by one of these rather than by a substitute.
+
+    Raises:
+        RunError: a user's function failed.
+    """
+    of_slots = datasets(asked)
+    displaced = {} if candidates is None else candidates.displaced(of_slots)
+    groups = {place: group for place, group in asked.items() if place.slot not in displaced}
     found = verdicts(groups, config, iteration)
     accepted = {place: each is None for place, each in found.items()}
-    return Choice(groups, found, select(datasets(groups), accepted, config.rejected))
+    rejected = [place.slot for place, is_accepted in accepted.items() if not place.attempt and not is_accepted]
+    replayed = displaced if candidates is None else displaced | candidates.in_place_of(of_slots, rejected)
+    selection = select(of_slots, accepted, config.rejected, replayed)
+    return Choice(of_slots, groups, found, selection, frozenset(displaced), replayed)
 
 
 def _left_out(rollout: Rollout) -> Rollout:

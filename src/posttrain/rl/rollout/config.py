@@ -10,6 +10,7 @@ from posttrain.config.strict import StrictModel
 from posttrain.rl.presets import SamplingCorrection
 from posttrain.rl.rollout.engines.config import OwnEngine, require_servers_fit
 from posttrain.rl.rollout.filters.config import RejectionConfig
+from posttrain.rl.rollout.replay.config import RolloutReplayConfig, SuccessesConfig, require_ages_hold
 from posttrain.rl.rollout.sampling import RolloutSampling
 
 # Sampling options that change the model's probabilities, with the values at which they do not.
@@ -97,14 +98,15 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
     importance_correction: Literal["auto"] | Correction = "auto"
     """How the loss corrects for sampling probabilities that differ from the training model's own: not at all, or by
     their ratio per token or per completion, cut to a range (truncate) or left out outside of it (mask); `auto` is
-    token_mask with `staleness` or `segment_tokens`; otherwise none for `hf`, which samples from the training model, and
-    what the engine needs for the others."""
+    token_mask with `staleness`, `segment_tokens`, `replay` or `successes`; otherwise none for `hf`, which samples from
+    the training model, and what the engine needs for the others."""
 
     importance_limit: float | None = Field(default=None, gt=1)
-    """Highest ratio that is in range; 3 unless given, 2 with `staleness` or `segment_tokens`."""
+    """Highest ratio that is in range; 3 unless given, 2 with `staleness`, `segment_tokens`, `replay` or `successes`."""
 
     importance_floor: float | None = Field(default=None, gt=0, lt=1)
-    """Lowest ratio that is in range; none unless given, 0.5 with `staleness` or `segment_tokens`."""
+    """Lowest ratio that is in range; none unless given, 0.5 with `staleness`, `segment_tokens`, `replay` or
+    `successes`."""
 
     importance_ratio: Literal["proximal", "behaviour"] = "proximal"
     """What the algorithm's own ratio compares the model with: `proximal` is itself when the completions' first step
@@ -112,6 +114,12 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
 
     watch: WatchConfig = WatchConfig()
     """When to warn about sampling probabilities that are far from the model's own."""
+
+    replay: RolloutReplayConfig | None = None
+    """Trains groups of earlier steps again; null does not."""
+
+    successes: SuccessesConfig | None = None
+    """Puts remembered solutions into groups that failed throughout; null does not."""
 
     @property
     def engine_name(self) -> EngineName:
@@ -141,7 +149,8 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
         """The correction for the sampling probabilities, with `auto` resolved."""
         if self.importance_ratio == "behaviour":
             return SamplingCorrection(against_behaviour=True)
-        kind, is_older = self.importance_correction, self.staleness > 0 or self.segment_tokens is not None
+        kind = self.importance_correction
+        is_older = bool(self.staleness or self.segment_tokens or self.replay or self.successes)
         if kind == "auto":
             # The product over a long completion by older weights is mostly out of range, or large.
             kind = "token_mask" if is_older else self.traits.correction
@@ -188,6 +197,25 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
         return self
 
     @model_validator(mode="after")
+    def _stored_rollouts_fit(self) -> "RolloutConfig":
+        section = "replay" if self.replay else "successes" if self.successes else None
+        if section is None:
+            return self
+        if self.correction.kind == "none":
+            ratio = self.importance_ratio == "behaviour"
+            raise ValueError(
+                f"{'importance_ratio: behaviour' if ratio else 'importance_correction: none'}, but {section} trains "
+                "completions of earlier weights, which need an importance correction; leave it out"
+            )
+        if self.replay and self.replay.fill == "rejected" and self.rejected == "keep":
+            raise ValueError(
+                "replay: fill: rejected takes the slots of rejected groups, but these are kept; give filters with "
+                "rejected: substitute or drop, or choose fill: reserved"
+            )
+        require_ages_hold(self.replay, self.successes, self.staleness, self.steps_per_generation * self.iterations)
+        return self
+
+    @model_validator(mode="after")
     def _engine_takes_it(self) -> "RolloutConfig":
         self.traits.require_temperature(max(self.temperatures))
         for option, ability in (("sleep", "sleeps"), ("compile", "compiles")):
@@ -212,6 +240,11 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
             raise ValueError(
                 "segment_tokens, but rejected: substitute needs whole groups in the generation that asks them; choose "
                 "keep or drop, or leave segment_tokens out"
+            )
+        if self.replay or self.successes:
+            raise ValueError(
+                "segment_tokens, but replay and successes fill the slots of a generation whose groups are whole; leave "
+                "one of them out"
             )
         if self.stop:
             raise ValueError(

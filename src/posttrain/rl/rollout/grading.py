@@ -27,11 +27,11 @@ class GradeSource(Protocol):
 def grade_all(
     grades: GradeSource, iteration: int, label: str, rollouts: Sequence[Rollout], *, carried: bool = False
 ) -> list[Rollout]:
-    """The rollouts with their results, those of prompts that are too long without; ServerError if that fails.
+    """The rollouts with their results, those without tokens as they are; ServerError if that fails.
 
     `carried`: whether they were begun in an earlier generation.
     """
-    asked = [each for each in rollouts if not each.prompt.is_too_long]
+    asked = [each for each in rollouts if each.tokens]
     if not asked:
         return list(rollouts)
     items = [
@@ -48,7 +48,7 @@ def grade_all(
         for number, each in enumerate(asked)
     ]
     results = iter(grades.grade(iteration, label, items))
-    return [each if each.prompt.is_too_long else replace(each, result=next(results)) for each in rollouts]
+    return [replace(each, result=next(results)) if each.tokens else each for each in rollouts]
 
 
 def _sampled_by(rollout: Rollout, *, carried: bool) -> SampledBy:

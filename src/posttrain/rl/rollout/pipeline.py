@@ -7,7 +7,7 @@ and what it does depends on their order alone, never on time.
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from accelerate.utils import gather_object
 
-from posttrain.base.processes import process_count, process_rank
+from posttrain.base.processes import is_main_process, process_count, process_rank
 from posttrain.errors import ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
 from posttrain.rl.rollout.collect.collector import Collector
@@ -26,6 +26,7 @@ from posttrain.rl.rollout.engines.open import OpenedEngine
 from posttrain.rl.rollout.engines.probe import Answer, Expected, SyncProbe
 from posttrain.rl.rollout.grading import Abstention, on_all_ranks
 from posttrain.rl.rollout.lanes import Lane
+from posttrain.rl.rollout.replay.candidates import Candidates
 from posttrain.rl.rollout.rollout import Prompt, Rollout
 from posttrain.rl.rollout.store import pending as stored
 from posttrain.train.memory import Phase, during
@@ -47,6 +48,7 @@ class Pending:
         seconds: time spent by activity: `generate`, `grade`, and `engine_idle`, in which the engine had no command
             before this one.
         whole: the graded rollouts of all ranks, once they are gathered.
+        candidates: what it may replay.
     """
 
     version: int
@@ -54,6 +56,7 @@ class Pending:
     graded: Future[list[Rollout]]
     seconds: dict[str, float] = field(default_factory=dict)
     whole: list[Rollout] | None = None
+    candidates: Candidates | None = None
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,16 @@ class Collected:
 
     Attributes:
         prompts: those that the curriculum asks, in slot order.
-        rollouts: in slot order; with segments, of the groups that it made whole.
+        rollouts: in slot order, without tokens for prompts that replay displaces; with segments, of the groups that it
+            made whole.
         seconds: what this rank spent on it.
+        candidates: what it may replay.
     """
 
     prompts: Sequence[Prompt]
     rollouts: list[Rollout]
     seconds: dict[str, float]
+    candidates: Candidates | None = None
 
 
 class RolloutPipeline:
@@ -105,7 +111,7 @@ class RolloutPipeline:
         self.stop = StopRequest()
         """Tells whether the run was asked to stop."""
         self._collector = collector
-        self.schedule = collector.schedule
+        self.schedule, self.max_steps = collector.schedule, max_steps
         self._abstention = abstention
         self._generations = self.schedule.generations_until(max_steps)
         self._engine = Lane("rollout engine", is_apart=opened.is_apart)
@@ -121,12 +127,15 @@ class RolloutPipeline:
         """What the manifest says about the engine."""
         return self._opened.facts
 
-    def advance(self, step: int) -> None:
-        """Queue the generations that are made with the weights after `step` optimizer steps."""
+    def advance(self, step: int, candidates: Callable[[int, int], Candidates | None] = lambda *_: None) -> None:
+        """Queue the generations that are made with the weights after `step` optimizer steps.
+
+        `candidates(step, generation)` gives what each may replay; all ranks call it together.
+        """
         self.publish(step)
         for number in self.schedule.made_with(step):
             if number < self._generations and number not in self._pending:
-                self._pending[number] = self._begun(number, step)
+                self._pending[number] = self._begun(number, step, candidates(step, number))
 
     def publish(self, step: int) -> None:
         """Hand the current weights, those after `step` optimizer steps, to the engine; once per step is enough.
@@ -164,7 +173,7 @@ class RolloutPipeline:
         if self._segments is not None:
             self._segments.forget_before(number)
         self._release()
-        return Collected(prompts, pending.whole, pending.seconds)
+        return Collected(prompts, pending.whole, pending.seconds, pending.candidates)
 
     def complete(self, step: int, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
         """Completions by the weights after `step` optimizer steps, which are the current ones.
@@ -235,7 +244,8 @@ class RolloutPipeline:
         if rollouts is None and is_completed and self._rounds is None:
             rollouts = self._gathered(pending.completed.result())
         if folder is not None:
-            kept = stored.Stored(pending.version, rollouts, is_graded=pending.whole is not None)
+            is_graded = pending.whole is not None
+            kept = stored.Stored(pending.version, rollouts, is_graded, candidates=pending.candidates)
             weights = None
             if rollouts is None and self._opened.published is not None:
                 weights = self._opened.published.folder(pending.version)
@@ -248,11 +258,11 @@ class RolloutPipeline:
         completed: Future[list[Rollout]] = Future()
         if kept.is_graded:
             completed.set_result([])
-            return Pending(kept.version, completed, completed, whole=kept.rollouts)
+            return Pending(kept.version, completed, completed, whole=kept.rollouts, candidates=kept.candidates)
         assert self._rounds is None
         first, end = (len(kept.rollouts) * rank // process_count() for rank in (process_rank(), process_rank() + 1))
         completed.set_result(kept.rollouts[first:end])
-        return self._graded_later(number, kept.version, completed, {})
+        return self._graded_later(number, kept.version, completed, {}, kept.candidates)
 
     def _made_again(self, number: int, kept: stored.Stored) -> Pending:
         assert kept.weights is not None and self._opened.published is not None
@@ -260,19 +270,24 @@ class RolloutPipeline:
             folder = self._opened.published.adopt(kept.version, kept.weights)
             self._version = kept.version
             self._loaded = self._engine.submit(partial(self._load, folder, kept.version))
-        return self._begun(number, kept.version)
+        return self._begun(number, kept.version, kept.candidates)
 
-    def _begun(self, number: int, version: int) -> Pending:
+    def _begun(self, number: int, version: int, candidates: Candidates | None) -> Pending:
         seconds: dict[str, float] = {}
-        completed = self._engine.submit(partial(self._complete, self._loaded, number, version, seconds))
-        return self._graded_later(number, version, completed, seconds)
+        complete = partial(self._complete, self._loaded, number, version, seconds, candidates)
+        return self._graded_later(number, version, self._engine.submit(complete), seconds, candidates)
 
     def _graded_later(
-        self, number: int, version: int, completed: "Future[list[Rollout]]", seconds: dict[str, float]
+        self,
+        number: int,
+        version: int,
+        completed: "Future[list[Rollout]]",
+        seconds: dict[str, float],
+        candidates: Candidates | None,
     ) -> Pending:
         grader = self._graders[number % len(self._graders)]
         graded = grader.submit(partial(self._grade, number, completed, seconds))
-        return Pending(version, completed, graded, seconds)
+        return Pending(version, completed, graded, seconds, candidates=candidates)
 
     def _load(self, folder: Path | None, version: int) -> None:
         """Load weights, and release those that no command needs any more."""
@@ -316,16 +331,25 @@ class RolloutPipeline:
         self._idle_since = time.perf_counter()
         return answers
 
-    def _complete(self, loaded: "Future[None]", number: int, version: int, seconds: dict[str, float]) -> list[Rollout]:
+    def _complete(
+        self,
+        loaded: "Future[None]",
+        number: int,
+        version: int,
+        seconds: dict[str, float],
+        candidates: Candidates | None,
+    ) -> list[Rollout]:
         loaded.result()  # has ended, or failed
         began = time.perf_counter()
         seconds["engine_idle"] = began - self._idle_since
         if self._rounds is not None:
-            made = self._rounds.collect(number, version)
+            made = self._rounds.collect(number, version, candidates)
         elif self._segments is not None:
             made = self._segments.collect(number, version, self._prompts(number))
         else:
-            made = self._collector.complete(number, version, self._prompts(number))
+            asked, empty = self._collector.without_displaced(number, self._prompts(number), candidates)
+            made = self._collector.complete(number, version, asked)
+            made = [*empty, *made] if is_main_process() else made
         self._idle_since = time.perf_counter()
         seconds["generate"] = self._idle_since - began
         return made

@@ -5,7 +5,7 @@ which they were asked make a difference.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -35,7 +35,7 @@ class Selection:
     """The groups that an iteration trains.
 
     Attributes:
-        trained: the group for each slot, in slot order; None leaves the slot empty.
+        trained: the group for each slot, in slot order; None leaves the slot empty, or to a replayed group.
         unused: accepted groups that no slot needs, in the order of their places.
         accepted: how many slots have a group that the filters accept.
     """
@@ -45,7 +45,12 @@ class Selection:
     accepted: int
 
 
-def select(datasets: Sequence[str], verdicts: Verdicts, rejected: Literal["keep", "substitute", "drop"]) -> Selection:
+def select(
+    datasets: Sequence[str],
+    verdicts: Verdicts,
+    rejected: Literal["keep", "substitute", "drop"],
+    replayed: Collection[int] = (),
+) -> Selection:
     """The groups that are trained, if no more substitutes are asked.
 
     A slot trains its own group if that was accepted. The other slots take accepted spares and substitutes of the same
@@ -54,25 +59,32 @@ def select(datasets: Sequence[str], verdicts: Verdicts, rejected: Literal["keep"
 
     Args:
         datasets: the data set of each slot; a slot's substitutes are rows of the same one.
-        verdicts: of all groups so far; every slot's own group is among them.
+        verdicts: of all groups so far; every slot's own group is among them, except where nothing was generated.
+        replayed: slots that train a group of an earlier step.
     """
-    filled = _filled(datasets, verdicts)
-    trained = tuple(filled.get(slot, None if rejected == "drop" else Place(0, slot)) for slot, _ in enumerate(datasets))
+    filled = _filled(datasets, verdicts, replayed)
+    trained = tuple(
+        filled.get(slot, None if rejected == "drop" or slot in replayed else Place(0, slot))
+        for slot, _ in enumerate(datasets)
+    )
     accepted = sorted(place for place, is_accepted in verdicts.items() if is_accepted)
     used = set(filled.values())
     return Selection(trained, tuple(place for place in accepted if place not in used), len(filled))
 
 
-def next_round(datasets: Sequence[str], verdicts: Verdicts, attempts: int) -> tuple[Place, ...]:
+def next_round(
+    datasets: Sequence[str], verdicts: Verdicts, attempts: int, replayed: Collection[int] = ()
+) -> tuple[Place, ...]:
     """The substitutes to ask next, in the order of their places; none if every slot is filled or has had its attempts.
 
     Args:
-        datasets, verdicts: as for `select`. Spares count as attempts of their slots.
+        datasets, verdicts, replayed: as for `select`. Spares count as attempts of their slots.
         attempts: substitutes per slot at most.
     """
-    filled = _filled(datasets, verdicts)
+    filled = _filled(datasets, verdicts, replayed)
     asked = {place.slot: place.attempt for place in sorted(verdicts)}
-    needed = (Place(asked[slot] + 1, slot) for slot, _ in enumerate(datasets) if slot not in filled)
+    left = (slot for slot, _ in enumerate(datasets) if slot not in filled and slot not in replayed)
+    needed = (Place(asked[slot] + 1, slot) for slot in left)
     return tuple(sorted(place for place in needed if place.attempt <= attempts))
 
 
@@ -96,14 +108,15 @@ def spares(seed: int, iteration: int, datasets: Sequence[str], over_sampling: fl
     return tuple(sorted(chosen))
 
 
-def _filled(datasets: Sequence[str], verdicts: Verdicts) -> dict[int, Place]:
+def _filled(datasets: Sequence[str], verdicts: Verdicts, replayed: Collection[int]) -> dict[int, Place]:
     """The accepted group of each slot that has one."""
-    filled = {slot: Place(0, slot) for slot, _ in enumerate(datasets) if verdicts[Place(0, slot)]}
+    slots = [slot for slot, _ in enumerate(datasets) if slot not in replayed]
+    filled = {slot: Place(0, slot) for slot in slots if verdicts[Place(0, slot)]}
     others: dict[str, list[Place]] = {}
     for place in sorted(verdicts, reverse=True):
         if place.attempt and verdicts[place]:
             others.setdefault(datasets[place.slot], []).append(place)
-    for slot, dataset in enumerate(datasets):
-        if slot not in filled and others.get(dataset):
-            filled[slot] = others[dataset].pop()
+    for slot in slots:
+        if slot not in filled and others.get(datasets[slot]):
+            filled[slot] = others[datasets[slot]].pop()
     return filled

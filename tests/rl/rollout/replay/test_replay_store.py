@@ -29,7 +29,8 @@ def test_a_group_is_read_as_it_was_stored(store: RolloutStore) -> None:
     first, second = state[keys[0]], state[keys[1]]
     assert (first.dataset, first.mean_reward, first.version, first.graded_by) == ("b", 0.75, 0, "graders of b")
     assert (second.dataset, second.mean_reward, second.version, second.uses) == ("a", 0.5, 3, 0)
-    assert first.size > 100
+    # 2 tokens and 6 bytes of the prompt; 2 completions with 2 tokens of 17 bytes and 3 bytes of text each.
+    assert first.size == 2 * 8 + len("prompt") + 2 * (2 * 17 + len("7 0"))
     assert [each.reward for each in store.rollouts(keys[1])] == [1, 0, None]
     assert [each.ids.tolist() for each in store.rollouts(keys[0])] == [[7, 0], [7, 1]]
 

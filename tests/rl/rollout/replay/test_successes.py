@@ -65,10 +65,10 @@ def test_age_and_share_limit_it(tmp_path: Path, solved: Successes) -> None:
 
 def test_the_newest_solution_of_a_prompt_is_kept_while_it_is_young(tmp_path: Path, solved: Successes) -> None:
     (newer,) = solved.store(5, 5, {Place(0, 4): a_group([1, 1], version=5)}, GRADERS)
-    assert solved.evict(5, [4]) == [GroupKey(3, 0, 0)]
+    assert solved.evict(5, 6, [4]) == [GroupKey(3, 0, 0)]
     assert solved.stored.state(6).keys() == {newer}
-    assert solved.evict(204, [4]) == []
-    assert solved.evict(205, [4]) == [newer]
+    assert solved.evict(204, 205, [4]) == []
+    assert solved.evict(205, 206, [4]) == [newer]
     # The checkpoint after 4 steps still needs the first one.
     assert sorted(file.stem for file in tmp_path.glob("*.json")) == ["g000003"]
     solved.rewind(4)

@@ -10,6 +10,7 @@ from posttrain.base.processes import process_count, process_rank
 from posttrain.inference.engine import Completion, GenerationRequest, Key, RolloutEngine, Sampling, derive_seed
 from posttrain.rl.rollout.engines.open import completed
 from posttrain.rl.rollout.grading import GradeSource, grade_all
+from posttrain.rl.rollout.replay.candidates import Candidates
 from posttrain.rl.rollout.rollout import Prompt, PromptSource, Rollout
 from posttrain.rl.schedule import RolloutSchedule
 from posttrain.train.memory import Phase, during
@@ -54,6 +55,20 @@ class Collector:
         """The engine's completions; ServerError if it is lost."""
         with during(Phase.GENERATE, f"while completions were generated after optimizer step {version}"):
             return self.engine.complete(requests, sampling)
+
+    def without_displaced(
+        self, generation: int, prompts: Sequence[Prompt], candidates: Candidates | None
+    ) -> tuple[list[Prompt], list[Rollout]]:
+        """The prompts of a generation to complete, and rollouts without tokens for those that replay displaces."""
+        displaced = {} if candidates is None else candidates.displaced([each.dataset for each in prompts])
+        sampling = self.sampling(self.schedule.iteration_of(generation))
+        empty = [
+            Rollout.of(prompt, sample, None, self.tokenizer, sampling, version=0)
+            for prompt in prompts
+            if prompt.slot in displaced
+            for sample in range(self.schedule.generations)
+        ]
+        return [each for each in prompts if each.slot not in displaced], empty
 
     def grade(self, generation: int, rollouts: Sequence[Rollout], number: int = 0) -> list[Rollout]:
         """The rollouts of round `number` with their results; ServerError if they cannot be graded."""

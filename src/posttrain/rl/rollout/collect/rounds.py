@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from posttrain.rl.rollout.choice import by_place, datasets, verdicts
+from posttrain.rl.rollout.choice import by_place, choose
 from posttrain.rl.rollout.collect.collector import Collector
 from posttrain.rl.rollout.filters.config import RejectionConfig
+from posttrain.rl.rollout.replay.candidates import Candidates
 from posttrain.rl.rollout.rollout import Prompt, Rollout
-from posttrain.rl.rollout.selection import next_round, spares
+from posttrain.rl.rollout.selection import spares
 from posttrain.train.parallel import RankExchange
 
 
@@ -23,8 +24,10 @@ class Rounds:
     config: RejectionConfig
     exchange: RankExchange
 
-    def collect(self, generation: int, version: int) -> list[Rollout]:
+    def collect(self, generation: int, version: int, candidates: Candidates | None = None) -> list[Rollout]:
         """All groups that were asked, graded, those of one prompt adjacent; the curriculum's own come first.
+
+        Slots that `candidates` fill get no substitutes, and those that are reserved for them rollouts without tokens.
 
         Raises:
             ServerError: on any rank, the dataserver gives no prompts or no rewards, or the engine is lost.
@@ -32,14 +35,14 @@ class Rounds:
         """
         collector, iteration = self.collector, self.collector.schedule.iteration_of(generation)
         first = self.exchange.agreed(lambda: collector.prompts.of_generation(generation))
-        of_slots = [prompt.dataset for prompt in first]
-        extra = spares(collector.seed, iteration, of_slots, self.config.over_sampling)
+        asked, empty = collector.without_displaced(generation, first, candidates)
+        extra = spares(collector.seed, iteration, [each.dataset for each in first], self.config.over_sampling)
+        slots = {each.slot for each in asked}
+        extra = [place for place in extra if place.slot in slots]
         more = self.exchange.agreed(lambda: collector.prompts.substitutes(generation, extra))
-        made = self._made(generation, version, 0, [*first, *more])
+        made = [*empty, *self._made(generation, version, 0, [*asked, *more])]
         for number in range(1, self.config.attempts + 1):
-            groups = by_place(made)
-            accepted = {place: each is None for place, each in verdicts(groups, self.config, iteration).items()}
-            places = next_round(datasets(groups), accepted, self.config.attempts)
+            places = choose(by_place(made), self.config, iteration, candidates).next_round(self.config.attempts)
             if not places:
                 break
             prompts = self.exchange.agreed(partial(collector.prompts.substitutes, generation, places))

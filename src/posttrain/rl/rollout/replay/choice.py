@@ -8,7 +8,7 @@ from typing import Literal
 from posttrain.base.chance import chance
 from posttrain.config.schedule import Schedule
 from posttrain.rl.rollout.replay.config import RolloutReplayConfig
-from posttrain.rl.rollout.replay.store import Entry, GroupKey, State
+from posttrain.rl.rollout.replay.store import Entry, State
 
 
 def wanted_groups(config: RolloutReplayConfig, seed: int, iteration: int, groups: int) -> int:
@@ -18,43 +18,40 @@ def wanted_groups(config: RolloutReplayConfig, seed: int, iteration: int, groups
     return math.floor(share * groups + Fraction(chance(seed, "replay", iteration)))
 
 
-def is_usable(entry: Entry, config: RolloutReplayConfig, iteration: int, graded_by: Mapping[str, str]) -> bool:
-    """Whether a stored group may be trained at an iteration: by its age, its uses and its graders."""
-    is_young = 0 < iteration - entry.version <= config.max_age
+def is_usable(
+    entry: Entry, config: RolloutReplayConfig, iteration: int, graded_by: Mapping[str, str], stride: int = 1
+) -> bool:
+    """Whether a stored group may be trained in the `stride` steps from `iteration` on: by age, uses and graders."""
+    youngest, oldest = iteration - entry.version, iteration + stride - 1 - entry.version
+    is_young = youngest > 0 and oldest <= config.max_age
     return is_young and entry.uses < config.max_uses and graded_by.get(entry.dataset) == entry.graded_by
 
 
-def choose_groups(
+def preferred_groups(
     state: State,
     config: RolloutReplayConfig,
     seed: int,
     iteration: int,
     wanted: int,
-    datasets: Mapping[int, str],
     graded_by: Mapping[str, str],
-) -> dict[int, GroupKey]:
-    """The stored group for each slot that gets one: at most `wanted` slots, each with a group of its own data set.
-
-    Slots are filled in the order of chance(seed, "replay slot", iteration, slot).
+    stride: int = 1,
+) -> list[Entry]:
+    """The stored groups that may fill slots of an iteration: of each data set at most `wanted`, the preferred first.
 
     Args:
-        datasets: the data set of each slot that may be filled.
-        graded_by: for each data set, what identifies its present graders; see `Entry`.
+        graded_by: for each data set that may be asked, what identifies its present graders; see `Entry`.
+        stride: optimizer steps that train the iteration.
     """
     preferred = _ORDERS[config.choose]
-    left: dict[str, list[Entry]] = {}
-    for dataset in set(datasets.values()):
+    found: list[Entry] = []
+    for dataset in sorted(graded_by):
         usable = (
-            each for each in state.values() if each.dataset == dataset and is_usable(each, config, iteration, graded_by)
+            entry
+            for entry in state.values()
+            if entry.dataset == dataset and not entry.is_held and is_usable(entry, config, iteration, graded_by, stride)
         )
-        left[dataset] = preferred(usable, lambda entry: chance(seed, "replay group", iteration, *entry.key))
-    chosen: dict[int, GroupKey] = {}
-    for slot in sorted(datasets, key=lambda slot: (chance(seed, "replay slot", iteration, slot), slot)):
-        if len(chosen) == wanted:
-            break
-        if left[datasets[slot]]:
-            chosen[slot] = left[datasets[slot]].pop(0).key
-    return dict(sorted(chosen.items()))
+        found += preferred(usable, lambda entry: chance(seed, "replay group", iteration, *entry.key))[:wanted]
+    return found
 
 
 Luck = Callable[[Entry], float]

@@ -1,5 +1,6 @@
 """The keys of `rollout` that train rollouts of earlier steps again."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -40,10 +41,26 @@ class RolloutReplayConfig(StrictModel):
     """Size of the stored groups that can still be used; beyond it the oldest are given up. Files that a kept checkpoint
     needs come on top."""
 
+    @property
+    def largest_share(self) -> float:
+        """The largest `share` of the run."""
+        return max(self.share.values()) if isinstance(self.share, Mapping) else self.share
+
+    @property
+    def told(self) -> str:
+        """What is replayed, for a plan, on one line."""
+        slots = "rejected groups" if self.fill == "rejected" else "reserved slots"
+        return (
+            f"up to {self.largest_share:.0%} of the groups, in place of {slots}; the {self.choose} ones, at most "
+            f"{self.max_age} steps old and {self.max_uses} times"
+        )
+
     @model_validator(mode="after")
     def _replays_something(self) -> "RolloutReplayConfig":
-        if (max(self.share.values()) if isinstance(self.share, dict) else self.share) == 0:
+        if self.largest_share == 0:
             raise ValueError("share: 0 never replays anything; leave the section out")
+        if self.largest_share == 1 and self.fill == "reserved":
+            raise ValueError("share: 1 with fill: reserved leaves nothing to generate, and so to replay; choose less")
         return self
 
 
@@ -61,3 +78,34 @@ class SuccessesConfig(StrictModel):
 
     max_age: int = Field(default=200, ge=1)
     """Optimizer steps after which a solution is no longer used."""
+
+    @property
+    def told(self) -> str:
+        """What is remembered, for a plan, on one line."""
+        return (
+            f"a solution (reward of {self.threshold:g} or more, at most {self.max_age} steps old) is put into "
+            f"{self.share:.0%} of the groups that failed"
+        )
+
+
+def require_ages_hold(
+    replay: RolloutReplayConfig | None, successes: SuccessesConfig | None, staleness: int, stride: int
+) -> None:
+    """Raise ValueError if what is stored is always too old to be used.
+
+    A generation n is sampled by the weights after (n − k)·m steps and stored by step n·m. At the earliest, generation
+    n + k + 1 can replay it, and n + 1 take its solutions; each is trained for m steps.
+
+    Args:
+        staleness: k.
+        stride: m.
+    """
+    youngest = {"replay": 2 * staleness + 2, "successes": staleness + 2}
+    for name, section in (("replay", replay), ("successes", successes)):
+        needed = youngest[name] * stride - 1
+        if section is not None and section.max_age < needed:
+            raise ValueError(
+                f"{name}: max_age: {section.max_age} can never be met: with staleness {staleness} and {stride} "
+                f"optimizer step{'s' * (stride > 1)} per generation, even the newest are {needed} steps old when they "
+                f"are used for the last time; set it to {needed} or more"
+            )

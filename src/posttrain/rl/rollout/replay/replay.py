@@ -1,10 +1,11 @@
 """`rollout.replay`: which groups are stored, chosen again, and given up."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from posttrain.rl.rollout.replay.choice import choose_groups, is_usable, wanted_groups
+from posttrain.rl.rollout.replay.candidates import Candidate, Candidates
+from posttrain.rl.rollout.replay.choice import is_usable, preferred_groups, wanted_groups
 from posttrain.rl.rollout.replay.config import RolloutReplayConfig
 from posttrain.rl.rollout.replay.store import Entry, GroupKey, RolloutStore
 from posttrain.rl.rollout.rollout import Rollout
@@ -16,13 +17,15 @@ logger = logging.getLogger(__name__)
 class Replay:
     """The replay of one run. One process owns it; the others get the rollouts that it chose.
 
-    `step` is always the index of the optimizer step being trained, from 0. In each step: `choose` and `used`, then
-    `store`, and at its end `evict`. After `rewind`, the same calls give the same results again.
+    `step` is always the index of the optimizer step being trained, from 0. A generation holds its candidates when it is
+    begun, which may be several steps before it is trained: what it may replay is a function of the state then. In each
+    step: `hold` for the generation that it begins, `settle` and `store` for the one that it trains, and at its end
+    `evict`. After `rewind`, the same calls give the same results again.
     """
 
-    def __init__(self, config: RolloutReplayConfig, seed: int, folder: Path) -> None:
-        """`folder`: `RUN/rollouts`. DataError if its index is damaged."""
-        self._config, self._seed = config, seed
+    def __init__(self, config: RolloutReplayConfig, seed: int, folder: Path, stride: int = 1) -> None:
+        """`folder`: `RUN/replay`. `stride`: optimizer steps per generation. DataError if the index is damaged."""
+        self._config, self._seed, self._stride = config, seed, stride
         self.stored = RolloutStore(folder)
         self._has_warned = False
 
@@ -30,30 +33,28 @@ class Replay:
         """Close the store."""
         self.stored.close()
 
-    def wanted(self, iteration: int, groups: int) -> int:
-        """How many of an iteration's groups should be replayed."""
-        return wanted_groups(self._config, self._seed, iteration, groups)
-
-    def choose(
-        self, step: int, iteration: int, wanted: int, datasets: Mapping[int, str], graded_by: Mapping[str, str]
-    ) -> dict[int, GroupKey]:
-        """The stored group for each slot that gets one, from what was stored in earlier steps; see `choose_groups`.
-
-        Read their rollouts before `evict`, which may remove the files of groups that were used for the last time.
+    def hold(self, step: int, iteration: int, groups: int, graded_by: Mapping[str, str]) -> Candidates:
+        """What a generation may replay, from what was stored in earlier steps, with its rollouts.
 
         Args:
-            iteration: the one that will train them; later than `step` if generation runs ahead.
+            iteration: the one that will train it; later than `step` if generation runs ahead.
+            groups: how many groups the generation has.
+            graded_by: for each data set that it may ask, what identifies its graders; see `Entry`.
+
+        Raises:
+            DataError: a file is damaged.
         """
-        state = self.stored.state(step)
-        return choose_groups(state, self._config, self._seed, iteration, wanted, datasets, graded_by)
+        config, state = self._config, self.stored.state(step)
+        wanted = wanted_groups(config, self._seed, iteration, groups)
+        found = preferred_groups(state, config, self._seed, iteration, wanted, graded_by, self._stride)
+        self.stored.held(step, [entry.key for entry in found])
+        held = (Candidate(entry.key, entry.uses, tuple(self.stored.rollouts(entry.key))) for entry in found)
+        return Candidates(self._seed, iteration, wanted, config.fill == "reserved", tuple(held))
 
-    def rollouts(self, key: GroupKey) -> list[Rollout]:
-        """A chosen group's rollouts, bit for bit as they were stored; DataError if its file is damaged."""
-        return self.stored.rollouts(key)
-
-    def used(self, step: int, keys: Iterable[GroupKey]) -> None:
-        """Record that these groups were chosen."""
-        self.stored.used(step, keys)
+    def settle(self, step: int, candidates: Candidates, used: Collection[GroupKey]) -> None:
+        """Record which of its candidates a generation replays; the others are free again."""
+        self.stored.used(step, used)
+        self.stored.released(step, [each.key for each in candidates.groups if each.key not in used])
 
     def store(
         self, step: int, generation: int, groups: Mapping[Place, Sequence[Rollout]], graded_by: Mapping[str, str]
@@ -69,14 +70,18 @@ class Replay:
     def evict(
         self,
         step: int,
+        following: int,
         graded_by: Mapping[str, str],
         checkpoints: Iterable[int],
         masked: Mapping[GroupKey, float] | None = None,
     ) -> list[GroupKey]:
-        """Give up the groups that no later step can use, and the oldest beyond `max_bytes`; returns them.
+        """Give up the groups that no later generation can use, and the oldest beyond `max_bytes`; returns them.
+
+        Groups that a generation holds stay until it is trained.
 
         Args:
-            graded_by: for each data set that the next step may ask, what identifies its graders.
+            following: the iteration of the next generation that chooses.
+            graded_by: for each data set that it may ask, what identifies its graders.
             checkpoints: the optimizer steps of the checkpoints that are kept; their files stay.
             masked: for the groups that the step replayed, the share of their tokens beyond the limits.
         """
@@ -85,8 +90,11 @@ class Replay:
         left = [
             entry
             for entry in entries
-            if masked.get(entry.key, 0.0) <= self._config.max_masked_share
-            and is_usable(entry, self._config, step + 1, graded_by)
+            if entry.is_held
+            or (
+                masked.get(entry.key, 0.0) <= self._config.max_masked_share
+                and is_usable(entry, self._config, following, graded_by, self._stride)
+            )
         ]
         kept = self._within_size(left)
         gone = [entry.key for entry in entries if entry.key not in kept]
@@ -99,12 +107,12 @@ class Replay:
         self.stored.rewind(finished)
 
     def _within_size(self, entries: Sequence[Entry]) -> set[GroupKey]:
-        """The newest groups that together have at most `max_bytes`."""
+        """The newest groups that together have at most `max_bytes`, and those that are held."""
         kept: set[GroupKey] = set()
         size = 0
-        for entry in sorted(entries, key=lambda entry: (entry.version, entry.key), reverse=True):
+        for entry in sorted(entries, key=lambda entry: (entry.is_held, entry.version, entry.key), reverse=True):
             size += entry.size
-            if size > self._config.max_bytes:
+            if size > self._config.max_bytes and not entry.is_held:
                 break
             kept.add(entry.key)
         if len(kept) < len(entries) and not self._has_warned:

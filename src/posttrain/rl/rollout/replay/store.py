@@ -1,8 +1,8 @@
 """Groups of rollouts kept on disk, with a log of what became of them that can be wound back to any checkpoint.
 
-    RUN/rollouts/
+    RUN/replay/
         g000012.safetensors, g000012.json   the groups of generation 12 that were stored, never changed
-        index.sqlite                        events: a group was stored, used or evicted, and at which step
+        index.sqlite                        events: what became of a group, and at which step
 
 The state after s optimizer steps is a fold of the events until then, so a resumed run deletes the later ones and goes
 on as it would have. One process owns the store.
@@ -58,8 +58,9 @@ class Entry:
         version: optimizer steps behind the oldest weights that sampled a token of it.
         mean_reward: over its rollouts that have a reward.
         graded_by: identifies the graders and their weights; rewards of different ones cannot be compared.
-        size: bytes on disk, about.
+        size: bytes of its tokens and texts.
         uses: how often it was used so far.
+        is_held: whether a generation that is under way may use it.
     """
 
     key: GroupKey
@@ -70,6 +71,7 @@ class Entry:
     graded_by: str
     size: int
     uses: int = 0
+    is_held: bool = False
 
 
 State = dict[GroupKey, Entry]
@@ -80,7 +82,7 @@ class Event:
     """A change of the state; `step` is the number of optimizer steps that are finished once it counts."""
 
     step: int
-    kind: Literal["stored", "used", "evicted"]
+    kind: Literal["stored", "held", "released", "used", "evicted"]
     key: GroupKey
     entry: Entry | None = None
 
@@ -92,10 +94,12 @@ def fold(events: Iterable[Event], start: State | None = None) -> State:
         if event.kind == "stored":
             assert event.entry is not None
             state[event.key] = event.entry
-        elif event.kind == "used":
-            state[event.key] = replace(state[event.key], uses=state[event.key].uses + 1)
-        else:
+        elif event.kind == "evicted":
             del state[event.key]
+        else:
+            entry = state[event.key]
+            uses = entry.uses + (event.kind == "used")
+            state[event.key] = replace(entry, uses=uses, is_held=event.kind == "held")
     return state
 
 
@@ -137,17 +141,22 @@ class RolloutStore:
         facts = {"generation": generation, "groups": order}
         write_rollouts(self._folder, name, [each for group in kept.values() for each in group], facts)
         self._read.cache_clear()
-        files = [self._folder / f"{name}{suffix}" for suffix in (".safetensors", ".json")]
-        size = -(-sum(file.stat().st_size for file in files) // len(kept))
         entries = [
-            _entry(GroupKey(generation, place.slot, place.attempt), group, graded_by, size)
-            for place, group in kept.items()
+            _entry(GroupKey(generation, place.slot, place.attempt), group, graded_by) for place, group in kept.items()
         ]
         self._append([Event(step + 1, "stored", entry.key, entry) for entry in entries])
         return [entry.key for entry in entries]
 
+    def held(self, step: int, keys: Iterable[GroupKey]) -> None:
+        """Record that a generation begun in an optimizer step may use these groups; no other one may meanwhile."""
+        self._append([Event(step + 1, "held", key) for key in self._there(step, keys)])
+
+    def released(self, step: int, keys: Iterable[GroupKey]) -> None:
+        """Record that the generation that held these groups does not use them."""
+        self._append([Event(step + 1, "released", key) for key in self._there(step, keys)])
+
     def used(self, step: int, keys: Iterable[GroupKey]) -> None:
-        """Record that these groups are used by an optimizer step."""
+        """Record that these groups are used by an optimizer step, and no longer held."""
         self._append([Event(step + 1, "used", key) for key in self._there(step, keys)])
 
     def evicted(self, step: int, keys: Iterable[GroupKey]) -> None:
@@ -245,7 +254,7 @@ class RolloutStore:
             ) from error
 
 
-def _entry(key: GroupKey, group: Sequence[Rollout], graded_by: Mapping[str, str], size: int) -> Entry:
+def _entry(key: GroupKey, group: Sequence[Rollout], graded_by: Mapping[str, str]) -> Entry:
     dataset = group[0].prompt.dataset
     return Entry(
         key=key,
@@ -254,7 +263,19 @@ def _entry(key: GroupKey, group: Sequence[Rollout], graded_by: Mapping[str, str]
         version=min((int(each.versions.min()) for each in group if each.tokens), default=0),
         mean_reward=fmean(each.reward for each in group if each.reward is not None),
         graded_by=graded_by[dataset],
-        size=size,
+        size=_size(group),
+    )
+
+
+def _size(group: Sequence[Rollout]) -> int:
+    """Bytes of a group's tokens and texts: not of its files, whose length depends on how long graders took."""
+    prompt = group[0].prompt
+    texts = [prompt.text, *(each.text for each in group)]
+    arrays = [array for each in group for array in (each.ids, each.mask, each.versions, each.logprobs)]
+    return (
+        8 * len(prompt.ids)
+        + sum(len(text.encode(errors="replace")) for text in texts)
+        + sum(array.nbytes for array in arrays if array is not None)
     )
 
 

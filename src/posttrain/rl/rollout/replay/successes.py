@@ -32,9 +32,9 @@ class Successes:
     The newest solution of each prompt is remembered. In each step: `helped` and `used`, then `store`, then `evict`.
     """
 
-    def __init__(self, config: SuccessesConfig, seed: int, folder: Path) -> None:
-        """`folder`: `RUN/successes`. DataError if its index is damaged."""
-        self._config, self._seed = config, seed
+    def __init__(self, config: SuccessesConfig, seed: int, folder: Path, stride: int = 1) -> None:
+        """`folder`: `RUN/successes`. `stride`: optimizer steps per generation. DataError if the index is damaged."""
+        self._config, self._seed, self._stride = config, seed, stride
         self.stored = RolloutStore(folder)
 
     def close(self) -> None:
@@ -77,14 +77,15 @@ class Successes:
         """Record that these solutions were used."""
         self.stored.used(step, keys)
 
-    def evict(self, step: int, checkpoints: Iterable[int]) -> list[GroupKey]:
+    def evict(self, step: int, following: int, checkpoints: Iterable[int]) -> list[GroupKey]:
         """Forget solutions that are too old, or older than another one of their prompt; returns where they were from.
 
         Args:
+            following: the iteration of the next generation.
             checkpoints: the optimizer steps of the checkpoints that are kept; their files stay.
         """
         state = self.stored.state(step + 1)
-        young = [entry for entry in state.values() if self._is_young(entry, step + 1)]
+        young = [entry for entry in state.values() if self._is_young(entry, following)]
         newest = {entry.sample_id: entry.key for entry in sorted(young, key=_age_order)}
         gone = [key for key, entry in state.items() if newest.get(entry.sample_id) != key]
         self.stored.evicted(step, gone)
@@ -106,7 +107,8 @@ class Successes:
         return max(usable, key=_age_order, default=None)
 
     def _is_young(self, entry: Entry, iteration: int) -> bool:
-        return 0 < iteration - entry.version <= self._config.max_age
+        youngest, oldest = iteration - entry.version, iteration + self._stride - 1 - entry.version
+        return youngest > 0 and oldest <= self._config.max_age
 
     def _solution(self, group: Sequence[Rollout]) -> Rollout | None:
         """The best rollout of a group, the first of equals, if its reward makes it a solution."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from posttrain.rl.rollout.replay.candidates import Candidates
 from posttrain.rl.rollout.rollout import Rollout
 from posttrain.rl.rollout.store.files import read_rollouts, write_rollouts
 
@@ -18,12 +19,14 @@ class Stored:
         rollouts: those of all ranks; None if it must be made again.
         is_graded: whether they have their results.
         weights: the folder of these weights if it must be made again.
+        candidates: what it may replay.
     """
 
     version: int
     rollouts: list[Rollout] | None
     is_graded: bool
     weights: Path | None = None
+    candidates: Candidates | None = None
 
 
 def write(folder: Path, number: int, kept: Stored, weights: Path | None) -> None:
@@ -32,6 +35,8 @@ def write(folder: Path, number: int, kept: Stored, weights: Path | None) -> None
     place.mkdir(exist_ok=True)
     facts = {"version": kept.version, "is_graded": kept.is_graded, "is_made": kept.rollouts is not None}
     write_rollouts(place, _name(number), kept.rollouts or [], facts)
+    if kept.candidates is not None:
+        write_rollouts(place, _candidates(number), *kept.candidates.rollouts_and_facts())
     copy = _weights(place, kept.version)
     if weights is not None and not copy.is_dir():
         shutil.copytree(weights, copy)
@@ -60,9 +65,11 @@ def read(folder: Path, number: int) -> Stored:
     place = folder / _FOLDER
     rollouts, facts = read_rollouts(place, _name(number))
     version, is_made = facts["version"], facts["is_made"]
-    return Stored(
-        version, rollouts if is_made else None, facts["is_graded"], None if is_made else _weights(place, version)
-    )
+    candidates = None
+    if (place / f"{_candidates(number)}.json").is_file():
+        candidates = Candidates.of_rollouts_and_facts(*read_rollouts(place, _candidates(number)))
+    weights = None if is_made else _weights(place, version)
+    return Stored(version, rollouts if is_made else None, facts["is_graded"], weights, candidates)
 
 
 _FOLDER = "rollouts"
@@ -72,6 +79,10 @@ _CARRIED = "carried"
 
 def _name(number: int) -> str:
     return f"{_NAME}{number:08d}"
+
+
+def _candidates(number: int) -> str:
+    return f"candidates-{number:08d}"
 
 
 def _weights(place: Path, version: int) -> Path:
