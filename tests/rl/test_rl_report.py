@@ -16,7 +16,7 @@ from rl.written_rollouts import a_prompt, a_rollout
 def a_generation(rollouts: list[Rollout]) -> Generation:
     rewards = torch.tensor([math.nan if each.reward is None else each.reward for each in rollouts]).view(-1, 4)
     return Generation(
-        0, rollouts, rewards, torch.zeros_like(rewards), len(rollouts), [True, *[False] * (len(rollouts) - 1)]
+        0, rollouts, rewards, torch.zeros_like(rewards), len(rollouts), trained=[True, *[False] * (len(rollouts) - 1)]
     )
 
 
