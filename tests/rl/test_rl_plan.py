@@ -171,6 +171,14 @@ def test_the_plan_tells_what_an_engine_gets_of_each_step(unserved: Path, monkeyp
     assert "by hf, which gets the weights after each step, temperature" in shown(unserved)
 
 
+def test_the_plan_tells_what_is_replayed(unserved: Path):
+    replay = 'rollout.replay={share: {"0": 0, "50": 0.25}, fill: reserved, choose: recent, max_age: 4}'
+    plan = shown(unserved, "--set", replay, "--set", "rollout.successes={share: 0.5}")
+    assert "importance correction token_mask from 0.5 to 2\n" in plan
+    assert "replay          up to 25% of the groups, in reserved slots; choose recent, at most 4 steps old and" in plan
+    assert "successes       a solution (reward of 1 or more, at most 200 steps old) is put into 50% of" in plan
+
+
 def test_a_server_that_does_not_answer_yet_is_told_in_a_line(unserved: Path, nowhere: str):
     plan = shown(unserved)
     assert plan.count(nowhere) == 1

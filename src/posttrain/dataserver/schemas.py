@@ -22,7 +22,8 @@ Split = Literal["train", "validation"]
 Status = Literal["ok", "abstain", "error"]
 Origin = Literal["fresh", "substitute", "spare", "carried", "replayed", "cached"]
 """Where a group of completions comes from: sampled for its slot; for a substitute that replaces it, or one sampled in
-advance; begun in an earlier iteration; trained before; or recorded by another run."""
+advance; begun in an earlier iteration; trained before; or cached: with a remembered solution, or recorded by another
+run."""
 
 
 class WireRequest(BaseModel):

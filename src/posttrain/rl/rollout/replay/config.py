@@ -49,9 +49,9 @@ class RolloutReplayConfig(StrictModel):
     @property
     def told(self) -> str:
         """What is replayed, for a plan, on one line."""
-        slots = "rejected groups" if self.fill == "rejected" else "reserved slots"
+        slots = "in place of rejected ones" if self.fill == "rejected" else "in reserved slots"
         return (
-            f"up to {self.largest_share:.0%} of the groups, in place of {slots}; the {self.choose} ones, at most "
+            f"up to {self.largest_share:.0%} of the groups, {slots}; choose {self.choose}, at most "
             f"{self.max_age} steps old and {self.max_uses} times"
         )
 

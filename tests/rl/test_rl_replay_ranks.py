@@ -1,0 +1,25 @@
+"""Two processes replay the same groups, although only one of them stores any."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl.replay_runs import AHEAD, RESERVED, require_same, write
+from rl.rl_runs import folder_of, run, started, training_rows, wait_for_step
+from running import metrics
+
+
+@pytest.mark.parametrize("rollout", [RESERVED, AHEAD], ids=["reserved", "ahead"])
+def test_two_processes_replay_the_same_groups_and_go_on_after_a_kill(
+    tmp_path: Path, tiny_model: Path, rollout: dict[str, Any]
+) -> None:
+    changes: dict[str, Any] = {"training": {"micro_batch_size": 1, "max_steps": 5}, "run": {"save_every": 1}}
+    whole, killed = (write(tmp_path / name, tiny_model, rollout, **changes) for name in ("whole", "killed"))
+    run(whole, processes=2)
+    with started(killed, processes=2) as process:
+        wait_for_step(killed, 3, process)
+    run(killed, "--resume", processes=2)
+    require_same(whole, killed)
+    rows = training_rows(metrics(folder_of(whole)))
+    assert sum(row["rollouts/replayed_share"] for row in rows) > 0
