@@ -89,7 +89,7 @@ def _reported_groups(choice: Choice, step: int) -> list[ReportedGroup]:
             sample_id=group[0].prompt.sample_id,
             dataset=group[0].prompt.dataset,
             verdict="" if (why := choice.verdicts[place]) is None else f"{why.name}: {why.reason}",
-            origin="substitute" if place.attempt else "fresh",
+            origin=group[0].prompt.origin,
             mean_reward=_mean(rewards_of(group, len(group))),
             age=max((step - int(each.versions.min()) for each in group if each.tokens), default=0),
         )

@@ -49,8 +49,7 @@ def grade_all(grades: GradeSource, iteration: int, label: str, rollouts: Sequenc
 def _sampled_by(rollout: Rollout) -> SampledBy:
     """How a completion was sampled, for the journal."""
     versions = sorted({int(each) for each in rollout.versions[[0, -1]]}) if rollout.tokens else [0]
-    origin = "substitute" if rollout.prompt.attempt else "fresh"
-    return SampledBy(versions=versions, temperature=rollout.temperature, origin=origin)
+    return SampledBy(versions=versions, temperature=rollout.temperature, origin=rollout.prompt.origin)
 
 
 class RefusedError(UnavailableError):

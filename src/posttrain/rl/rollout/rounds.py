@@ -34,7 +34,7 @@ class Rounds:
         first = self.exchange.agreed(lambda: collector.prompts.of_generation(generation))
         of_slots = [prompt.dataset for prompt in first]
         extra = spares(collector.seed, iteration, of_slots, self.config.over_sampling)
-        more = self.exchange.agreed(lambda: collector.prompts.substitutes(generation, extra))
+        more = self.exchange.agreed(lambda: collector.prompts.substitutes(generation, extra, "spare"))
         made = self._made(generation, version, 0, [*first, *more])
         for number in range(1, self.config.attempts + 1):
             groups = by_place(made)

@@ -46,6 +46,7 @@ def write_rollouts(folder: Path, name: str, rollouts: Sequence[Rollout], facts: 
                 "text": prompt.text,
                 "is_too_long": prompt.is_too_long,
                 "attempt": prompt.attempt,
+                "origin": prompt.origin,
             }
             for prompt in prompts
         ],
