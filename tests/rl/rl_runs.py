@@ -170,6 +170,15 @@ def journal(config: Path) -> list[tuple[Any, ...]]:
         return database.execute(query).fetchall()
 
 
+def requests(config: Path) -> list[tuple[int, int]]:
+    """Iteration and number of completions of each request for training rewards in the journal, sorted."""
+    with closing(sqlite3.connect(config.with_name("journal.sqlite"))) as database:
+        query = (
+            "SELECT iteration, count(*) FROM grades WHERE split = 'train' GROUP BY iteration, request_id ORDER BY 1, 2"
+        )
+        return database.execute(query).fetchall()
+
+
 def require_same_runs(one: Path, other: Path, last: int = STEPS) -> None:
     """Assert that the runs of two configs have the same metrics, completions, evaluations and weights."""
     a, b = folder_of(one), folder_of(other)

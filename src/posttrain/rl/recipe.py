@@ -43,6 +43,7 @@ class RLRecipe(Recipe):
     Attributes:
         loaded: the model being trained.
         generation: the generation it is trained on; None before the first.
+        without_signal: generations in a row, up to this one, of which the filters rejected every group.
     """
 
     measure: Measure = "reward"
@@ -63,7 +64,7 @@ class RLRecipe(Recipe):
         tokenizer: Any = loaded.tokenizer
         self.max_steps = max_steps
         self.generation: Generation | None = None
-        self._rejection, self._without_signal = rollout, 0
+        self._rejection, self.without_signal = rollout, 0
         self._objective = PolicyObjective(objective, rollout.correction)
         self._schedule, self._pipeline, self._evaluator = pipeline.schedule, pipeline, evaluator
         self.loaded, self._accelerator, self._transcript = loaded, accelerator, transcript
@@ -130,6 +131,7 @@ class RLRecipe(Recipe):
         names = [each.prompt.sample_id for each in asked[:: self._schedule.generations]]
         order_hash = prompt_hash_after(counters.order_hash, names)
         counters.count(self._schedule.rows_per_step, tokens, 0, result.seconds, order_hash)
+        counters.without_signal = self.without_signal
         row = {
             "step": result.step,
             "stage": self._transcript.stage_of(step),
@@ -200,8 +202,8 @@ class RLRecipe(Recipe):
 
     def _require_signal(self) -> None:
         """Stop if the filters have rejected every group for too long."""
-        self._without_signal = 0 if self._choice.selection.accepted else self._without_signal + 1
-        steps = self._without_signal * self._schedule.iteration_stride
+        self.without_signal = 0 if self._choice.selection.accepted else self.without_signal + 1
+        steps = self.without_signal * self._schedule.iteration_stride
         if self._rejection.filters and steps >= self._rejection.stop_without_signal:
             names = sorted({each.name for each in self._choice.verdicts.values() if each is not None})
             raise UnavailableError(

@@ -97,6 +97,7 @@ def _train(
     with session.model(point, resume=resume) as loaded:
         accelerator = connect()
         with open_recipe(config, run, connection, max_steps, loaded, accelerator, point.checkpoint) as recipe:
+            recipe.without_signal = point.counters.without_signal
             session.train(recipe, accelerator, loaded, point)
     return None
 
