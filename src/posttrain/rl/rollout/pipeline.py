@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -102,6 +102,7 @@ class RolloutPipeline:
         self._graders = [Lane("grading", is_apart=opened.is_apart) for _ in range(self.schedule.staleness + 1)]
         self._pending: dict[int, Pending] = {}
         self._version = self._engine_version = -1
+        self._expected: dict[int, Expected | None] = {}  # by version, as long as a generation may need it
         self._loaded: Future[None] = Future()
         self._idle_since = time.perf_counter()
 
@@ -122,10 +123,16 @@ class RolloutPipeline:
         with during(Phase.ENGINE, f"while the weights after optimizer step {step} were written for the engine"):
             published = self._opened.published
             folder = None if published is None else published.publish(step)
-        self._version = step
         with during(Phase.SCORE, f"while a fixed text was scored after optimizer step {step}"):
             expected = None if self._probe is None else self._probe.expected()
-        self._loaded = self._engine.submit(partial(self._load, folder, step, expected))
+        self._hand_over(folder, step, expected)
+
+    def _hand_over(self, folder: Path | None, version: int, expected: Expected | None) -> None:
+        """Queue the load of weights, and remember what the training model computes with them."""
+        needed = {each.version for each in self._pending.values()}
+        self._expected = {each: told for each, told in self._expected.items() if each in needed} | {version: expected}
+        self._version = version
+        self._loaded = self._engine.submit(partial(self._load, folder, version, expected))
 
     def take(self, number: int) -> Collected:
         """Wait for a generation; all ranks call it together, and get all of it.
@@ -206,10 +213,10 @@ class RolloutPipeline:
         if folder is None:
             return
         kept = stored.Stored(pending.version, rollouts, is_graded=pending.whole is not None)
-        weights = None
         if rollouts is None and self._opened.published is not None:
             weights = self._opened.published.folder(pending.version)
-        stored.write(folder, number, kept, weights)
+            kept = replace(kept, weights=weights, expected=self._expected[pending.version])
+        stored.write(folder, number, kept)
 
     def _restored(self, number: int, kept: stored.Stored) -> Pending:
         if kept.rollouts is None:
@@ -227,8 +234,7 @@ class RolloutPipeline:
         assert kept.weights is not None and self._opened.published is not None
         if self._version != kept.version:
             folder = self._opened.published.adopt(kept.version, kept.weights)
-            self._version = kept.version
-            self._loaded = self._engine.submit(partial(self._load, folder, kept.version, None))
+            self._hand_over(folder, kept.version, kept.expected)
         return self._begun(number, kept.version)
 
     def _begun(self, number: int, version: int) -> Pending:

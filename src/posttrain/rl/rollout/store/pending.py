@@ -4,6 +4,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from posttrain.rl.rollout.engines.probe import Expected
 from posttrain.rl.rollout.rollout import Rollout
 from posttrain.rl.rollout.store.files import read_rollouts, write_rollouts
 
@@ -17,23 +18,26 @@ class Stored:
         rollouts: those of all ranks; None if it must be made again.
         is_graded: whether they have their results.
         weights: the folder of these weights if it must be made again.
+        expected: what the training model computed with them, to check the engine that makes it again.
     """
 
     version: int
     rollouts: list[Rollout] | None
     is_graded: bool
     weights: Path | None = None
+    expected: Expected | None = None
 
 
-def write(folder: Path, number: int, kept: Stored, weights: Path | None) -> None:
-    """Write generation `number` below the checkpoint `folder`; `weights` are copied if it must be made again."""
+def write(folder: Path, number: int, kept: Stored) -> None:
+    """Write generation `number` below the checkpoint `folder`; its weights are copied if it must be made again."""
     place = folder / _FOLDER
     place.mkdir(exist_ok=True)
     facts = {"version": kept.version, "is_graded": kept.is_graded, "is_made": kept.rollouts is not None}
     write_rollouts(place, _name(number), kept.rollouts or [], facts)
     copy = _weights(place, kept.version)
-    if weights is not None and not copy.is_dir():
-        shutil.copytree(weights, copy)
+    if kept.weights is not None and kept.expected is not None and not copy.is_dir():
+        shutil.copytree(kept.weights, copy)
+        kept.expected.write(_expected(place, kept.version))
 
 
 def numbers(folder: Path) -> list[int]:
@@ -45,10 +49,10 @@ def read(folder: Path, number: int) -> Stored:
     """A generation as it was written; DataError if a file is damaged."""
     place = folder / _FOLDER
     rollouts, facts = read_rollouts(place, _name(number))
-    version, is_made = facts["version"], facts["is_made"]
-    return Stored(
-        version, rollouts if is_made else None, facts["is_graded"], None if is_made else _weights(place, version)
-    )
+    version = facts["version"]
+    if facts["is_made"]:
+        return Stored(version, rollouts, facts["is_graded"])
+    return Stored(version, None, facts["is_graded"], _weights(place, version), Expected.read(_expected(place, version)))
 
 
 _FOLDER = "rollouts"
@@ -61,3 +65,7 @@ def _name(number: int) -> str:
 
 def _weights(place: Path, version: int) -> Path:
     return place / f"weights-{version:08d}"
+
+
+def _expected(place: Path, version: int) -> Path:
+    return place / f"probe-{version:08d}.safetensors"
