@@ -192,7 +192,9 @@ def require_same_runs(one: Path, other: Path, last: int = STEPS) -> None:
     assert tokens[0] == tokens[1]
 
 
-def train_here(config: Path, overrides: tuple[str, ...] = (), *, resume: bool = False) -> dict[str, Any]:
+def train_here(
+    config: Path, overrides: tuple[str, ...] = (), *, resume: bool = False, rollouts_from: Path | None = None
+) -> dict[str, Any]:
     """Run in this process, on one thread like the subprocesses; returns the result."""
     import torch
 
@@ -203,7 +205,8 @@ def train_here(config: Path, overrides: tuple[str, ...] = (), *, resume: bool = 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return train(load_config(config, RLConfig, list(overrides)), config.stem, resume=resume)
+        settings = load_config(config, RLConfig, list(overrides))
+        return train(settings, config.stem, resume=resume, rollouts_from=rollouts_from)
     finally:
         torch.set_num_threads(threads)
 

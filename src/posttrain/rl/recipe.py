@@ -26,6 +26,7 @@ from posttrain.rl.report import (
 from posttrain.rl.rollout.choice import choose
 from posttrain.rl.rollout.evaluation import Evaluator
 from posttrain.rl.rollout.pipeline import RolloutPipeline
+from posttrain.rl.rollout.store.recorded_rollouts import RecordedRollouts
 from posttrain.rl.schedule import prompt_hash_after
 from posttrain.runs.resume import RunCounters
 from posttrain.train.parallel import gathered
@@ -54,7 +55,7 @@ class RLRecipe(Recipe):
         max_steps: int,
         loaded: LoadedModel,
         accelerator: Accelerator,
-        pipeline: RolloutPipeline,
+        pipeline: RolloutPipeline | RecordedRollouts,
         evaluator: Evaluator | None,
         transcript: Transcript,
     ) -> None:
@@ -176,6 +177,8 @@ class RLRecipe(Recipe):
     def heed(self, stop: StopRequest) -> None:
         """Wait for completions only as long as `run.stop_seconds` allows after a request to stop."""
         self._pipeline.stop = stop
+        if self._evaluator is not None:
+            self._evaluator.pipeline.stop = stop
 
     def _begin(self, step: int, number: int) -> None:
         """Collect a generation, and compute the log-probabilities that its losses need from the current weights."""
@@ -189,7 +192,9 @@ class RLRecipe(Recipe):
             "sync": published - began,
             "wait": time.perf_counter() - published,
         }
-        self._choice = choose(collected.rollouts, self._rejection, self._schedule.iteration_of(number))
+        iteration = self._schedule.iteration_of(number)
+        self._transcript.record(number, iteration, collected.rollouts)
+        self._choice = choose(collected.rollouts, self._rejection, iteration)
         self._require_signal()
         self.generation = Generation.of(number, self._choice.trained, self._objective, self._schedule.generations)
         self._cutter.cut(self.generation)

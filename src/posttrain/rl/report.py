@@ -23,6 +23,7 @@ from posttrain.rl.generation import Generation, rewards_of
 from posttrain.rl.rollout.choice import Choice
 from posttrain.rl.rollout.evaluation import EVALUATIONS, evaluation_file
 from posttrain.rl.rollout.rollout import Rollout, rollout_means
+from posttrain.rl.rollout.store.recording import Recorder
 from posttrain.rl.schedule import stage_name
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.finish import finish_run
@@ -147,9 +148,16 @@ def _time(row: Mapping[str, Any]) -> str:
 class Transcript:
     """Saves and shows some of a run's completions, and reports its steps to the dataserver."""
 
-    def __init__(self, file: Path, meta: Meta, max_steps: int, reporter: StepReporter | None = None) -> None:
-        """`reporter`: None on all ranks but the first."""
-        self._file, self._meta, self._reporter = file, meta, reporter
+    def __init__(
+        self,
+        file: Path,
+        meta: Meta,
+        max_steps: int,
+        reporter: StepReporter | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """`reporter`, `recorder`: None on all ranks but the first."""
+        self._file, self._meta, self._reporter, self._recorder = file, meta, reporter, recorder
         self._every = max(1, max_steps // _SHOWINGS)
 
     def stage_of(self, iteration: int) -> str:
@@ -170,6 +178,11 @@ class Transcript:
             best_first = sorted(group, key=lambda each: -(each.reward or -1))
             lines = [_shown(each) for each in best_first[:_SHOWN_AT_ONCE]]
             console.print("\n".join([f"step {step} prompt: {_on_one_line(asked.text)}", *lines]))
+
+    def record(self, generation: int, iteration: int, rollouts: Sequence[Rollout]) -> None:
+        """Keep all of a generation, if the config asks for it (`rollout.record`)."""
+        if self._recorder is not None:
+            self._recorder.add(generation, iteration, rollouts)
 
     def report(self, row: Mapping[str, Any], choice: Choice | None) -> None:
         """Report a step to the dataserver's page.

@@ -99,6 +99,10 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
     watch: WatchConfig = WatchConfig()
     """When to warn about sampling probabilities that are far from the model's own."""
 
+    record: bool = False
+    """Whether every generation is kept in the run's folder `rollouts`, for another run to train on it with
+    `--rollouts-from`."""
+
     @property
     def traits(self) -> EngineTraits:
         """What the engine can do."""

@@ -27,6 +27,7 @@ from posttrain.rl.rollout.lanes import Lane
 from posttrain.rl.rollout.rollout import Rollout
 from posttrain.rl.rollout.rounds import Rounds
 from posttrain.rl.rollout.store import pending as stored
+from posttrain.rl.rollout.store.files import generations_in
 from posttrain.train.memory import Phase, during
 from posttrain.train.parallel import any_rank
 from posttrain.train.signals import StopRequest
@@ -193,7 +194,7 @@ class RolloutPipeline:
         Raises:
             DataError: a file is damaged.
         """
-        for number in stored.numbers(folder):
+        for number in generations_in(folder):
             kept = stored.read(folder, number)
             self._pending[number] = self._restored(number, kept)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from posttrain.rl.rollout.engines.probe import Expected
 from posttrain.rl.rollout.rollout import Rollout
-from posttrain.rl.rollout.store.files import read_rollouts, write_rollouts
+from posttrain.rl.rollout.store.files import FOLDER, generation_name, read_rollouts, write_rollouts
 
 
 @dataclass(frozen=True)
@@ -30,37 +30,24 @@ class Stored:
 
 def write(folder: Path, number: int, kept: Stored) -> None:
     """Write generation `number` below the checkpoint `folder`; its weights are copied if it must be made again."""
-    place = folder / _FOLDER
+    place = folder / FOLDER
     place.mkdir(exist_ok=True)
     facts = {"version": kept.version, "is_graded": kept.is_graded, "is_made": kept.rollouts is not None}
-    write_rollouts(place, _name(number), kept.rollouts or [], facts)
+    write_rollouts(place, generation_name(number), kept.rollouts or [], facts)
     copy = _weights(place, kept.version)
     if kept.weights is not None and kept.expected is not None and not copy.is_dir():
         shutil.copytree(kept.weights, copy)
         kept.expected.write(_expected(place, kept.version))
 
 
-def numbers(folder: Path) -> list[int]:
-    """The generations in the checkpoint `folder`, in order."""
-    return sorted(int(file.stem.removeprefix(_NAME)) for file in (folder / _FOLDER).glob(f"{_NAME}*.json"))
-
-
 def read(folder: Path, number: int) -> Stored:
     """A generation as it was written; DataError if a file is damaged."""
-    place = folder / _FOLDER
-    rollouts, facts = read_rollouts(place, _name(number))
+    place = folder / FOLDER
+    rollouts, facts = read_rollouts(place, generation_name(number))
     version = facts["version"]
     if facts["is_made"]:
         return Stored(version, rollouts, facts["is_graded"])
     return Stored(version, None, facts["is_graded"], _weights(place, version), Expected.read(_expected(place, version)))
-
-
-_FOLDER = "rollouts"
-_NAME = "generation-"
-
-
-def _name(number: int) -> str:
-    return f"{_NAME}{number:08d}"
 
 
 def _weights(place: Path, version: int) -> Path:
