@@ -62,7 +62,7 @@ def pausing(trainer: int, seed: int) -> Iterator[None]:
     def pause() -> None:
         while not done.wait(draw.uniform(0, 0.1)):
             engine = engine_of(trainer)
-            chosen = draw.choice([trainer, *([engine.pid] if engine else [])])
+            chosen: int = draw.choice([trainer] if engine is None else [trainer, engine.pid])
             with suppress(ProcessLookupError):
                 os.kill(chosen, signal.SIGSTOP)
                 time.sleep(draw.uniform(0, 0.2))
@@ -81,7 +81,7 @@ def test_without_staleness_a_child_process_changes_nothing(tiny_model: Path, tmp
     configs = [write_run(tmp_path / place, tiny_model, rollout={"placement": place}) for place in ("process", "child")]
     for config in configs:
         run(config)
-    require_same_runs(*configs)
+    require_same_runs(configs[0], configs[1])
 
 
 def test_each_generation_is_as_old_as_the_formula_says(ahead: Path) -> None:
