@@ -101,14 +101,16 @@ def a_meta(schedule: RolloutSchedule, **changes: Any) -> Meta:
     return Meta(**{**fields, **changes})
 
 
-def a_recipe(config: Path, server: WrittenServer, *overrides: str, move: bool = True) -> RLRecipe:
-    """The recipe of a run's config, in float32 unless overridden.
+def a_recipe(
+    config: Path, server: WrittenServer, *overrides: str, move: bool = True, checkpoint: Path | None = None
+) -> RLRecipe:
+    """The recipe of a run's config, in float32 unless overridden, with the generations of a checkpoint.
 
     A new adapter changes nothing, so this one is moved once the recipe has seen its initial weights.
     """
     settings = load_config(config, RLConfig, ["model.dtype=float32", *overrides])
     loaded = load(settings)
-    recipe = _opened(settings, server, loaded, RunDirectory(config.parent / "runs" / config.stem))
+    recipe = _opened(settings, server, loaded, RunDirectory(config.parent / "runs" / config.stem), checkpoint)
     if move:
         move_adapter(loaded.model)
     loaded.model.train()
@@ -139,10 +141,12 @@ def _connection(server: WrittenServer, meta: Meta) -> Connection:
     return Connection(client, meta, ServerRecord("written", meta.config_id))
 
 
-def _opened(settings: RLConfig, server: WrittenServer, loaded: LoadedModel, run: RunDirectory) -> RLRecipe:
+def _opened(
+    settings: RLConfig, server: WrittenServer, loaded: LoadedModel, run: RunDirectory, checkpoint: Path | None
+) -> RLRecipe:
     schedule = RolloutSchedule.of(settings)
     connection = _connection(server, a_meta(schedule))
-    return _OPENED.enter_context(open_recipe(settings, run, connection, 8, loaded, connect(), None))
+    return _OPENED.enter_context(open_recipe(settings, run, connection, 8, loaded, connect(), checkpoint))
 
 
 def load(settings: RLConfig) -> LoadedModel:

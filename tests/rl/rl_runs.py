@@ -170,6 +170,15 @@ def journal(config: Path) -> list[tuple[Any, ...]]:
         return database.execute(query).fetchall()
 
 
+def requests(config: Path) -> list[tuple[int, int]]:
+    """Iteration and number of completions of each request for training rewards in the journal, sorted."""
+    with closing(sqlite3.connect(config.with_name("journal.sqlite"))) as database:
+        query = (
+            "SELECT iteration, count(*) FROM grades WHERE split = 'train' GROUP BY iteration, request_id ORDER BY 1, 2"
+        )
+        return database.execute(query).fetchall()
+
+
 def require_same_runs(one: Path, other: Path, last: int = STEPS) -> None:
     """Assert that the runs of two configs have the same metrics, completions, evaluations and weights."""
     a, b = folder_of(one), folder_of(other)
@@ -183,7 +192,9 @@ def require_same_runs(one: Path, other: Path, last: int = STEPS) -> None:
     assert tokens[0] == tokens[1]
 
 
-def train_here(config: Path, overrides: tuple[str, ...] = (), *, resume: bool = False) -> dict[str, Any]:
+def train_here(
+    config: Path, overrides: tuple[str, ...] = (), *, resume: bool = False, rollouts_from: Path | None = None
+) -> dict[str, Any]:
     """Run in this process, on one thread like the subprocesses; returns the result."""
     import torch
 
@@ -194,7 +205,8 @@ def train_here(config: Path, overrides: tuple[str, ...] = (), *, resume: bool = 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return train(load_config(config, RLConfig, list(overrides)), config.stem, resume=resume)
+        settings = load_config(config, RLConfig, list(overrides))
+        return train(settings, config.stem, resume=resume, rollouts_from=rollouts_from)
     finally:
         torch.set_num_threads(threads)
 

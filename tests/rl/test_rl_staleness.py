@@ -12,7 +12,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rl.rl_runs import folder_of, lines, require_same_runs, run, said, started, training_rows, wait_for_step, write_run
+from posttrain.errors import ConfigError
+from rl.rl_runs import (
+    folder_of,
+    lines,
+    require_same_runs,
+    run,
+    said,
+    started,
+    train_here,
+    training_rows,
+    wait_for_step,
+    write_run,
+)
 from running import metrics
 
 ROLLOUT = {"max_new_tokens": 8}
@@ -50,7 +62,7 @@ def pausing(trainer: int, seed: int) -> Iterator[None]:
     def pause() -> None:
         while not done.wait(draw.uniform(0, 0.1)):
             engine = engine_of(trainer)
-            chosen = draw.choice([trainer, *([engine.pid] if engine else [])])
+            chosen: int = draw.choice([trainer] if engine is None else [trainer, engine.pid])
             with suppress(ProcessLookupError):
                 os.kill(chosen, signal.SIGSTOP)
                 time.sleep(draw.uniform(0, 0.2))
@@ -69,7 +81,7 @@ def test_without_staleness_a_child_process_changes_nothing(tiny_model: Path, tmp
     configs = [write_run(tmp_path / place, tiny_model, rollout={"placement": place}) for place in ("process", "child")]
     for config in configs:
         run(config)
-    require_same_runs(*configs)
+    require_same_runs(configs[0], configs[1])
 
 
 def test_each_generation_is_as_old_as_the_formula_says(ahead: Path) -> None:
@@ -127,6 +139,15 @@ def test_what_is_not_ready_at_a_stop_is_made_after_the_resume_by_the_weights_tha
     run(config, "--resume")
     assert metrics(folder_of(ahead)) == metrics(folder_of(config))
     assert lines(folder_of(ahead) / "completions.jsonl") == lines(folder_of(config) / "completions.jsonl")
+
+
+def test_a_run_that_has_ended_cannot_be_lengthened_by_generations_that_need_older_weights(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    config = write_run(tmp_path, tiny_model, rollout={**ROLLOUT, "staleness": 1, "threads": 1}, evaluation=None)
+    train_here(config, ("training.max_steps=2",))
+    with pytest.raises(ConfigError, match=r"the run ended at step 2, .*older weights"):
+        train_here(config, resume=True)
 
 
 def test_an_engine_that_cannot_be_kept_alive_ends_the_run_after_a_checkpoint(tiny_model: Path, tmp_path: Path) -> None:

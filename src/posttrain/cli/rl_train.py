@@ -1,6 +1,9 @@
 """toolkit-rl-train: reinforcement learning from graded completions."""
 
+from pathlib import Path
 from typing import Annotated
+
+import typer
 
 from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
@@ -9,6 +12,7 @@ from posttrain.config.load import load_config
 from posttrain.rl.config import RLConfig
 
 main = doorway.command_app()
+_ROLLOUTS = "Train on the rollouts that this run recorded (rollout.record), without generating any."
 
 
 @main.command()
@@ -18,6 +22,7 @@ def rl_train(
     run_name: doorway.RunName = None,
     resume: doorway.Resume = False,
     overwrite: doorway.Overwrite = False,
+    rollouts_from: Annotated[Path | None, typer.Option(metavar="RUN", help=_ROLLOUTS)] = None,
     dry_run: doorway.DryRun = False,
     debug: doorway.Debug = False,
     schema: Annotated[bool, doorway.schema_option(RLConfig)] = False,
@@ -31,9 +36,9 @@ def rl_train(
         if dry_run:
             from posttrain.rl.plan import show_plan
 
-            return show_plan(settings, name, resume=resume, overwrite=overwrite)
+            return show_plan(settings, name, resume=resume, overwrite=overwrite, rollouts_from=rollouts_from)
         require_extra("train", "toolkit-rl-train")
         require_optimizer(settings.training)  # not in a dry run, whose machine may be another than the run's
         from posttrain.rl.train import train
 
-        train(settings, name, resume=resume, overwrite=overwrite)
+        train(settings, name, resume=resume, overwrite=overwrite, rollouts_from=rollouts_from)

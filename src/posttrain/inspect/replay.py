@@ -84,6 +84,9 @@ def replay_prompts(run: KeptRun, report: Report) -> Replay:
 
     loaded = Loaded.read(load_config(config.dataserver.config, DataserverConfig), report)
     identity = rl_identity(config, loaded.meta, _tokenizer(config))
+    if run.manifest["identity"].get("rollouts_from") is not None:
+        del identity["rollouts_from"]  # another folder, which may be gone
+        return Replay(identity, None, "the prompts are those of the run whose rollouts were trained on")
     if loaded.config.adaptive is not None:
         return Replay(identity, None, "with adaptive sampling it depends on earlier grades, which only the journal has")
     schedule = RolloutSchedule.of(config)

@@ -1,7 +1,9 @@
 """`toolkit-rl-train --dry-run`: check everything that needs no weights, and print the plan."""
 
+from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -22,7 +24,9 @@ from posttrain.runs.finish import finished_result
 from posttrain.train.plan import show_estimate
 
 if TYPE_CHECKING:
+    from posttrain.rl.client.connection import Connection
     from posttrain.rl.rollout.rollout import SampleSource
+    from posttrain.rl.rollout.store.recording import Recording
     from posttrain.train.estimate import Estimate
 
 _SYNC = {
@@ -37,7 +41,9 @@ _SENT = {
 }
 
 
-def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> None:
+def show_plan(
+    config: RLConfig, name: str, *, resume: bool = False, overwrite: bool = False, rollouts_from: Path | None = None
+) -> None:
     """Check the config against model, step and dataserver, and print what would be trained; nothing is written.
 
     A dataserver that the config would start is started, queried and stopped. If one given by its URL does not answer,
@@ -49,6 +55,7 @@ def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: b
     schedule = RolloutSchedule.of(config)
     model = f"{config.model.name} ({locate_model(config.model.name).kind}), {_trained(config)}"
     run = RunDirectory(config.run.output_dir / name)
+    recording = _recording(rollouts_from, run)
     preset = PRESETS[config.algorithm]
     if find_spec("torch") is not None:
         from posttrain.rl.objective import check_user_functions
@@ -61,14 +68,17 @@ def show_plan(config: RLConfig, name: str, *, resume: bool = False, overwrite: b
     console.print("\n".join(_schedule_lines(config, schedule)))
     console.print(generation_table(schedule), soft_wrap=False)
     console.print(f"model           {model}")
-    console.print(f"sampling        {_sampling(config)}")
+    if rollouts_from is None or config.evaluation is not None:
+        console.print(f"sampling        {_sampling(config)}")
+    if rollouts_from is not None:
+        console.print(f"rollouts        recorded in {rollouts_from}")
     if config.rollout.filters:
         console.print(f"filters         {_filtering(config.rollout)}")
     if config.rollout.replay is not None:
         console.print(f"replay          {config.rollout.replay.told}")
     if config.rollout.successes is not None:
         console.print(f"successes       {config.rollout.successes.told}")
-    _show_dataserver(config, schedule, run, resume)
+    _show_dataserver(config, schedule, run, resume, recording)
     if find_spec("transformers") is not None:
         show_estimate(config, lambda: _estimated(config))
     console.print(f"run directory   {run.path}")
@@ -126,7 +136,18 @@ def _filtering(rollout: RolloutConfig) -> str:
     return f"{', '.join(each.name for each in rollout.filters)}: a rejected group is {what[rollout.rejected]}{spares}"
 
 
-def _show_dataserver(config: RLConfig, schedule: RolloutSchedule, run: RunDirectory, resume: bool) -> None:
+def _recording(rollouts_from: Path | None, run: RunDirectory) -> "Recording | None":
+    if rollouts_from is None:
+        return None
+    require_extra("train", "--rollouts-from")
+    from posttrain.rl.rollout.store.recording import open_recording
+
+    return open_recording(rollouts_from, run)
+
+
+def _show_dataserver(
+    config: RLConfig, schedule: RolloutSchedule, run: RunDirectory, resume: bool, recording: "Recording | None"
+) -> None:
     section = config.dataserver
     missing = _missing_for(section)
     if missing is not None:
@@ -144,9 +165,12 @@ def _show_dataserver(config: RLConfig, schedule: RolloutSchedule, run: RunDirect
             console.print("\n".join(_run_lines(config, connection.meta, max_steps)))
             console.print(stage_table(connection.meta, max_steps), soft_wrap=False)
             if find_spec("transformers") is not None:
-                _show_prompts(config, schedule, connection.client)
+                if recording is None:
+                    _show_prompts(config, schedule, connection.client)
+                else:
+                    _show_recorded(config, schedule, recording, max_steps)
                 if resume:
-                    _show_resume(config, schedule, connection.meta, run, max_steps)
+                    _show_resume(config, schedule, replace(connection, recording=recording), run, max_steps)
     except OutageError:
         if section.url is None:
             raise
@@ -207,6 +231,21 @@ def _show_prompts(config: RLConfig, schedule: RolloutSchedule, samples: "SampleS
     _check_length(config, text.positions)
 
 
+def _show_recorded(config: RLConfig, schedule: RolloutSchedule, recording: "Recording", max_steps: int) -> None:
+    """Check the recorded generations as the run would."""
+    from posttrain.data.preparation import tokenizer_digest
+    from posttrain.rl.rollout.store.recorded_rollouts import require_recording_fits
+
+    require_recording_fits(recording, config, schedule, max_steps, tokenizer_digest(_tokenizer(config)))
+    console.print(f"generations     all {schedule.generations_until(max_steps)} are recorded, and they fit")
+
+
+def _tokenizer(config: RLConfig) -> Any:
+    from posttrain.models.load import choose_backend
+
+    return choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
+
+
 def _check_length(config: RLConfig, positions: int | None) -> None:
     """Warn if prompts and completions can exceed the model's context; ConfigError if the engine would not start."""
     rollout = config.rollout
@@ -230,12 +269,13 @@ def _estimated(config: RLConfig) -> "Estimate":
     return estimate(TrainedModel.of(config, steps), Work([[[longest]]], steps), timed=False)
 
 
-def _show_resume(config: RLConfig, schedule: RolloutSchedule, meta: Meta, run: RunDirectory, max_steps: int) -> None:
-    from posttrain.models.load import choose_backend
+def _show_resume(
+    config: RLConfig, schedule: RolloutSchedule, connection: "Connection", run: RunDirectory, max_steps: int
+) -> None:
     from posttrain.rl.train import find_resume_point, run_identity
 
-    tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
-    point = find_resume_point(run, run_identity(config, meta, tokenizer), schedule, resume=True)
+    identity = run_identity(config, connection.meta, _tokenizer(config), connection.recording)
+    point = find_resume_point(run, identity, schedule, resume=True)
     if finished_result(run, max_steps):
         console.print(f"{run.path} is finished: nothing is left to resume")
     elif point.checkpoint is not None:

@@ -31,6 +31,7 @@ from posttrain.rl.rollout.pipeline import Collected, RolloutPipeline
 from posttrain.rl.rollout.replay.keeper import RolloutKeeper
 from posttrain.rl.rollout.replay.masked import MaskedShares
 from posttrain.rl.rollout.replay.store import GroupKey
+from posttrain.rl.rollout.store.recorded_rollouts import RecordedRollouts
 from posttrain.rl.schedule import prompt_hash_after
 from posttrain.runs.resume import RunCounters
 from posttrain.train.parallel import gathered
@@ -48,6 +49,7 @@ class RLRecipe(Recipe):
     Attributes:
         loaded: the model being trained.
         generation: the generation it is trained on; None before the first.
+        without_signal: generations in a row, up to this one, of which the filters rejected every group.
     """
 
     measure: Measure = "reward"
@@ -57,7 +59,7 @@ class RLRecipe(Recipe):
         config: RLConfig,
         loaded: LoadedModel,
         accelerator: Accelerator,
-        pipeline: RolloutPipeline,
+        pipeline: RolloutPipeline | RecordedRollouts,
         evaluator: Evaluator | None,
         transcript: Transcript,
         keeper: RolloutKeeper,
@@ -68,7 +70,7 @@ class RLRecipe(Recipe):
         tokenizer: Any = loaded.tokenizer
         self.max_steps = pipeline.max_steps
         self.generation: Generation | None = None
-        self._rollout, self._without_signal = rollout, 0
+        self._rollout, self.without_signal = rollout, 0
         self._chooses = bool(rollout.filters) or keeper.is_on
         self._objective = PolicyObjective(objective, rollout.correction)
         self._schedule, self._pipeline, self._evaluator = pipeline.schedule, pipeline, evaluator
@@ -142,6 +144,7 @@ class RLRecipe(Recipe):
         names = [each.sample_id for each in self._prompts] if made else []
         order_hash = prompt_hash_after(counters.order_hash, names)
         counters.count(self._schedule.rows_per_step, tokens, 0, result.seconds, order_hash)
+        counters.without_signal = self.without_signal
         row = {
             "step": result.step,
             "stage": self._transcript.stage_of(step),
@@ -190,6 +193,8 @@ class RLRecipe(Recipe):
     def heed(self, stop: StopRequest) -> None:
         """Wait for completions only as long as `run.stop_seconds` allows after a request to stop."""
         self._pipeline.stop = stop
+        if self._evaluator is not None:
+            self._evaluator.pipeline.stop = stop
 
     def _begin(self, step: int, number: int) -> None:
         """Collect a generation, and compute the log-probabilities that its losses need from the current weights."""
@@ -204,6 +209,7 @@ class RLRecipe(Recipe):
             "wait": time.perf_counter() - published,
         }
         self._prompts = collected.prompts
+        self._transcript.record(number, schedule.iteration_of(number), collected.rollouts)
         self._choice = self._keeper.helped(step, self._chosen(collected, number))
         self._require_signal()
         self._keeper.keep(step, number, self._choice, collected.candidates)
@@ -241,8 +247,8 @@ class RLRecipe(Recipe):
         """Stop if the filters have rejected every group for too long."""
         if not self._choice.verdicts:
             return  # nothing was generated
-        self._without_signal = 0 if self._choice.selection.accepted else self._without_signal + 1
-        steps = self._without_signal * self._schedule.iteration_stride
+        self.without_signal = 0 if self._choice.selection.accepted else self.without_signal + 1
+        steps = self.without_signal * self._schedule.iteration_stride
         if self._rollout.filters and steps >= self._rollout.stop_without_signal:
             names = sorted({each.name for each in self._choice.verdicts.values() if each is not None})
             raise UnavailableError(

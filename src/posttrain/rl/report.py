@@ -25,6 +25,7 @@ from posttrain.rl.rollout.collect.segments import NOTHING
 from posttrain.rl.rollout.evaluation import EVALUATIONS, evaluation_file
 from posttrain.rl.rollout.rollout import Prompt, Rollout, rollout_means
 from posttrain.rl.rollout.selection import Place
+from posttrain.rl.rollout.store.recording import Recorder
 from posttrain.rl.schedule import stage_of
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.finish import finish_run
@@ -132,7 +133,7 @@ def carried(groups: Groups, iteration: int) -> dict[str, float]:
 def _origin(prompt: Prompt, iteration: int) -> Origin:
     if prompt.iteration < iteration:
         return "carried"
-    return "substitute" if prompt.attempt else "fresh"
+    return prompt.origin
 
 
 def ages(rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
@@ -189,9 +190,16 @@ def _time(row: Mapping[str, Any]) -> str:
 class Transcript:
     """Saves and shows some of a run's completions, and reports its steps to the dataserver."""
 
-    def __init__(self, file: Path, meta: Meta, max_steps: int, reporter: StepReporter | None = None) -> None:
-        """`reporter`: None on all ranks but the first."""
-        self._file, self._meta, self._reporter = file, meta, reporter
+    def __init__(
+        self,
+        file: Path,
+        meta: Meta,
+        max_steps: int,
+        reporter: StepReporter | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """`reporter`, `recorder`: None on all ranks but the first."""
+        self._file, self._meta, self._reporter, self._recorder = file, meta, reporter, recorder
         self._every = max(1, max_steps // _SHOWINGS)
 
     def stage_of(self, iteration: int) -> str:
@@ -212,6 +220,11 @@ class Transcript:
             best_first = sorted(group, key=lambda each: -(each.reward or -1))
             lines = [_shown(each) for each in best_first[:_SHOWN_AT_ONCE]]
             console.print("\n".join([f"step {step} prompt: {_on_one_line(asked.text)}", *lines]))
+
+    def record(self, generation: int, iteration: int, rollouts: Sequence[Rollout]) -> None:
+        """Keep all of a generation, if the config asks for it (`rollout.record`)."""
+        if self._recorder is not None:
+            self._recorder.add(generation, iteration, rollouts)
 
     def report(self, row: Mapping[str, Any], choice: Choice | None) -> None:
         """Report a step to the dataserver's page.

@@ -1,7 +1,7 @@
 """Map optimizer steps to generations and their prompts, and check the dataserver's numbers against them."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -129,6 +129,22 @@ class RolloutSchedule:
                 f"the checkpoint of step {step} lies in the middle of a generation, which serves "
                 f"{self.iteration_stride} optimizer steps ({self._reuse()}); resume from one of step {below} or "
                 f"{below + self.iteration_stride}"
+            )
+
+    def require_pending(self, step: int, until: int, kept: Collection[int]) -> None:
+        """Raise ConfigError unless a checkpoint after `step` steps has what the weights can no longer make.
+
+        Args:
+            until: the step at which training ends.
+            kept: the generations in the checkpoint.
+        """
+        later = range(self.generation_of(step), self.generations_until(until))
+        missing = [number for number in later if self.version_of(number) < step and number not in kept]
+        if missing:
+            raise ConfigError(
+                f"the run ended at step {step}, and did not generate ahead for later steps, whose completions need "
+                f"older weights (rollout.staleness: {self.staleness}); to train on, start a new run whose "
+                "model.adapter (or model.name) is this run's folder"
             )
 
     def require_same_shape(self, prompts_per_iteration: int, iteration_stride: int) -> None:

@@ -1,6 +1,7 @@
 """`toolkit-rl-train`: run reinforcement learning from a config."""
 
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ from posttrain.rl.objective import check_user_functions, digests
 from posttrain.rl.presets import resolve_objective
 from posttrain.rl.rollout.engines.config import check_own_engine, engine_digest, servers_identity
 from posttrain.rl.rollout.filters.catalogue import check_user_filters, filter_digests
+from posttrain.rl.rollout.store.files import generations_in
+from posttrain.rl.rollout.store.recorded_rollouts import RecordedRollouts, require_recording_fits
+from posttrain.rl.rollout.store.recording import Recorder, Recording, discard_recorded, open_recording
 from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.rl.watchdogs import rl_watchdogs
 from posttrain.runs.directory import RunDirectory
@@ -45,8 +49,13 @@ if TYPE_CHECKING:
 _REPORT_SECONDS = 5.0
 
 
-def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> dict[str, Any]:
+def train(
+    config: RLConfig, name: str, *, resume: bool = False, overwrite: bool = False, rollouts_from: Path | None = None
+) -> dict[str, Any]:
     """Train as `config` says, in the run directory `<output_dir>/<name>`; returns its `result.json`.
+
+    Args:
+        rollouts_from: the directory of a run whose recorded rollouts are trained on instead of new ones.
 
     Raises:
         ConfigError, DataError, ModelError, ServerError: the input is wrong; nothing was trained or overwritten.
@@ -54,19 +63,27 @@ def train(config: RLConfig, name: str, *, resume: bool = False, overwrite: bool 
         RunInterrupted: Ctrl-C or SIGTERM ended it, after a checkpoint.
     """
     schedule = RolloutSchedule.of(config)  # rejects steps that do not divide evenly, before anything is started
-    if (extra := config.rollout.traits.extra) is not None:
+    run = RunDirectory(config.run.output_dir / name)
+    recording = None if rollouts_from is None else open_recording(rollouts_from, run)
+    if (extra := config.rollout.traits.extra) is not None and needs_engine(config, recording):
         require_extra(extra, f"rollout.engine: {config.rollout.engine_name}")
     require_unsharded("toolkit-rl-train")
-    run = RunDirectory(config.run.output_dir / name)
     with run_context(run, resume=resume, overwrite=overwrite):
-        return _train_connected(config, schedule, run, resume=resume)
+        return _train_connected(config, schedule, run, recording, resume=resume)
 
 
-def _train_connected(config: RLConfig, schedule: RolloutSchedule, run: RunDirectory, *, resume: bool) -> dict[str, Any]:
+def needs_engine(config: RLConfig, recording: Recording | None) -> bool:
+    """Whether a rollout engine is opened: to train on new rollouts, or to evaluate."""
+    return recording is None or config.evaluation is not None
+
+
+def _train_connected(
+    config: RLConfig, schedule: RolloutSchedule, run: RunDirectory, recording: Recording | None, *, resume: bool
+) -> dict[str, Any]:
     """Train in a run directory that this process holds."""
     if resume and config.training.max_steps:
         # Checked as far as possible without a server, so that none is started in vain.
-        done = finished_run(run, config.training.max_steps, config_identity(config))
+        done = finished_run(run, config.training.max_steps, config_identity(config, recording))
         if done is not None:
             return done
     require_kernels(config.training, choose_backend(config.model).name)
@@ -75,6 +92,7 @@ def _train_connected(config: RLConfig, schedule: RolloutSchedule, run: RunDirect
     check_own_engine(config.rollout.engine)
     with connected(config.dataserver, run, resume=resume) as connection:
         max_steps = require_fit(config, schedule, connection.meta)
+        connection = replace(connection, recording=recording)
         done = _train(config, schedule, run, connection, max_steps, resume=resume)
     if done is not None or not is_main_process():
         return done or {}
@@ -94,12 +112,17 @@ def _train(
 ) -> dict[str, Any] | None:
     """Train to the end; if nothing was left to train, return the run's result."""
     session = open_session(config, schedule, run, connection, max_steps)
+    if connection.recording is not None:
+        require_recording_fits(connection.recording, config, schedule, max_steps, session.identity["tokenizer"])
     if done := session.finished(resume=resume):
         return done
     point = find_resume_point(run, session.identity, schedule, resume=resume)
+    if point.checkpoint is not None and connection.recording is None:
+        schedule.require_pending(point.counters.step, max_steps, generations_in(point.checkpoint))
     with session.model(point, resume=resume) as loaded:
         accelerator = connect()
         with open_recipe(config, run, connection, max_steps, loaded, accelerator, point.checkpoint) as recipe:
+            recipe.without_signal = point.counters.without_signal
             session.train(recipe, accelerator, loaded, point)
     return None
 
@@ -115,13 +138,13 @@ def open_session(
         config=config,
         run=run,
         backend=backend,
-        identity=run_identity(config, connection.meta, tokenizer),
+        identity=run_identity(config, connection.meta, tokenizer, connection.recording),
         max_steps=max_steps,
         longest=config.rollout.max_prompt_tokens + config.rollout.longest,
         evaluations=config.evaluation,
         watchdogs=rl_watchdogs(config),
         steps_of=lambda other: other.training.max_steps or connection.meta.total_iterations,
-        prepare=partial(_prepare, run, connection),
+        prepare=partial(_prepare, run, connection, schedule),
     )
 
 
@@ -147,25 +170,30 @@ def open_recipe(
 
     client, tokenizer = connection.client, loaded.tokenizer
     encoder = conversation_encoder(config.chat, tokenizer)
-    prompts = PromptSource(client, encoder, RolloutSchedule.of(config), config.rollout.max_prompt_tokens)
+    schedule, recording = RolloutSchedule.of(config), connection.recording
+    prompts = PromptSource(client, encoder, schedule, config.rollout.max_prompt_tokens)
     with ExitStack() as resources:
-        engine = open_rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)
-        resources.callback(_close, engine, run)
-        keeper = RolloutKeeper(config, RolloutSchedule.of(config), run, connection.meta)
+        keeper = RolloutKeeper(config, schedule, run, connection.meta)
         resources.callback(keeper.close)
-        pipeline = _pipeline(config, engine, prompts, client, loaded, max_steps)
-        if checkpoint is not None:
-            pipeline.restore(checkpoint)
-        evaluator = None
-        if (asked := config.evaluation) is not None:
+        pipeline = evaluator = None
+        if needs_engine(config, recording):
+            engine = open_rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)
+            resources.callback(_close, engine, run)
+            pipeline = _pipeline(config, engine, prompts, client, loaded, max_steps)
+            if checkpoint is not None:
+                pipeline.restore(checkpoint)
+        source = pipeline if recording is None else RecordedRollouts(recording, schedule, max_steps)
+        assert source is not None
+        if pipeline is not None and (asked := config.evaluation) is not None:
             count = held_out_count(connection.meta, asked)
             evaluator = Evaluator(asked, prompts, count, pipeline, tokenizer, client, run.path / EVALUATIONS)
         reporter = None
         if is_main_process():
             reporter = StepReporter(client)
             resources.callback(reporter.close, _REPORT_SECONDS)
-        transcript = Transcript(run.path / "completions.jsonl", connection.meta, max_steps, reporter)
-        yield RLRecipe(config, loaded, accelerator, pipeline, evaluator, transcript, keeper)
+        recorder = Recorder(run.path) if config.rollout.record and is_main_process() else None
+        transcript = Transcript(run.path / "completions.jsonl", connection.meta, max_steps, reporter, recorder)
+        yield RLRecipe(config, loaded, accelerator, source, evaluator, transcript, keeper)
 
 
 def _close(engine: "OpenedEngine", run: RunDirectory) -> None:
@@ -217,11 +245,11 @@ def _pipeline(
     )
 
 
-def config_identity(config: RLConfig) -> dict[str, Any]:
+def config_identity(config: RLConfig, recording: Recording | None = None) -> dict[str, Any]:
     """The part of `run_identity` that is known without a model or a server."""
     described = config.model_dump(mode="json")
     # Memory settings change no number, and vLLM's numbers differ in the last digits anyway.
-    for key in ("gpu_memory_utilization", "sleep", "compile", "placement", "engine_seconds", "watch"):
+    for key in ("gpu_memory_utilization", "sleep", "compile", "placement", "engine_seconds", "watch", "record"):
         del described["rollout"][key]
     described["rollout"]["servers"] = servers_identity(config.rollout.servers)
     return {
@@ -231,13 +259,14 @@ def config_identity(config: RLConfig) -> dict[str, Any]:
         **engine_digest(config.rollout.engine),
         "training": fixed_training(described["training"]),
         "processes": process_count(),
+        "rollouts_from": None if recording is None else dict(recording.identity),
     }
 
 
-def run_identity(config: RLConfig, meta: Meta, tokenizer: Any) -> dict[str, Any]:
+def run_identity(config: RLConfig, meta: Meta, tokenizer: Any, recording: Recording | None = None) -> dict[str, Any]:
     """Everything that must not change for a resumed run to be the same run, bit for bit."""
     return {
-        **config_identity(config),
+        **config_identity(config, recording),
         **known_weights(config.model),
         "tokenizer": tokenizer_digest(tokenizer),
         "dataserver": meta.config_id,
@@ -256,11 +285,12 @@ def find_resume_point(
     return resume_point(run, identity, lambda counters: schedule.require_resumable(counters.step), resume=resume)
 
 
-def _prepare(run: RunDirectory, connection: Connection, point: ResumePoint) -> None:
+def _prepare(run: RunDirectory, connection: Connection, schedule: RolloutSchedule, point: ResumePoint) -> None:
     """Restore RL's files in the run directory to their state at `point`, and write the dataserver's record."""
     from posttrain.rl.rollout.evaluation import EVALUATIONS, discard_evaluations
 
     if point.checkpoint is not None:
         keep_until(run.path / "completions.jsonl", point.counters.step)
         discard_evaluations(run.path / EVALUATIONS, point.counters.step)
+        discard_recorded(run.path, schedule.generation_of(point.counters.step))
     write_record(run, connection.record)

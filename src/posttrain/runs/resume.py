@@ -20,7 +20,12 @@ _LEARNT = ("latest", "best", "result.json", "*.safetensors", "merged*", "damaged
 
 @dataclass
 class RunCounters:
-    """Totals after `step` optimizer steps, restored exactly on resume; `seconds` is the time spent in steps."""
+    """Totals after `step` optimizer steps, restored exactly on resume.
+
+    Attributes:
+        seconds: time spent in steps.
+        without_signal: generations in a row, up to the last one, that had nothing to learn from.
+    """
 
     step: int = 0
     rows: int = 0
@@ -28,6 +33,7 @@ class RunCounters:
     trained_tokens: int = 0
     seconds: float = 0.0
     order_hash: str = field(default_factory=lambda: OrderHash().state())
+    without_signal: int = 0
 
     def advance(self, plan: StepPlan, seconds: float) -> None:
         """Count one finished step of a plan."""

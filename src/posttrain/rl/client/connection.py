@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posttrain.base.processes import is_main_process, process_count, process_rank
 from posttrain.dataserver.schemas import Meta
@@ -19,6 +19,9 @@ from posttrain.rl.client.client import DataserverClient
 from posttrain.rl.client.local_server import LocalServer
 from posttrain.rl.config import DataserverSection
 from posttrain.runs.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from posttrain.rl.rollout.store.recording import Recording
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +41,16 @@ class ServerRecord:
 
 @dataclass(frozen=True)
 class Connection:
-    """A client after the handshake, the server's description of itself, and the record to keep."""
+    """A client after the handshake, the server's description of itself, and the record to keep.
+
+    Attributes:
+        recording: generations to train on in the place of the server's prompts and grades.
+    """
 
     client: DataserverClient
     meta: Meta
     record: ServerRecord
+    recording: "Recording | None" = None
 
 
 @contextmanager

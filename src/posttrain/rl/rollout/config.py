@@ -121,6 +121,10 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
     successes: SuccessesConfig | None = None
     """Puts remembered solutions into groups that failed throughout; null does not."""
 
+    record: bool = False
+    """Whether every generation is kept in the run's folder `rollouts`, for another run to train on it with
+    `--rollouts-from`."""
+
     @property
     def engine_name(self) -> EngineName:
         """The engine's name in `ENGINES`."""
@@ -241,6 +245,8 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
                 "segment_tokens, but rejected: substitute needs whole groups in the generation that asks them; choose "
                 "keep or drop, or leave segment_tokens out"
             )
+        if self.record:
+            raise ValueError("segment_tokens, but record: true keeps whole generations only; leave one of them out")
         if self.replay or self.successes:
             raise ValueError(
                 "segment_tokens, but replay and successes fill the slots of a generation whose groups are whole; leave "

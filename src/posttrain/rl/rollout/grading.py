@@ -54,7 +54,7 @@ def grade_all(
 def _sampled_by(rollout: Rollout, *, carried: bool) -> SampledBy:
     """How a completion was sampled, for the journal."""
     versions = sorted({int(each) for each in rollout.versions[[0, -1]]}) if rollout.tokens else [0]
-    origin: Origin = "carried" if carried else "substitute" if rollout.prompt.attempt else "fresh"
+    origin: Origin = "carried" if carried else rollout.prompt.origin
     return SampledBy(versions=versions, temperature=rollout.temperature, origin=origin)
 
 

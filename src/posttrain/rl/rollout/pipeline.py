@@ -1,15 +1,11 @@
-"""Generate and grade beside training: which weights make which generation is a formula, so that a run repeats.
-
-One queue of commands per engine: load weights, evaluate, generate. Each command starts when the one before has ended,
-and what it does depends on their order alone, never on time.
-"""
+"""Generate and grade beside training: which weights make which generation is a formula, so that a run repeats."""
 
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,13 +19,14 @@ from posttrain.rl.rollout.collect.collector import Collector
 from posttrain.rl.rollout.collect.rounds import Rounds
 from posttrain.rl.rollout.collect.segments import Segments
 from posttrain.rl.rollout.engines.open import OpenedEngine
-from posttrain.rl.rollout.engines.probe import Answer, Expected, SyncProbe
+from posttrain.rl.rollout.engines.probe import SyncProbe
+from posttrain.rl.rollout.engines.queue import EngineQueue
 from posttrain.rl.rollout.grading import Abstention, on_all_ranks
 from posttrain.rl.rollout.lanes import Lane
 from posttrain.rl.rollout.replay.candidates import Candidates
 from posttrain.rl.rollout.rollout import Prompt, Rollout
 from posttrain.rl.rollout.store import pending as stored
-from posttrain.train.memory import Phase, during
+from posttrain.rl.rollout.store.files import generations_in
 from posttrain.train.parallel import any_rank
 from posttrain.train.signals import StopRequest
 
@@ -104,7 +101,7 @@ class RolloutPipeline:
             making: what makes generations, if not the collector alone: with substitutes for rejected groups, or with
                 completions that are carried over to the next generation.
         """
-        self._opened, self._probe = opened, probe
+        self._opened = opened
         self._rounds = making if isinstance(making, Rounds) else None
         self._segments = making if isinstance(making, Segments) else None
         self._stop_seconds = stop_seconds
@@ -114,13 +111,11 @@ class RolloutPipeline:
         self.schedule, self.max_steps = collector.schedule, max_steps
         self._abstention = abstention
         self._generations = self.schedule.generations_until(max_steps)
-        self._engine = Lane("rollout engine", is_apart=opened.is_apart)
+        self._queue = EngineQueue(opened, probe, lambda: [each.version for each in list(self._pending.values())])
         # One for each generation that may be under way, so that none waits for another's graders.
         self._graders = [Lane("grading", is_apart=opened.is_apart) for _ in range(self.schedule.staleness + 1)]
         self._pending: dict[int, Pending] = {}
-        self._version = self._engine_version = self._made = -1
-        self._loaded: Future[None] = Future()
-        self._idle_since = time.perf_counter()
+        self._made = -1
 
     @property
     def engine_facts(self) -> dict[str, Any]:
@@ -142,17 +137,7 @@ class RolloutPipeline:
 
         The engine takes them over when it has done what was asked before.
         """
-        if self._version == step:
-            return
-        with during(Phase.ENGINE, f"while the weights after optimizer step {step} were written for the engine"):
-            published = self._opened.published
-            folder = None if published is None else published.publish(step)
-        self._version = step
-        # An engine apart loads and is asked meanwhile; one in this process may leave less memory once it has loaded.
-        before = None if self._opened.is_apart else self._expected(step)
-        asked = self._engine.submit(partial(self._load_and_ask, folder, step))
-        expected = self._expected(step) if self._opened.is_apart else before
-        self._loaded = self._engine.submit(partial(self._check, asked, expected, step))
+        self._queue.publish(step)
 
     def take(self, number: int) -> Collected:
         """Wait for a generation; all ranks call it together, and get all of it.
@@ -172,7 +157,7 @@ class RolloutPipeline:
         self._made = max(self._made, number)
         if self._segments is not None:
             self._segments.forget_before(number)
-        self._release()
+        self._queue.release()
         return Collected(prompts, pending.whole, pending.seconds, pending.candidates)
 
     def complete(self, step: int, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
@@ -182,8 +167,7 @@ class RolloutPipeline:
             ServerError: the engine is lost.
         """
         self.publish(step)
-        loaded = self._loaded
-        return self._awaited(self._engine.submit(partial(self._answer, loaded, requests, sampling)))
+        return self._awaited(self._queue.submit(partial(self._opened.engine.complete, requests, sampling)))
 
     def save(self, folder: Path | None, step: int, *, is_ending: bool) -> None:
         """Write the generations that the weights after `step` optimizer steps can no longer make.
@@ -225,13 +209,13 @@ class RolloutPipeline:
         if self._segments is not None:
             self._made, carried = stored.read_carried(folder)
             self._segments.restore(self._made, carried)
-        for number in stored.numbers(folder):
+        for number in generations_in(folder):
             kept = stored.read(folder, number)
             self._pending[number] = self._restored(number, kept)
 
     def close(self) -> None:
         """Stop the engine; generations that were not taken are lost."""
-        self._opened.close()
+        self._queue.close()
 
     def _save(self, folder: Path | None, number: int, pending: Pending, deadline: float) -> bool:
         """Write a generation; return whether it was made."""
@@ -246,10 +230,9 @@ class RolloutPipeline:
         if folder is not None:
             is_graded = pending.whole is not None
             kept = stored.Stored(pending.version, rollouts, is_graded, candidates=pending.candidates)
-            weights = None
-            if rollouts is None and self._opened.published is not None:
-                weights = self._opened.published.folder(pending.version)
-            stored.write(folder, number, kept, weights)
+            if rollouts is None and (found := self._queue.weights(pending.version)) is not None:
+                kept = replace(kept, weights=found[0], expected=found[1])
+            stored.write(folder, number, kept)
         return rollouts is not None
 
     def _restored(self, number: int, kept: stored.Stored) -> Pending:
@@ -265,17 +248,14 @@ class RolloutPipeline:
         return self._graded_later(number, kept.version, completed, {}, kept.candidates)
 
     def _made_again(self, number: int, kept: stored.Stored) -> Pending:
-        assert kept.weights is not None and self._opened.published is not None
-        if self._version != kept.version:
-            folder = self._opened.published.adopt(kept.version, kept.weights)
-            self._version = kept.version
-            self._loaded = self._engine.submit(partial(self._load, folder, kept.version))
+        assert kept.weights is not None
+        self._queue.adopt(kept.version, kept.weights, kept.expected)
         return self._begun(number, kept.version, kept.candidates)
 
     def _begun(self, number: int, version: int, candidates: Candidates | None) -> Pending:
         seconds: dict[str, float] = {}
-        complete = partial(self._complete, self._loaded, number, version, seconds, candidates)
-        return self._graded_later(number, version, self._engine.submit(complete), seconds, candidates)
+        completed = self._queue.submit(partial(self._complete, number, version, candidates), seconds)
+        return self._graded_later(number, version, completed, seconds, candidates)
 
     def _graded_later(
         self,
@@ -289,70 +269,14 @@ class RolloutPipeline:
         graded = grader.submit(partial(self._grade, number, completed, seconds))
         return Pending(version, completed, graded, seconds, candidates=candidates)
 
-    def _load(self, folder: Path | None, version: int) -> None:
-        """Load weights, and release those that no command needs any more."""
-        began = time.perf_counter()
-        with during(Phase.ENGINE, f"while the engine received the weights after optimizer step {version}"):
-            self._opened.engine.load(folder, version)
-        self._engine_version = version
-        self._release()
-        self._idle_since += time.perf_counter() - began
-
-    def _load_and_ask(self, folder: Path | None, version: int) -> Answer | None:
-        """Load weights, and return what the engine answers to the probe, if there is one."""
-        self._load(folder, version)
-        began = time.perf_counter()
-        answer = None if self._probe is None else self._probe.ask(self._opened.engine)
-        self._idle_since += time.perf_counter() - began
-        return answer
-
-    def _expected(self, step: int) -> Expected | None:
-        with during(Phase.SCORE, f"while a fixed text was scored after optimizer step {step}"):
-            return None if self._probe is None else self._probe.expected()
-
-    def _check(self, asked: "Future[Answer | None]", expected: Expected | None, version: int) -> None:
-        """Check that the engine uses the weights that it loaded."""
-        answer = asked.result()  # has ended, or failed
-        if self._probe is not None and answer is not None and expected is not None:
-            self._probe.check(answer, expected, version)
-
-    def _release(self) -> None:
-        """Release the weights that neither a restart of the engine nor a generation that may be made again needs."""
-        if self._opened.published is None or self._engine_version < 0:
-            return
-        needed = [self._engine_version, *(each.version for each in list(self._pending.values()))]
-        self._opened.published.release(min(needed) - 1 if self._opened.is_apart else self._engine_version)
-
-    def _answer(
-        self, loaded: "Future[None]", requests: Sequence[GenerationRequest], sampling: Sampling
-    ) -> dict[Key, Completion]:
-        loaded.result()
-        answers = self._opened.engine.complete(requests, sampling)
-        self._idle_since = time.perf_counter()
-        return answers
-
-    def _complete(
-        self,
-        loaded: "Future[None]",
-        number: int,
-        version: int,
-        seconds: dict[str, float],
-        candidates: Candidates | None,
-    ) -> list[Rollout]:
-        loaded.result()  # has ended, or failed
-        began = time.perf_counter()
-        seconds["engine_idle"] = began - self._idle_since
+    def _complete(self, number: int, version: int, candidates: Candidates | None) -> list[Rollout]:
         if self._rounds is not None:
-            made = self._rounds.collect(number, version, candidates)
-        elif self._segments is not None:
-            made = self._segments.collect(number, version, self._prompts(number))
-        else:
-            asked, empty = self._collector.without_displaced(number, self._prompts(number), candidates)
-            made = self._collector.complete(number, version, asked)
-            made = [*empty, *made] if is_main_process() else made
-        self._idle_since = time.perf_counter()
-        seconds["generate"] = self._idle_since - began
-        return made
+            return self._rounds.collect(number, version, candidates)
+        if self._segments is not None:
+            return self._segments.collect(number, version, self._prompts(number))
+        asked, empty = self._collector.without_displaced(number, self._prompts(number), candidates)
+        made = self._collector.complete(number, version, asked)
+        return [*empty, *made] if is_main_process() else made
 
     def _prompts(self, number: int) -> Sequence[Prompt]:
         ask, exchange = partial(self._collector.prompts.of_generation, number), self._opened.exchange

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from posttrain.conversation.encoder import ConversationEncoder
 from posttrain.conversation.messages import Conversation, parse_conversation
-from posttrain.dataserver.schemas import GradeResult, Sample, Split
+from posttrain.dataserver.schemas import GradeResult, Origin, Sample, Split
 from posttrain.errors import DataError
 from posttrain.inference.engine import Completion, Sampling, StopReason, completion_text
 from posttrain.rl.rollout.selection import Place
@@ -28,6 +28,7 @@ class Prompt:
         is_too_long: whether it is longer than `rollout.max_prompt_tokens`; then nothing is generated for it.
         attempt: 0 for the row that the curriculum asks in this slot, n for its n-th substitute.
         iteration: the one that asks it.
+        origin: where its completions come from, for the journal and the dataserver's page.
     """
 
     sample_id: str
@@ -38,6 +39,7 @@ class Prompt:
     is_too_long: bool
     attempt: int = 0
     iteration: int = 0
+    origin: Origin = "fresh"
 
     @property
     def place(self) -> Place:
@@ -84,14 +86,14 @@ class PromptSource:
         iteration = self._schedule.iteration_of(generation)
         return self._encoded(self._samples.sample(iteration, 0, self._schedule.prompts_per_iteration), iteration)
 
-    def substitutes(self, generation: int, places: Sequence[Place]) -> list[Prompt]:
+    def substitutes(self, generation: int, places: Sequence[Place], origin: Origin = "substitute") -> list[Prompt]:
         """The prompts at some places other than the curriculum's own, in their order; errors as `of_generation`."""
         iteration = self._schedule.iteration_of(generation)
         found: dict[Place, Prompt] = {}
         for attempt in sorted({place.attempt for place in places}):
             slots = [place.slot for place in places if place.attempt == attempt]
             prompts = self._encoded(self._samples.substitutes(iteration, slots, attempt), iteration)
-            found |= {Place(attempt, each.slot): replace(each, attempt=attempt) for each in prompts}
+            found |= {Place(attempt, each.slot): replace(each, attempt=attempt, origin=origin) for each in prompts}
         return [found[place] for place in places]
 
     def held_out(self, count: int) -> tuple[Prompt, ...]:

@@ -39,7 +39,7 @@ class Rounds:
         extra = spares(collector.seed, iteration, [each.dataset for each in first], self.config.over_sampling)
         slots = {each.slot for each in asked}
         extra = [place for place in extra if place.slot in slots]
-        more = self.exchange.agreed(lambda: collector.prompts.substitutes(generation, extra))
+        more = self.exchange.agreed(lambda: collector.prompts.substitutes(generation, extra, "spare"))
         made = [*empty, *self._made(generation, version, 0, [*asked, *more])]
         for number in range(1, self.config.attempts + 1):
             places = choose(by_place(made), self.config, iteration, candidates).next_round(self.config.attempts)

@@ -1,13 +1,18 @@
 """Prove that an engine computes with the weights that it was given, before anything is trained on its completions."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
-from posttrain.errors import ServerError
+from posttrain.base.files import atomic_write_bytes
+from posttrain.base.text import as_shown, first_line
+from posttrain.errors import DataError, ServerError
 from posttrain.inference.engine import GenerationRequest, RolloutEngine, Sampling
 from posttrain.inference.loaded import LoadedModelEngine
 from posttrain.models.backend import LoadedModel
@@ -45,6 +50,18 @@ class Expected:
 
     logprobs: npt.NDArray[np.float64]
     next: npt.NDArray[np.float64]
+
+    def write(self, file: Path) -> None:
+        """Write it to a file that `read` reads."""
+        atomic_write_bytes(file, save({"logprobs": self.logprobs, "next": self.next}))
+
+    @classmethod
+    def read(cls, file: Path) -> "Expected":
+        """What `write` wrote; DataError if the file is missing or damaged."""
+        try:
+            return cls(**load(file.read_bytes()))
+        except (OSError, SafetensorError, TypeError) as error:
+            raise DataError(f"{as_shown(file)} is missing or damaged: {first_line(error)}") from None
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,23 @@ from posttrain.dataserver.schemas import GradeResult
 from posttrain.errors import DataError
 from posttrain.rl.rollout.rollout import Prompt, Rollout
 
+FOLDER = "rollouts"
+"""Name of the folder with generations, in a run directory and in a checkpoint."""
+
 _FORMAT = "rollouts-1"
+_GENERATION = "generation-"
 
 Arrays = dict[str, npt.NDArray[Any]]
+
+
+def generation_name(number: int) -> str:
+    """The name under which a generation is written."""
+    return f"{_GENERATION}{number:08d}"
+
+
+def generations_in(folder: Path) -> list[int]:
+    """The generations in the folder `FOLDER` of a run directory or checkpoint, in order."""
+    return sorted(int(file.stem.removeprefix(_GENERATION)) for file in (folder / FOLDER).glob(f"{_GENERATION}*.json"))
 
 
 def write_rollouts(folder: Path, name: str, rollouts: Sequence[Rollout], facts: Mapping[str, Any]) -> None:
@@ -47,6 +61,7 @@ def write_rollouts(folder: Path, name: str, rollouts: Sequence[Rollout], facts: 
                 "is_too_long": prompt.is_too_long,
                 "attempt": prompt.attempt,
                 "iteration": prompt.iteration,
+                "origin": prompt.origin,
             }
             for prompt in prompts
         ],

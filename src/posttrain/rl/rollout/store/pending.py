@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from posttrain.rl.rollout.engines.probe import Expected
 from posttrain.rl.rollout.replay.candidates import Candidates
 from posttrain.rl.rollout.rollout import Rollout
-from posttrain.rl.rollout.store.files import read_rollouts, write_rollouts
+from posttrain.rl.rollout.store.files import FOLDER, generation_name, read_rollouts, write_rollouts
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Stored:
         rollouts: those of all ranks; None if it must be made again.
         is_graded: whether they have their results.
         weights: the folder of these weights if it must be made again.
+        expected: what the training model computed with them, to check the engine that makes it again.
         candidates: what it may replay.
     """
 
@@ -26,59 +28,51 @@ class Stored:
     rollouts: list[Rollout] | None
     is_graded: bool
     weights: Path | None = None
+    expected: Expected | None = None
     candidates: Candidates | None = None
 
 
-def write(folder: Path, number: int, kept: Stored, weights: Path | None) -> None:
-    """Write generation `number` below the checkpoint `folder`; `weights` are copied if it must be made again."""
-    place = folder / _FOLDER
+def write(folder: Path, number: int, kept: Stored) -> None:
+    """Write generation `number` below the checkpoint `folder`; its weights are copied if it must be made again."""
+    place = folder / FOLDER
     place.mkdir(exist_ok=True)
     facts = {"version": kept.version, "is_graded": kept.is_graded, "is_made": kept.rollouts is not None}
-    write_rollouts(place, _name(number), kept.rollouts or [], facts)
+    write_rollouts(place, generation_name(number), kept.rollouts or [], facts)
     if kept.candidates is not None:
         write_rollouts(place, _candidates(number), *kept.candidates.rollouts_and_facts())
     copy = _weights(place, kept.version)
-    if weights is not None and not copy.is_dir():
-        shutil.copytree(weights, copy)
+    if kept.weights is not None and kept.expected is not None and not copy.is_dir():
+        shutil.copytree(kept.weights, copy)
+        kept.expected.write(_expected(place, kept.version))
 
 
 def write_carried(folder: Path, generation: int, rollouts: Sequence[Rollout]) -> None:
     """Write what `generation` left unfinished below the checkpoint `folder`."""
-    place = folder / _FOLDER
+    place = folder / FOLDER
     place.mkdir(exist_ok=True)
     write_rollouts(place, _CARRIED, rollouts, {"generation": generation})
 
 
 def read_carried(folder: Path) -> tuple[int, list[Rollout]]:
     """The number of a generation and what it left unfinished; DataError if a file is missing or damaged."""
-    rollouts, facts = read_rollouts(folder / _FOLDER, _CARRIED)
+    rollouts, facts = read_rollouts(folder / FOLDER, _CARRIED)
     return facts["generation"], rollouts
-
-
-def numbers(folder: Path) -> list[int]:
-    """The generations in the checkpoint `folder`, in order."""
-    return sorted(int(file.stem.removeprefix(_NAME)) for file in (folder / _FOLDER).glob(f"{_NAME}*.json"))
 
 
 def read(folder: Path, number: int) -> Stored:
     """A generation as it was written; DataError if a file is damaged."""
-    place = folder / _FOLDER
-    rollouts, facts = read_rollouts(place, _name(number))
-    version, is_made = facts["version"], facts["is_made"]
-    candidates = None
+    place = folder / FOLDER
+    rollouts, facts = read_rollouts(place, generation_name(number))
+    version, candidates = facts["version"], None
     if (place / f"{_candidates(number)}.json").is_file():
         candidates = Candidates.of_rollouts_and_facts(*read_rollouts(place, _candidates(number)))
-    weights = None if is_made else _weights(place, version)
-    return Stored(version, rollouts if is_made else None, facts["is_graded"], weights, candidates)
+    if facts["is_made"]:
+        return Stored(version, rollouts, facts["is_graded"], candidates=candidates)
+    expected = Expected.read(_expected(place, version))
+    return Stored(version, None, facts["is_graded"], _weights(place, version), expected, candidates)
 
 
-_FOLDER = "rollouts"
-_NAME = "generation-"
 _CARRIED = "carried"
-
-
-def _name(number: int) -> str:
-    return f"{_NAME}{number:08d}"
 
 
 def _candidates(number: int) -> str:
@@ -87,3 +81,7 @@ def _candidates(number: int) -> str:
 
 def _weights(place: Path, version: int) -> Path:
     return place / f"weights-{version:08d}"
+
+
+def _expected(place: Path, version: int) -> Path:
+    return place / f"probe-{version:08d}.safetensors"
