@@ -9,8 +9,10 @@ half of the cores each, or all of them each. Layers are not compiled. The runs t
 Seconds per step are means over whole cycles, since long and short steps take turns if generations are made ahead; the
 first steps and the last are left out. With the times of the same run, no arrangement of its parts can be faster than
 max(sync + learn, load + generate, (sync + learn + load + generate + grade) / (k + 1)), the ideal. `load` is what else
-the engine does: it takes over weights and proves that it uses them. TRL's synchronous trainer has the same prompts and
-lengths. Its asynchronous trainer is only constructed, to tell whether it runs here. Prints Markdown tables.
+the engine does: it takes over weights and proves that it uses them. The judge is busy while it works on at least one
+generation; with k = 1 and a slow grader, no part is busy all the time even in the ideal, since the two generations
+under way are graded at almost the same time. TRL's synchronous trainer has the same prompts and lengths. Its
+asynchronous trainer is only constructed, to tell whether it runs here. Prints Markdown tables.
 """
 
 import argparse
@@ -38,6 +40,7 @@ SIZES = {"hf": (16, 8), "vllm": (16, 48)}
 SHOWN = (
     "ideal",
     "of_ideal",
+    "of_busiest",
     "sync",
     "learn",
     "load",
@@ -184,10 +187,12 @@ def figures(
     found["all"] = (end - begin) / len(seconds)
     found["load"] = max(0.0, found["all"] - found["engine_idle"] - found["generate"])
     found["ideal"] = ideal_seconds(found, staleness)
+    found["judge_busy"] = judge.busy_seconds(calls, begin, end) / len(seconds)
+    busiest = max(found["sync"] + found["learn"], found["load"] + found["generate"], found["judge_busy"])
     return {
         **found,
         "of_ideal": found["all"] / found["ideal"],
-        "judge_busy": judge.busy_seconds(calls, begin, end) / len(seconds),
+        "of_busiest": found["all"] / busiest,
         "tokens": statistics.fmean(step["completion_tokens"] for step in steps),
     }
 
@@ -267,7 +272,8 @@ def times_table(found: dict[str, list[dict[str, Any]]]) -> str:
         shown = {name: f"{statistics.median(each[name] for each in rounds):.2f}" for name in rounds[0]}
         cells = [shown.get(name, "") for name in SHOWN]
         rows.append([run, measuring.spread([each["all"] for each in rounds], 2), *cells])
-    head = ["rollouts", "s per step", "ideal", "×", *(name.replace("_", " ") for name in SHOWN[2:])]
+    head = ["rollouts", "s per step", "ideal", "× ideal", "× busiest part"]
+    head += [name.replace("_", " ") for name in SHOWN[3:]]
     return measuring.markdown_table(head, rows)
 
 

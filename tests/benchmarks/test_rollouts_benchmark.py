@@ -49,6 +49,7 @@ def test_figures_are_means_over_the_measured_steps(benchmark_module: Any) -> Non
     assert found["ideal"] == 2.5  # the engine; a round trip is 1.5 + 2.5 + 1 s, of which two are under way
     assert found["of_ideal"] == 1.2
     assert found["judge_busy"] == 0.5  # 30 to 32 and 47 to 48, in six steps
+    assert found["of_busiest"] == 1.2  # the engine again
 
 
 def test_the_judge_answers_after_its_time_however_many_ask(benchmark_module: Any) -> None:
