@@ -10,7 +10,7 @@ from rl.rl_runs import folder_of, run, started, training_rows, wait_for_step
 from running import metrics
 
 
-@pytest.mark.parametrize("rollout", [RESERVED, AHEAD], ids=["reserved", "ahead"])
+@pytest.mark.parametrize("rollout", [{**RESERVED, "staleness": 1, "threads": 1}, AHEAD], ids=["reserved", "rejected"])
 def test_two_processes_replay_the_same_groups_and_go_on_after_a_kill(
     tmp_path: Path, tiny_model: Path, rollout: dict[str, Any]
 ) -> None:
