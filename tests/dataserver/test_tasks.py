@@ -16,7 +16,8 @@ from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.data.loading import load_datasets
 from posttrain.dataserver.grading.golds import check_golds
 from posttrain.dataserver.grading.questions import graders_in_use, own_plan, stage_plan
-from posttrain.dataserver.journal.reader import RowFilter
+from posttrain.dataserver.journal.database import journal_to_read
+from posttrain.dataserver.journal.reader import JournalReader, RowFilter
 from posttrain.dataserver.offline.grade import grade_file
 from posttrain.dataserver.offline.regrade import regrade
 from posttrain.dataserver.plan import show_plan
@@ -181,8 +182,10 @@ async def graded(server: DataServer, iteration: int) -> list[tuple[str, GradeRes
 
 
 def test_the_server_grades_and_stores_each_row_by_its_task(folder: Path):
+    config = tasks_config(folder)
+
     async def use() -> None:
-        server = DataServer(Loaded.read(tasks_config(folder), print))
+        server = DataServer(Loaded.read(config, print))
         try:
             for iteration, sum_, word in ((0, "number_exact", "crossword"), (2, "number_exact", "lax")):
                 for prompt, response in await graded(server, iteration):
@@ -196,6 +199,10 @@ def test_the_server_grades_and_stores_each_row_by_its_task(folder: Path):
             await server.close()
 
     asyncio.run(use())
+    with journal_to_read(config.journal) as engine:
+        stored = [(row.prompt, row.task) for row in JournalReader(engine).rows(RowFilter())]
+    wanted = [(str(row["prompt"]), row["task"]) for row in ROWS]
+    assert sorted(stored) == sorted(4 * wanted)  # two iterations, two completions of each
 
 
 def write(folder: Path, name: str, tasks: Mapping[str, Any]) -> DataserverConfig:

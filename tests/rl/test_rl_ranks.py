@@ -122,19 +122,40 @@ AHEAD: dict[str, Any] = {
 }
 
 
-def test_two_processes_ahead_of_their_model_replace_the_same_groups_and_go_on_after_a_kill(
-    tmp_path: Path, tiny_model: Path
-) -> None:
-    changes = {"rollout": AHEAD, "training": {"micro_batch_size": 1, "max_steps": 4}, "evaluation": None}
-    whole, killed = (
-        write_run(tmp_path / name, tiny_model, **changes, run={"save_every": 1}) for name in ("whole", "killed")
-    )
-    run(whole, processes=2)
-    rows = training_rows(metrics(folder_of(whole)))
+def write_ahead(folder: Path, model: Path, **rollout: Any) -> Path:
+    changes = {"rollout": {**AHEAD, **rollout}, "training": {"micro_batch_size": 1, "max_steps": 4}}
+    return write_run(folder, model, **changes, evaluation=None, run={"save_every": 1})
+
+
+@pytest.fixture(scope="module")
+def two_ahead(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run by two processes ahead of their model, which recorded its rollouts."""
+    config = write_ahead(tmp_path_factory.mktemp("two_ahead"), tiny_model, record=True)
+    run(config, processes=2)
+    rows = training_rows(metrics(folder_of(config)))
     assert any(row["rollouts/substituted_share"] for row in rows)
     assert [row.get("async/age_max", 0.0) for row in rows] == [0.0, 1.0, 1.0, 1.0]
+    return config
+
+
+def require_same_steps(one: Path, other: Path) -> None:
+    assert metrics(folder_of(one)) == metrics(folder_of(other))
+    assert lines(folder_of(one) / "completions.jsonl") == lines(folder_of(other) / "completions.jsonl")
+
+
+def test_two_processes_ahead_of_their_model_replace_the_same_groups_and_go_on_after_a_kill(
+    two_ahead: Path, tmp_path: Path, tiny_model: Path
+) -> None:
+    killed = write_ahead(tmp_path, tiny_model)
     with started(killed, processes=2) as process:
         wait_for_step(killed, 2, process)
     run(killed, "--resume", processes=2)
-    assert metrics(folder_of(killed)) == metrics(folder_of(whole))
-    assert lines(folder_of(killed) / "completions.jsonl") == lines(folder_of(whole) / "completions.jsonl")
+    require_same_steps(killed, two_ahead)
+
+
+def test_two_processes_train_on_recorded_rollouts_with_their_substitutes(
+    two_ahead: Path, tmp_path: Path, tiny_model: Path
+) -> None:
+    config = write_ahead(tmp_path, tiny_model)
+    run(config, "--rollouts-from", str(folder_of(two_ahead)), processes=2)
+    require_same_steps(config, two_ahead)

@@ -153,7 +153,7 @@ def test_a_run_keeps_its_name_at_the_dataserver_and_pictures(left_alone: Path) -
     assert record.keys() == {"run_id", "config_id"}
     assert len(record["run_id"]) == 16
     assert record["config_id"] == json.loads((run / "manifest.json").read_text())["identity"]["dataserver"]
-    names = {"reward.png", "length.png", "entropy.png", "zero_variance.png"}
+    names = {"reward.png", "length.png", "entropy.png", "waits.png", "zero_variance.png"}
     assert {file.name for file in run.joinpath("plots").iterdir()} == names
     assert all(run.joinpath("plots", name).read_bytes().startswith(b"\x89PNG") for name in names)
 

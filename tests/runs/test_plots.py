@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib import colors, image
 
-from posttrain.runs.plots import plot_run
+from posttrain.runs.plots import Picture, plot_run
 
 
 def steps(*stages: str) -> list[dict]:
@@ -82,3 +82,19 @@ def test_drawing_again_replaces_the_pictures(tmp_path):
     second = plot_run(steps("a", "b"), tmp_path)[0].read_bytes()
     assert first != second
     assert sorted(path.name for path in tmp_path.iterdir()) == ["learning_rate.png", "loss.png"]
+
+
+def test_curves_may_lie_in_an_object_or_share_the_start_of_their_keys(tmp_path):
+    rows = [
+        {**row, "seconds": {"wait": 1.0}, "filters/length": 0.25, "filters/spread": 0.5} for row in steps("a", "a", "a")
+    ]
+    pictures = {
+        "waits": Picture("seconds", {"trainer": "seconds/wait"}),
+        "missing": Picture("seconds", {"trainer": "seconds/idle"}),
+        "filters": Picture("share", {"": "filters/"}),
+        "nothing": Picture("share", {"": "graders/"}),
+    }
+    assert [path.stem for path in plot_run(rows, tmp_path, pictures)] == ["waits", "filters"]
+    pixels = image.imread(tmp_path / "filters.png")[..., :3]
+    for curve in ("C0", "C1"):
+        assert (np.abs(pixels - np.array(colors.to_rgb(curve))) < 0.01).all(axis=-1).any()

@@ -44,6 +44,8 @@ _PICTURES = {
     "effective_share": ("share of the tokens that count", {"effective": "sampling/effective_share"}),
     "accepted": ("share of the slots with an accepted group", {"accepted": "rollouts/accepted_share"}),
     "replayed": ("share of the slots with a replayed group", {"replayed": "rollouts/replayed_share"}),
+    "rejected": ("share of the groups that a filter rejects", {"": "filters/"}),
+    "waits": ("waiting (seconds)", {"trainer": "seconds/wait", "engine": "seconds/engine_idle"}),
     "zero_variance": ("share of groups whose rewards are all equal", {"training": "zero_variance_share"}),
 }
 

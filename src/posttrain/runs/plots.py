@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ class Picture:
 
     Attributes:
         label: label of the vertical axis.
-        curves: the name of each curve, and its key in metrics.jsonl.
+        curves: the name of each curve, and its key in metrics.jsonl: `a/b` is also `b` in the object `a`, and with
+            `a/`, every key that begins so is a curve.
     """
 
     label: str
@@ -47,15 +49,25 @@ def plot_run(rows: Rows, folder: Path, pictures: Mapping[str, Picture] = PICTURE
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, picture in pictures.items():
-        curves = {label: _points(rows, key) for label, key in picture.curves.items()}
+        curves = {label: _points(rows, key) for label, key in _keys(rows, picture).items()}
         if any(curves.values()):
             paths.append(_draw(steps, curves, picture.label, folder / f"{name}.png"))
     return paths
 
 
+def _keys(rows: Rows, picture: Picture) -> dict[str, str]:
+    """The name of each curve, and its key."""
+    found = {name: key for name, key in picture.curves.items() if not key.endswith("/")}
+    for start in (key for key in picture.curves.values() if key.endswith("/")):
+        found |= {key.removeprefix(start): key for key in sorted({*chain(*rows)}) if key.startswith(start)}
+    return found
+
+
 def _points(rows: Rows, key: str) -> list[tuple[int, float]]:
     """(step, value) of the rows that have a value for `key`."""
-    return [(row["step"], row[key]) for row in rows if row.get(key) is not None]
+    outer, _, inner = key.partition("/")
+    found = ((row["step"], row[key] if key in row else row.get(outer, {}).get(inner)) for row in rows)
+    return [(step, value) for step, value in found if value is not None]
 
 
 def _draw(steps: Rows, curves: Mapping[str, list[tuple[int, float]]], label: str, path: Path) -> Path:

@@ -24,6 +24,11 @@ def test_versions_temperature_and_origin_are_kept(writer: JournalWriter, reader:
     assert kept == [(2, 118, 120, 0.9, "carried"), (0, None, None, None, None)]
 
 
+def test_the_row_s_task_is_kept(writer: JournalWriter, reader: JournalReader):
+    writer.add_durable([row(0, task="sum"), row(1), row(2, task="a\0b")])
+    assert [each.task for each in everything(reader)] == ["sum", None, "a␀b"]
+
+
 def test_a_substitute_is_a_group_of_its_own(engine: Engine, writer: JournalWriter):
     # The slot's own row has equal rewards, its substitute, here the same row, has not.
     writer.add_durable(rewarded(1.0, 1.0, request_id="a", iteration=3, slot=1))

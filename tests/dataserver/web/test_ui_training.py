@@ -38,9 +38,9 @@ def filled(dashboard: Dashboard) -> Dashboard:
             a_group(1.0, dataset="words", slot=3),
             async__age_mean=1.5,
             async__age_max=3.0,
-            async__effective_share=0.75,
+            sampling__effective_share=0.75,
             rollouts__replayed_share=0.25,
-            filters__unscored=1.0,
+            filters__unscored=0.25,
             filters__reward_spread=None,
             seconds__wait=2.5,
             seconds__engine_idle=0.5,
@@ -98,7 +98,7 @@ def test_groups_are_shown_by_what_became_of_them(shown: Page):
         ("1", "reward_spread"): "0.0 %",
         ("1", "unscored"): "25.0 %",
     }
-    assert numbers(shown, "filters") == [["1", "unscored", "1.00", "1.00", "1.00", "1 steps"]]
+    assert numbers(shown, "filters") == [["1", "unscored", "25.0 %", "25.0 %", "25.0 %", "1 steps"]]
 
 
 def test_ages_shares_and_waits_are_the_trainers_numbers(shown: Page):
@@ -167,7 +167,7 @@ def test_a_completion_says_where_it_came_from(page: Page, dashboard: Dashboard):
     origins = ("fresh", "substitute", "spare", "carried", "replayed", "cached")
     dashboard.keep(row(0))
     dashboard.keep(*(row(n, **sampled, attempt=n % 2, origin=origin) for n, origin in enumerate(origins, start=1)))
-    dashboard.keep(row(9, lowest_version=7, highest_version=7))
+    dashboard.keep(row(9, lowest_version=7, highest_version=7, task="addition"))
     page.goto(f"{dashboard.address}/ui")
     facts = page.locator("#reader-facts")
     for number, origin in enumerate(origins, start=2):
@@ -179,10 +179,11 @@ def test_a_completion_says_where_it_came_from(page: Page, dashboard: Dashboard):
         page.keyboard.press("Escape")
     page.get_by_role("button", name="Open completion 8").click()
     expect(facts).to_contain_text("version 7")
+    expect(facts).to_contain_text("sums, task addition")
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Open completion 1", exact=True).click()
     expect(facts).to_contain_text("Slot")
-    for absent in ("Came from", "Weights", "Temperature"):
+    for absent in ("Came from", "Weights", "Temperature", "task"):
         expect(facts).not_to_contain_text(absent)
 
 

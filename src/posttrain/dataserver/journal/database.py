@@ -40,7 +40,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.errors import ConfigError, DataError, ServerError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = MetaData()
 
@@ -68,6 +68,7 @@ grades = Table(
     Column("dataset", Text, nullable=False),
     Column("sample_id", Text, nullable=False),
     Column("row_key", Text, nullable=False),
+    Column("task", Text),
     Column("slot", BigInteger),
     Column("attempt", BigInteger, nullable=False),
     Column("lowest_version", BigInteger),

@@ -35,6 +35,8 @@ class JournalRow:
     sample_id: str
     row_key: str
     """Identifies the row of the data set whatever its content; adaptive sampling keeps its statistics by it."""
+    task: str | None = None
+    """The row's task; None if its data set has none."""
     slot: int | None
     attempt: int = 0
     """0, or the number of the substitute that the row is."""
@@ -96,6 +98,7 @@ def journal_rows(
             dataset=target.dataset,
             sample_id=item.sample_id,
             row_key=target.row.key,
+            task=target.task,
             slot=item.slot,
             attempt=item.attempt,
             lowest_version=min(item.rollout.versions) if item.rollout else None,
@@ -159,6 +162,7 @@ def record_of(queued: QueuedRow) -> dict[str, object]:
         "dataset": storable(row.dataset),
         "sample_id": storable(row.sample_id),
         "row_key": storable(row.row_key),
+        "task": None if row.task is None else storable(row.task),
         "slot": _integer(row.slot),
         "attempt": _integer(row.attempt),
         "lowest_version": _integer(row.lowest_version),

@@ -44,7 +44,7 @@ _ROWS_FOR_LATENCY = 2000
 _NUMBERS = (
     "async/age_mean",
     "async/age_max",
-    "async/effective_share",
+    "sampling/effective_share",
     "rollouts/replayed_share",
     "seconds/wait",
     "seconds/engine_idle",
