@@ -16,7 +16,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".venv" / "engines"
 STAND_INS = ROOT / "checks" / "sglang_on_cpu"
-TESTS = "tests/inference/servers/test_{}_server.py"
+TESTS = {
+    "vllm": ("tests/inference/servers/test_vllm_server.py", "tests/rl/rollout/test_rl_vllm_server.py"),
+    "sglang": ("tests/inference/servers/test_sglang_server.py",),
+}
 
 PACKAGES = {
     "vllm": (
@@ -51,7 +54,7 @@ def main() -> None:
         raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; python checks/engines.py [vllm] [sglang] [--long]")
     environment = {**os.environ, **{f"{name.upper()}_SERVER_PYTHON": str(built(name)) for name in names}}
     marks = ["-m", ""] if "--long" in sys.argv[1:] else []
-    tests = [TESTS.format(name) for name in names]
+    tests = [file for name in names for file in TESTS[name]]
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", *marks, *tests]
     raise SystemExit(subprocess.run(command, cwd=ROOT, env=environment).returncode)
 

@@ -184,8 +184,8 @@ def _alternative(text: str, place: str) -> list[str]:
     tag = re.search(r"\(((?:type|kind): \w+)\)", place)
     if tag:
         block = re.search(rf"(?:^ *#   .*\n)*^ *#   {tag[1]}\b.*\n(?:^ *#   .*\n)*", text, re.MULTILINE)
-    else:  # a null section has its keys in the comment below it
-        block = re.search(rf"^ *{place.rpartition('.')[2]}: null\n(?:^ *#   .*\n)+", text, re.MULTILINE)
+    else:  # a section that is null, or one of several alternatives, has its keys in the comment below it
+        block = re.search(rf"^ *(?:# +)?{place.rpartition('.')[2]}: .*\n(?:^ *#   .*\n)+", text, re.MULTILINE)
     return re.findall(r"^ *# +(\w+):", block[0], re.MULTILINE) if block else []
 
 

@@ -72,8 +72,8 @@ class Engine:
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        ("None", "all requests"),
-        ("{(0, 0): Completion((5,), END, (-0.5,))}", "all requests"),
+        ("None", "must return a dict"),
+        ("{(0, 0): Completion((5,), END, (-0.5,))}", "must return a dict"),
         ("{(0, 0): Completion((), END, ()), (0, 1): Completion((5,), END, (-0.5,))}", r"\(0, 0\) is no Completion"),
         ("{(0, 0): Completion((5, 6, 7), END, None), (0, 1): 3}", r"\(0, 0\) is no Completion of 1 to 2 tokens"),
         ("{(0, 0): Completion((5,), END), (0, 1): Completion((5,), END)}", "log-probability"),

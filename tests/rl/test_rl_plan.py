@@ -167,6 +167,9 @@ def test_the_plan_tells_what_an_engine_gets_of_each_step(unserved: Path, monkeyp
     assert "by hf, temperature" in shown(unserved)
     told = "which gets the adapter on CUDA, all weights on other devices, temperature"
     assert told in shown(unserved, "--set", "rollout.engine=vllm")
+    servers = ("--set", "rollout.servers.urls=[http://127.0.0.1:8000]", "--set", "rollout.engine=vllm-server")
+    told = "by vllm-server, which gets the adapter after each step, or all weights if it cannot be used as it is"
+    assert told in shown(unserved, *servers)
     monkeypatch.setitem(ENGINES, "hf", EngineTraits("another", has_weights=True))
     assert "by hf, which gets the weights after each step, temperature" in shown(unserved)
 

@@ -60,7 +60,7 @@ class OwnEngine:
         found = self._asked("complete", requests, sampling)
         wanted = {(place, number) for place, request in enumerate(requests) for number in range(request.n)}
         if not isinstance(found, dict) or found.keys() != wanted:
-            raise RunError(f"{self._place}: complete must return a dict with a key (request, number) for each")
+            raise RunError(f"{self._place}: complete must return a dict from each (request, number) to a Completion")
         for key, made in found.items():
             self._require_completion(key, made, sampling)
         return found

@@ -14,7 +14,8 @@ Kind = Literal["config", "data", "code", "packages", "hardware", "results"]
 # Where a run is kept is not part of its identity.
 _PLACE = ("run.output_dir", "run.name")
 _CODE = ("packages.posttrain-toolkit", "commit", "source")
-_TIMES = ("started", "resumed")
+# What happened to a run, not what made it.
+_EVENTS = ("started", "resumed", "server_failures")
 # Parts of the manifest's identity that are not in the config; weights are the initial ones, or a reference's.
 _DATA = ("identity.datasets.", "identity.validation.dataset", "identity.tokenizer", "identity.dataserver")
 _WEIGHTS = "identity.weights"
@@ -76,17 +77,17 @@ def _of_manifests(one: KeptRun, other: KeptRun) -> list[Difference]:
 
 
 def _kind_of(key: str, sections: Collection[str]) -> Kind | None:
-    """The kind of a manifest key; None for times, the command, and keys that repeat `sections` of the config."""
+    """The kind of a manifest key; None for events, the command, and keys that repeat `sections` of the config."""
     # The config of held-out rows is stored under the same key as their digest.
     if key.startswith((*_DATA, _WEIGHTS)) and not key.startswith("identity.validation.dataset."):
         return "data"
     if key in _CODE:
         return "code"
-    if key == "python" or key.startswith("packages."):
+    if key == "python" or key.startswith(("packages.", "engine.")):
         return "packages"
     said_by_config = key.startswith("identity.") and key.split(".")[1] in sections
     # `resumed` is a list.
-    return None if said_by_config or key.partition("[")[0] in (*_TIMES, "command") else "hardware"
+    return None if said_by_config or key.partition("[")[0] in (*_EVENTS, "command") else "hardware"
 
 
 def _files(run: KeptRun, name: str) -> str:

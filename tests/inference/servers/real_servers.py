@@ -27,6 +27,8 @@ WARM = Sampling(20, temperature=0.7, logprobs=True)
 # Longer than the blocks in which vLLM caches a prompt: a stale cache would show.
 LONG = tuple(5 + (7 * at) % 370 for at in range(300))
 
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "SGLANG_USE_CPU_ENGINE": "1"}
+"""Of the servers."""
 _COMMANDS = {
     "vllm-server": "-m vllm.entrypoints.openai.api_server --enforce-eager",
     "sglang-server": "-m sglang.launch_server --device cpu --attention-backend torch_native --sampling-backend pytorch "
@@ -42,16 +44,20 @@ def real_python(kind: ServerKind) -> str:
     return os.environ[variable]
 
 
+def real_command(kind: str) -> list[str]:
+    """The command of a real server, to which `servers.start` adds; skips as `real_python` does."""
+    return [real_python(kind), *_COMMANDS[kind].split()]
+
+
 @contextmanager
 def real_engine(kind: ServerKind, model: Path, folder: Path, *, rank: int = 0, count: int = 1) -> Iterator[ServerPool]:
     """Start servers with `model`, for adapters of `rank` or else for whole weights."""
-    command = [real_python(kind), *_COMMANDS[kind].split()]
+    command = real_command(kind)
     config = ServersConfig.model_validate({"start": {"command": command, "count": count, "start_seconds": 400}})
     needs = Needs(str(model), dtype="float32", max_length=512, end_ids=frozenset([END]), adapter_rank=rank)
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-        environment.setenv("OMP_NUM_THREADS", "1")
-        environment.setenv("SGLANG_USE_CPU_ENGINE", "1")
+        for name, value in ENVIRONMENT.items():
+            environment.setenv(name, value)
         engine = open_server_engine(kind, config, needs, folder)
     try:
         yield engine

@@ -85,7 +85,7 @@ class VllmServer:
         if await self._link.answers_without_key("/is_paused", _QUICK_SECONDS):
             raise ConfigError(
                 f"{self.place} takes commands without its key, as vLLM does: anyone who reaches it can replace the "
-                "model. Put a proxy in front of it that closes them, or say servers.insecure_network: true"
+                "model. Put a proxy in front of it (docs/servers.md), or say servers.insecure_network: true"
             )
 
     async def is_alive(self) -> bool:
