@@ -122,6 +122,12 @@ def run(config: Path, *options: str, processes: int = 1, expect: int = 0) -> Pat
     return folder_of(config)
 
 
+def kill_after(config: Path, step: int, processes: int = 1) -> None:
+    """Start a run, and kill all of its processes once it has done `step` optimizer steps."""
+    with started(config, processes=processes) as process:
+        wait_for_step(config, step, process)
+
+
 def said(config: Path) -> str:
     """The output so far of all runs of a config, with whitespace collapsed."""
     return " ".join(config.with_suffix(".log").read_text(errors="replace").split())

@@ -11,6 +11,7 @@ from dataserver.serving import serving, still_running
 from rl.rl_runs import (
     folder_of,
     journal,
+    kill_after,
     lines,
     refusing,
     run,
@@ -147,8 +148,7 @@ def test_two_processes_ahead_of_their_model_replace_the_same_groups_and_go_on_af
     two_ahead: Path, tmp_path: Path, tiny_model: Path
 ) -> None:
     killed = write_ahead(tmp_path, tiny_model)
-    with started(killed, processes=2) as process:
-        wait_for_step(killed, 2, process)
+    kill_after(killed, 2, processes=2)
     run(killed, "--resume", processes=2)
     require_same_steps(killed, two_ahead)
 

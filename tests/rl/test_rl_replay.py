@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rl.replay_runs import AHEAD, RESERVED, events, require_limits, require_same, write
-from rl.rl_runs import folder_of, journal, run, said, started, training_rows, wait_for_step
+from rl.rl_runs import folder_of, journal, kill_after, run, said, training_rows
 from running import metrics
 
 
@@ -12,10 +12,7 @@ def test_reserved_slots_generate_nothing_and_a_killed_run_replays_the_same(
 ) -> None:
     whole, killed = (write(tmp_path / name, tiny_model, RESERVED) for name in ("whole", "killed"))
     run(whole)
-    with started(killed) as process:
-        wait_for_step(killed, 5, process)
-        process.kill()
-        process.wait()
+    kill_after(killed, 5)
     run(killed, "--resume")
     require_same(whole, killed)
     require_limits(whole, max_age=8, max_uses=2, staleness=0)
@@ -33,10 +30,7 @@ def test_reserved_slots_generate_nothing_and_a_killed_run_replays_the_same(
 def test_a_killed_run_whose_generations_are_begun_ahead_replays_the_same(tiny_model: Path, tmp_path: Path) -> None:
     whole, killed = (write(tmp_path / name, tiny_model, AHEAD) for name in ("whole", "killed"))
     run(whole)
-    with started(killed) as process:
-        wait_for_step(killed, 5, process)
-        process.kill()
-        process.wait()
+    kill_after(killed, 5)
     assert list(folder_of(killed).glob("checkpoint-4/rollouts/candidates-*.json"))
     run(killed, "--resume")
     require_same(whole, killed)
@@ -47,10 +41,7 @@ def test_a_killed_run_whose_generations_are_begun_ahead_replays_the_same(tiny_mo
 
 def test_a_run_that_starts_again_from_the_beginning_forgets_what_it_stored(tiny_model: Path, tmp_path: Path) -> None:
     config = write(tmp_path, tiny_model, RESERVED, run={"save_every": 100}, training={"max_steps": 4})
-    with started(config) as process:
-        wait_for_step(config, 2, process)
-        process.kill()
-        process.wait()
+    kill_after(config, 2)
     assert events(config)
     run(config, "--resume")
     other = write(tmp_path / "other", tiny_model, RESERVED, training={"max_steps": 4})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rl.replay_runs import AHEAD, RESERVED, require_same, write
-from rl.rl_runs import folder_of, run, started, training_rows, wait_for_step
+from rl.rl_runs import folder_of, kill_after, run, training_rows
 from running import metrics
 
 
@@ -17,8 +17,7 @@ def test_two_processes_replay_the_same_groups_and_go_on_after_a_kill(
     changes: dict[str, Any] = {"training": {"micro_batch_size": 1, "max_steps": 5}, "run": {"save_every": 1}}
     whole, killed = (write(tmp_path / name, tiny_model, rollout, **changes) for name in ("whole", "killed"))
     run(whole, processes=2)
-    with started(killed, processes=2) as process:
-        wait_for_step(killed, 3, process)
+    kill_after(killed, 3, processes=2)
     run(killed, "--resume", processes=2)
     require_same(whole, killed)
     rows = training_rows(metrics(folder_of(whole)))

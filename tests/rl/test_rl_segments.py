@@ -6,18 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl.rl_runs import (
-    STEPS,
-    folder_of,
-    journal,
-    lines,
-    require_same_runs,
-    run,
-    started,
-    training_rows,
-    wait_for_step,
-    write_run,
-)
+from rl.rl_runs import STEPS, folder_of, journal, kill_after, lines, require_same_runs, run, training_rows, write_run
 from running import metrics
 
 # Completions of at most 8 tokens, in three generations.
@@ -65,10 +54,7 @@ def test_a_killed_run_goes_on_with_the_completions_that_it_had_begun(
     segmented: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
     killed = write(tmp_path, tiny_model, staleness(segmented))
-    with started(killed) as process:
-        wait_for_step(killed, 5, process)
-        process.kill()
-        process.wait()
+    kill_after(killed, 5)
     run(killed, "--resume")
     require_same_runs(segmented, killed)
 
@@ -80,8 +66,7 @@ def test_two_processes_share_the_groups_and_go_on_after_a_kill(
     changes = {"training": {"micro_batch_size": 1, "max_steps": 6}, "evaluation": None}
     left, killed = (write(tmp_path / name, tiny_model, staleness, **changes) for name in ("left", "killed"))
     run(left, processes=2)
-    with started(killed, processes=2) as process:
-        wait_for_step(killed, 3, process)
+    kill_after(killed, 3, processes=2)
     run(killed, "--resume", processes=2)
     assert metrics(folder_of(left)) == metrics(folder_of(killed))
     assert lines(folder_of(left) / "completions.jsonl") == lines(folder_of(killed) / "completions.jsonl")

@@ -15,6 +15,7 @@ import pytest
 from posttrain.errors import ConfigError
 from rl.rl_runs import (
     folder_of,
+    kill_after,
     lines,
     require_same_runs,
     run,
@@ -101,10 +102,7 @@ def test_random_pauses_change_nothing(ahead: Path, tiny_model: Path, tmp_path: P
 
 def test_a_killed_trainer_goes_on_as_if_nothing_had_happened(ahead: Path, tiny_model: Path, tmp_path: Path) -> None:
     killed = write(tmp_path, tiny_model, staleness(ahead))
-    with started(killed) as process:
-        wait_for_step(killed, 5, process)
-        process.kill()
-        process.wait()
+    kill_after(killed, 5)
     run(killed, "--resume")
     require_same_runs(ahead, killed)
 

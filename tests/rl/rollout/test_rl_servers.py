@@ -15,6 +15,7 @@ from posttrain.rl.config import RLConfig
 from posttrain.rl.train import config_identity
 from rl.rl_runs import (
     folder_of,
+    kill_after,
     require_same_runs,
     said,
     started,
@@ -88,10 +89,7 @@ def test_a_killed_trainer_goes_on_with_other_servers_as_if_nothing_had_happened(
     ahead: Path, serve: Serve, tiny_model: Path, tmp_path: Path
 ) -> None:
     config = write(tmp_path, tiny_model, {"urls": [serve().url]}, rollout=AHEAD)
-    with started(config) as process:
-        wait_for_step(config, 5, process)
-        process.kill()
-        process.wait()
+    kill_after(config, 5)
     other = write(tmp_path, tiny_model, {"urls": [serve().url], "request_seconds": 99}, rollout=AHEAD)
     assert other == config
     train_here(config, resume=True)

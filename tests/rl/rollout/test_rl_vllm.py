@@ -13,7 +13,7 @@ from peft import LoraConfig
 from posttrain.errors import ConfigError, ModelError
 from posttrain.models.backend import LoadedModel
 from posttrain.rl.rollout.engines.vllm import chosen_eager, chosen_sync
-from rl.rl_runs import folder_of, lines, run, started, train_here, training_rows, wait_for_step, write_run
+from rl.rl_runs import folder_of, kill_after, lines, run, train_here, training_rows, write_run
 from running import metrics
 from vllm_model import write_vllm_model
 
@@ -68,8 +68,7 @@ def test_a_run_that_was_killed_goes_on_with_the_prompts_that_it_would_have_had(
 ) -> None:
     whole, killed = (vllm_run(tmp_path / name, vllm_model) for name in ("whole", "killed"))
     run(whole)
-    with started(killed) as process:
-        wait_for_step(killed, 5, process)
+    kill_after(killed, 5)
     run(killed, "--resume")
 
     hashes = [[row["order_hash"] for row in training_rows(metrics(folder_of(config)))] for config in (whole, killed)]
