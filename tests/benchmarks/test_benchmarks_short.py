@@ -1,6 +1,5 @@
 """The benchmarks are fair: both sides train the same, and the table judges each figure correctly."""
 
-import importlib
 import json
 import math
 import subprocess
@@ -13,13 +12,6 @@ import pytest
 pytestmark = pytest.mark.long  # minutes
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`benchmark_module(name)` imports a module from the benchmarks folder."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
 
 
 def short_run(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

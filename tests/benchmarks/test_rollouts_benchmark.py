@@ -13,13 +13,6 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.fixture
-def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`benchmark_module(name)` imports a module from the benchmarks folder."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model with a chat template."""

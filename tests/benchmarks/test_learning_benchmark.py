@@ -1,0 +1,56 @@
+"""What runs learn is compared over prompts, with means over seeds, and runs that are there are not repeated."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def learning(benchmark_module: Any) -> Any:
+    return benchmark_module("learning")
+
+
+def a_run(rewards: dict[str, float], curve: tuple[float, ...]) -> dict[str, Any]:
+    return {"prompts": rewards, "held out": {10 * number: value for number, value in enumerate(curve)}}
+
+
+def test_a_difference_is_the_mean_over_prompts_of_the_mean_over_seeds(learning: Any) -> None:
+    base = {"1": a_run({"a": 0.0, "b": 1.0}, (0.0,)), "2": a_run({"a": 0.0, "b": 0.0}, (0.0,))}
+    other = {"1": a_run({"a": 1.0, "b": 1.0}, (0.0,)), "2": a_run({"a": 1.0, "b": 1.0}, (0.0,))}
+    mean, low, high = learning.compared({learning.BASE: base}, other)
+    assert mean == 0.75  # a: (1 + 1) / 2, b: (0 + 1) / 2
+    assert low < mean < high
+
+
+def test_seeds_that_only_one_side_has_are_left_out(learning: Any) -> None:
+    base = {"1": a_run({"a": 0.0}, (0.0,))}
+    other = {"1": a_run({"a": 0.5}, (0.0,)), "2": a_run({"a": 1.0}, (0.0,))}
+    assert learning.compared({learning.BASE: base}, other)[0] == 0.5
+
+
+def test_the_table_says_when_a_variant_reaches_most_of_what_was_gained(learning: Any) -> None:
+    base = {"1": a_run({"a": 0.5}, (0.25, 0.45, 0.5))}  # 80 % of the gain is 0.45
+    slow = {"1": a_run({"a": 0.25}, (0.25, 0.3, 0.44))}
+    table = learning.markdown({learning.BASE: base, "staleness 1": slow, "staleness 2": {}})
+    head, _, first, second = table.splitlines()
+    assert head.endswith("| steps to 45.0% |")
+    assert first.endswith("|  | 10 |")
+    assert "-25.0%" in second
+    assert second.endswith("| never |")
+
+
+@pytest.mark.long  # minutes
+def test_runs_are_made_once_and_compared(tmp_path: Path, tiny_model: Path) -> None:
+    command = [sys.executable, BENCHMARKS / "learning.py", "--short", "--folder", tmp_path, "--model", tiny_model]
+    first = subprocess.run(command, capture_output=True, text=True)
+    assert first.returncode == 0, first.stderr
+    names = ("staleness_0", "staleness_1", "staleness_2", "substitutes", "shuffled")
+    assert all((tmp_path / f"{name}-1" / "result.json").is_file() for name in names)
+    assert len(first.stdout.splitlines()) == 2 + len(names)
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert (again.returncode, again.stdout, again.stderr) == (0, first.stdout, "")
