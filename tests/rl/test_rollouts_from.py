@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from dataserver.serving import Server, serving
 from posttrain.cli.rl_train import main
 from posttrain.errors import ConfigError, DataError, ToolkitError
+from posttrain.inspect.folders import read_run
+from posttrain.inspect.verify import verify
 from posttrain.rl.rollout.store.files import generations_in, read_rollouts
 from rl.rl_runs import (
     STEPS,
@@ -73,6 +75,8 @@ def test_the_same_config_gives_the_same_run(recorded: Path, a_run: WriteRun) -> 
         "started": source["started"],
         "identity": source["identity"],
     }
+    findings = verify(read_run(folder_of(config)), lambda line: None)
+    assert [each.text for each in findings if each.outcome == "fails"] == []
 
 
 def test_a_run_on_recorded_rollouts_that_is_killed_goes_on_as_if_nothing_had_happened(
