@@ -10,7 +10,13 @@ from rl.rl_runs import folder_of, kill_after, run, training_rows
 from running import metrics
 
 
-@pytest.mark.parametrize("rollout", [{**RESERVED, "staleness": 1, "threads": 1}, AHEAD], ids=["reserved", "rejected"])
+@pytest.mark.parametrize(
+    "rollout",
+    [
+        pytest.param({**RESERVED, "staleness": 1, "threads": 1}, id="reserved"),
+        pytest.param(AHEAD, id="rejected", marks=pytest.mark.long),
+    ],
+)
 def test_two_processes_replay_the_same_groups_and_go_on_after_a_kill(
     tmp_path: Path, tiny_model: Path, rollout: dict[str, Any]
 ) -> None:

@@ -17,7 +17,7 @@ def write(folder: Path, model: Path, staleness: int, **changes: Any) -> Path:
     return write_run(folder, model, rollout={**ROLLOUT, "staleness": staleness}, **changes)
 
 
-@pytest.fixture(scope="module", params=[0, 1])
+@pytest.fixture(scope="module", params=[pytest.param(0, marks=pytest.mark.long), 1])
 def segmented(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, left alone."""
     config = write(tmp_path_factory.mktemp("segmented"), tiny_model, request.param)
@@ -59,7 +59,7 @@ def test_a_killed_run_goes_on_with_the_completions_that_it_had_begun(
     require_same_runs(segmented, killed)
 
 
-@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize("staleness", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_two_processes_share_the_groups_and_go_on_after_a_kill(
     staleness: int, tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -35,7 +35,7 @@ def write(folder: Path, model: Path, staleness: int, **rollout: object) -> Path:
     return write_run(folder, model, rollout={**ROLLOUT, "staleness": staleness, "threads": 1, **rollout})
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.long)])
 def ahead(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, left alone, with one or two generations ahead."""
     config = write(tmp_path_factory.mktemp("ahead"), tiny_model, request.param)

@@ -32,7 +32,7 @@ def changes(staleness: int) -> dict[str, Any]:
     return {"rollout": {"staleness": staleness, "threads": 1}}
 
 
-@pytest.fixture(scope="module", params=[0, 1])
+@pytest.fixture(scope="module", params=[0, pytest.param(1, marks=pytest.mark.long)])
 def recorded(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that recorded what it trained, and was killed and resumed in the middle."""
     more = changes(request.param)
