@@ -21,7 +21,7 @@ THOROUGH = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 # These hold times, paths and names specific to one run.
-_OF_ONE_RUN = ("config.yaml", "dataserver.json", "manifest.json")
+_OF_ONE_RUN = ("config.yaml", "dataserver.json", "manifest.json", "waits.png")
 _TIMES = frozenset({"directory", "seconds", "tokens_per_second", "peak_memory_gib"})
 
 
@@ -69,7 +69,7 @@ def _compared(folder: Path) -> dict[str, Any]:
 
 
 def _content(path: Path) -> Any:
-    if not path.is_file() or path.name in _OF_ONE_RUN or path.name == "metrics.jsonl":
+    if not path.is_file() or path.name in (*_OF_ONE_RUN, "metrics.jsonl"):
         return None
     if path.parent.name == "rollouts" and path.suffix == ".json":
         return re.sub(r'"(ms|digest)":("\w+"|[\d.e-]+)', "", path.read_text())  # how long grading took

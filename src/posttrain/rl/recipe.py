@@ -25,9 +25,10 @@ from posttrain.rl.report import (
     step_facts,
 )
 from posttrain.rl.rollout.choice import Choice, by_place, choose, in_order
+from posttrain.rl.rollout.collect.collected import Collected
 from posttrain.rl.rollout.collect.segments import NOTHING, parts_of
 from posttrain.rl.rollout.evaluation import Evaluator
-from posttrain.rl.rollout.pipeline import Collected, RolloutPipeline
+from posttrain.rl.rollout.pipeline import RolloutPipeline
 from posttrain.rl.rollout.replay.keeper import RolloutKeeper
 from posttrain.rl.rollout.replay.masked import MaskedShares
 from posttrain.rl.rollout.replay.store import GroupKey

@@ -15,6 +15,7 @@ from accelerate.utils import gather_object
 from posttrain.base.processes import is_main_process, process_count, process_rank
 from posttrain.errors import ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
+from posttrain.rl.rollout.collect.collected import Collected
 from posttrain.rl.rollout.collect.collector import Collector
 from posttrain.rl.rollout.collect.rounds import Rounds
 from posttrain.rl.rollout.collect.segments import Segments
@@ -24,7 +25,7 @@ from posttrain.rl.rollout.engines.queue import EngineQueue
 from posttrain.rl.rollout.grading import Abstention, on_all_ranks
 from posttrain.rl.rollout.lanes import Lane
 from posttrain.rl.rollout.replay.candidates import Candidates
-from posttrain.rl.rollout.rollout import Prompt, Rollout
+from posttrain.rl.rollout.rollout import Prompt, Rollout, prompts_of
 from posttrain.rl.rollout.store import pending as stored
 from posttrain.rl.rollout.store.files import generations_in
 from posttrain.train.parallel import any_rank
@@ -53,24 +54,6 @@ class Pending:
     graded: Future[list[Rollout]]
     seconds: dict[str, float] = field(default_factory=dict)
     whole: list[Rollout] | None = None
-    candidates: Candidates | None = None
-
-
-@dataclass(frozen=True)
-class Collected:
-    """A generation on all ranks.
-
-    Attributes:
-        prompts: those that the curriculum asks, in slot order.
-        rollouts: in slot order, without tokens for prompts that replay displaces; with segments, of the groups that it
-            made whole.
-        seconds: what this rank spent on it.
-        candidates: what it may replay.
-    """
-
-    prompts: Sequence[Prompt]
-    rollouts: list[Rollout]
-    seconds: dict[str, float]
     candidates: Candidates | None = None
 
 
@@ -294,7 +277,7 @@ class RolloutPipeline:
     def _asked(self, number: int, rollouts: Sequence[Rollout]) -> Sequence[Prompt]:
         """What the curriculum asks in a generation."""
         if self._segments is None:
-            return [each.prompt for each in rollouts if not each.prompt.attempt][:: self.schedule.generations]
+            return prompts_of(rollouts)
         return on_all_ranks(partial(self._collector.prompts.of_generation, number), _ELSEWHERE)
 
     def _gathered(self, mine: list[Rollout]) -> list[Rollout]:

@@ -231,6 +231,12 @@ class Rollout:
         }
 
 
+def prompts_of(rollouts: Sequence[Rollout]) -> list[Prompt]:
+    """The prompts that the curriculum asks, in slot order."""
+    found = {each.prompt.slot: each.prompt for each in rollouts if not each.prompt.attempt}
+    return [found[slot] for slot in sorted(found)]
+
+
 def rollout_means(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Shares of what went wrong, mean rewards by data set and mean scores by grader, as far as there are any."""
     found: dict[str, list[float]] = {}

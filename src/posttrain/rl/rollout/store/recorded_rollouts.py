@@ -9,9 +9,9 @@ from typing import Any
 from posttrain.base.text import first_of
 from posttrain.errors import ConfigError
 from posttrain.rl.config import RLConfig
-from posttrain.rl.rollout.pipeline import Collected
+from posttrain.rl.rollout.collect.collected import Collected
 from posttrain.rl.rollout.replay.candidates import Candidates
-from posttrain.rl.rollout.rollout import Rollout
+from posttrain.rl.rollout.rollout import Rollout, prompts_of
 from posttrain.rl.rollout.store.recording import Recording
 from posttrain.rl.schedule import RolloutSchedule
 from posttrain.train.signals import StopRequest
@@ -37,8 +37,8 @@ class RecordedRollouts:
         """Read a generation; DataError if it is damaged."""
         _, rollouts = self._recording.read(number)
         prompts = {id(each.prompt): replace(each.prompt, origin="cached") for each in rollouts}
-        asked = [each for each in prompts.values() if not each.attempt]
-        return Collected(asked, [replace(each, prompt=prompts[id(each.prompt)]) for each in rollouts], {})
+        found = [replace(each, prompt=prompts[id(each.prompt)]) for each in rollouts]
+        return Collected(prompts_of(found), found, {})
 
     def save(self, folder: Path | None, step: int, *, is_ending: bool) -> None:
         """Nothing: they stay where they are."""
