@@ -138,6 +138,11 @@ def folder_of(config: Path) -> Path:
     return config.parent / "runs" / config.stem
 
 
+def staleness_of(config: Path) -> int:
+    """The `rollout.staleness` of a config."""
+    return int(config.read_text().split("staleness: ")[1].split()[0])
+
+
 def wait_for_step(config: Path, step: int, process: subprocess.Popen[bytes] | None = None) -> None:
     """Wait until metrics.jsonl has `step` optimizer steps; fails if the process ends first."""
     deadline = time.monotonic() + _LONGEST_SECONDS

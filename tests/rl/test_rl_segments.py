@@ -6,7 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl.rl_runs import STEPS, folder_of, journal, kill_after, lines, require_same_runs, run, training_rows, write_run
+from rl.rl_runs import (
+    STEPS,
+    folder_of,
+    journal,
+    kill_after,
+    lines,
+    require_same_runs,
+    run,
+    staleness_of,
+    training_rows,
+    write_run,
+)
 from running import metrics
 
 # Completions of at most 8 tokens, in three generations.
@@ -25,17 +36,13 @@ def segmented(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory
     return config
 
 
-def staleness(config: Path) -> int:
-    return int(config.read_text().split("staleness: ")[1].split()[0])
-
-
 def test_every_group_is_trained_when_its_last_completion_ends(segmented: Path) -> None:
     rows = training_rows(metrics(folder_of(segmented)))
     sizes = [row["rollouts/whole_groups"] for row in rows]
     assert sum(sizes) <= 2 * STEPS
     assert sum(sizes) >= 2 * (STEPS - 2)  # those of the last two generations may be left unfinished
-    assert all(row["async/age_max"] <= staleness(segmented) + 2 for row in rows if "async/age_max" in row)
-    assert max(row.get("async/age_max", 0) for row in rows) == staleness(segmented) + 2
+    assert all(row["async/age_max"] <= staleness_of(segmented) + 2 for row in rows if "async/age_max" in row)
+    assert max(row.get("async/age_max", 0) for row in rows) == staleness_of(segmented) + 2
     assert all(row["loss"] == 0 for row in rows if not row["rollouts/whole_groups"])
     graded = [row for row in journal(segmented) if row[0] == "train"]
     assert len(graded) == 4 * sum(sizes)
@@ -53,7 +60,7 @@ def test_the_prompts_are_asked_in_the_same_order_as_without_segments(
 def test_a_killed_run_goes_on_with_the_completions_that_it_had_begun(
     segmented: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
-    killed = write(tmp_path, tiny_model, staleness(segmented))
+    killed = write(tmp_path, tiny_model, staleness_of(segmented))
     kill_after(killed, 5)
     run(killed, "--resume")
     require_same_runs(segmented, killed)

@@ -20,6 +20,7 @@ from rl.rl_runs import (
     require_same_runs,
     run,
     said,
+    staleness_of,
     started,
     train_here,
     training_rows,
@@ -41,10 +42,6 @@ def ahead(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: py
     config = write(tmp_path_factory.mktemp("ahead"), tiny_model, request.param)
     run(config)
     return config
-
-
-def staleness(config: Path) -> int:
-    return int(config.read_text().split("staleness: ")[1].split()[0])
 
 
 def engine_of(trainer: int) -> psutil.Process | None:
@@ -86,29 +83,29 @@ def test_without_staleness_a_child_process_changes_nothing(tiny_model: Path, tmp
 
 
 def test_each_generation_is_as_old_as_the_formula_says(ahead: Path) -> None:
-    rows, k = training_rows(metrics(folder_of(ahead))), staleness(ahead)
+    rows, k = training_rows(metrics(folder_of(ahead))), staleness_of(ahead)
     ages = [row.get("async/age_max", 0.0) for row in rows]
     assert ages == [float(min(step, k)) for step in range(8)]
     assert all(0 < row["sampling/effective_share"] <= 1 for row in rows if row["loss"])
 
 
 def test_random_pauses_change_nothing(ahead: Path, tiny_model: Path, tmp_path: Path) -> None:
-    paused = write(tmp_path, tiny_model, staleness(ahead))
-    with started(paused) as process, pausing(process.pid, seed=staleness(ahead)):
+    paused = write(tmp_path, tiny_model, staleness_of(ahead))
+    with started(paused) as process, pausing(process.pid, seed=staleness_of(ahead)):
         code = process.wait(250)
     assert code == 0, said(paused)
     require_same_runs(ahead, paused)
 
 
 def test_a_killed_trainer_goes_on_as_if_nothing_had_happened(ahead: Path, tiny_model: Path, tmp_path: Path) -> None:
-    killed = write(tmp_path, tiny_model, staleness(ahead))
+    killed = write(tmp_path, tiny_model, staleness_of(ahead))
     kill_after(killed, 5)
     run(killed, "--resume")
     require_same_runs(ahead, killed)
 
 
 def test_a_killed_engine_is_started_again_and_makes_the_same(ahead: Path, tiny_model: Path, tmp_path: Path) -> None:
-    config = write(tmp_path, tiny_model, staleness(ahead))
+    config = write(tmp_path, tiny_model, staleness_of(ahead))
     with started(config) as process:
         wait_for_step(config, 2, process)
         engine = engine_of(process.pid)
@@ -123,7 +120,7 @@ def test_a_killed_engine_is_started_again_and_makes_the_same(ahead: Path, tiny_m
 def test_what_is_not_ready_at_a_stop_is_made_after_the_resume_by_the_weights_that_it_needs(
     ahead: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
-    config = write(tmp_path, tiny_model, staleness(ahead))
+    config = write(tmp_path, tiny_model, staleness_of(ahead))
     with started(config, "--set", "run.save_every=100", "--set", "run.stop_seconds=0") as process:
         wait_for_step(config, 3, process)
         engine = engine_of(process.pid)

@@ -16,3 +16,9 @@ def is_main_process() -> bool:
 def process_rank() -> int:
     """Rank of this process, from 0."""
     return int(os.environ.get("RANK", "0"))
+
+
+def share_of_rank(total: int) -> range:
+    """This rank's part of `total` things; the parts of all ranks, in rank order, are all of them."""
+    rank, ranks = process_rank(), process_count()
+    return range(total * rank // ranks, total * (rank + 1) // ranks)

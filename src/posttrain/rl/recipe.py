@@ -152,7 +152,7 @@ class RLRecipe(Recipe):
             "seconds": {**spent, "learn": learn, "all": round(result.seconds, 4)},
             **result.numbers(),
             **(generation_metrics(self.generation, self._choice, filtered=self._chooses) if made else {}),
-            **(carried(self._choice.groups, step) if made and self._rollout.segment_tokens else {}),
+            **(carried(self._choice.groups) if made and self._rollout.segment_tokens else {}),
             **(self._keeper.metrics(step, self._choice) if made else {}),
             **self._keeper.end_step(step, self._masked_groups(step)),
             **ages(trained, step),

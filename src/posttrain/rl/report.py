@@ -23,7 +23,7 @@ from posttrain.rl.generation import Generation, rewards_of
 from posttrain.rl.rollout.choice import Choice, Groups
 from posttrain.rl.rollout.collect.segments import NOTHING
 from posttrain.rl.rollout.evaluation import EVALUATIONS, evaluation_file
-from posttrain.rl.rollout.rollout import Prompt, Rollout, rollout_means
+from posttrain.rl.rollout.rollout import Rollout, rollout_means
 from posttrain.rl.rollout.selection import Place
 from posttrain.rl.rollout.store.recording import Recorder
 from posttrain.rl.schedule import stage_of
@@ -102,7 +102,7 @@ def _reported_groups(choice: Choice, step: int) -> list[ReportedGroup]:
             group,
             step,
             verdict="" if (why := choice.verdicts[place]) is None else f"{why.name}: {why.reason}",
-            origin="cached" if place in helped else _origin(group[0].prompt, step),
+            origin="cached" if place in helped else group[0].prompt.origin,
         )
         for place, group in sorted(choice.groups.items())
     ]
@@ -126,16 +126,10 @@ def _reported_group(place: Place, group: Sequence[Rollout], step: int, verdict: 
     )
 
 
-def carried(groups: Groups, iteration: int) -> dict[str, float]:
-    """With segments: how many groups the generation of an iteration made whole, and what share of them is older."""
-    older = sum(group[0].prompt.iteration < iteration for group in groups.values())
+def carried(groups: Groups) -> dict[str, float]:
+    """With segments: how many groups a generation made whole, and what share of them an earlier one began."""
+    older = sum(group[0].prompt.origin == "carried" for group in groups.values())
     return {"rollouts/whole_groups": float(len(groups)), "rollouts/carried_share": older / max(len(groups), 1)}
-
-
-def _origin(prompt: Prompt, iteration: int) -> Origin:
-    if prompt.iteration < iteration:
-        return "carried"
-    return prompt.origin
 
 
 def ages(rollouts: Sequence[Rollout], step: int) -> dict[str, float]:

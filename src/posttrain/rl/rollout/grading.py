@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar, cast
 
-from posttrain.dataserver.schemas import GradeItem, GradeResult, Origin, SampledBy
+from posttrain.dataserver.schemas import GradeItem, GradeResult, SampledBy
 from posttrain.errors import ServerError
 from posttrain.rl.client.transport import OutageError
 from posttrain.rl.rollout.rollout import Rollout
@@ -24,13 +24,8 @@ class GradeSource(Protocol):
         ...
 
 
-def grade_all(
-    grades: GradeSource, iteration: int, label: str, rollouts: Sequence[Rollout], *, carried: bool = False
-) -> list[Rollout]:
-    """The rollouts with their results, those without tokens as they are; ServerError if that fails.
-
-    `carried`: whether they were begun in an earlier generation.
-    """
+def grade_all(grades: GradeSource, iteration: int, label: str, rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """The rollouts with their results, those without tokens as they are; ServerError if that fails."""
     asked = [each for each in rollouts if each.tokens]
     if not asked:
         return list(rollouts)
@@ -43,7 +38,7 @@ def grade_all(
             truncated=each.was_cut,
             slot=each.prompt.slot,
             attempt=each.prompt.attempt,
-            rollout=_sampled_by(each, carried=carried),
+            rollout=_sampled_by(each),
         )
         for number, each in enumerate(asked)
     ]
@@ -51,11 +46,10 @@ def grade_all(
     return [replace(each, result=next(results)) if each.tokens else each for each in rollouts]
 
 
-def _sampled_by(rollout: Rollout, *, carried: bool) -> SampledBy:
+def _sampled_by(rollout: Rollout) -> SampledBy:
     """How a completion was sampled, for the journal."""
     versions = sorted({int(each) for each in rollout.versions[[0, -1]]}) if rollout.tokens else [0]
-    origin: Origin = "carried" if carried else rollout.prompt.origin
-    return SampledBy(versions=versions, temperature=rollout.temperature, origin=origin)
+    return SampledBy(versions=versions, temperature=rollout.temperature, origin=rollout.prompt.origin)
 
 
 class RefusedError(UnavailableError):

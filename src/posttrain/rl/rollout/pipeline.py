@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from accelerate.utils import gather_object
 
-from posttrain.base.processes import is_main_process, process_count, process_rank
+from posttrain.base.processes import is_main_process, process_count, share_of_rank
 from posttrain.errors import ServerError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
 from posttrain.rl.rollout.collect.collected import Collected
@@ -226,8 +226,7 @@ class RolloutPipeline:
             completed.set_result([])
             return Pending(kept.version, completed, completed, whole=kept.rollouts, candidates=kept.candidates)
         assert self._rounds is None
-        first, end = (len(kept.rollouts) * rank // process_count() for rank in (process_rank(), process_rank() + 1))
-        completed.set_result(kept.rollouts[first:end])
+        completed.set_result([kept.rollouts[number] for number in share_of_rank(len(kept.rollouts))])
         return self._graded_later(number, kept.version, completed, {}, kept.candidates)
 
     def _made_again(self, number: int, kept: stored.Stored) -> Pending:

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from posttrain.base.processes import process_count, process_rank
+from posttrain.base.processes import share_of_rank
 from posttrain.inference.engine import Completion, GenerationRequest, Key, RolloutEngine, Sampling, derive_seed
 from posttrain.rl.rollout.engines.open import completed
 from posttrain.rl.rollout.grading import GradeSource, grade_all
@@ -42,9 +42,8 @@ class Collector:
         Raises:
             ServerError: the engine is lost.
         """
-        total = len(prompts) * self.schedule.generations
-        first, end = (total * rank // process_count() for rank in (process_rank(), process_rank() + 1))
-        numbers = (divmod(number, self.schedule.generations) for number in range(first, end))
+        mine = share_of_rank(len(prompts) * self.schedule.generations)
+        numbers = (divmod(number, self.schedule.generations) for number in mine)
         asked = [(prompts[index], sample, self._seed(generation, prompts[index], sample)) for index, sample in numbers]
         sampling = self.sampling(self.schedule.iteration_of(generation))
         return completed(partial(self.generate, version=version), asked, self.tokenizer, sampling, version)
@@ -75,8 +74,7 @@ class Collector:
         graded = []
         for iteration, asked in groupby(rollouts, key=lambda each: each.prompt.iteration):
             label = f"train-{iteration}-{generation}" + (f"-{number}" if number else "")
-            carried = iteration < self.schedule.iteration_of(generation)
-            graded += grade_all(self.grades, iteration, label, list(asked), carried=carried)
+            graded += grade_all(self.grades, iteration, label, list(asked))
         return graded
 
     def _seed(self, generation: int, prompt: Prompt, sample: int) -> int:

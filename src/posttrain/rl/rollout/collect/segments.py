@@ -9,7 +9,7 @@ from itertools import groupby
 
 import numpy as np
 
-from posttrain.base.processes import process_count, process_rank
+from posttrain.base.processes import share_of_rank
 from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason, derive_seed
 from posttrain.rl.rollout.collect.collector import Collector
 from posttrain.rl.rollout.rollout import Prompt, Rollout
@@ -56,17 +56,20 @@ class Segments:
         samples = range(self._collector.schedule.generations)
         begun = [self._begun(prompts[slot], sample) for slot in self._slots() for sample in samples]
         extended = self._extended([*self.carried_after(generation - 1), *begun], generation, version)
-        whole, carried = [], []
+        whole: list[Rollout] = []
+        carried: list[Rollout] = []
         for _, members in groupby(extended, key=lambda each: each.prompt.group):
             group = list(members)
-            (carried if any(map(self._is_unfinished, group)) else whole).extend(group)
+            if any(map(self._is_unfinished, group)):
+                prompt = replace(group[0].prompt, origin="carried")
+                carried += [replace(each, prompt=prompt) for each in group]
+            else:
+                whole += group
         self._carried[generation] = carried
         return whole
 
     def _slots(self) -> range:
-        total = self._collector.schedule.prompts_per_iteration
-        first, end = (total * rank // process_count() for rank in (process_rank(), process_rank() + 1))
-        return range(first, end)
+        return share_of_rank(self._collector.schedule.prompts_per_iteration)
 
     def _begun(self, prompt: Prompt, sample: int) -> Rollout:
         """A completion without tokens; it is cut, and so unfinished, unless its prompt is too long."""
