@@ -164,6 +164,7 @@ def open_recipe(
     from posttrain.rl.recipe import RLRecipe
     from posttrain.rl.report import Transcript
     from posttrain.rl.rollout.engines.open import open_rollout_engine
+    from posttrain.rl.rollout.engines.threads import trainer_threads
     from posttrain.rl.rollout.evaluation import EVALUATIONS, Evaluator
     from posttrain.rl.rollout.replay.keeper import RolloutKeeper
     from posttrain.rl.rollout.rollout import PromptSource
@@ -179,6 +180,7 @@ def open_recipe(
         if needs_engine(config, recording):
             engine = open_rollout_engine(config, loaded, end_ids(loaded, encoder), run.path)
             resources.callback(_close, engine, run)
+            resources.enter_context(trainer_threads(config.rollout))
             pipeline = _pipeline(config, engine, prompts, client, loaded, max_steps)
             if checkpoint is not None:
                 pipeline.restore(checkpoint)

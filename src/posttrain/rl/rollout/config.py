@@ -78,7 +78,8 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
     is a child process if `staleness` is above 0."""
 
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of an engine in a child process; torch's default if not given."""
+    """CPU threads of an engine in a child process. If not given, the engine and the trainer have half of torch's each
+    where both compute on a CPU at the same time (`staleness`); else torch's default."""
 
     engine_seconds: float = Field(default=1800.0, gt=0)
     """How long an engine in a child process may take for one generation. Later, or if it dies, it is started again

@@ -26,6 +26,7 @@ from posttrain.models.hf import model_files
 from posttrain.rl.config import RLConfig
 from posttrain.rl.rollout.engines.config import OwnEngine as OwnEngineConfig
 from posttrain.rl.rollout.engines.servers import ServerEngine, open_servers, sent_weights
+from posttrain.rl.rollout.engines.threads import engine_threads
 from posttrain.rl.rollout.engines.vllm import chosen_weights, vllm_options
 from posttrain.rl.rollout.rollout import Prompt, Rollout
 from posttrain.train.memory import Phase, during
@@ -156,7 +157,7 @@ def _started(config: RLConfig, weights: Weights, run: Path, start: Callable[[Pat
 
 def _process(config: RLConfig, spec: ModelSpec | VllmSpec | OwnSpec, run: Path) -> EngineProcess:
     log = run.with_name(f"{run.name}.engine-{process_rank()}.log")  # the run's folder may be emptied later
-    return EngineProcess(spec, log, seconds=config.rollout.engine_seconds, threads=config.rollout.threads)
+    return EngineProcess(spec, log, seconds=config.rollout.engine_seconds, threads=engine_threads(config.rollout))
 
 
 _OPENERS: dict[EngineName, Callable[[RLConfig, LoadedModel, frozenset[int], Path], OpenedEngine]] = {
