@@ -21,6 +21,7 @@ from rl.rl_runs import (
     folder_of,
     refusing,
     require_same_runs,
+    staleness_of,
     started,
     train_here,
     wait_for_step,
@@ -60,12 +61,8 @@ def server(recorded: Path) -> Iterator[Server]:
         yield server
 
 
-def staleness(config: Path) -> int:
-    return int(config.read_text().split("staleness: ")[1].split()[0])
-
-
 def test_the_same_config_gives_the_same_run(recorded: Path, a_run: WriteRun) -> None:
-    config = a_run(**changes(staleness(recorded)))
+    config = a_run(**changes(staleness_of(recorded)))
     train_here(config, rollouts_from=folder_of(recorded))
     require_same_runs(recorded, config)
     manifest = json.loads((folder_of(config) / "manifest.json").read_text())
@@ -82,7 +79,7 @@ def test_the_same_config_gives_the_same_run(recorded: Path, a_run: WriteRun) -> 
 def test_a_run_on_recorded_rollouts_that_is_killed_goes_on_as_if_nothing_had_happened(
     recorded: Path, a_run: WriteRun
 ) -> None:
-    config = a_run(**changes(staleness(recorded)))
+    config = a_run(**changes(staleness_of(recorded)))
     killed_at(config, 5, "--rollouts-from", str(folder_of(recorded)))
     with pytest.raises(ConfigError, match=r"rollouts_from\.run: rl → absent"):
         train_here(config, resume=True)
@@ -91,7 +88,7 @@ def test_a_run_on_recorded_rollouts_that_is_killed_goes_on_as_if_nothing_had_hap
 
 
 def test_what_is_trained_is_recorded_whole(recorded: Path) -> None:
-    folder, k = folder_of(recorded), staleness(recorded)
+    folder, k = folder_of(recorded), staleness_of(recorded)
     assert generations_in(folder) == list(range(STEPS))
     for number in range(STEPS):
         rollouts, facts = read_rollouts(folder / "rollouts", f"generation-{number:08d}")
@@ -104,7 +101,7 @@ def test_what_is_trained_is_recorded_whole(recorded: Path) -> None:
 @pytest.fixture
 def without_evaluation(recorded: Path, a_run: WriteRun, server: Server) -> Path:
     dataserver = {"config": None, "url": server.url}
-    return a_run(**changes(staleness(recorded)), evaluation=None, dataserver=dataserver)
+    return a_run(**changes(staleness_of(recorded)), evaluation=None, dataserver=dataserver)
 
 
 def test_an_engine_is_opened_only_for_evaluations(recorded: Path, without_evaluation: Path) -> None:
@@ -123,7 +120,7 @@ def test_the_dataserver_is_asked_for_nothing_but_evaluations(recorded: Path, a_r
         return False
 
     with refusing(server.url, note) as url:
-        config = a_run(**changes(staleness(recorded)), dataserver={"config": None, "url": url})
+        config = a_run(**changes(staleness_of(recorded)), dataserver={"config": None, "url": url})
         train_here(config, rollouts_from=folder_of(recorded))
     assert {each for each in asked if each[0] != "/steps"} == {("/sample", "validation"), ("/grade", "eval")}
     assert sum(path == "/steps" for path, _ in asked) == STEPS
