@@ -116,7 +116,7 @@ def toolkit(options: argparse.Namespace, program: str, config: Path, name: str, 
         return
     command = [measuring.command(program), str(config), "--run-name", name]
     command += [part for each in overrides for part in ("--set", each)]
-    command += ["--resume"] if (run / "checkpoints").is_dir() else ["--overwrite"] if run.is_dir() else []
+    command += ["--resume"] if run.is_dir() else []
     began = time.perf_counter()
     with run.with_name(f"{name}.log").open("a") as log:
         done = subprocess.run(command, env=one_thread(), stdout=log, stderr=subprocess.STDOUT)

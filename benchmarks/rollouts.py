@@ -8,11 +8,11 @@ half of the cores each, or all of them each. Layers are not compiled. The runs t
 
 Seconds per step are means over whole cycles, since long and short steps take turns if generations are made ahead; the
 first steps and the last are left out. With the times of the same run, no arrangement of its parts can be faster than
-max(sync + learn, load + generate, (sync + learn + load + generate + grade) / (k + 1)), the ideal. `load` is what else
-the engine does: it takes over weights and proves that it uses them. The judge is busy while it works on at least one
-generation; with k = 1 and a slow grader, no part is busy all the time even in the ideal, since the two generations
-under way are graded at almost the same time. TRL's synchronous trainer has the same prompts and lengths. Its
-asynchronous trainer is only constructed, to tell whether it runs here. Prints Markdown tables.
+max(sync + learn, load + generate, (learn + load + generate + grade) / (k + 1)), the ideal. `load` is what else the
+engine does: it takes over weights and proves that it uses them, while the trainer computes what to expect. The judge is
+busy while it works on at least one generation; with k = 1 and a slow grader, no part is busy all the time even in the
+ideal, since the two generations under way are graded at almost the same time. TRL's synchronous trainer has the same
+prompts and lengths. Its asynchronous trainer is only constructed, to tell whether it runs here. Prints Markdown tables.
 """
 
 import argparse
@@ -136,7 +136,7 @@ def config(options: argparse.Namespace, case: Case) -> dict[str, Any]:
     options.steps = WARM_UP + CYCLE * options.cycles + case.staleness
     found = grpo.config(options, options.engine)
     found["training"]["compile"] = False
-    found["rollout"] |= {"staleness": case.staleness, "threads": half_of_the_cores() if case.half else None}
+    found["rollout"] |= {"staleness": case.staleness, "threads": half_of_the_cores() if case.half else os.cpu_count()}
     return found
 
 
@@ -201,10 +201,10 @@ def ideal_seconds(parts: dict[str, float], staleness: int) -> float:
     """The shortest step that is possible with these seconds of trainer, engine and grader.
 
     A generation is made once the one k + 1 before it is trained. So k + 1 of them are under way at once, and each is
-    made, graded and trained in turn.
+    made, graded and trained in turn. The engine loads weights while the trainer is still busy with `sync`.
     """
     trainer, engine = parts["sync"] + parts["learn"], parts["load"] + parts["generate"]
-    return max(trainer, engine, (trainer + engine + parts["grade"]) / (staleness + 1))
+    return max(trainer, engine, (parts["learn"] + engine + parts["grade"]) / (staleness + 1))
 
 
 def train_with_trl(options: argparse.Namespace) -> dict[str, float]:
