@@ -1,6 +1,6 @@
 """Whether rollouts ahead of training, or substitutes, harm what is learned: the word problems of docs/grpo.md.
 
-python benchmarks/learning.py [--folder DIR] [--seeds N ...] [--steps N] [--report] [--output FILE]
+python benchmarks/learning.py [--folder DIR] [--seeds N ...] [--steps N] [--time] [--report] [--output FILE]
 
 Trains the recorded run at staleness 0, 1 and 2, and at 0 with substitutes for groups of equal rewards, with every
 seed; and once, as a control, with rewards shuffled among the completions of a step. All start from the same fine-tuned
@@ -9,8 +9,9 @@ that was interrupted continues, so that the hours that all of it takes can be sp
 
 Compared are the rewards of greedy answers to the held-out problems after the last step: for each problem the mean
 difference to staleness 0 over the seeds, and the 95 % interval of its mean over the problems. "Steps to" is the
-first evaluation at which the mean over the seeds reaches 80 % of what staleness 0 gains. Prints Markdown tables; with
---report, of the runs that are finished. Exits with 1 if an interval lies below 0.
+first evaluation at which the mean over the seeds reaches 80 % of what staleness 0 gains; "minutes to" is that many
+times the seconds per step of --time: short runs of the same settings, to be made while the machine does nothing else.
+Prints a Markdown table; with --report, of the runs that are finished. Exits with 1 if an interval lies below 0.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +41,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "substitutes": {"staleness": 0, "rejected": "substitute", "filters": [{"kind": "reward_spread"}]},
 }
 SHARE_OF_GAIN = 0.8
+TIMED, UNTIMED = 6, 4
+"""Optimizer steps whose seconds are measured, and those before them."""
 SECONDS_TO_START = 120.0
 
 
@@ -48,15 +52,21 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/learning"), help="where the runs are, and stay")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds of the completions")
     parser.add_argument("--steps", type=int, default=40, help="optimizer steps of each run")
+    parser.add_argument("--time", action="store_true", help="measure seconds per step, and nothing else")
     parser.add_argument("--report", action="store_true", help="train nothing")
     options = parser.parse_args()
     if options.short:
         options.seeds, options.steps = [1], 2
     options.folder.mkdir(parents=True, exist_ok=True)
-    if not options.report:
+    timed = options.folder / "seconds.json"
+    if options.time:
+        fine_tune(options)
+        timed.write_text(json.dumps({name: seconds_per_step(options, name) for name in VARIANTS}))
+    elif not options.report:
         train_all(options)
     numbers = {name: runs_of(options, name) for name in [*VARIANTS, CONTROL]}
-    measuring.publish(numbers, markdown(numbers), options.output)
+    seconds = json.loads(timed.read_text()) if timed.is_file() else {}
+    measuring.publish({"runs": numbers, "seconds per step": seconds}, markdown(numbers, seconds), options.output)
     if any(high < 0 for name, runs in numbers.items() if name in VARIANTS for *_, high in [compared(numbers, runs)]):
         sys.exit(1)
 
@@ -85,11 +95,25 @@ def fine_tune(options: argparse.Namespace) -> None:
     toolkit(options, "toolkit-sft", EXAMPLE / "sft.yaml", START, *(f"{key}={value}" for key, value in settings.items()))
 
 
+def seconds_per_step(options: argparse.Namespace, name: str) -> float:
+    """The mean over the last steps of a short run of a variant, which is not kept."""
+    from posttrain.runs.metrics import read_metrics
+
+    before = 1 if options.short else UNTIMED
+    with tempfile.TemporaryDirectory() as folder:
+        (start := Path(folder) / START).symlink_to((options.folder / START).resolve())
+        short = argparse.Namespace(**{**vars(options), "folder": start.parent, "steps": before + TIMED})
+        settings = {"rollout": VARIANTS[name], "dataserver": {"config": str(served(short))}, "evaluation": None}
+        train(short, name, options.seeds[0], settings)
+        rows = read_metrics(start.parent / run_name(name, options.seeds[0]) / "metrics.jsonl")
+    return statistics.fmean(row["seconds"]["all"] for row in rows if row["step"] > before)
+
+
 def train(options: argparse.Namespace, name: str, seed: int, settings: dict[str, Any]) -> None:
     """One run of a variant."""
     every = 1 if options.short else 10
     config = {
-        "model": {"name": options.model, "adapter": str((options.folder / START).resolve())},
+        "model": {"name": options.model, "adapter": str(options.folder.resolve() / START)},
         "chat": {"max_length": 256},
         "algorithm": "dr_grpo",
         "evaluation": {"every": every, "max_new_tokens": 40, **({"prompts": 4} if options.short else {})},
@@ -203,7 +227,6 @@ def runs_of(options: argparse.Namespace, name: str) -> dict[str, dict[str, Any]]
         found[str(seed)] = {
             "held out": {row["step"]: row["eval_reward"] for row in rows if "eval_reward" in row},
             "prompts": {row["sample_id"]: row["reward"] for row in map(json.loads, lines)},
-            "seconds": sum(row["seconds"]["all"] for row in rows if "all" in row.get("seconds", {})),
             "groups": sum(row.get("rollouts/groups_asked", 8.0) for row in rows if "seconds" in row),
         }
     return found
@@ -230,25 +253,41 @@ def mean_curve(runs: dict[str, Any]) -> dict[int, float]:
     return {int(step): statistics.fmean(each["held out"][step] for each in runs.values()) for step in steps}
 
 
-def markdown(numbers: dict[str, Any]) -> str:
-    """The curves, and the differences."""
+def markdown(numbers: dict[str, Any], seconds: dict[str, float]) -> str:
+    """The curves, the differences, and how long it takes to most of the gain; `seconds` per step, of some variants."""
     there = {name: runs for name, runs in numbers.items() if runs}
     if BASE not in there:
         return "no run of staleness 0 is finished"
     base = mean_curve(there[BASE])
     start, end = base[min(base)], base[max(base)]
     level = start + SHARE_OF_GAIN * (end - start)
-    head = ["", "seeds", *(f"step {step}" for step in base), "difference, 95 % interval", f"steps to {level:.1%}"]
-    return measuring.markdown_table(head, [line(numbers, name, runs, level) for name, runs in there.items()])
+    head = [
+        "",
+        "seeds",
+        *(f"step {step}" for step in base),
+        "difference, 95 % interval",
+        f"steps to {level:.1%}",
+        "minutes to it",
+    ]
+    return measuring.markdown_table(head, [line(numbers, name, level, seconds.get(name)) for name in there])
 
 
-def line(numbers: dict[str, Any], name: str, runs: dict[str, Any], level: float) -> list[str]:
-    """A variant's line of the table."""
+def line(numbers: dict[str, Any], name: str, level: float, seconds: float | None) -> list[str]:
+    """A variant's line of the table; `seconds` per step, if they are known."""
+    runs = numbers[name]
     curve = mean_curve(runs)
-    reached = next((str(step) for step, reward in curve.items() if reward >= level), "never")
+    reached = next((step for step, reward in curve.items() if reward >= level), None)
+    minutes = "" if reached is None or seconds is None else f"{reached * seconds / 60:.1f}"
     mean, low, high = compared(numbers, runs)
     difference = "" if name == BASE else f"{mean:+.1%} ({low:+.1%} to {high:+.1%})"
-    return [name, str(len(runs)), *(f"{reward:.1%}" for reward in curve.values()), difference, reached]
+    return [
+        name,
+        str(len(runs)),
+        *(f"{reward:.1%}" for reward in curve.values()),
+        difference,
+        "never" if reached is None else str(reached),
+        minutes,
+    ]
 
 
 if __name__ == "__main__":

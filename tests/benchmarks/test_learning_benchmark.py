@@ -1,5 +1,6 @@
 """What runs learn is compared over prompts, with means over seeds, and runs that are there are not repeated."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -36,12 +37,13 @@ def test_seeds_that_only_one_side_has_are_left_out(learning: Any) -> None:
 def test_the_table_says_when_a_variant_reaches_most_of_what_was_gained(learning: Any) -> None:
     base = {"1": a_run({"a": 0.5}, (0.25, 0.45, 0.5))}  # 80 % of the gain is 0.45
     slow = {"1": a_run({"a": 0.25}, (0.25, 0.3, 0.44))}
-    table = learning.markdown({learning.BASE: base, "staleness 1": slow, "staleness 2": {}})
+    numbers = {learning.BASE: base, "staleness 1": slow, "staleness 2": {}}
+    table = learning.markdown(numbers, {learning.BASE: 15.0, "staleness 1": 9.0})
     head, _, first, second = table.splitlines()
-    assert head.endswith("| steps to 45.0% |")
-    assert first.endswith("|  | 10 |")
+    assert head.endswith("| steps to 45.0% | minutes to it |")
+    assert first.endswith("|  | 10 | 2.5 |")
     assert "-25.0%" in second
-    assert second.endswith("| never |")
+    assert second.endswith("| never |  |")
 
 
 @pytest.mark.long  # minutes
@@ -54,3 +56,11 @@ def test_runs_are_made_once_and_compared(tmp_path: Path, tiny_model: Path) -> No
     assert len(first.stdout.splitlines()) == 2 + len(names)
     again = subprocess.run(command, capture_output=True, text=True)
     assert (again.returncode, again.stdout, again.stderr) == (0, first.stdout, "")
+    timed = subprocess.run([*command, "--time"], capture_output=True, text=True)
+    assert timed.returncode == 0, timed.stderr
+    assert set(json.loads((tmp_path / "seconds.json").read_text())) == {
+        "staleness 0",
+        "staleness 1",
+        "staleness 2",
+        "substitutes",
+    }
