@@ -152,6 +152,7 @@ OTHER_SHAPE = {"rollout": {"generations": 2}, "training": {"rows_per_step": 4, "
         (TWICE, "has 2 prompts with 4 completions each, but here it takes 4 with 4"),
         ({"data": {"iteration_stride": 2}, "rollout": {"iterations": 2}}, "was asked for step 1, but .* from step 2"),
         ({"rollout": {"max_new_tokens": 7}}, "has completions of 8 tokens; raise rollout.max_new_tokens, which is 7"),
+        ({"rollout": {"segment_tokens": 4}}, "recorded completions are whole; leave out rollout.segment_tokens"),
     ],
 )
 def test_rollouts_that_do_not_fit_are_refused_before_a_model_is_loaded(

@@ -51,3 +51,11 @@ def test_steps_without_anything_to_learn_count_on_over_a_resume(a_run: WriteRun)
             train_here(parts, resume=True)
         assert metrics(folder_of(parts)) == metrics(folder_of(whole))
     assert requests(parts) == requests(whole)
+
+
+def test_a_run_that_generated_ahead_ends_the_same_way_when_it_is_resumed(a_run: WriteRun) -> None:
+    config = hopeless(a_run, "ahead", 1)
+    for resume in (False, True):
+        with pytest.raises(RunError, match=f"rejected every group for {STEPS} steps"):
+            train_here(config, ("run.save_every=4",), resume=resume)
+        assert [row["step"] for row in metrics(folder_of(config))] == list(range(1, STEPS))

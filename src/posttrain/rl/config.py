@@ -213,16 +213,17 @@ class RLConfig(StrictModel):
 
     @field_validator("rollout")
     @classmethod
-    def _stored_rollouts_are_corrected(cls, rollout: RolloutConfig, info: ValidationInfo) -> RolloutConfig:
-        section = "replay" if rollout.replay else "successes" if rollout.successes else None
-        if section is None or "objective" not in info.data or "algorithm" not in info.data:
+    def _older_rollouts_are_corrected(cls, rollout: RolloutConfig, info: ValidationInfo) -> RolloutConfig:
+        older = [key for key in ("replay", "successes", "staleness", "segment_tokens") if getattr(rollout, key)]
+        if not older or "objective" not in info.data or "algorithm" not in info.data:
             return rollout
         level = resolve_objective(info.data["algorithm"], info.data["objective"]).importance_sampling_level
-        if level != "token" and not rollout.correction.kind.startswith("sequence"):
+        kind, is_stored = rollout.correction.kind, bool(rollout.replay or rollout.successes)
+        if level != "token" and (kind.startswith("token") or (is_stored and not kind.startswith("sequence"))):
             raise ValueError(
-                f"{section}: {info.data['algorithm']} takes one ratio per completion, so the tokens of earlier weights "
-                f"that importance_correction: {rollout.correction.kind} leaves out would be trained all the same; set "
-                "it to sequence_mask or sequence_truncate"
+                f"{older[0]}: {info.data['algorithm']} takes one ratio per completion, so the tokens of earlier "
+                f"weights that importance_correction: {kind} leaves out would be trained all the same; set it to "
+                "sequence_mask or sequence_truncate"
             )
         return rollout
 

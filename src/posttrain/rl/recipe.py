@@ -213,6 +213,7 @@ class RLRecipe(Recipe):
         self._transcript.record(number, schedule.iteration_of(number), collected.rollouts)
         self._choice = self._keeper.helped(step, self._chosen(collected, number))
         self._require_signal()
+        self._pipeline.forget(number)
         self._keeper.keep(step, number, self._choice, collected.candidates)
         parts = schedule.steps_per_generation
         trained = parts_of(self._choice.trained, parts, group, schedule.prompts_per_step)

@@ -193,10 +193,12 @@ def require_fit(config: RLConfig, schedule: RolloutSchedule, meta: Meta) -> int:
 def _require_rollouts_fit(config: RLConfig, meta: Meta) -> None:
     """Raise ConfigError if the dataserver cannot serve so far ahead, or has too few substitutes."""
     rollout = config.rollout
-    if meta.adaptive and rollout.staleness and (meta.lag is None or meta.lag <= rollout.staleness):
+    lag = rollout.staleness + rollout.segments
+    if meta.adaptive and lag > 1 and (meta.lag is None or meta.lag < lag):
         raise ConfigError(
-            f"rollout.staleness: {rollout.staleness} asks for prompts before the grades are there that the adaptive "
-            f"dataserver chooses them by; set adaptive.lag: {rollout.staleness + 1} in its config"
+            f"rollout.staleness: {rollout.staleness} and completions in {rollout.segments} segments ask for prompts "
+            "before the grades are there that the adaptive dataserver chooses them by; set adaptive.lag: "
+            f"{lag} in its config"
         )
     if rollout.rejected == "substitute" and rollout.attempts > meta.substitutes:
         raise ConfigError(

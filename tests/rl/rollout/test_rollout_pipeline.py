@@ -122,6 +122,7 @@ def test_recorded_versions_are_those_of_the_formula_whatever_takes_how_long(
     for step in range(0, STEPS, stride):
         pipeline.advance(step)
         made = pipeline.take(step // stride).rollouts
+        pipeline.forget(step // stride)
         version = max(0, step - staleness * stride)
         assert {int(each.versions[0]) for each in made} == {version}
         assert {int(each.ids[0]) for each in made} == {version + 100}  # what the engine had indeed
@@ -152,6 +153,7 @@ def test_weights_that_the_engine_cannot_take_stop_the_run_before_anything_is_mad
     for step in (0, 1):
         pipeline.advance(step)
         pipeline.take(step)
+        pipeline.forget(step)
     pipeline.advance(2)
     with pytest.raises(UnavailableError, match="the weights are lost"):
         pipeline.take(2)
@@ -166,6 +168,7 @@ def test_an_engine_apart_is_asked_while_the_trainer_computes_what_to_expect(is_a
     for step in (0, 1):
         pipeline.advance(step)
         pipeline.take(step)
+        pipeline.forget(step)
         assert probe.done == (step + 1) * order
 
 

@@ -143,11 +143,15 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
         return is_child or self.traits.is_server
 
     @property
+    def segments(self) -> int:
+        """How many generations a completion is made in at most."""
+        return 1 if self.segment_tokens is None else -(-self.longest // self.segment_tokens)
+
+    @property
     def oldest(self) -> int:
         """The most optimizer steps that can lie between the weights that sample a token and the step that trains it."""
         stride = self.steps_per_generation * self.iterations
-        segments = 1 if self.segment_tokens is None else -(-self.longest // self.segment_tokens)
-        return (self.staleness + segments) * stride - 1
+        return (self.staleness + self.segments) * stride - 1
 
     @property
     def correction(self) -> SamplingCorrection:

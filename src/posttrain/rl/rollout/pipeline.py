@@ -123,7 +123,7 @@ class RolloutPipeline:
         self._queue.publish(step)
 
     def take(self, number: int) -> Collected:
-        """Wait for a generation; all ranks call it together, and get all of it.
+        """Wait for a generation; all ranks call it together, and get all of it. `save` keeps it until `forget`.
 
         Raises:
             UnavailableError: the dataserver gives no prompts, or no rewards and training may not go on without them;
@@ -135,13 +135,15 @@ class RolloutPipeline:
             iteration = self.schedule.iteration_of(number)
             graded = self._abstention.graded(iteration, partial(self._awaited, pending.graded), ungraded)
             pending.whole = self._gathered(graded)
-        prompts = self._asked(number, pending.whole)
+        return Collected(self._asked(number, pending.whole), pending.whole, pending.seconds, pending.candidates)
+
+    def forget(self, number: int) -> None:
+        """Drop a generation, since it is trained now, and the weights that only it needed."""
         del self._pending[number]
         self._made = max(self._made, number)
         if self._segments is not None:
             self._segments.forget_before(number)
         self._queue.release()
-        return Collected(prompts, pending.whole, pending.seconds, pending.candidates)
 
     def complete(self, step: int, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
         """Completions by the weights after `step` optimizer steps, which are the current ones.

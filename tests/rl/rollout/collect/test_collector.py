@@ -99,6 +99,7 @@ def collected(
     for number in generations:
         pipeline.advance(schedule.iteration_of(number))
         made += pipeline.take(number).rollouts
+        pipeline.forget(number)
     return made
 
 

@@ -75,7 +75,9 @@ def test_replayed_tokens_are_corrected_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["gspo", "rloo"])
-@pytest.mark.parametrize("section", [{"replay": RESERVED}, {"successes": {"share": 1}}])
+@pytest.mark.parametrize(
+    "section", [{"replay": RESERVED}, {"successes": {"share": 1}}, {"staleness": 1}, {"segment_tokens": 64}]
+)
 def test_one_ratio_per_completion_needs_one_correction_per_completion(algorithm: str, section: dict[str, Any]) -> None:
     config = {"model": {"name": "m"}, "dataserver": {"url": "http://a"}, "algorithm": algorithm}
     with pytest.raises(ValidationError, match=f"{algorithm} takes one ratio per completion"):

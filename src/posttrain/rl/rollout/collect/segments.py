@@ -32,7 +32,7 @@ class Segments:
 
     def carried_after(self, generation: int) -> list[Rollout]:
         """The rollouts of the groups that were not whole after a generation, whose text is not final."""
-        return self._carried.get(generation, [])
+        return [] if generation < 0 else self._carried[generation]
 
     def restore(self, generation: int, rollouts: Sequence[Rollout]) -> None:
         """Continue after `generation`, with what all ranks carried over from it."""
@@ -40,8 +40,9 @@ class Segments:
         self._carried = {generation: [each for each in rollouts if each.prompt.slot in slots]}
 
     def forget_before(self, generation: int) -> None:
-        """Forget what earlier generations left over."""
-        self._carried = {number: rollouts for number, rollouts in self._carried.items() if number >= generation}
+        """Forget what earlier generations left over; the engine's thread may collect a later one meanwhile."""
+        for number in [each for each in list(self._carried) if each < generation]:
+            del self._carried[number]
 
     def collect(self, generation: int, version: int, prompts: Sequence[Prompt]) -> list[Rollout]:
         """The groups that this generation makes whole, ungraded, in the order of their iterations and slots.

@@ -40,6 +40,9 @@ class RecordedRollouts:
         found = [replace(each, prompt=prompts[id(each.prompt)]) for each in rollouts]
         return Collected(prompts_of(found), found, {})
 
+    def forget(self, number: int) -> None:
+        """Nothing: they stay where they are."""
+
     def save(self, folder: Path | None, step: int, *, is_ending: bool) -> None:
         """Nothing: they stay where they are."""
 
@@ -57,6 +60,8 @@ def require_recording_fits(
             log-probabilities that the importance correction needs.
         DataError: a file is damaged.
     """
+    if config.rollout.segment_tokens is not None:
+        raise ConfigError("--rollouts-from: recorded completions are whole; leave out rollout.segment_tokens")
     if config.rollout.replay or config.rollout.successes:
         raise ConfigError(
             "--rollouts-from: rollout.replay and successes choose among the rollouts that a run has made itself; leave "
