@@ -63,16 +63,28 @@ def test_vllm_answers_with_the_weights_of_the_step(tmp_path: Path, vllm_model: P
     assert all(row["sampling/logprob_difference"] < 1e-4 for row in rows)
 
 
+SPREAD = [{"kind": "reward_spread"}]
+AHEAD: list[dict[str, Any]] = [
+    {"staleness": 1, "segment_tokens": 3},
+    {"staleness": 1, "filters": SPREAD, "rejected": "substitute", "attempts": 2, "over_sampling": 1.5},
+    {"staleness": 1, "filters": SPREAD, "rejected": "drop", "replay": {"share": 0.5, "fill": "reserved"}},
+]
+
+
+@pytest.mark.parametrize("rollout", [{}, *(pytest.param(each, marks=pytest.mark.long) for each in AHEAD)])
 def test_a_run_that_was_killed_goes_on_with_the_prompts_that_it_would_have_had(
-    tmp_path: Path, vllm_model: Path
+    tmp_path: Path, vllm_model: Path, rollout: dict[str, Any]
 ) -> None:
-    whole, killed = (vllm_run(tmp_path / name, vllm_model) for name in ("whole", "killed"))
+    whole, killed = (vllm_run(tmp_path / name, vllm_model, rollout=rollout) for name in ("whole", "killed"))
     run(whole)
     kill_after(killed, 5)
     run(killed, "--resume")
+    plain = vllm_run(tmp_path / "plain", vllm_model, rollout={"engine": "hf"})
+    train_here(plain)
 
-    hashes = [[row["order_hash"] for row in training_rows(metrics(folder_of(config)))] for config in (whole, killed)]
-    assert hashes[0] == hashes[1]
+    rows = [training_rows(metrics(folder_of(config))) for config in (whole, killed, plain)]
+    hashes = [[row["order_hash"] for row in each] for each in rows]
+    assert hashes[0] == hashes[1] == hashes[2]
     assert len(hashes[0]) == 8
     for config in (whole, killed):
         name = blake2b(str(folder_of(config).absolute()).encode(), digest_size=8).hexdigest()
