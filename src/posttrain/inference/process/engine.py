@@ -18,10 +18,9 @@ from posttrain.errors import ServerError, ToolkitError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
 from posttrain.inference.process.messages import (
     Message,
+    exchange,
     read_completions,
-    receive,
     request_arrays,
-    send,
 )
 
 _ATTEMPTS = 3
@@ -135,10 +134,10 @@ class EngineProcess:
         connection = self._connection
         if connection is None:  # closed meanwhile
             raise EOFError
-        send(connection, command)
-        if not connection.poll(self._seconds):
-            raise TimeoutError(f"did not answer for {self._seconds:g} s (rollout.engine_seconds)")
-        answer = receive(connection)
+        try:
+            answer = exchange(connection, command, self._seconds)
+        except TimeoutError:
+            raise TimeoutError(f"did not answer for {self._seconds:g} s (rollout.engine_seconds)") from None
         if answer.kind == "failed":
             made = getattr(errors, answer.facts["error"], ToolkitError)
             raise made(answer.facts["message"])
