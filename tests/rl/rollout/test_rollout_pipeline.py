@@ -1,6 +1,7 @@
 """Which weights make which generation is a formula, whatever takes how long."""
 
 import random
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from posttrain.rl.rollout.engines.open import OpenedEngine
 from posttrain.rl.rollout.grading import Abstention
 from posttrain.rl.rollout.pipeline import RolloutPipeline
 from posttrain.rl.rollout.rollout import Prompt
+from posttrain.rl.rollout.store import pending as stored
 from posttrain.rl.schedule import RolloutSchedule
 from posttrain.train.recipe import UnavailableError
 from rl.rl_recipes import WrittenServer
@@ -101,14 +103,20 @@ class NotedProbe:
 
 
 def a_pipeline(
-    schedule: RolloutSchedule, seed: int, fails_at: int = -1, *, probe: Any = None, is_apart: bool = True
+    schedule: RolloutSchedule,
+    seed: int,
+    fails_at: int = -1,
+    *,
+    server: SlowServer | None = None,
+    is_apart: bool = True,
+    **options: Any,
 ) -> RolloutPipeline:
     draw = random.Random(seed)
     engine, prompts = SlowEngine(draw, fails_at), Prompts(schedule)
     sampling = Sampling(max_new_tokens=8, temperature=1.0)
     source: Any = prompts
-    collector = Collector(schedule, source, engine, SlowServer(draw), Tokenizer(), lambda _: sampling, 0)
-    return RolloutPipeline(OpenedEngine(engine, None, is_apart=is_apart), collector, Abstention(0), STEPS, probe=probe)
+    collector = Collector(schedule, source, engine, server or SlowServer(draw), Tokenizer(), lambda _: sampling, 0)
+    return RolloutPipeline(OpenedEngine(engine, None, is_apart=is_apart), collector, Abstention(0), STEPS, **options)
 
 
 @given(staleness=st.integers(0, 4), parts=st.integers(1, 2), passes=st.integers(1, 2), seed=st.integers(0, 2**32))
@@ -178,3 +186,25 @@ def test_nothing_is_made_by_an_engine_that_fails_the_probe() -> None:
     pipeline.advance(0)
     with pytest.raises(UnavailableError, match="other weights"):
         pipeline.take(0)
+
+
+def test_ctrl_c_while_a_checkpoint_waits_for_slow_graders_is_heeded(tmp_path: Path) -> None:
+    graded = threading.Event()
+
+    class SlowAfterTheFirst(SlowServer):
+        def grade(self, iteration: int, label: str, items: Sequence[GradeItem]) -> list[GradeResult]:
+            if label.endswith("-1"):  # generation 1
+                graded.wait(20)
+            return super().grade(iteration, label, items)
+
+    server = SlowAfterTheFirst(random.Random(0))
+    pipeline = a_pipeline(RolloutSchedule(4, 2, staleness=1), 0, server=server, stop_seconds=0.5)
+    pipeline.advance(0)
+    pipeline.take(0)
+    timer = threading.Timer(0.3, pipeline.stop.ask, (signal.SIGINT, None))
+    timer.start()
+    pipeline.save(tmp_path, 1, is_ending=False)
+    timer.join()
+    graded.set()
+    kept = stored.read(tmp_path, 1)
+    assert (kept.rollouts is None, kept.is_graded) == (False, False)
