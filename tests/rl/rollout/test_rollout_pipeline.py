@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.dataserver.schemas import GradeItem, GradeResult
-from posttrain.errors import ServerError
+from posttrain.errors import ModelError, RunError, ServerError, ToolkitError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
 from posttrain.rl.rollout.collect.collector import Collector
 from posttrain.rl.rollout.engines.open import OpenedEngine
@@ -31,13 +31,13 @@ STEPS = 12
 class SlowEngine:
     """Says which weights it has, after a random while."""
 
-    def __init__(self, draw: random.Random, fails_at: int = -1) -> None:
-        self.version, self._draw, self._fails_at = -1, draw, fails_at
+    def __init__(self, draw: random.Random, fails_at: int = -1, failure: type[ToolkitError] = ServerError) -> None:
+        self.version, self._draw, self._fails_at, self._failure = -1, draw, fails_at, failure
 
     def load(self, weights: Path | None, version: int) -> None:
         time.sleep(self._draw.uniform(0, 0.002))
         if version == self._fails_at:
-            raise ServerError("the weights are lost")
+            raise self._failure("the weights are lost")
         self.version = version
 
     def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
@@ -106,13 +106,14 @@ def a_pipeline(
     schedule: RolloutSchedule,
     seed: int,
     fails_at: int = -1,
+    failure: type[ToolkitError] = ServerError,
     *,
     server: SlowServer | None = None,
     is_apart: bool = True,
     **options: Any,
 ) -> RolloutPipeline:
     draw = random.Random(seed)
-    engine, prompts = SlowEngine(draw, fails_at), Prompts(schedule)
+    engine, prompts = SlowEngine(draw, fails_at, failure), Prompts(schedule)
     sampling = Sampling(max_new_tokens=8, temperature=1.0)
     source: Any = prompts
     collector = Collector(schedule, source, engine, server or SlowServer(draw), Tokenizer(), lambda _: sampling, 0)
@@ -155,8 +156,11 @@ def test_the_formula_by_hand(staleness: int, stride: int, versions: list[int]) -
     assert [version for version, number in sorted(made, key=lambda pair: pair[1])][:6] == versions
 
 
-def test_weights_that_the_engine_cannot_take_stop_the_run_before_anything_is_made_with_them() -> None:
-    pipeline = a_pipeline(RolloutSchedule(4, 2, staleness=1), 0, fails_at=1)
+@pytest.mark.parametrize("failure", [ServerError, RunError, ModelError])
+def test_weights_that_the_engine_cannot_take_stop_the_run_before_anything_is_made_with_them(
+    failure: type[ToolkitError],
+) -> None:
+    pipeline = a_pipeline(RolloutSchedule(4, 2, staleness=1), 0, 1, failure)
     for step in (0, 1):
         pipeline.advance(step)
         pipeline.take(step)
