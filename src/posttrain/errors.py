@@ -30,7 +30,10 @@ class RunError(ToolkitError, RuntimeError):
 
 
 class RunInterrupted(RunError):
-    """A signal stopped a run after it had saved a checkpoint; `exit_code` is 128 plus the signal's number."""
+    """A signal stopped a run, after a checkpoint unless no step had finished.
+
+    `exit_code` is 128 plus the signal's number.
+    """
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)

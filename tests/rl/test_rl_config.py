@@ -68,6 +68,7 @@ HELD_OUT = [DatasetMeta(name="a", rows=10, validation_rows=0, digest="")]
         ),
         ({"rollout": {**BEHIND, "threads": 2}}, r"rollout: threads: 2 is not for engine: vllm-server"),
         ({"rollout": {**BEHIND, "engine_seconds": 9}}, r"rollout: engine_seconds: 9.* servers\.request_seconds"),
+        ({"rollout": {"staleness": 1, "engine_seconds": 86401}}, r"rollout\.engine_seconds: .*86400"),
         ({"rollout": {**BEHIND, "gpu_memory_utilization": 0.5}}, r"rollout: gpu_memory_utilization: 0\.5 is not for"),
         ({"rollout": {**BEHIND, "compile": True}}, r"rollout: compile: true needs engine: vllm, but this is vllm-serv"),
         ({"rollout": {**BEHIND, "sleep": True}}, r"rollout: sleep: true needs engine: vllm, but this is vllm-server"),

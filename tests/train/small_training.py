@@ -49,9 +49,9 @@ class TokenRecipe(Recipe):
     drawn: list[float] = field(default_factory=list)
 
     def batch(self, step: int) -> list[torch.Tensor]:
+        self._send(step + 1, evaluating=False)
         if step == self.away_at:
             raise UnavailableError("nobody is there")
-        self._send(step + 1, evaluating=False)
         self.drawn.append(float(torch.rand(())))
         return [torch.tensor([[3]]), torch.tensor([[3, 3]])]
 

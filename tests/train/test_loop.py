@@ -190,6 +190,14 @@ def test_without_the_first_batch_there_is_nothing_to_save(tmp_path, tiny_model):
     assert trained.saved == []
 
 
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_the_first_batch_is_waited_for_is_no_failure(tmp_path, tiny_model, number, exit_code):
+    trained = started(tmp_path, tiny_model, signals=[(1, number)], away_at=0)
+    with pytest.raises(RunInterrupted, match="stopped before the first step finished, so nothing was saved") as stopped:
+        train(trained)
+    assert (stopped.value.exit_code, trained.saved) == (exit_code, [])
+
+
 def test_a_loss_that_is_no_number_is_told_with_its_micro_batches_and_nothing_of_it_is_saved(tmp_path, tiny_model):
     trained = train(started(tmp_path, tiny_model, max_steps=2))
     with torch.no_grad():

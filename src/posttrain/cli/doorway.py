@@ -5,12 +5,12 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
@@ -89,12 +89,12 @@ def clear_errors(debug: bool) -> Iterator[None]:
     handler = logging.StreamHandler()
     handler.setFormatter(DiscreetFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s")))
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
-    with _noticed_interrupts() as was_interrupted:
+    with _noticed_signals() as came:
         try:
             yield
         except KeyboardInterrupt:
             _say("interrupted")
-            raise typer.Exit(130) from None
+            raise typer.Exit(_exit_code(came)) from None
         except RunInterrupted as stopped:
             _say(_shown(str(stopped)))
             raise typer.Exit(stopped.exit_code) from None
@@ -102,35 +102,46 @@ def clear_errors(debug: bool) -> Iterator[None]:
             is_ours = isinstance(error, ToolkitError)
             if debug:
                 _say(without_secrets(traceback.format_exc()).rstrip("\n"))
-            if was_interrupted():
+            if came:
                 _say(_shown(f"interrupted: {error}" if is_ours else "interrupted"))
-                raise typer.Exit(130) from None
+                raise typer.Exit(_exit_code(came)) from None
             message = str(error) if is_ours else error_in_words(error) + " (--debug shows where)" * (not debug)
             _say(_shown(f"error: {message}"))
             raise typer.Exit(error.exit_code if is_ours else 1) from None
 
 
 @contextmanager
-def _noticed_interrupts() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C came: code in C may turn its KeyboardInterrupt into an error of its own.
+def _noticed_signals() -> Iterator[Sequence[int]]:
+    """The signals that came, Ctrl-C or SIGTERM: code in C may turn their KeyboardInterrupt into an error of its own.
 
-    Where Ctrl-C is ignored, as in a shell's background jobs, or handled by others, that stays so.
+    Where they are ignored, as Ctrl-C is in a shell's background jobs, or handled by others, that stays so.
     """
-    came = threading.Event()
+    came: list[int] = []
 
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        came.set()
-        raise KeyboardInterrupt
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        # SIGTERM may come twice for one request, and then does not disturb what is being closed and removed.
+        if number == signal.SIGINT or len(came) == 1:
+            raise KeyboardInterrupt
 
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
-        yield came.is_set
-        return
-    signal.signal(signal.SIGINT, interrupt)
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
+        free = [number for number, handler in _UNHANDLED.items() if signal.getsignal(number) is handler]
+        before = {number: signal.signal(number, interrupt) for number in free}
     try:
-        yield came.is_set
+        yield came
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            if signal.getsignal(number) is interrupt:  # otherwise the command has set another for its end
+                signal.signal(number, handler)
+
+
+_UNHANDLED = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+
+def _exit_code(came: Sequence[int]) -> int:
+    """The exit code that a shell gives for a command ended by the first of these signals, Ctrl-C if there is none."""
+    return 128 + (came[0] if came else signal.SIGINT)
 
 
 def _share_the_cores() -> None:

@@ -140,6 +140,9 @@ class Loop:
 
     def _save_and_give_up(self, first: int, error: UnavailableError, stop: StopRequest) -> None:
         step, is_stopped = self.state.counters.step, stop.on_any_rank()
+        if step == 0 and is_stopped:
+            message = "stopped before the first step finished, so nothing was saved; --resume starts from the beginning"
+            raise RunInterrupted(message, stop.exit_code) from error
         if step == 0:
             raise RunError(f"stopped before the first step finished, so there is nothing to save: {error}") from error
         if step > first:

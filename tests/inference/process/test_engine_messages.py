@@ -11,6 +11,7 @@ from posttrain.inference.engine import Completion, GenerationRequest, StopReason
 from posttrain.inference.process.messages import (
     Message,
     completion_arrays,
+    exchange,
     read_completions,
     read_requests,
     receive,
@@ -50,3 +51,21 @@ def test_a_message_has_facts_and_arrays() -> None:
     ours.close()
     with pytest.raises(EOFError):
         receive(theirs)
+
+
+@pytest.mark.parametrize("size", [1, 2**22], ids=["a command that fits into the buffer", "one that does not"])
+def test_who_neither_reads_nor_answers_is_waited_for_no_longer_than_allowed(size: int) -> None:
+    ours, theirs = Pipe()
+    with ours, theirs, pytest.raises(TimeoutError):
+        exchange(ours, Message("score", {"text": "x" * size}), 0.05)
+
+
+def test_who_reads_and_answers_is_not_disturbed_and_who_goes_is_not_late() -> None:
+    ours, theirs = Pipe()
+    with ours:
+        with theirs:
+            send(theirs, Message("done"))
+            assert exchange(ours, Message("score"), 60).kind == "done"
+        with pytest.raises((EOFError, OSError)) as caught:
+            exchange(ours, Message("score"), 60)
+    assert not isinstance(caught.value, TimeoutError)

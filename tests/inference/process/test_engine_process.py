@@ -122,6 +122,16 @@ def test_one_that_is_closed_ends_a_command_of_another_thread(tiny_model: Path, t
     timer.start()
     with pytest.raises(ServerError, match="closed"):
         engine.score([1, 2, 3])
+    timer.join()
+
+
+def test_one_that_is_closed_starts_no_process_for_commands_that_come_later(tiny_model: Path, tmp_path: Path) -> None:
+    before = psutil.Process().children()
+    engine = EngineProcess(spec(tiny_model), tmp_path / "log", seconds=60)
+    engine.close()
+    with pytest.raises(ServerError, match="closed"):
+        engine.score([1, 2, 3])
+    assert psutil.Process().children() == before
 
 
 @pytest.mark.parametrize("sharer", [False, True], ids=["alone", "another process holds the pipe"])

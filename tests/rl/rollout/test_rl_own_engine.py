@@ -89,3 +89,22 @@ def test_an_error_of_the_users_code_ends_the_run_by_name(tiny_model: Path, tmp_p
     config = write(tmp_path / "broken", tiny_model, broken)
     with pytest.raises(RunError, match=r"engine\.py:Engine: score must return"):
         train_here(config)
+
+
+@pytest.mark.parametrize("placement", ["process", "child"])
+def test_an_error_of_the_users_code_after_some_steps_leaves_a_checkpoint_of_them(
+    tiny_model: Path, tmp_path: Path, placement: str
+) -> None:
+    broken = (
+        _EXAMPLE.read_text()
+        .replace("class PlainEngine", "class Engine")
+        .replace(
+            "    def load(",
+            "    def load(self, weights, version):\n        if version == 2:\n            raise OSError('no room')\n"
+            "        self._load(weights, version)\n\n    def _load(",
+        )
+    )
+    config = write(tmp_path / "broken", tiny_model, broken, placement=placement)
+    with pytest.raises(RunError, match=r"after step 2, which is saved.*engine\.py:Engine: load failed: OSError: no ro"):
+        train_here(config)
+    assert (folder_of(config) / "checkpoint-2").is_dir()

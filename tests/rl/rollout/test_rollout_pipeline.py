@@ -1,6 +1,7 @@
 """Which weights make which generation is a formula, whatever takes how long."""
 
 import random
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -12,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.dataserver.schemas import GradeItem, GradeResult
-from posttrain.errors import ServerError
+from posttrain.errors import ModelError, RunError, ServerError, ToolkitError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
 from posttrain.rl.rollout.collect.collector import Collector
 from posttrain.rl.rollout.engines.open import OpenedEngine
 from posttrain.rl.rollout.grading import Abstention
 from posttrain.rl.rollout.pipeline import RolloutPipeline
 from posttrain.rl.rollout.rollout import Prompt
+from posttrain.rl.rollout.store import pending as stored
 from posttrain.rl.schedule import RolloutSchedule
 from posttrain.train.recipe import UnavailableError
 from rl.rl_recipes import WrittenServer
@@ -29,13 +31,13 @@ STEPS = 12
 class SlowEngine:
     """Says which weights it has, after a random while."""
 
-    def __init__(self, draw: random.Random, fails_at: int = -1) -> None:
-        self.version, self._draw, self._fails_at = -1, draw, fails_at
+    def __init__(self, draw: random.Random, fails_at: int = -1, failure: type[ToolkitError] = ServerError) -> None:
+        self.version, self._draw, self._fails_at, self._failure = -1, draw, fails_at, failure
 
     def load(self, weights: Path | None, version: int) -> None:
         time.sleep(self._draw.uniform(0, 0.002))
         if version == self._fails_at:
-            raise ServerError("the weights are lost")
+            raise self._failure("the weights are lost")
         self.version = version
 
     def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
@@ -101,14 +103,21 @@ class NotedProbe:
 
 
 def a_pipeline(
-    schedule: RolloutSchedule, seed: int, fails_at: int = -1, *, probe: Any = None, is_apart: bool = True
+    schedule: RolloutSchedule,
+    seed: int,
+    fails_at: int = -1,
+    failure: type[ToolkitError] = ServerError,
+    *,
+    server: SlowServer | None = None,
+    is_apart: bool = True,
+    **options: Any,
 ) -> RolloutPipeline:
     draw = random.Random(seed)
-    engine, prompts = SlowEngine(draw, fails_at), Prompts(schedule)
+    engine, prompts = SlowEngine(draw, fails_at, failure), Prompts(schedule)
     sampling = Sampling(max_new_tokens=8, temperature=1.0)
     source: Any = prompts
-    collector = Collector(schedule, source, engine, SlowServer(draw), Tokenizer(), lambda _: sampling, 0)
-    return RolloutPipeline(OpenedEngine(engine, None, is_apart=is_apart), collector, Abstention(0), STEPS, probe=probe)
+    collector = Collector(schedule, source, engine, server or SlowServer(draw), Tokenizer(), lambda _: sampling, 0)
+    return RolloutPipeline(OpenedEngine(engine, None, is_apart=is_apart), collector, Abstention(0), STEPS, **options)
 
 
 @given(staleness=st.integers(0, 4), parts=st.integers(1, 2), passes=st.integers(1, 2), seed=st.integers(0, 2**32))
@@ -148,8 +157,11 @@ def test_the_formula_by_hand(staleness: int, stride: int, versions: list[int]) -
     assert [version for version, number in sorted(made, key=lambda pair: pair[1])][:6] == versions
 
 
-def test_weights_that_the_engine_cannot_take_stop_the_run_before_anything_is_made_with_them() -> None:
-    pipeline = a_pipeline(RolloutSchedule(4, 2, staleness=1), 0, fails_at=1)
+@pytest.mark.parametrize("failure", [ServerError, RunError, ModelError])
+def test_weights_that_the_engine_cannot_take_stop_the_run_before_anything_is_made_with_them(
+    failure: type[ToolkitError],
+) -> None:
+    pipeline = a_pipeline(RolloutSchedule(4, 2, staleness=1), 0, 1, failure)
     for step in (0, 1):
         pipeline.advance(step)
         pipeline.take(step)
@@ -181,3 +193,25 @@ def test_nothing_is_made_by_an_engine_that_fails_the_probe() -> None:
     pipeline.advance(0)
     with pytest.raises(UnavailableError, match="other weights"):
         pipeline.take(0)
+
+
+def test_ctrl_c_while_a_checkpoint_waits_for_slow_graders_is_heeded(tmp_path: Path) -> None:
+    graded = threading.Event()
+
+    class SlowAfterTheFirst(SlowServer):
+        def grade(self, iteration: int, label: str, items: Sequence[GradeItem]) -> list[GradeResult]:
+            if label.endswith("-1"):  # generation 1
+                graded.wait(20)
+            return super().grade(iteration, label, items)
+
+    server = SlowAfterTheFirst(random.Random(0))
+    pipeline = a_pipeline(RolloutSchedule(4, 2, staleness=1), 0, server=server, stop_seconds=0.5)
+    pipeline.advance(0)
+    pipeline.take(0)
+    timer = threading.Timer(0.3, pipeline.stop.ask, (signal.SIGINT, None))
+    timer.start()
+    pipeline.save(tmp_path, 1, is_ending=False)
+    timer.join()
+    graded.set()
+    kept = stored.read(tmp_path, 1)
+    assert (kept.rollouts is None, kept.is_graded) == (False, False)

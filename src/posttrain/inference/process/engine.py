@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -17,15 +18,15 @@ from posttrain.errors import ServerError, ToolkitError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
 from posttrain.inference.process.messages import (
     Message,
+    exchange,
     read_completions,
-    receive,
     request_arrays,
-    send,
 )
 
 _ATTEMPTS = 3
 _SHOWN_LINES = 10
 _END_SECONDS = 5.0
+_CLOSED = "the engine was closed"
 # Of the trainer's process group; the engine is a process on its own.
 _OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -62,6 +63,7 @@ class EngineProcess:
         self._log_start = 0
         self._loaded: Message | None = None
         self._is_closed = False
+        self._lock = threading.Lock()  # held while the process is replaced
         try:
             self._ask(Message("open", spec.facts(None)))
         except BaseException:
@@ -95,8 +97,9 @@ class EngineProcess:
         return self._ask(Message("score", {"ids": list(ids)})).facts["logprobs"]
 
     def close(self) -> None:
-        """End the process; a command under way in another thread fails."""
-        self._is_closed = True
+        """End the process, and start no other; commands of other threads, and all later ones, fail."""
+        with self._lock:
+            self._is_closed = True
         self._end()
 
     def _ask(self, command: Message) -> Message:
@@ -111,7 +114,7 @@ class EngineProcess:
                 ending = self._ending(error)
                 self._end()
                 if self._is_closed:
-                    raise ServerError("the engine was closed") from None
+                    raise ServerError(_CLOSED) from None
                 if attempt == _ATTEMPTS:
                     raise ServerError(
                         f"the engine process {ending}, {attempt} times in a row; the end of {self._log}:\n"
@@ -131,10 +134,10 @@ class EngineProcess:
         connection = self._connection
         if connection is None:  # closed meanwhile
             raise EOFError
-        send(connection, command)
-        if not connection.poll(self._seconds):
-            raise TimeoutError(f"did not answer for {self._seconds:g} s (rollout.engine_seconds)")
-        answer = receive(connection)
+        try:
+            answer = exchange(connection, command, self._seconds)
+        except TimeoutError:
+            raise TimeoutError(f"did not answer for {self._seconds:g} s (rollout.engine_seconds)") from None
         if answer.kind == "failed":
             made = getattr(errors, answer.facts["error"], ToolkitError)
             raise made(answer.facts["message"])
@@ -143,7 +146,10 @@ class EngineProcess:
     def _start(self) -> None:
         ours, theirs = Pipe()
         command = [sys.executable, "-P", "-m", "posttrain.inference.process.worker"]
-        with self._log.open("ab") as log, theirs:
+        with self._lock, self._log.open("ab") as log, theirs:
+            if self._is_closed:
+                ours.close()
+                raise ServerError(_CLOSED)
             self._log_start = log.tell()
             self._process = subprocess.Popen(
                 [*command, str(theirs.fileno()), str(os.getpid())],
@@ -154,7 +160,7 @@ class EngineProcess:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        self._connection = ours
+            self._connection = ours
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name not in _OF_RANKS}
@@ -167,10 +173,11 @@ class EngineProcess:
         return kept
 
     def _ending(self, error: BaseException) -> str:
-        if isinstance(error, TimeoutError) or self._process is None:
+        process = self._process  # None once it is closed
+        if isinstance(error, TimeoutError) or process is None:
             return str(error)
         with suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(_END_SECONDS)
+            code = process.wait(_END_SECONDS)
             return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return "closed its connection"
 
@@ -181,8 +188,9 @@ class EngineProcess:
         return "\n".join(f"  {line}" for line in lines[-_SHOWN_LINES:]) or "  (empty)"
 
     def _end(self) -> None:
-        process, connection = self._process, self._connection
-        self._process = self._connection = None
+        with self._lock:
+            process, connection = self._process, self._connection
+            self._process = self._connection = None
         if process is not None:
             process.kill()
             process.wait()

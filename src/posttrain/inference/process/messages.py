@@ -1,7 +1,11 @@
 """Messages between a trainer and an engine in a process of its own: JSON and arrays of numbers, never pickles."""
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -34,6 +38,42 @@ def receive(connection: Connection) -> Message:
     """Wait for a message; EOFError or OSError if the other side is gone."""
     facts = json.loads(connection.recv_bytes())
     return Message(facts.pop("kind"), facts, load(connection.recv_bytes()))
+
+
+def exchange(connection: Connection, command: Message, seconds: float) -> Message:
+    """Send a command and wait for the answer.
+
+    Raises:
+        TimeoutError: both together took longer than `seconds`; the connection is ended.
+        EOFError, OSError: the other side is gone.
+    """
+    with _limited(connection, seconds):
+        send(connection, command)
+        return receive(connection)
+
+
+@contextmanager
+def _limited(connection: Connection, seconds: float) -> Iterator[None]:
+    """End the connection after `seconds`: neither a send that is not read nor a wait has a limit by itself."""
+    is_late = threading.Event()
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+
+        def end() -> None:
+            is_late.set()
+            with suppress(OSError):
+                same.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except (EOFError, OSError):
+            if is_late.is_set():
+                raise TimeoutError from None
+            raise
+        finally:
+            timer.cancel()
 
 
 def request_arrays(requests: Sequence[GenerationRequest]) -> Arrays:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar, cast
 
 from posttrain.dataserver.schemas import GradeItem, GradeResult, SampledBy
-from posttrain.errors import ServerError
+from posttrain.errors import ToolkitError
 from posttrain.rl.client.transport import OutageError
 from posttrain.rl.rollout.rollout import Rollout
 from posttrain.train.parallel import any_rank
@@ -53,7 +53,7 @@ def _sampled_by(rollout: Rollout) -> SampledBy:
 
 
 class RefusedError(UnavailableError):
-    """The dataserver refuses the request, so waiting would not help."""
+    """The dataserver or the engine refuses the request, so waiting would not help."""
 
 
 def on_all_ranks(ask: Callable[[], T], elsewhere: str) -> T:
@@ -61,12 +61,12 @@ def on_all_ranks(ask: Callable[[], T], elsewhere: str) -> T:
 
     Raises:
         UnavailableError: this rank's call failed, or another rank's (the message is then `elsewhere`); RefusedError if
-            the server refused this rank's request.
+            this rank's would fail again: the server refused it, or the engine's own code failed.
     """
     failure = answer = None
     try:
         answer = ask()
-    except ServerError as error:
+    except ToolkitError as error:
         failure = error
     if any_rank(failure is not None):
         will_pass = failure is None or isinstance(failure, OutageError)

@@ -1,7 +1,6 @@
 """Generate and grade beside training: which weights make which generation is a formula, so that a run repeats."""
 
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
@@ -163,26 +162,31 @@ class RolloutPipeline:
         Args:
             folder: None on all ranks but the first.
         """
-        deadline = self._deadline() if self.stop.asked_at is not None or not is_ending else time.monotonic()
         last = self._made
         for number, pending in sorted(self._pending.items()):
-            if pending.version < step and self._save(folder, number, pending, deadline):
+            if pending.version < step and self._save(folder, number, pending, is_ending=is_ending):
                 last = max(last, number)
         if self._segments is not None:
             carried = self._gathered(self._segments.carried_after(last))
             if folder is not None:
                 stored.write_carried(folder, last, carried)
 
-    def _deadline(self) -> float:
-        """Until when completions are waited for, a reading of `time.monotonic`."""
-        return math.inf if self.stop.asked_at is None else self.stop.asked_at + self._stop_seconds
+    def _deadline(self, *, is_ending: bool) -> float:
+        """Until when completions are waited for, a reading of `time.monotonic`; a request to stop may set it anew."""
+        if self.stop.asked_at is None:
+            return -math.inf if is_ending else math.inf
+        return self.stop.asked_at + self._stop_seconds
+
+    def _is_in_time(self, future: "Future[Any]", *, is_ending: bool = False) -> bool:
+        """Wait for a future until the deadline; return whether it is done."""
+        while not future.done() and time.monotonic() < self._deadline(is_ending=is_ending):
+            wait([future], _SECONDS_BETWEEN_LOOKS)
+        return future.done()
 
     def _awaited(self, future: "Future[T]") -> T:
         """The result of a future; ServerError if the run was asked to stop and it does not come in time."""
-        while not future.done():
-            wait([future], _SECONDS_BETWEEN_LOOKS)
-            if not future.done() and time.monotonic() >= self._deadline():
-                raise ServerError("the run was asked to stop while it waited for completions")
+        if not self._is_in_time(future):
+            raise ServerError("the run was asked to stop while it waited for completions")
         return future.result()
 
     def restore(self, folder: Path) -> None:
@@ -202,10 +206,10 @@ class RolloutPipeline:
         """Stop the engine; generations that were not taken are lost."""
         self._queue.close()
 
-    def _save(self, folder: Path | None, number: int, pending: Pending, deadline: float) -> bool:
+    def _save(self, folder: Path | None, number: int, pending: Pending, *, is_ending: bool) -> bool:
         """Write a generation; return whether it was made."""
         waited = [pending.graded, pending.completed]
-        wait([pending.graded], max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
+        self._is_in_time(pending.graded, is_ending=is_ending)
         is_graded, is_completed = (not any_rank(not each.done() or each.exception() is not None) for each in waited)
         if pending.whole is None and is_graded:
             pending.whole = self._gathered(pending.graded.result())
