@@ -217,7 +217,7 @@ def _fast_folder(run: Path, size: int, versions: int) -> Path:
         raise ConfigError(
             f"{versions} version{'s' * (versions > 1)} of the weights for the rollout engine take "
             f"{size / 2**30:.1f} GiB, but there are only {free}; free some"
-            + (", or lower rollout.staleness" if versions > 1 else "")
+            + (", or lower rollout.staleness" if versions > 2 else "")
         )
     folder = roomy[0] / name
     if is_main_process():

@@ -143,6 +143,15 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
         return is_child or self.traits.is_server
 
     @property
+    def weight_versions(self) -> int:
+        """The most versions of the weights that are kept for the engine at once.
+
+        An engine apart has one loaded, to be started again with it, while those of `staleness` generations and the next
+        one wait.
+        """
+        return self.staleness + 2 if self.is_apart else 1
+
+    @property
     def oldest(self) -> int:
         """The most optimizer steps that can lie between the weights that sample a token and the step that trains it."""
         stride = self.steps_per_generation * self.iterations

@@ -144,7 +144,7 @@ def _own(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Pa
 def _started(config: RLConfig, weights: Weights, run: Path, start: Callable[[Path], RolloutEngine]) -> OpenedEngine:
     """The engine that `start` returns for a folder with the weights as they are now."""
     is_apart = config.rollout.is_apart
-    published = PublishedWeights(weights, run, config.rollout.staleness + 1)
+    published = PublishedWeights(weights, run, config.rollout.weight_versions)
     try:
         engine = start(published.start())
         if not is_apart:
