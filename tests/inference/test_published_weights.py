@@ -1,5 +1,6 @@
 """Versions of the weights in folders: where they lie, how long, and that later ones leave earlier ones alone."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.errors import ConfigError
-from posttrain.inference.weight_sync import PublishedWeights
+from posttrain.inference.weight_sync import PublishedWeights, require_room
 
 
 class WrittenWeights:
@@ -88,3 +89,12 @@ def test_weights_that_do_not_fit_into_shared_memory_go_to_the_disk(tmp_path: Pat
 def test_versions_that_fit_nowhere_are_refused_with_their_size(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"3 versions of the weights .* 3072\.0 GiB.*rollout\.staleness"):
         PublishedWeights(WrittenWeights(2**40), tmp_path, 3)
+
+
+def test_room_that_a_killed_run_holds_is_free_to_its_next_try_alone(tmp_path: Path) -> None:
+    killed = PublishedWeights(WrittenWeights(), tmp_path / "killed")
+    os.truncate(killed.publish(5) / "weights", 2**42)
+    require_room(WrittenWeights(2**40), tmp_path / "killed", 3)
+    with pytest.raises(ConfigError, match="3 versions of the weights"):
+        require_room(WrittenWeights(2**40), tmp_path / "another", 3)
+    killed.close()

@@ -66,7 +66,9 @@ class MergedWeights:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
-        self.size = sum(each.nbytes for each in loaded.model.state_dict().values())
+        tied_once = {id(each): each for each in loaded.model.state_dict(keep_vars=True).values()}.values()
+        written = loaded.compute_dtype.itemsize
+        self.size = sum(each.numel() * written if each.is_floating_point() else each.nbytes for each in tied_once)
 
     def write_once(self, folder: Path) -> None:
         """Write the tokenizer."""
@@ -198,32 +200,59 @@ def _copy(folder: Path, other: Path) -> None:
     shutil.copytree(folder, other)
 
 
+def require_room(weights: Weights, run: Path, versions: int) -> None:
+    """Raise ConfigError if neither place has room for so many versions, before anything is written there.
+
+    Args:
+        run: the run's directory; what a killed run of that name left behind counts as room.
+    """
+    _roomy_place(run, weights.size * versions, versions)
+
+
 def _fast_folder(run: Path, size: int, versions: int) -> Path:
     """Make an empty folder in shared memory, or on disk if shared memory is too small, as in many containers.
 
     The name depends only on the run, so resuming a killed run removes the folder that it left behind.
     """
-    name = f"posttrain-weights-{blake2b(str(run.absolute()).encode(), digest_size=8).hexdigest()}"
-    places = [each for each in (_SHARED_MEMORY, Path(tempfile.gettempdir())) if each.is_dir()]
     wait_for_everyone()
     if is_main_process():
-        for place in places:
-            shutil.rmtree(place / name, ignore_errors=True)
+        for place in _places():
+            shutil.rmtree(place / _folder_name(run), ignore_errors=True)
     wait_for_everyone()
-    roomy = [place for place in places if shutil.disk_usage(place).free > 1.1 * size]
+    folder = _roomy_place(run, size, versions) / _folder_name(run)
     wait_for_everyone()  # all processes have checked the free space before the first one writes
-    if not roomy:
-        free = " and ".join(f"{shutil.disk_usage(place).free / 2**30:.1f} GiB in {place}" for place in places)
-        raise ConfigError(
-            f"{versions} version{'s' * (versions > 1)} of the weights for the rollout engine take "
-            f"{size / 2**30:.1f} GiB, but there are only {free}; free some"
-            + (", or lower rollout.staleness" if versions > 1 else "")
-        )
-    folder = roomy[0] / name
     if is_main_process():
         folder.mkdir(mode=0o700)
     wait_for_everyone()
     return folder
+
+
+def _folder_name(run: Path) -> str:
+    return f"posttrain-weights-{blake2b(str(run.absolute()).encode(), digest_size=8).hexdigest()}"
+
+
+def _places() -> list[Path]:
+    return [each for each in (_SHARED_MEMORY, Path(tempfile.gettempdir())) if each.is_dir()]
+
+
+def _roomy_place(run: Path, size: int, versions: int) -> Path:
+    """The first place with room for `size` bytes; ConfigError if there is none."""
+    room = {place: shutil.disk_usage(place).free + _left_behind(place / _folder_name(run)) for place in _places()}
+    roomy = [place for place, free in room.items() if free > 1.1 * size]
+    if roomy:
+        return roomy[0]
+    free = " and ".join(f"{free / 2**30:.1f} GiB in {place}" for place, free in room.items())
+    raise ConfigError(
+        f"{versions} version{'s' * (versions > 1)} of the weights for the rollout engine take "
+        f"{size / 2**30:.1f} GiB, but there are only {free}; free some"
+        + (", or lower rollout.staleness" if versions > 2 else "")
+    )
+
+
+def _left_behind(folder: Path) -> int:
+    """Bytes of the files in a folder, in which several ranks have links to the same ones."""
+    found = [each.stat() for each in folder.rglob("*") if each.is_file()]
+    return sum({each.st_ino: each.st_size for each in found}.values())
 
 
 def write_merged_weights(model: Any, folder: Path, dtype: torch.dtype) -> None:

@@ -15,8 +15,9 @@ from posttrain.dataserver.schemas import DatasetMeta, Meta
 from posttrain.errors import ConfigError, ModelError
 from posttrain.models.location import locate_model
 from posttrain.rl.config import DataserverSection, RLConfig, RolloutConfig
-from posttrain.rl.presets import PRESETS, SamplingCorrection, resolve_objective
+from posttrain.rl.presets import PRESETS, resolve_objective
 from posttrain.rl.rollout.engines.config import check_own_engine
+from posttrain.rl.rollout.engines.plan import show_lacks, told_sampling
 from posttrain.rl.rollout.filters.catalogue import check_user_filters
 from posttrain.rl.schedule import RolloutSchedule, held_out_count, require_fit
 from posttrain.runs.directory import RunDirectory, check_run_directory
@@ -28,17 +29,6 @@ if TYPE_CHECKING:
     from posttrain.rl.rollout.rollout import SampleSource
     from posttrain.rl.rollout.store.recording import Recording
     from posttrain.train.estimate import Estimate
-
-_SYNC = {
-    "auto": "the adapter on CUDA, all weights on other devices",
-    "adapter": "the adapter after each step",
-    "weights": "the weights after each step",
-}
-_SENT = {
-    "auto": "the adapter after each step, or all weights if it cannot be used as it is",
-    "adapter": _SYNC["adapter"],
-    "folder": _SYNC["weights"],
-}
 
 
 def show_plan(
@@ -69,7 +59,7 @@ def show_plan(
     console.print(generation_table(schedule), soft_wrap=False)
     console.print(f"model           {model}")
     if rollouts_from is None or config.evaluation is not None:
-        console.print(f"sampling        {_sampling(config)}")
+        console.print(f"sampling        {told_sampling(config)}")
     if rollouts_from is not None:
         console.print(f"rollouts        recorded in {rollouts_from}")
     if config.rollout.filters:
@@ -81,6 +71,8 @@ def show_plan(
     _show_dataserver(config, schedule, run, resume, recording)
     if find_spec("transformers") is not None:
         show_estimate(config, lambda: _estimated(config))
+        if rollouts_from is None or config.evaluation is not None:
+            show_lacks(config, run)
     console.print(f"run directory   {run.path}")
     # Checked last: the plan is worth reading even if the run has ended.
     check_run_directory(run, resume=resume, overwrite=overwrite)
@@ -101,29 +93,6 @@ def _schedule_lines(config: RLConfig, schedule: RolloutSchedule) -> list[str]:
         f"dataserver      needs prompts_per_iteration: {schedule.prompts_per_iteration} and "
         f"iteration_stride: {schedule.iteration_stride}",
     ]
-
-
-def _sampling(config: RLConfig) -> str:
-    rollout, traits = config.rollout, config.rollout.traits
-    missing = traits.extra is not None and find_spec(traits.extra) is None
-    in_segments = "" if rollout.segment_tokens is None else f", in segments of {rollout.segment_tokens},"
-    brought = _SYNC[rollout.sync if traits.takes_adapter else "weights"]
-    if rollout.servers is not None and rollout.engine_name == "vllm-server":
-        brought = _SENT[rollout.servers.weights]
-    sync = f", which gets {brought}" if traits.has_weights else ""
-    return (
-        f"by {rollout.engine_name}{' (not installed here)' * missing}{sync}, {rollout.told}{in_segments} "
-        f"after at most {rollout.max_prompt_tokens}; importance correction {_correction(rollout.correction)}"
-    )
-
-
-def _correction(correction: SamplingCorrection) -> str:
-    if correction.against_behaviour:
-        return "by the algorithm's own ratio"
-    if correction.kind == "none":
-        return "none"
-    floor = "" if correction.floor is None else f"from {correction.floor:g} "
-    return f"{correction.kind} {floor}to {correction.limit:g}"
 
 
 def _filtering(rollout: RolloutConfig) -> str:

@@ -119,6 +119,10 @@ def _train(
     point = find_resume_point(run, session.identity, schedule, resume=resume)
     if point.checkpoint is not None and connection.recording is None:
         schedule.require_pending(point.counters.step, max_steps, generations_in(point.checkpoint))
+    if needs_engine(config, connection.recording):
+        from posttrain.rl.rollout.engines.requirements import require_engine_fits
+
+        require_engine_fits(config, run.path, max_steps)
     with session.model(point, resume=resume) as loaded:
         accelerator = connect()
         with open_recipe(config, run, connection, max_steps, loaded, accelerator, point.checkpoint) as recipe:

@@ -181,7 +181,7 @@ def test_held_out_prompts_are_refused_where_there_are_none(a_run: WriteRun):
 
 
 def test_the_filters_verdicts_are_shown_if_there_are_filters(trained: Path, served: str):
-    lengths = "rollout.filters=[{kind: length, min_tokens: 100, of: all}]"
+    lengths = "rollout.filters=[{kind: length, max_tokens: 1, of: all}]"
     told = shown(trained, "--prompts", "2", "--samples", "2", "--weights", "start", "--set", served, "--set", lengths)
     assert told.count("  rejected by length: 2 of 2 completions") == 2
     assert ["length", "2", "of", "2", "100%"] in [line.split() for line in told.splitlines()]

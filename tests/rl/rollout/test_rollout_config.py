@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from posttrain.rl.rollout.config import RolloutConfig
 
 SPREAD = {"kind": "reward_spread"}
+SHORT = {"kind": "length", "min_tokens": 41}
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"staleness": 1, "placement": "process"}, "placement: child or auto"),
@@ -22,7 +23,29 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"segment_tokens": 100, "max_age": 1}, "tokens can be 2 optimizer steps old"),
     ({"staleness": 1, "segment_tokens": 100, "steps_per_generation": 2, "max_age": 6}, "7 optimizer steps old"),
     ({"iterations": 2, "max_age": 0}, "1 optimizer steps old"),
+    ({"threads": 1}, "threads: 1 is for an engine in a child process"),
+    ({"threads": 1, "placement": "process", "engine": "vllm"}, "placement: child"),
+    ({"importance_limit": 2}, "importance_limit: has no effect with importance_correction: none .auto"),
+    ({"importance_floor": 0.5, "importance_correction": "none", "staleness": 1}, "importance_floor: has no effect"),
+    ({"importance_limit": 2, "importance_ratio": "behaviour"}, "no effect with importance_ratio: behaviour"),
+    ({"filters": [{"kind": "diversity", "min_distinct": 9}]}, "min_distinct: 9 is above generations: 8"),
+    ({"filters": [SHORT], "max_new_tokens": {0: 8, 5: 40}}, r"filters\.0: min_tokens: 41 is above max_new_tokens: 40"),
+    ({"filters": [{"kind": "not", "filter": SHORT}], "max_new_tokens": 40}, r"filters\.0\.filter: min_tokens: 41"),
 ]
+
+ACCEPTED: list[dict[str, Any]] = [
+    {"threads": 1, "placement": "child"},
+    {"threads": 1, "staleness": 1},
+    {"importance_limit": 2, "staleness": 1},
+    {"importance_floor": 0.5, "engine": "vllm"},
+    {"filters": [{"kind": "diversity", "min_distinct": 8}]},
+    {"filters": [SHORT], "max_new_tokens": {0: 8, 5: 41}},
+]
+
+
+@pytest.mark.parametrize("keys", ACCEPTED, ids=str)
+def test_what_has_an_effect_is_accepted(keys: dict[str, Any]) -> None:
+    RolloutConfig.model_validate(keys)
 
 
 @pytest.mark.parametrize(("keys", "why"), REFUSED, ids=[str(keys) for keys, _ in REFUSED])

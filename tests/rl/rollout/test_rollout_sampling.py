@@ -67,6 +67,8 @@ def test_no_completion_is_longer_than_the_longest(points: dict[str, int], step: 
         ({"temperature_burst": {"every": 10, "value": 2.5}, "engine": "vllm"}, "at most 2"),
         ({"temperature_burst": {"every": 10, "length": 10, "value": 1}}, "must be below every"),
         ({"temperature_burst": {"every": 10, "value": 1}, "steps_per_generation": 4}, "a multiple of 4"),
+        # A generation is sampled at one temperature, so this burst would last 4 steps.
+        ({"temperature_burst": {"every": 8, "length": 3, "value": 1}, "iterations": 2}, "length: 3 .*multiple of 2"),
         ({"temperature": {}}, "at least 1"),
         ({"temperature": {"-1": 1}}, "greater than or equal to 0"),
         ({"max_new_tokens": {"0": 0}}, "greater than or equal to 1"),

@@ -1,18 +1,20 @@
 """Open the servers that a config names as one rollout engine."""
 
+import asyncio
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from posttrain.base.http import PassingError
 from posttrain.config.sections.servers import ServerKind, ServersConfig, WeightsSent
 from posttrain.errors import ConfigError
 from posttrain.inference.servers.pool import ServerPool
 from posttrain.inference.servers.sglang_server import SglangServer
 from posttrain.inference.servers.start import StartedServers
 from posttrain.inference.servers.vllm_server import VllmServer
-from posttrain.inference.servers.wire import Needs
+from posttrain.inference.servers.wire import Needs, Server
 
 _SERVERS = {"vllm-server": VllmServer, "sglang-server": SglangServer}
 
@@ -48,9 +50,7 @@ def open_server_engine(kind: ServerKind, config: ServersConfig, needs: Needs, fo
             variable is not set.
         ServerError: a server does not answer in time, or its answers cannot be trained on.
     """
-    sent = weights_sent(kind, config, needs.adapter_rank)
-    seconds = config.request_seconds
-    needs = replace(needs, weights=sent, request_seconds=seconds, control_seconds=seconds)
+    needs = _with_limits(kind, config, needs)
     urls, key, keep, patience = config.urls, _key(config), _leave, config.retry_seconds
     resources = ExitStack()
     try:
@@ -65,6 +65,41 @@ def open_server_engine(kind: ServerKind, config: ServersConfig, needs: Needs, fo
         resources.close()
         raise
     return pool
+
+
+def unanswered(kind: ServerKind, config: ServersConfig, needs: Needs) -> list[str]:
+    """Ask each server that runs already, once, whether it has the options that a run needs.
+
+    Returns:
+        Why each of the others could not be asked.
+
+    Raises:
+        ConfigError: a server lacks what the run needs; the message has the command that would be right. Or the key's
+            variable is not set.
+        ServerError: a server refuses to tell.
+    """
+    needs, key = _with_limits(kind, config, needs), _key(config)
+    return asyncio.run(_all_unanswered([_SERVERS[kind](url, key, needs) for url in config.urls]))
+
+
+async def _all_unanswered(servers: Sequence[Server]) -> list[str]:
+    faults: list[str] = []
+    try:
+        for server in servers:
+            try:
+                await server.check()
+            except PassingError as error:
+                faults.append(str(error))
+    finally:
+        for server in servers:
+            await server.close()
+    return faults
+
+
+def _with_limits(kind: ServerKind, config: ServersConfig, needs: Needs) -> Needs:
+    """What a run needs, with how weights are sent and how long requests may take."""
+    sent, seconds = weights_sent(kind, config, needs.adapter_rank), config.request_seconds
+    return replace(needs, weights=sent, request_seconds=seconds, control_seconds=seconds)
 
 
 def _leave(working: Collection[str], weights: str) -> None:

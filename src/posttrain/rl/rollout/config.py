@@ -9,6 +9,7 @@ from posttrain.config.sections.servers import ServersConfig
 from posttrain.config.strict import StrictModel
 from posttrain.rl.presets import SamplingCorrection
 from posttrain.rl.rollout.engines.config import OwnEngine, require_servers_fit
+from posttrain.rl.rollout.filters.catalogue import require_acceptable
 from posttrain.rl.rollout.filters.config import RejectionConfig
 from posttrain.rl.rollout.replay.config import RolloutReplayConfig, SuccessesConfig, require_ages_hold
 from posttrain.rl.rollout.sampling import RolloutSampling
@@ -148,6 +149,15 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
         return 1 if self.segment_tokens is None else -(-self.longest // self.segment_tokens)
 
     @property
+    def weight_versions(self) -> int:
+        """The most versions of the weights that are kept for the engine at once.
+
+        An engine apart has one loaded, to be started again with it, while those of `staleness` generations and the next
+        one wait.
+        """
+        return self.staleness + 2 if self.is_apart else 1
+
+    @property
     def oldest(self) -> int:
         """The most optimizer steps that can lie between the weights that sample a token and the step that trains it."""
         stride = self.steps_per_generation * self.iterations
@@ -191,12 +201,34 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
         return self
 
     @model_validator(mode="after")
+    def _threads_are_used(self) -> "RolloutConfig":
+        if self.threads is not None and not self.is_apart:
+            raise ValueError(
+                f"threads: {self.threads} is for an engine in a child process, but this one runs in the trainer's; set "
+                "placement: child, or leave threads out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _filters_accept_something(self) -> "RolloutConfig":
+        require_acceptable(self.filters, self.generations, self.longest)
+        return self
+
+    @model_validator(mode="after")
     def _correction_compares_like_with_like(self) -> "RolloutConfig":
         changing = [name for name, neutral in _CHANGES_PROBABILITIES.items() if getattr(self, name) != neutral]
         if self.correction.needs_logprobs and changing:
             raise ValueError(
                 f"importance_correction: {self.correction.kind} compares the model's own probabilities, which "
                 f"{', '.join(changing)} would change; leave that out, or set importance_correction: none"
+            )
+        limits = [name for name in ("importance_limit", "importance_floor") if getattr(self, name) is not None]
+        if self.correction.kind == "none" and limits:
+            by_ratio = self.importance_ratio == "behaviour"
+            raise ValueError(
+                f"{', '.join(limits)}: has no effect with "
+                f"{'importance_ratio: behaviour' if by_ratio else 'importance_correction: none'}"
+                f"{' (auto for this engine)' * (not by_ratio and self.importance_correction == 'auto')}; leave it out"
             )
         if self.importance_ratio == "behaviour" and self.importance_correction not in ("auto", "none"):
             raise ValueError(
@@ -273,11 +305,14 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
         return self
 
     @model_validator(mode="after")
-    def _a_burst_starts_with_a_generation(self) -> "RolloutConfig":
+    def _a_burst_consists_of_generations(self) -> "RolloutConfig":
         stride, burst = self.steps_per_generation * self.iterations, self.temperature_burst
-        if burst is not None and burst.every % stride:
-            raise ValueError(
-                f"temperature_burst: every: {burst.every} falls in the middle of a generation, which serves {stride} "
-                f"optimizer steps; choose a multiple of {stride}"
-            )
+        if burst is None:
+            return self
+        for key, steps in (("every", burst.every), ("length", burst.length)):
+            if steps % stride:
+                raise ValueError(
+                    f"temperature_burst: {key}: {steps} falls in the middle of a generation, which serves {stride} "
+                    f"optimizer steps; choose a multiple of {stride}"
+                )
         return self

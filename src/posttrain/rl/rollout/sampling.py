@@ -22,7 +22,7 @@ class TemperatureBurst(StrictModel):
     """Optimizer steps from the start of one burst to the start of the next; the first one starts after as many."""
 
     length: int = Field(default=1, ge=1)
-    """Optimizer steps that a burst lasts."""
+    """Optimizer steps that a burst lasts: whole generations, as `every`."""
 
     value: Temperature
     """The temperature during a burst, in place of the usual one."""

@@ -42,7 +42,7 @@ BY_REWARDS: list[tuple[str, dict[str, Any], Rewards, bool]] = [
     ("reward_spread", {}, [0, 0, None], True),
     ("reward_spread", {}, [1, 1, None], True),  # as a 0, the missing one would make a spread
     ("reward_spread", {"min_std": 0.5}, [0, 1], False),  # the deviation is exactly 0.5
-    ("reward_spread", {"min_std": 0.51}, [0, 1], True),
+    ("reward_spread", {"min_std": 0.5}, [0, 0.98], True),
     ("mean_reward", {"min": 0.5}, [0, 1], False),
     ("mean_reward", {"min": 0.5}, [0, 1, 0], True),
     ("mean_reward", {"min": 0.5}, [0, 1, None], False),  # as a 0, the missing one would lower the mean
@@ -188,6 +188,11 @@ def test_the_order_within_a_group_does_not_matter(rewards: list[float | None]) -
         ({"kind": "diversity"}, "give min_distinct"),
         ({"kind": "all_of", "filters": [EQUAL]}, "at least 2"),
         ({"kind": "reward_spread", "min_std": 0}, "greater than 0"),
+        # Rewards lie in [0, 1], so their deviation is at most that of one half of 0 and one half of 1.
+        ({"kind": "reward_spread", "min_std": 0.51}, "less than or equal to 0.5"),
+        ({"kind": "best_reward", "min": 1.01}, "less than or equal to 1"),
+        ({"kind": "mean_reward", "min": 1.01}, "less than or equal to 1"),
+        ({"kind": "mean_reward", "max": -0.01}, "greater than or equal to 0"),
         ({"kind": "truncated", "max_share": 1}, "less than 1"),
         ({"kind": "not", "filter": {"kind": "spread"}}, "does not match any of the expected tags"),
         ({"kind": "best_reward", "min": 1, "max": 2}, "not permitted"),

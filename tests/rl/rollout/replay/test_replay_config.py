@@ -27,6 +27,8 @@ RESERVED = {"share": 0.5, "fill": "reserved"}
         ({"replay": RESERVED, "top_p": 0.9}, "token_mask compares the model's own probabilities"),
         ({"successes": {"share": 0.5}, "importance_correction": "none"}, "successes trains"),
         ({"successes": {"share": 0}}, "greater than 0"),
+        ({"successes": {"share": 1, "threshold": 0}}, "greater than 0"),  # every group would have a solution
+        ({"successes": {"share": 1, "threshold": 1.01}}, "less than or equal to 1"),  # the highest reward is 1
         ({"successes": {}}, "required"),
     ],
 )

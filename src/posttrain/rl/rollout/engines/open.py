@@ -89,11 +89,28 @@ def open_rollout_engine(config: RLConfig, loaded: LoadedModel, end_ids: frozense
         return _OPENERS[config.rollout.engine_name](config, loaded, end_ids, run)
 
 
+def engine_weights(config: RLConfig, loaded: LoadedModel) -> Weights:
+    """What an engine with a copy of the weights gets after each step.
+
+    Args:
+        loaded: may be on torch's meta device, if the weights are not written.
+
+    Raises:
+        ConfigError: it cannot get them, cannot take the adapter alone, or cannot sleep on this device.
+    """
+    name = config.rollout.engine_name
+    if name == "vllm":
+        return chosen_weights(config, loaded)
+    if config.rollout.traits.is_server:
+        return sent_weights(config, loaded)
+    require_one_machine(name)
+    return TrainedParameters(loaded.model) if name == "hf" else MergedWeights(loaded)
+
+
 def _hf(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> OpenedEngine:
     """Transformers: the training model itself, or a copy of it in a process of its own."""
     if not config.rollout.is_apart:
         return OpenedEngine(LoadedModelEngine(loaded, end_ids, config.rollout.batch_size), None, is_apart=False)
-    require_one_machine(config.rollout.engine_name)
     settings = TrainingSettings(
         chatml=config.chat.template == "chatml",
         max_length=config.rollout.max_prompt_tokens + config.rollout.longest,
@@ -102,12 +119,12 @@ def _hf(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Pat
         liger_kernel=config.training.liger_kernel,
     )
     spec = ModelSpec(config.model, config.lora, settings, end_ids, config.rollout.batch_size)
-    return _started(config, TrainedParameters(loaded.model), run, lambda folder: _process(config, spec, run))
+    return _started(config, engine_weights(config, loaded), run, lambda folder: _process(config, spec, run))
 
 
 def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> OpenedEngine:
     """vLLM, which gets all weights or the adapter."""
-    weights = chosen_weights(config, loaded)
+    weights = engine_weights(config, loaded)
     options = vllm_options(config, loaded, weights.adapter_rank)
 
     def start(folder: Path) -> RolloutEngine:
@@ -123,7 +140,7 @@ def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: P
 
 def _servers(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> OpenedEngine:
     """Servers, which get all weights or the adapter."""
-    weights = sent_weights(config, loaded)
+    weights = engine_weights(config, loaded)
     return _started(config, weights, run, lambda folder: open_servers(config, loaded, weights, end_ids, folder, run))
 
 
@@ -131,20 +148,19 @@ def _own(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Pa
     """An engine of the user's, which gets all weights."""
     chosen = config.rollout.engine
     assert isinstance(chosen, OwnEngineConfig)
-    require_one_machine("own")
 
     def start(folder: Path) -> RolloutEngine:
         if config.rollout.is_apart:
             return _process(config, OwnSpec(chosen.path, folder, end_ids, chosen.options), run)
         return OwnEngine(chosen.path, str(folder), end_ids, chosen.options)
 
-    return _started(config, MergedWeights(loaded), run, start)
+    return _started(config, engine_weights(config, loaded), run, start)
 
 
 def _started(config: RLConfig, weights: Weights, run: Path, start: Callable[[Path], RolloutEngine]) -> OpenedEngine:
     """The engine that `start` returns for a folder with the weights as they are now."""
     is_apart = config.rollout.is_apart
-    published = PublishedWeights(weights, run, config.rollout.staleness + 1)
+    published = PublishedWeights(weights, run, config.rollout.weight_versions)
     try:
         engine = start(published.start())
         if not is_apart:

@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from posttrain.base.processes import is_main_process, process_rank
 from posttrain.config.sections.servers import ServerKind, ServersConfig
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
-from posttrain.inference.servers.open import open_server_engine, weights_sent
+from posttrain.inference.servers.open import open_server_engine, unanswered, weights_sent
 from posttrain.inference.servers.pool import ServerPool
 from posttrain.inference.servers.wire import Needs
 from posttrain.inference.weight_sync import AdapterAlone, MergedWeights, Weights, require_one_machine
@@ -108,15 +109,10 @@ def open_servers(
         ServerError: a server does not answer in time, or cannot be used.
     """
     kind, servers = _chosen(config)
-    # The servers of a run may have to take tokens that the base lacks, so they start with the run's own model.
-    begins_with_folder = servers.start is not None and not weights.adapter_rank
-    needs = Needs(
-        str(folder) if begins_with_folder else model_files(config.model),
-        dtype=str(loaded.compute_dtype).removeprefix("torch."),
-        max_length=config.rollout.max_prompt_tokens + config.longest_completion,
-        end_ids=end_ids,
-        adapter_rank=weights.adapter_rank,
-    )
+    needs = _needs(config, loaded, weights, end_ids)
+    if servers.start is not None and not weights.adapter_rank:
+        # The servers of a run may have to take tokens that the base lacks, so they start with the run's own model.
+        needs = replace(needs, model=str(folder))
     exchange, opened = RankExchange(), list[ServerPool]()
 
     def open_pool() -> None:
@@ -128,6 +124,33 @@ def open_servers(
 
     exchange.everywhere(open_pool)
     return ServerEngine(opened[0] if opened else None, exchange)
+
+
+def require_servers_fit(config: RLConfig, loaded: LoadedModel, weights: Weights) -> list[str]:
+    """Ask each server that runs already whether it has the options that the run needs.
+
+    Args:
+        loaded: may be on torch's meta device.
+        weights: what they are sent.
+
+    Returns:
+        Why each of the others could not be asked: it does not answer yet.
+
+    Raises:
+        ConfigError, ServerError: as `open_servers`.
+    """
+    kind, servers = _chosen(config)
+    return unanswered(kind, servers, _needs(config, loaded, weights, frozenset()))
+
+
+def _needs(config: RLConfig, loaded: LoadedModel, weights: Weights, end_ids: frozenset[int]) -> Needs:
+    return Needs(
+        model_files(config.model),
+        dtype=str(loaded.compute_dtype).removeprefix("torch."),
+        max_length=config.rollout.max_prompt_tokens + config.longest_completion,
+        end_ids=end_ids,
+        adapter_rank=weights.adapter_rank,
+    )
 
 
 def _chosen(config: RLConfig) -> tuple[ServerKind, ServersConfig]:

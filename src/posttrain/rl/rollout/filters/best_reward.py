@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from pydantic import Field
+
 from posttrain.rl.rollout.filters.base import ScoreFilter
 
 
@@ -12,7 +14,7 @@ class BestReward(ScoreFilter):
     kind: Literal["best_reward"]
     """Groups without one good completion, by the best reward."""
 
-    min: float
+    min: float = Field(le=1)
     """Lowest best reward to accept."""
 
     def verdict_on(self, values: Sequence[float]) -> str | None:

@@ -140,6 +140,27 @@ def all_filters(filters: Sequence[Filter]) -> Iterator[tuple[str, Filter]]:
         waiting += [(f"{key}.{below}", inner) for below, inner in each.inner.items()]
 
 
+def require_acceptable(filters: Sequence[Filter], generations: int, longest: int) -> None:
+    """Raise ValueError if a filter rejects every group of a run.
+
+    Args:
+        generations: completions of a group.
+        longest: the most tokens of a completion.
+    """
+    for key, each in all_filters(filters):
+        place = key.removeprefix("rollout.")
+        if isinstance(each, Diversity) and (each.min_distinct or 0) > generations:
+            raise ValueError(
+                f"{place}: min_distinct: {each.min_distinct} is above generations: {generations}, so every group is "
+                "rejected; lower it"
+            )
+        if isinstance(each, Length) and (each.min_tokens or 0) > longest:
+            raise ValueError(
+                f"{place}: min_tokens: {each.min_tokens} is above max_new_tokens: {longest}, so every group is "
+                "rejected; lower it"
+            )
+
+
 def check_user_filters(filters: Sequence[Filter]) -> None:
     """Call each user function once on a group of three completions, one of them without a reward.
 

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from posttrain.rl.rollout.filters.base import ScoreFilter
 
@@ -15,10 +15,10 @@ class MeanReward(ScoreFilter):
     kind: Literal["mean_reward"]
     """Prompts that are too easy or too hard, by the mean reward."""
 
-    min: float | None = None
+    min: float | None = Field(default=None, le=1)
     """Lowest mean to accept."""
 
-    max: float | None = None
+    max: float | None = Field(default=None, ge=0)
     """Highest mean to accept."""
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ class RewardSpread(ScoreFilter):
     kind: Literal["reward_spread"]
     """Rewards that are all about equal, whose advantages are 0 (dynamic sampling of arXiv:2503.14476)."""
 
-    min_std: float = Field(default=1e-6, gt=0)
+    min_std: float = Field(default=1e-6, gt=0, le=0.5)  # of values in [0, 1] it is at most 0.5
     """Lowest standard deviation to accept; about 0.01 for shaped rewards, whose small differences are mostly noise that
     `scale_rewards: group` would amplify."""
 

@@ -70,7 +70,7 @@ class SuccessesConfig(StrictModel):
     The solution is chosen by its reward, so the gradient is biased towards it.
     """
 
-    threshold: float = 1.0
+    threshold: float = Field(default=1.0, gt=0, le=1)
     """Lowest reward of a solution; a group failed if all its rewards are below."""
 
     share: float = Field(gt=0, le=1)
