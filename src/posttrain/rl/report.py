@@ -170,6 +170,8 @@ def step_facts(row: Mapping[str, Any]) -> str:
         parts.append(f"{row['completion_tokens']:.0f} tokens")
     if "rollouts/accepted_share" in row:
         parts.append(f"accepted {row['rollouts/accepted_share']:.0%}")
+        shares = {name.removeprefix("filters/"): share for name, share in row.items() if name.startswith("filters/")}
+        parts += [f"rejected {name} {share * row['rollouts/groups_asked']:.0f}" for name, share in shares.items()]
     if row.get("rollouts/replayed_share"):
         parts.append(f"replayed {row['rollouts/replayed_share']:.0%} (age {row['replay/age']:.1f})")
     if row.get("successes/helped_share"):
