@@ -13,7 +13,7 @@ from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.database import journal_to_read
 from posttrain.dataserver.journal.steps import StepSummaries
 
-GROUP = {"slot": 3, "attempt": 1, "sample_id": "sums:1:abc", "dataset": "sums", "origin": "spare", "age": 2}
+GROUP = {"slot": 3, "sample_id": "sums:1:abc", "dataset": "sums", "trained": True, "origin": "carried", "age": 2}
 TOKEN = "a token of enough characters"
 
 
@@ -40,7 +40,7 @@ def kept(config: Path, run_id: str) -> list[tuple[int, float | None, float | Non
 
 
 def test_a_report_is_stored_once_and_a_later_one_replaces_it(server: Server, config: Path) -> None:
-    rejected = {**GROUP, "mean_reward": 1, "verdict": "mean_reward"}
+    rejected = {**GROUP, "mean_reward": 1, "verdict": "mean_reward", "trained": False}
     body = {"run_id": "once", "numbers": {"loss": None}, "groups": [rejected, {**GROUP, "mean_reward": 0.5}]}
     config_id = good(server.client.get("/meta"))["config_id"]
     for _ in range(2):
@@ -67,6 +67,8 @@ def test_a_report_is_stored_once_and_a_later_one_replaces_it(server: Server, con
         ({"groups": [{**GROUP, "verdict": "v" * 201}]}, 422),
         ({"groups": [{**GROUP, "origin": "elsewhere"}]}, 422),
         ({"groups": [{**GROUP, "slot": -1}]}, 422),
+        ({"groups": [{**GROUP, "trained": 1}]}, 422),
+        ({"groups": [{key: value for key, value in GROUP.items() if key != "trained"}]}, 422),
         ({"groups": [{**GROUP, "color": "red"}]}, 422),
         ({"step": -1}, 422),
         ({"step": True}, 422),

@@ -100,6 +100,7 @@ def test_any_number_and_any_name_in_a_right_request_gets_an_answer(server: Serve
             "sample_id": one,
             "dataset": other,
             "verdict": said,
+            "trained": True,
             "mean_reward": count,
             "age": offset,
         }

@@ -9,6 +9,7 @@ import torch
 from posttrain.rl.generation import Cutter, Generation
 from posttrain.rl.objective import PolicyObjective
 from posttrain.rl.presets import Objective
+from posttrain.rl.rollout.collect.segments import NOTHING
 from posttrain.rl.rollout.rollout import Rollout
 from posttrain.rl.schedule import RolloutSchedule
 from rl.written_rollouts import a_prompt, a_rollout
@@ -42,7 +43,8 @@ def cut(
     **objective: Any,
 ) -> Generation:
     schedule = schedule or RolloutSchedule(len(made), 4)
-    policy = PolicyObjective(Objective(scale_rewards="none", aggregation="constant", **objective))
+    chosen: dict[str, Any] = {"scale_rewards": "none", "aggregation": "constant", **objective}
+    policy = PolicyObjective(Objective(**chosen))
     generation = Generation.of(0, made, policy, 4, len(made) // schedule.rows_per_step)
     Cutter(policy, schedule, size, rank, ranks, LONGEST, 0, torch.device("cpu")).cut(generation)
     return generation
@@ -99,6 +101,19 @@ def test_a_prompt_that_is_too_long_has_no_loss_not_even_by_a_divergence() -> Non
     too_long = a_prompt(1, range(50), is_too_long=True)
     made = rollouts()[:4] + [a_rollout(too_long, sample, [], None) for sample in range(4)]
     assert first_tokens(cut(made, beta=0.04)) == [[20, 21, 22, 23]]
+
+
+def test_a_micro_batch_of_empty_slots_takes_nothing_from_the_others_weights() -> None:
+    # Two of four groups are there, in a micro-batch each, with 1 + 2 + 3 + 4 tokens: 1 / (2 · 10).
+    made = rollouts([1.0, 0.0, 0.0, 0.0] * 2) + [NOTHING] * 8
+    objective: dict[str, Any] = {"aggregation": "micro_batch_tokens"}
+    first, second = cut(made, **objective).parts[0]
+    for each in (first, second):
+        assert each.weights[each.mask].tolist() == pytest.approx([1 / 20] * 10)
+    # A group without a reward is there, and counts as a micro-batch: 1 / (3 · 10).
+    graded_none = [a_rollout(a_prompt(2), sample, [7], None, status="abstain") for sample in range(4)]
+    first, second = cut(made[:8] + graded_none + made[12:], **objective).parts[0]
+    assert first.weights.unique().tolist() == pytest.approx([0.0, 1 / 30])
 
 
 def test_a_generation_is_cut_into_the_steps_that_it_serves() -> None:

@@ -1,6 +1,7 @@
 """What a run reports is what the dataserver's page and the run's plots show."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,8 @@ from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.database import journal_to_read
 from posttrain.dataserver.journal.reader import JournalReader, RowFilter
 from posttrain.dataserver.web.dashboard import dashboard
-from rl.rl_runs import STEPS, folder_of, train_here, write_run
+from rl.rl_runs import STEPS, folder_of, train_here, training_rows, write_run
+from running import metrics
 
 
 @pytest.fixture(scope="module")
@@ -49,3 +51,38 @@ def test_each_completion_in_the_journal_knows_its_weights_and_where_it_came_from
 def test_ages_shares_filters_and_waits_are_plotted(trained: Path) -> None:
     plots = {path.stem for path in (folder_of(trained) / "plots").iterdir()}
     assert {"age", "effective_share", "accepted", "rejected", "waits"} <= plots
+
+
+def require_the_same_rewards(config: Path) -> None:
+    """Assert that the page has the rewards of metrics.jsonl; every completion of these runs has one."""
+    with journal_to_read(JournalConfig(path=config.with_name("journal.sqlite"))) as engine:
+        cells = dashboard(engine, None, None).steps
+    for row in training_rows(metrics(folder_of(config))):
+        own = [each for each in cells if each.iteration == row["step"]]
+        for shown, logged in (("asked", "reward"), ("trained", "trained_reward")):
+            pairs = [(getattr(each, shown), getattr(each, f"{shown}_reward")) for each in own]
+            groups = sum(count for count, _ in pairs)
+            total = sum(count * mean for count, mean in pairs if count)
+            assert (total / groups if groups else None) == pytest.approx(row[logged]), (row["step"], shown)
+
+
+def test_groups_that_are_trained_though_rejected_count_as_trained(trained: Path) -> None:
+    assert any(row["rollouts/accepted_share"] < 1 for row in training_rows(metrics(folder_of(trained))))
+    require_the_same_rewards(trained)
+
+
+@pytest.mark.parametrize("rejected", ["drop", "substitute"])
+def test_the_page_has_the_rewards_of_what_was_asked_and_trained(
+    tiny_model: Path, tmp_path: Path, rejected: str
+) -> None:
+    rollout: dict[str, Any] = {"filters": [{"kind": "mean_reward", "max": 0.5}], "rejected": rejected}
+    if rejected == "substitute":
+        rollout |= {"over_sampling": 2, "attempts": 1}
+    config = write_run(tmp_path, tiny_model, rollout=rollout, evaluation=None)
+    train_here(config)
+    rows = training_rows(metrics(folder_of(config)))
+    assert any(row["reward"] != row["trained_reward"] for row in rows)
+    if rejected == "substitute":
+        assert any(row["rollouts/groups_unused"] for row in rows)
+        assert any(row["rollouts/accepted_share"] < 1 for row in rows)
+    require_the_same_rewards(config)

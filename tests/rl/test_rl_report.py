@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from posttrain.rl.generation import Generation
-from posttrain.rl.report import generation_metrics, zero_variance_share
+from posttrain.rl.report import generation_metrics, step_facts, zero_variance_share
 from posttrain.rl.rollout.choice import by_place, choose
 from posttrain.rl.rollout.config import RolloutConfig
 from posttrain.rl.rollout.rollout import Rollout, rollout_means
@@ -74,3 +74,17 @@ def test_a_generation_without_any_reward_says_so() -> None:
 )
 def test_prompts_whose_rewards_are_all_equal_are_counted(rewards: list[list[float]], share: float) -> None:
     assert zero_variance_share(torch.tensor(rewards, dtype=torch.float64)) == share
+
+
+def test_a_step_tells_how_many_groups_each_filter_rejected() -> None:
+    # Two groups of four are all equal, one is too long: the first filter that rejects a group is counted.
+    rewards = [*[1.0] * 4, *[0.0] * 4, *[0.0, 1.0] * 4]
+    rollouts = [a_rollout(a_prompt(n // 4), n % 4, [7] * (5 if n == 12 else 1), each) for n, each in enumerate(rewards)]
+    filters = [{"kind": "reward_spread"}, {"kind": "length", "max_tokens": 4, "of": "any"}]
+    choice = choose(by_place(rollouts), RolloutConfig.model_validate({"filters": filters}), 0)
+    row = {"loss": 0.5, "seconds": {"all": 1.0}}
+
+    found = generation_metrics(a_generation(rollouts), choice, filtered=True)
+    assert "accepted 25%  rejected length 1  rejected reward_spread 2  " in step_facts({**row, **found})
+    assert "rejected" not in step_facts({**row, "rollouts/accepted_share": 1.0, "rollouts/groups_asked": 4.0})
+    assert "accepted" not in step_facts(row)

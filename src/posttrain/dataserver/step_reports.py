@@ -20,14 +20,17 @@ MAX_VERDICT_CHARS = 200
 
 
 class GroupReport(WireRequest):
-    """One group of completions that an optimizer step trained, or rejected."""
+    """One group of completions that was asked for an optimizer step or trained by it."""
 
     slot: SlotNumber
     attempt: SlotNumber = 0
     sample_id: Identifier
     dataset: Identifier
     verdict: str = Field(default="", max_length=MAX_VERDICT_CHARS)
-    """Why a filter rejected it: the filter's kind, then, after a colon, anything else. Empty for a trained group."""
+    """Why a filter rejected it: the filter's kind, then, after a colon, anything else. Empty if it was accepted."""
+
+    trained: bool
+    """Whether the step trained it. A rejected group may be trained all the same, and an accepted spare may not."""
 
     origin: Origin = "fresh"
     mean_reward: float | None = None

@@ -232,7 +232,10 @@ class Cutter:
         tokens = [len(each.prompt.ids) + each.tokens for each in rollouts]
         plan = plan_batch(tokens, has_loss, self.schedule.generations, self.micro_batch_size, self.ranks)
         completions = sum(not each.is_left_out for each in rollouts)
-        totals = StepTotals(max(completions, 1), sum(counted), sum(map(len, plan.micro_batches)), self.longest)
+        micro_batches = sum(
+            any(not rollouts[row].is_left_out for row in rows) for of_rank in plan.micro_batches for rows in of_rank
+        )
+        totals = StepTotals(max(completions, 1), sum(counted), max(micro_batches, 1), self.longest)
         return [
             self._micro_batch(rows, rollouts, advantages, has_loss, totals, sum(counted[row] for row in rows))
             for rows in plan.micro_batches[self.rank][: plan.passes]

@@ -163,9 +163,9 @@ class StepTotals:
     """Divisors for the losses of an optimizer step, over all its micro-batches and ranks.
 
     Attributes:
-        completions: number of completions, including those in which no token counts.
+        completions: number of completions, including those in which no token counts, but not those of empty slots.
         tokens: number of tokens that count.
-        micro_batches: number of micro-batches in the plan, over all ranks.
+        micro_batches: number of micro-batches with such completions in the plan, over all ranks.
         longest: the largest `rollout.max_new_tokens` of the run.
     """
 

@@ -96,30 +96,35 @@ def _reported_groups(choice: Choice, step: int) -> list[ReportedGroup]:
     The reward of a group with a remembered solution is that of its own completions.
     """
     helped = {choice.selection.trained[slot] or Place(0, slot) for slot in choice.helped}
+    trained = {*choice.selection.trained, *helped}
     asked = [
         _reported_group(
             place,
             group,
             step,
             verdict="" if (why := choice.verdicts[place]) is None else f"{why.name}: {why.reason}",
+            trained=place in trained,
             origin="cached" if place in helped else group[0].prompt.origin,
         )
         for place, group in sorted(choice.groups.items())
     ]
     replayed = [
-        _reported_group(Place(0, slot), each.rollouts, step, verdict="", origin="replayed")
+        _reported_group(Place(0, slot), each.rollouts, step, verdict="", trained=True, origin="replayed")
         for slot, each in choice.replayed.items()
     ]
     return [*asked, *replayed]
 
 
-def _reported_group(place: Place, group: Sequence[Rollout], step: int, verdict: str, origin: Origin) -> ReportedGroup:
+def _reported_group(
+    place: Place, group: Sequence[Rollout], step: int, *, verdict: str, trained: bool, origin: Origin
+) -> ReportedGroup:
     return ReportedGroup(
         slot=place.slot,
         attempt=place.attempt,
         sample_id=group[0].prompt.sample_id,
         dataset=group[0].prompt.dataset,
         verdict=verdict,
+        trained=trained,
         origin=origin,
         mean_reward=_mean(rewards_of(group, len(group))),
         age=max((step - int(each.versions.min()) for each in group if each.tokens), default=0),
@@ -165,6 +170,8 @@ def step_facts(row: Mapping[str, Any]) -> str:
         parts.append(f"{row['completion_tokens']:.0f} tokens")
     if "rollouts/accepted_share" in row:
         parts.append(f"accepted {row['rollouts/accepted_share']:.0%}")
+        shares = {name.removeprefix("filters/"): share for name, share in row.items() if name.startswith("filters/")}
+        parts += [f"rejected {name} {share * row['rollouts/groups_asked']:.0f}" for name, share in shares.items()]
     if row.get("rollouts/replayed_share"):
         parts.append(f"replayed {row['rollouts/replayed_share']:.0%} (age {row['replay/age']:.1f})")
     if row.get("successes/helped_share"):

@@ -29,7 +29,8 @@ def summaries(engine: Engine) -> StepSummaries:
 
 
 def a_group(reward: float | None, **changes: Any) -> GroupReport:
-    return GroupReport(**{"slot": 0, "sample_id": "sums:0:abc", "dataset": "sums", "mean_reward": reward, **changes})
+    usual = {"slot": 0, "sample_id": "sums:0:abc", "dataset": "sums", "trained": True, "mean_reward": reward}
+    return GroupReport(**usual | changes)
 
 
 def a_report(step: int, *groups: GroupReport, run_id: str = "run", first: bool = False, **numbers: Any) -> StepReport:
@@ -40,29 +41,31 @@ def test_asked_and_trained_rewards_are_told_apart(store: StepStore, summaries: S
     store.put(
         a_report(
             3,
-            a_group(1.0, verdict="reward_spread"),
+            a_group(1.0, verdict="reward_spread", trained=False),
             a_group(0.5, attempt=1, origin="substitute"),
             a_group(0.25, slot=1, origin="carried"),
-            a_group(None, slot=2, verdict="unscored: 8 of 8"),
+            a_group(None, slot=2, verdict="unscored: 8 of 8", trained=False),
             a_group(0.0, slot=3, origin="replayed"),
+            a_group(0.75, slot=4, verdict="reward_spread"),
+            a_group(0.0, slot=4, attempt=1, origin="spare", trained=False),
             a_group(0.75, dataset="words"),
         )
     )
-    # Asked: (1 + 0.5 + 0.25) / 3; trained: (0.5 + 0.25 + 0) / 3. The replayed group was asked earlier.
+    # Asked: (1 + 0.25 + 0.75) / 3; trained: (0.5 + 0.25 + 0 + 0.75) / 4. The replayed group was asked earlier.
     assert summaries.rewards("run", 0) == [
-        GroupRewardCell("sums", 3, asked=3, asked_reward=1.75 / 3, trained=3, trained_reward=0.25),
+        GroupRewardCell("sums", 3, asked=3, asked_reward=2 / 3, trained=4, trained_reward=0.375),
         GroupRewardCell("words", 3, asked=1, asked_reward=0.75, trained=1, trained_reward=0.75),
     ]
     assert summaries.verdicts("run", 0) == [
-        VerdictCell("sums", "", 3, 3),
-        VerdictCell("sums", "reward_spread", 3, 1),
+        VerdictCell("sums", "", 3, 4),
+        VerdictCell("sums", "reward_spread", 3, 2),
         VerdictCell("sums", "unscored: 8 of 8", 3, 1),
         VerdictCell("words", "", 3, 1),
     ]
 
 
 def test_without_a_reward_there_is_no_mean(store: StepStore, summaries: StepSummaries):
-    store.put(a_report(0, a_group(None, verdict="unscored")))
+    store.put(a_report(0, a_group(None, verdict="unscored", trained=False)))
     assert summaries.rewards("run", 0) == [GroupRewardCell("sums", 0, 0, None, 0, None)]
 
 

@@ -13,7 +13,8 @@ HOSTILE = "<img src=x onerror='window.hacked = 1'>"
 
 
 def a_group(reward: float | None, **changes: Any) -> GroupReport:
-    return GroupReport(**{"slot": 0, "sample_id": "sums:0:abc", "dataset": "sums", "mean_reward": reward, **changes})
+    usual = {"slot": 0, "sample_id": "sums:0:abc", "dataset": "sums", "trained": True, "mean_reward": reward}
+    return GroupReport(**usual | changes)
 
 
 def a_report(step: int, *groups: GroupReport, first: bool = False, **numbers: float | None) -> StepReport:
@@ -26,7 +27,10 @@ def filled(dashboard: Dashboard) -> Dashboard:
     """Two steps of a run, whose completions are graded three iterations ahead."""
     for iteration in range(5):
         dashboard.keep(*rewarded(0.0, 1.0, request_id=f"i{iteration}", run_id="grpo", iteration=iteration))
-    rejected = [a_group(1.0, slot=1, verdict="reward_spread: 0.0"), a_group(1.0, slot=2, verdict="reward_spread: 1e-9")]
+    rejected = [
+        a_group(1.0, slot=slot, verdict=f"reward_spread: {spread}", trained=False)
+        for slot, spread in ((1, "0.0"), (2, "1e-9"))
+    ]
     replayed = a_group(0.5, origin="replayed", age=4)
     dashboard.report(
         a_report(0, a_group(0.25), *rejected, async__age_mean=0.0, async__age_max=0.0, seconds__wait=12.5),
@@ -34,7 +38,7 @@ def filled(dashboard: Dashboard) -> Dashboard:
             1,
             a_group(0.0),
             replayed,
-            a_group(None, slot=1, verdict="unscored"),
+            a_group(None, slot=1, verdict="unscored", trained=False),
             a_group(1.0, dataset="words", slot=3),
             async__age_mean=1.5,
             async__age_max=3.0,
@@ -85,16 +89,16 @@ def test_asked_and_trained_rewards_are_two_curves(shown: Page):
 def test_the_chosen_data_set_holds_for_groups_too(shown: Page):
     shown.get_by_role("combobox", name="Data set").select_option("words")
     assert [line[:3] for line in numbers(shown, "trained")] == [["1", "asked", "1.000"], ["1", "trained", "1.000"]]
-    assert [line[:3] for line in numbers(shown, "verdicts")] == [["1", "trained", "100.0 %"]]
+    assert [line[:3] for line in numbers(shown, "verdicts")] == [["1", "accepted", "100.0 %"]]
 
 
-def test_groups_are_shown_by_what_became_of_them(shown: Page):
+def test_groups_are_shown_by_their_verdicts(shown: Page):
     found = {(line[0], line[1]): line[2] for line in numbers(shown, "verdicts")}
     assert found == {
-        ("0", "trained"): "33.3 %",
+        ("0", "accepted"): "33.3 %",
         ("0", "reward_spread"): "66.7 %",
         ("0", "unscored"): "0.0 %",
-        ("1", "trained"): "75.0 %",
+        ("1", "accepted"): "75.0 %",
         ("1", "reward_spread"): "0.0 %",
         ("1", "unscored"): "25.0 %",
     }

@@ -34,7 +34,7 @@ def a_client(url: str, run_id: str = "run", **options: Any) -> DataserverClient:
 
 
 def a_group(reward: float | None = 0.5, **changes: Any) -> ReportedGroup:
-    group = ReportedGroup(0, 0, "sums:1:abc", "sums", "", "fresh", reward, 1)
+    group = ReportedGroup(0, 0, "sums:1:abc", "sums", "", True, "fresh", reward, 1)
     return group._replace(**changes)
 
 
@@ -49,7 +49,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_reports_reach_the_journal(server: Server, config: Path, caplog: pytest.LogCaptureFixture) -> None:
     with a_client(server.url, "arrives") as client:
         reporter = StepReporter(client)
-        reporter.report(0, {"loss": 0.5}, [a_group(1.0), a_group(0.0, verdict="reward_spread: 0", attempt=1)])
+        reporter.report(0, {"loss": 0.5}, [a_group(1.0), a_group(0.0, slot=1, verdict="reward_spread", trained=False)])
         reporter.report(1, {"loss": 0.25, "async/age_max": 3})
         reporter.close(30)
     assert (reporter.dropped, warnings(caplog)) == (0, [])

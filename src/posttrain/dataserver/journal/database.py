@@ -40,7 +40,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.errors import ConfigError, DataError, ServerError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 metadata = MetaData()
 
@@ -146,6 +146,7 @@ step_groups = Table(
     Column("sample_id", Text, nullable=False),
     Column("dataset", Text, nullable=False),
     Column("verdict", Text, nullable=False),
+    Column("trained", Boolean, nullable=False),
     Column("origin", Text, nullable=False),
     Column("mean_reward", Float),
     Column("age", BigInteger, nullable=False),

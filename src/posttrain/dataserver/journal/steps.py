@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Executable, Table, delete, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, Engine, Executable, Table, and_, delete, func, insert, or_, select
 
 from posttrain.dataserver.journal.database import connected, insert_into, step_groups, step_numbers, steps
 from posttrain.dataserver.journal.records import storable, utc
@@ -91,17 +91,18 @@ class GroupRewardCell:
     dataset: str
     iteration: int
     asked: int
-    """Groups with a reward that were asked for these steps: all but the replayed ones, whatever became of them."""
+    """Groups with a reward that the curriculum asked for these steps, whatever became of them: no replayed ones, no
+    substitutes and no spares."""
     asked_reward: float | None
     """Mean of their mean rewards."""
     trained: int
-    """Groups with a reward that were trained: those no filter rejected, replayed ones included."""
+    """Groups with a reward that were trained, replayed ones included."""
     trained_reward: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictCell:
-    """The groups of one data set with the same verdict in such steps; an empty verdict is that of trained groups."""
+    """The groups of one data set with the same verdict in such steps; an empty verdict is that of accepted groups."""
 
     dataset: str
     verdict: str
@@ -138,7 +139,8 @@ class StepSummaries:
         """Asked and trained rewards per data set and step, sorted in this order."""
         reward = step_groups.c.mean_reward
         keys = (step_groups.c.dataset, _start(step_groups, width))
-        chosen = (step_groups.c.origin != "replayed", step_groups.c.verdict == "")
+        asked = and_(step_groups.c.origin != "replayed", step_groups.c.attempt == 0)
+        chosen = (asked, step_groups.c.trained)
         means = [
             each for where in chosen for each in (func.count(reward).filter(where), func.avg(reward).filter(where))
         ]

@@ -16,14 +16,15 @@ logger = logging.getLogger(__name__)
 
 
 class ReportedGroup(NamedTuple):
-    """A group of completions that a step trained, or rejected; see `GroupReport`."""
+    """A group of completions that was asked for a step or trained by it; see `GroupReport`."""
 
     slot: int
     attempt: int
     sample_id: str
     dataset: str
     verdict: str
-    """The kind of the filter that rejected it, and perhaps a colon and more; empty if it was trained."""
+    """The kind of the filter that rejected it, and perhaps a colon and more; empty if it was accepted."""
+    trained: bool
     origin: Origin
     mean_reward: float | None
     age: int

@@ -103,7 +103,7 @@ def test_replayed_groups_are_graded_and_generated_once_and_told_as_replayed(conf
         told = [group for group in groups if group.origin == "replayed"]
         assert len(told) == row["rollouts/replayed_share"] * 2
         assert len(groups) == 2  # every slot has its own group or a replayed one
-        assert all(0 < group.age <= 8 and group.verdict == "" for group in told)
+        assert all(0 < group.age <= 8 and group.verdict == "" and group.trained for group in told)
     # What is trained comes twice, what was asked once: the two curves differ.
     assert any(row["trained_reward"] != row["reward"] for row in rows)
 
@@ -154,10 +154,12 @@ def test_a_helped_group_is_told_as_cached_with_the_reward_of_its_own_completions
     server = SamePrompts([0.0, 1.0, 0.0, 0.0, *[0.0] * 4], FAILED)
     filters = ("rollout.filters=[{kind: reward_spread}]", "rollout.rejected=drop")
     run = train_written(write_run(tmp_path, _model(config), evaluation=None), server, SUCCESSES, FOUR_STEPS, *filters)
-    told = [[(group.origin, group.mean_reward) for group in groups] for _, _, groups, _ in server.reports]
-    assert told[0] == [("fresh", 0.25), ("fresh", 0.0)]
+    told = [
+        [(group.origin, group.mean_reward, group.trained) for group in groups] for _, _, groups, _ in server.reports
+    ]
+    assert told[0] == [("fresh", 0.25, True), ("fresh", 0.0, False)]
     # A group that the filter rejects is trained all the same once it has a solution in it.
-    assert told[1:] == [[("cached", 0.0), ("fresh", 0.0)]] * 3
+    assert told[1:] == [[("cached", 0.0, True), ("fresh", 0.0, False)]] * 3
     assert [row["trained_share"] > 0 for row in metrics(run.path)] == [True] * 4
 
 
