@@ -144,6 +144,13 @@ def require_same_steps(one: Path, other: Path) -> None:
     assert lines(folder_of(one) / "completions.jsonl") == lines(folder_of(other) / "completions.jsonl")
 
 
+def test_two_processes_ahead_of_their_model_ask_the_same_prompts_as_a_plain_run(
+    two_ahead: Path, left_alone: Path
+) -> None:
+    ahead, plain = (training_rows(metrics(folder_of(config))) for config in (two_ahead, left_alone))
+    assert [row["order_hash"] for row in ahead] == [row["order_hash"] for row in plain[:4]]
+
+
 def test_two_processes_ahead_of_their_model_replace_the_same_groups_and_go_on_after_a_kill(
     two_ahead: Path, tmp_path: Path, tiny_model: Path
 ) -> None:

@@ -27,7 +27,9 @@ def test_reserved_slots_generate_nothing_and_a_killed_run_replays_the_same(
     assert "replayed 50%" in said(whole)
 
 
-def test_a_killed_run_whose_generations_are_begun_ahead_replays_the_same(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_killed_run_whose_generations_are_begun_ahead_replays_the_same(
+    left_alone: Path, tiny_model: Path, tmp_path: Path
+) -> None:
     whole, killed = (write(tmp_path / name, tiny_model, AHEAD) for name in ("whole", "killed"))
     run(whole)
     kill_after(killed, 5)
@@ -37,6 +39,11 @@ def test_a_killed_run_whose_generations_are_begun_ahead_replays_the_same(tiny_mo
     assert events(whole, "successes") == events(killed, "successes")
     require_limits(whole, max_age=8, max_uses=1, staleness=1)
     assert {kind for _, kind, *_ in events(whole)} >= {"stored", "held", "used", "released", "evicted"}
+
+    rows, plain = training_rows(metrics(folder_of(whole))), training_rows(metrics(folder_of(left_alone)))
+    assert [row["order_hash"] for row in rows] == [row["order_hash"] for row in plain]
+    assert any(row["rollouts/groups_asked"] > 2 for row in rows)  # substitutes and spares
+    assert any(row["successes/remembered"] for row in rows)
 
 
 def test_a_run_that_starts_again_from_the_beginning_forgets_what_it_stored(tiny_model: Path, tmp_path: Path) -> None:

@@ -44,32 +44,43 @@ def ahead(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: py
     return config
 
 
-def engine_of(trainer: int) -> psutil.Process | None:
+def child_of(trainer: int, module: str) -> psutil.Process | None:
     with suppress(psutil.Error):
         for child in psutil.Process(trainer).children():
-            if "posttrain.inference.process.worker" in child.cmdline():
+            if module in child.cmdline():
                 return child
     return None
 
 
+def engine_of(trainer: int) -> psutil.Process | None:
+    return child_of(trainer, "posttrain.inference.process.worker")
+
+
+def dataserver_of(trainer: int) -> psutil.Process | None:
+    return child_of(trainer, "posttrain.rl.client.local_server_process")
+
+
 @contextmanager
-def pausing(trainer: int, seed: int) -> Iterator[None]:
-    """Stop the trainer or its engine now and then, for up to 0.2 s."""
+def pausing(trainer: int, seed: int) -> Iterator[set[str]]:
+    """Stop the trainer, its engine or its dataserver now and then, for up to 0.2 s; yields who was stopped."""
     draw, done = random.Random(seed), threading.Event()
+    paused: set[str] = set()
 
     def pause() -> None:
         while not done.wait(draw.uniform(0, 0.1)):
-            engine = engine_of(trainer)
-            chosen: int = draw.choice([trainer] if engine is None else [trainer, engine.pid])
+            children = {"engine": engine_of(trainer), "dataserver": dataserver_of(trainer)}
+            there = {"trainer": trainer, **{name: each.pid for name, each in children.items() if each is not None}}
+            name = draw.choice(sorted(there))
             with suppress(ProcessLookupError):
-                os.kill(chosen, signal.SIGSTOP)
+                os.kill(there[name], signal.SIGSTOP)
+                paused.add(name)
                 time.sleep(draw.uniform(0, 0.2))
-                os.kill(chosen, signal.SIGCONT)
+                os.kill(there[name], signal.SIGCONT)
 
     thread = threading.Thread(target=pause)
     thread.start()
     try:
-        yield
+        yield paused
     finally:
         done.set()
         thread.join()
@@ -89,11 +100,17 @@ def test_each_generation_is_as_old_as_the_formula_says(ahead: Path) -> None:
     assert all(0 < row["sampling/effective_share"] <= 1 for row in rows if row["loss"])
 
 
+def test_the_prompts_are_asked_in_the_same_order_as_without_staleness(ahead: Path, left_alone: Path) -> None:
+    one, other = (training_rows(metrics(folder_of(config))) for config in (ahead, left_alone))
+    assert [row["order_hash"] for row in one] == [row["order_hash"] for row in other]
+
+
 def test_random_pauses_change_nothing(ahead: Path, tiny_model: Path, tmp_path: Path) -> None:
     paused = write(tmp_path, tiny_model, staleness_of(ahead))
-    with started(paused) as process, pausing(process.pid, seed=staleness_of(ahead)):
+    with started(paused) as process, pausing(process.pid, seed=staleness_of(ahead)) as stopped:
         code = process.wait(250)
     assert code == 0, said(paused)
+    assert stopped == {"trainer", "engine", "dataserver"}
     require_same_runs(ahead, paused)
 
 

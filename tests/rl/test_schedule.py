@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.config.load import load_config
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import ConfigError
 from posttrain.rl.config import RLConfig
-from posttrain.rl.schedule import RolloutSchedule, require_within_curriculum
+from posttrain.rl.schedule import RolloutSchedule, require_fit, require_within_curriculum
 from rl.rl_runs import WriteRun
 
 SHAPES = st.builds(
@@ -99,3 +101,29 @@ def test_a_config_whose_numbers_do_not_fit_is_refused(
     monkeypatch.setenv("WORLD_SIZE", str(processes))
     with pytest.raises(ConfigError, match=told):
         RolloutSchedule.of(load_config(a_run(**changes), RLConfig))
+
+
+SUBSTITUTE: dict[str, Any] = {"filters": [{"kind": "reward_spread"}], "rejected": "substitute", "attempts": 3}
+
+
+@pytest.mark.parametrize(
+    ("data", "rollout", "told"),
+    [
+        ({"adaptive": {"lag": 2, "pools": {}}}, {"staleness": 1}, None),
+        ({"adaptive": {"lag": 2, "pools": {}}}, {"staleness": 2}, r"staleness: 2 .*adaptive\.lag: 3"),
+        ({"substitutes": 3}, SUBSTITUTE, None),
+        ({"substitutes": 2}, SUBSTITUTE, r"rollout\.attempts: 3, but the dataserver has 2 substitutes"),
+        ({"substitutes": 0}, {**SUBSTITUTE, "rejected": "drop"}, None),
+    ],
+)
+def test_a_dataserver_that_cannot_serve_ahead_or_has_too_few_substitutes_is_refused(
+    a_run: WriteRun, data: dict[str, Any], rollout: dict[str, Any], told: str | None
+) -> None:
+    path = a_run(data=data, rollout=rollout)
+    config = load_config(path, RLConfig)
+    meta = Loaded.read(load_config(path.with_name("data.yaml"), DataserverConfig), print).meta
+    if told is None:
+        assert require_fit(config, RolloutSchedule.of(config), meta) == 8
+    else:
+        with pytest.raises(ConfigError, match=told):
+            require_fit(config, RolloutSchedule.of(config), meta)
