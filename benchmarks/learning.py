@@ -128,9 +128,7 @@ def train(options: argparse.Namespace, name: str, seed: int, settings: dict[str,
         "run": {"output_dir": str(options.folder.resolve()), "save_every": every},
         **settings,
     }
-    config["rollout"] = {"generations": 8, "max_new_tokens": 40, "batch_size": 64, **settings["rollout"]}
-    if config["rollout"]["staleness"]:
-        config["rollout"]["threads"] = 1
+    config["rollout"] = {"generations": 8, "max_new_tokens": 40, "batch_size": 64, "threads": 1, **settings["rollout"]}
     file = measuring.write_config(options.folder / f"{run_name(name, seed)}.yaml", config)
     toolkit(options, "toolkit-rl-train", file, run_name(name, seed))
 

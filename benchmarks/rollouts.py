@@ -136,9 +136,7 @@ def config(options: argparse.Namespace, case: Case) -> dict[str, Any]:
     options.steps = WARM_UP + CYCLE * options.cycles + case.staleness
     found = grpo.config(options, options.engine)
     found["training"]["compile"] = False
-    found["rollout"]["staleness"] = case.staleness
-    if case.staleness:
-        found["rollout"]["threads"] = half_of_the_cores() if case.half else os.cpu_count()
+    found["rollout"] |= {"staleness": case.staleness, "threads": half_of_the_cores() if case.half else os.cpu_count()}
     return found
 
 

@@ -23,8 +23,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"segment_tokens": 100, "max_age": 1}, "tokens can be 2 optimizer steps old"),
     ({"staleness": 1, "segment_tokens": 100, "steps_per_generation": 2, "max_age": 6}, "7 optimizer steps old"),
     ({"iterations": 2, "max_age": 0}, "1 optimizer steps old"),
-    ({"threads": 1}, "threads: 1 is for an engine in a child process"),
-    ({"threads": 1, "placement": "process", "engine": "vllm"}, "placement: child"),
     ({"importance_limit": 2}, "importance_limit: has no effect with importance_correction: none .auto"),
     ({"importance_floor": 0.5, "importance_correction": "none", "staleness": 1}, "importance_floor: has no effect"),
     ({"importance_limit": 2, "importance_ratio": "behaviour"}, "no effect with importance_ratio: behaviour"),
@@ -34,8 +32,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 ACCEPTED: list[dict[str, Any]] = [
-    {"threads": 1, "placement": "child"},
-    {"threads": 1, "staleness": 1},
     {"importance_limit": 2, "staleness": 1},
     {"importance_floor": 0.5, "engine": "vllm"},
     {"filters": [{"kind": "diversity", "min_distinct": 8}]},

@@ -201,15 +201,6 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
         return self
 
     @model_validator(mode="after")
-    def _threads_are_used(self) -> "RolloutConfig":
-        if self.threads is not None and not self.is_apart:
-            raise ValueError(
-                f"threads: {self.threads} is for an engine in a child process, but this one runs in the trainer's; set "
-                "placement: child, or leave threads out"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _filters_accept_something(self) -> "RolloutConfig":
         require_acceptable(self.filters, self.generations, self.longest)
         return self
