@@ -9,7 +9,7 @@ from sqlalchemy import Engine, func, inspect, select, update
 
 from dataserver.postgres import PostgresServer
 from posttrain.dataserver.journal.config import JournalConfig
-from posttrain.dataserver.journal.database import open_database, schema_version
+from posttrain.dataserver.journal.database import SCHEMA_VERSION, open_database, schema_version
 from posttrain.errors import ConfigError, ServerError
 
 
@@ -20,7 +20,7 @@ def test_a_new_journal_has_all_tables_and_may_be_opened_again(engine: Engine, co
     again.dispose()
 
 
-@pytest.mark.parametrize(("version", "age"), [(2, "an older"), (4, "a newer")])
+@pytest.mark.parametrize(("version", "age"), [(SCHEMA_VERSION - 1, "an older"), (SCHEMA_VERSION + 1, "a newer")])
 def test_a_journal_of_another_version_is_refused(version: int, age: str, engine: Engine, config: JournalConfig):
     with engine.begin() as connection:
         connection.execute(update(schema_version).values(version=version))
