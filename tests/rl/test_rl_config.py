@@ -190,18 +190,6 @@ def test_a_step_that_does_not_divide_over_the_processes_is_refused(
         ({"training": {"warmup_steps": 8}}, {}, r"training\.warmup_steps: 8 leaves no step of the 8 to train"),
         ({}, {"datasets": HELD_OUT}, r"evaluation: the dataserver holds out no rows; set validation_fraction"),
         ({"evaluation": {"prompts": 11}}, {}, r"evaluation\.prompts: 11 is more than the 10 rows that"),
-        ({"rollout": {"staleness": 1}}, {"adaptive": True, "lag": 1}, r"staleness: 1 .* set adaptive\.lag: 2"),
-        # Grades of a completion of 8 tokens come up to two generations after those of a short one.
-        (
-            {"rollout": {"staleness": 1, "max_new_tokens": 8, "segment_tokens": 3}},
-            {"adaptive": True, "lag": 3},
-            r"in 3 segments .* set adaptive\.lag: 4",
-        ),
-        (
-            {"rollout": {"filters": [{"kind": "reward_spread"}], "rejected": "substitute", "attempts": 3}},
-            {"substitutes": 2},
-            r"rollout\.attempts: 3, but the dataserver has 2 substitutes",
-        ),
     ],
 )
 def test_a_config_that_does_not_fit_its_dataserver_is_refused(
@@ -211,13 +199,6 @@ def test_a_config_that_does_not_fit_its_dataserver_is_refused(
     schedule = RolloutSchedule.of(config)
     with pytest.raises(ConfigError, match=told):
         require_fit(config, schedule, a_meta(schedule, **meta))
-
-
-@pytest.mark.parametrize("rollout", [{"staleness": 3}, {"staleness": 1, "max_new_tokens": 8, "segment_tokens": 3}])
-def test_an_adaptive_dataserver_that_lags_enough_is_trained_with(a_run: WriteRun, rollout: dict[str, Any]) -> None:
-    config = load_config(a_run(rollout=rollout), RLConfig)
-    schedule = RolloutSchedule.of(config)
-    assert require_fit(config, schedule, a_meta(schedule, adaptive=True, lag=4)) == 8
 
 
 def test_training_may_go_beyond_the_last_stage_where_the_config_says_so(a_run: WriteRun) -> None:

@@ -103,6 +103,8 @@ def test_a_config_whose_numbers_do_not_fit_is_refused(
         RolloutSchedule.of(load_config(a_run(**changes), RLConfig))
 
 
+# Grades of a completion of 8 tokens come up to two generations after those of a short one.
+SEGMENTS = {"staleness": 1, "max_new_tokens": 8, "segment_tokens": 3}
 SUBSTITUTE: dict[str, Any] = {"filters": [{"kind": "reward_spread"}], "rejected": "substitute", "attempts": 3}
 
 
@@ -111,6 +113,8 @@ SUBSTITUTE: dict[str, Any] = {"filters": [{"kind": "reward_spread"}], "rejected"
     [
         ({"adaptive": {"lag": 2, "pools": {}}}, {"staleness": 1}, None),
         ({"adaptive": {"lag": 2, "pools": {}}}, {"staleness": 2}, r"staleness: 2 .*adaptive\.lag: 3"),
+        ({"adaptive": {"lag": 4, "pools": {}}}, SEGMENTS, None),
+        ({"adaptive": {"lag": 3, "pools": {}}}, SEGMENTS, r"in 3 segments .* set adaptive\.lag: 4"),
         ({"substitutes": 3}, SUBSTITUTE, None),
         ({"substitutes": 2}, SUBSTITUTE, r"rollout\.attempts: 3, but the dataserver has 2 substitutes"),
         ({"substitutes": 0}, {**SUBSTITUTE, "rejected": "drop"}, None),
