@@ -98,13 +98,7 @@ def engine_weights(config: RLConfig, loaded: LoadedModel) -> Weights:
     Raises:
         ConfigError: it cannot get them, cannot take the adapter alone, or cannot sleep on this device.
     """
-    name = config.rollout.engine_name
-    if name == "vllm":
-        return chosen_weights(config, loaded)
-    if config.rollout.traits.is_server:
-        return sent_weights(config, loaded)
-    require_one_machine(name)
-    return TrainedParameters(loaded.model) if name == "hf" else MergedWeights(loaded)
+    return _WEIGHTS[config.rollout.engine_name](config, loaded)
 
 
 def _hf(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> OpenedEngine:
@@ -176,6 +170,16 @@ def _process(config: RLConfig, spec: ModelSpec | VllmSpec | OwnSpec, run: Path) 
     return EngineProcess(spec, log, seconds=config.rollout.engine_seconds, threads=engine_threads(config.rollout))
 
 
+def _trained_parameters(config: RLConfig, loaded: LoadedModel) -> Weights:
+    require_one_machine(config.rollout.engine_name)
+    return TrainedParameters(loaded.model)
+
+
+def _merged_weights(config: RLConfig, loaded: LoadedModel) -> Weights:
+    require_one_machine(config.rollout.engine_name)
+    return MergedWeights(loaded)
+
+
 _OPENERS: dict[EngineName, Callable[[RLConfig, LoadedModel, frozenset[int], Path], OpenedEngine]] = {
     "hf": _hf,
     "vllm": _vllm,
@@ -184,6 +188,13 @@ _OPENERS: dict[EngineName, Callable[[RLConfig, LoadedModel, frozenset[int], Path
     "own": _own,
 }
 
+_WEIGHTS: dict[EngineName, Callable[[RLConfig, LoadedModel], Weights]] = {
+    "hf": _trained_parameters,
+    "vllm": chosen_weights,
+    "vllm-server": sent_weights,
+    "sglang-server": sent_weights,
+    "own": _merged_weights,
+}
 
 Complete = Callable[[Sequence[GenerationRequest], Sampling], dict[Key, Completion]]
 """Completes requests, as `RolloutEngine.complete` does."""

@@ -38,6 +38,15 @@ class Filter(StrictModel):
         """
         raise NotImplementedError
 
+    def why_rejects_all(self, generations: int, longest: int) -> str | None:
+        """Why no group of a run can be accepted, in a few words; None unless the settings alone show it.
+
+        Args:
+            generations: completions of a group.
+            longest: the most tokens of a completion.
+        """
+        return None
+
 
 class ScoreFilter(Filter):
     """Base of the filters that look at rewards, or at one grader's scores. What has no score never counts as 0."""

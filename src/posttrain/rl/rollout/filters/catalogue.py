@@ -148,17 +148,9 @@ def require_acceptable(filters: Sequence[Filter], generations: int, longest: int
         longest: the most tokens of a completion.
     """
     for key, each in all_filters(filters):
-        place = key.removeprefix("rollout.")
-        if isinstance(each, Diversity) and (each.min_distinct or 0) > generations:
-            raise ValueError(
-                f"{place}: min_distinct: {each.min_distinct} is above generations: {generations}, so every group is "
-                "rejected; lower it"
-            )
-        if isinstance(each, Length) and (each.min_tokens or 0) > longest:
-            raise ValueError(
-                f"{place}: min_tokens: {each.min_tokens} is above max_new_tokens: {longest}, so every group is "
-                "rejected; lower it"
-            )
+        why = each.why_rejects_all(generations, longest)
+        if why is not None:
+            raise ValueError(f"{key.removeprefix('rollout.')}: {why}, so every group is rejected; lower it")
 
 
 def check_user_filters(filters: Sequence[Filter]) -> None:

@@ -49,6 +49,12 @@ class Diversity(Filter):
             return None
         return f"the completions' similarity is {similarity:.3g}, more than {self.max_similarity:g}"
 
+    def why_rejects_all(self, generations: int, longest: int) -> str | None:
+        """As above."""
+        if (self.min_distinct or 0) <= generations:
+            return None
+        return f"min_distinct: {self.min_distinct} is above generations: {generations}"
+
 
 def mean_similarity(completions: Sequence[Sequence[int]]) -> float:
     """The mean Jaccard similarity of all pairs of completions, in [0, 1]; see `Diversity`."""

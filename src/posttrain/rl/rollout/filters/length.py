@@ -47,6 +47,12 @@ class Length(Filter):
         rejects = len(outside) == len(lengths) if self.of == "all" else bool(outside)
         return f"{len(outside)} of {len(lengths)} completions, e.g. of {outside[0]} tokens" if rejects else None
 
+    def why_rejects_all(self, generations: int, longest: int) -> str | None:
+        """As above."""
+        if (self.min_tokens or 0) <= longest:
+            return None
+        return f"min_tokens: {self.min_tokens} is above max_new_tokens: {longest}"
+
     def _is_outside(self, tokens: float) -> bool:
         return (self.min_tokens is not None and tokens < self.min_tokens) or (
             self.max_tokens is not None and tokens > self.max_tokens
