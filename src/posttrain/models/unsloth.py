@@ -7,9 +7,11 @@ transformers and PEFT; docs/unsloth.md says what it still does there.
 
 import os
 import sys
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from posttrain.base.cache import cache_dir
 from posttrain.base.text import first_line
@@ -19,10 +21,14 @@ os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(cache_dir() / "unsloth"))
 # On a CPU whose bfloat16 it considers slow, unsloth would compute in float32, whatever the config says.
 os.environ.setdefault("UNSLOTH_CPU_BF16", "1")
 
-with redirect_stdout(sys.stderr):  # unsloth prints a greeting, and stdout is for a command's result
+with redirect_stdout(sys.stderr), ExitStack() as after:  # unsloth prints a greeting; stdout is for a command's result
+    if not torch.cuda.is_available() and "vllm" not in sys.modules:
+        # unsloth tries vLLM by loading each of its libraries. That for AVX-512 ends the process on a CPU without
+        # AVX-512, where vLLM itself would choose another.
+        sys.modules["vllm"] = None  # pyright: ignore[reportArgumentType]  # as documented: it cannot be imported
+        after.callback(sys.modules.pop, "vllm")
     from unsloth import FastLanguageModel  # isort: skip  # pyright: ignore[reportMissingImports]
 
-import torch
 from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from transformers import AutoConfig, AutoModelForCausalLM
 

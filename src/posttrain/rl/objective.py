@@ -161,7 +161,8 @@ def with_effective_share(means: dict[str, float]) -> dict[str, float]:
     if _SQUARE not in means:
         return means
     rest = {name: value for name, value in means.items() if name not in (_RATIO, _SQUARE)}
-    return {**rest, "sampling/effective_share": means[_RATIO] ** 2 / means[_SQUARE]}
+    share = means[_RATIO] ** 2 / means[_SQUARE]
+    return {**rest, "sampling/effective_share": min(1.0, share)}  # rounding can take it beyond 1
 
 
 class UserTensors:

@@ -73,7 +73,7 @@ def test_the_size_of_the_weights_is_known_without_them(
     (written := tmp_path / "written").mkdir()
     weights.write(written)
     files = sum(each.stat().st_size for each in written.glob("*.safetensors"))
-    assert files == pytest.approx(weights.size, rel=0.05, abs=20_000)  # with names, and LoRA's beside merged ones
+    assert files == pytest.approx(weights.size, rel=0.08, abs=20_000)  # with names, and LoRA's 7 % beside merged ones
 
 
 def test_weights_without_room_are_refused_before_the_model_is_loaded(huge: Path, tmp_path: Path) -> None:
