@@ -1,20 +1,23 @@
 """Whether rollouts ahead of training, or substitutes, harm what is learned: the word problems of docs/grpo.md.
 
-python benchmarks/learning.py [--folder DIR] [--seeds N ...] [--steps N] [--time] [--report] [--output FILE]
+python benchmarks/learning.py [--folder DIR] [--seeds N ...] [--steps N] [--jobs N] [--time] [--report] [--output FILE]
 
 Trains the recorded run at staleness 0, 1 and 2, and at 0 with substitutes for groups of equal rewards, with every
 seed; and once, as a control, with rewards shuffled among the completions of a step. All start from the same fine-tuned
-adapter and have the same prompts; the seed is that of the completions. A run that is there is not repeated, and one
-that was interrupted continues, so that the hours that all of it takes can be spread. Each process has one thread.
+adapter and have the same prompts; the seed is that of the completions. A run that is there or in FILE is not repeated,
+and one that was interrupted continues, so that the hours that all of it takes can be spread. Each process has one
+thread, and --jobs runs are made at once.
 
 Compared are the rewards of greedy answers to the held-out problems after the last step: for each problem the mean
-difference to staleness 0 over the seeds, and the 95 % interval of its mean over the problems. "Steps to" is the
+difference to staleness 0 over the seeds, and the 95 % interval of its mean over the problems; a seed counts where both
+runs began with the same bits, which another kind of CPU may not give. "Steps to" is the
 first evaluation at which the mean over the seeds reaches 80 % of what staleness 0 gains; "minutes to" is that many
 times the seconds per step of --time: short runs of the same settings, to be made while the machine does nothing else.
 Prints a Markdown table; with --report, of the runs that are finished. Exits with 1 if an interval lies below 0.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import socket
@@ -24,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,35 +56,46 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/learning"), help="where the runs are, and stay")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds of the completions")
     parser.add_argument("--steps", type=int, default=40, help="optimizer steps of each run")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     parser.add_argument("--time", action="store_true", help="measure seconds per step, and nothing else")
     parser.add_argument("--report", action="store_true", help="train nothing")
     options = parser.parse_args()
     if options.short:
         options.seeds, options.steps = [1], 2
     options.folder.mkdir(parents=True, exist_ok=True)
-    timed = options.folder / "seconds.json"
+    known = json.loads(options.output.read_text()) if options.output and options.output.is_file() else {}
+    runs, seconds = known.get("runs", {}), known.get("seconds per step", {})
     if options.time:
         fine_tune(options)
-        timed.write_text(json.dumps({name: seconds_per_step(options, name) for name in VARIANTS}))
+        seconds = {name: seconds_per_step(options, name) for name in VARIANTS}
     elif not options.report:
-        train_all(options)
-    numbers = {name: runs_of(options, name) for name in [*VARIANTS, CONTROL]}
-    seconds = json.loads(timed.read_text()) if timed.is_file() else {}
+        train_all(options, runs)
+    numbers = {name: {**runs.get(name, {}), **runs_of(options, name)} for name in [*VARIANTS, CONTROL]}
     measuring.publish({"runs": numbers, "seconds per step": seconds}, markdown(numbers, seconds), options.output)
     if any(high < 0 for name, runs in numbers.items() if name in VARIANTS for *_, high in [compared(numbers, runs)]):
         sys.exit(1)
 
 
-def train_all(options: argparse.Namespace) -> None:
-    """Every run that is not finished, seed by seed, and the control last."""
+def train_all(options: argparse.Namespace, known: dict[str, Any]) -> None:
+    """Every run that is neither finished nor `known`, seed by seed, and the control after the first seed."""
     fine_tune(options)
-    for seed in options.seeds:
-        for name, rollout in VARIANTS.items():
-            train(options, name, seed, {"rollout": rollout, "dataserver": {"config": str(served(options))}})
-    if not is_finished(options.folder / run_name(CONTROL, options.seeds[0])):
-        with shuffled_rewards(served(options)) as url:
-            settings = {"rollout": VARIANTS[BASE], "dataserver": {"url": url}}
-            train(options, CONTROL, options.seeds[0], settings)
+    wanted = [(name, seed) for seed in options.seeds for name in VARIANTS]
+    wanted.insert(len(VARIANTS), (CONTROL, options.seeds[0]))
+    missing = [(name, seed) for name, seed in wanted if str(seed) not in known.get(name, {})]
+    with ThreadPoolExecutor(options.jobs) as jobs:
+        for made in [jobs.submit(make, options, *each) for each in missing]:
+            made.result()
+
+
+def make(options: argparse.Namespace, name: str, seed: int) -> None:
+    """One run of a variant or of the control."""
+    if is_finished(options.folder / run_name(name, seed)):
+        return
+    config = served(options, name, seed)
+    if name != CONTROL:
+        return train(options, name, seed, {"rollout": VARIANTS[name], "dataserver": {"config": str(config)}})
+    with shuffled_rewards(config) as url:
+        train(options, name, seed, {"rollout": VARIANTS[BASE], "dataserver": {"url": url}})
 
 
 def fine_tune(options: argparse.Namespace) -> None:
@@ -103,7 +118,8 @@ def seconds_per_step(options: argparse.Namespace, name: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         (start := Path(folder) / START).symlink_to((options.folder / START).resolve())
         short = argparse.Namespace(**{**vars(options), "folder": start.parent, "steps": before + TIMED})
-        settings = {"rollout": VARIANTS[name], "dataserver": {"config": str(served(short))}, "evaluation": None}
+        config = served(short, name, options.seeds[0])
+        settings = {"rollout": VARIANTS[name], "dataserver": {"config": str(config)}, "evaluation": None}
         train(short, name, options.seeds[0], settings)
         rows = read_metrics(start.parent / run_name(name, options.seeds[0]) / "metrics.jsonl")
     return statistics.fmean(row["seconds"]["all"] for row in rows if row["step"] > before)
@@ -154,14 +170,15 @@ def one_thread() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def served(options: argparse.Namespace) -> Path:
-    """The dataserver's config: the example's, with a journal beside the runs."""
+def served(options: argparse.Namespace, name: str, seed: int) -> Path:
+    """The config of a run's dataserver: the example's, with a journal beside the run."""
     import yaml
 
     config = yaml.safe_load((EXAMPLE / "rl_data.yaml").read_text())
     config["data_root"] = str(EXAMPLE)
-    config["journal"]["path"] = str((options.folder / "journal.sqlite").resolve())
-    return measuring.write_config(options.folder.resolve() / "rl_data.yaml", config)
+    run = options.folder.resolve() / run_name(name, seed)
+    config["journal"]["path"] = str(run.with_suffix(".journal.sqlite"))
+    return measuring.write_config(run.with_suffix(".data.yaml"), config)
 
 
 @contextmanager
@@ -213,7 +230,7 @@ def is_finished(run: Path) -> bool:
 
 
 def runs_of(options: argparse.Namespace, name: str) -> dict[str, dict[str, Any]]:
-    """By seed: held-out rewards by step, those of each prompt after the last step, seconds, and completions asked."""
+    """By seed: what it started from, held-out rewards by step and per prompt at the end, and groups asked for."""
     from posttrain.rl.rollout.evaluation import EVALUATIONS, evaluation_file
     from posttrain.runs.metrics import read_metrics
 
@@ -225,19 +242,25 @@ def runs_of(options: argparse.Namespace, name: str) -> dict[str, dict[str, Any]]
         rows = read_metrics(run / "metrics.jsonl")
         lines = evaluation_file(run / EVALUATIONS, options.steps).read_text().splitlines()
         found[str(seed)] = {
-            "held out": {row["step"]: row["eval_reward"] for row in rows if "eval_reward" in row},
+            "start": hashlib.sha256(trained_adapter(options).read_bytes()).hexdigest(),
+            "held out": {str(row["step"]): row["eval_reward"] for row in rows if "eval_reward" in row},
             "prompts": {row["sample_id"]: row["reward"] for row in map(json.loads, lines)},
             "groups": sum(row.get("rollouts/groups_asked", 8.0) for row in rows if "seconds" in row),
         }
     return found
 
 
+def trained_adapter(options: argparse.Namespace) -> Path:
+    """The weights of the adapter that all runs start from."""
+    return options.folder / START / "final" / "adapter_model.safetensors"
+
+
 def compared(numbers: dict[str, Any], runs: dict[str, Any]) -> tuple[float, float, float]:
-    """Mean difference to staleness 0 with its 95 % interval, over prompts; of the seeds that both have."""
+    """Mean difference to staleness 0 with its 95 % interval, over prompts; of the seeds that can be compared."""
     from posttrain.base.intervals import mean_interval
 
     base = numbers[BASE]
-    seeds = [seed for seed in runs if seed in base]
+    seeds = [seed for seed in runs if seed in base and base[seed]["start"] == runs[seed]["start"]]
     if not seeds:
         return 0.0, -1.0, 1.0
     differences = [

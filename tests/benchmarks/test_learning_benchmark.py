@@ -1,6 +1,7 @@
 """What runs learn is compared over prompts, with means over seeds, and runs that are there are not repeated."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,9 @@ def learning(benchmark_module: Any) -> Any:
     return benchmark_module("learning")
 
 
-def a_run(rewards: dict[str, float], curve: tuple[float, ...]) -> dict[str, Any]:
-    return {"prompts": rewards, "held out": {10 * number: value for number, value in enumerate(curve)}}
+def a_run(rewards: dict[str, float], curve: tuple[float, ...], start: str = "one") -> dict[str, Any]:
+    held_out = {str(10 * number): value for number, value in enumerate(curve)}
+    return {"start": start, "prompts": rewards, "held out": held_out}
 
 
 def test_a_difference_is_the_mean_over_prompts_of_the_mean_over_seeds(learning: Any) -> None:
@@ -30,6 +32,12 @@ def test_a_difference_is_the_mean_over_prompts_of_the_mean_over_seeds(learning: 
 
 def test_seeds_that_only_one_side_has_are_left_out(learning: Any) -> None:
     base = {"1": a_run({"a": 0.0}, (0.0,))}
+    other = {"1": a_run({"a": 0.5}, (0.0,)), "2": a_run({"a": 1.0}, (0.0,))}
+    assert learning.compared({learning.BASE: base}, other)[0] == 0.5
+
+
+def test_a_seed_with_different_starting_weights_is_left_out(learning: Any) -> None:
+    base = {"1": a_run({"a": 0.0}, (0.0,)), "2": a_run({"a": 0.0}, (0.0,), start="two")}
     other = {"1": a_run({"a": 0.5}, (0.0,)), "2": a_run({"a": 1.0}, (0.0,))}
     assert learning.compared({learning.BASE: base}, other)[0] == 0.5
 
@@ -48,19 +56,19 @@ def test_the_table_says_when_a_variant_reaches_most_of_what_was_gained(learning:
 
 @pytest.mark.long  # minutes
 def test_runs_are_made_once_and_compared(tmp_path: Path, tiny_model: Path) -> None:
-    command = [sys.executable, BENCHMARKS / "learning.py", "--short", "--folder", tmp_path, "--model", tiny_model]
+    output, folder = tmp_path / "numbers.json", tmp_path / "runs"
+    command = [sys.executable, BENCHMARKS / "learning.py", "--short", "--folder", folder, "--model", tiny_model]
+    command += ["--output", output, "--jobs", "2"]
     first = subprocess.run(command, capture_output=True, text=True)
     assert first.returncode == 0, first.stderr
     names = ("staleness_0", "staleness_1", "staleness_2", "substitutes", "shuffled")
-    assert all((tmp_path / f"{name}-1" / "result.json").is_file() for name in names)
+    assert all((folder / f"{name}-1" / "result.json").is_file() for name in names)
     assert len(first.stdout.splitlines()) == 2 + len(names)
+    shutil.rmtree(folder / "staleness_1-1")  # known from the file
     again = subprocess.run(command, capture_output=True, text=True)
     assert (again.returncode, again.stdout, again.stderr) == (0, first.stdout, "")
     timed = subprocess.run([*command, "--time"], capture_output=True, text=True)
     assert timed.returncode == 0, timed.stderr
-    assert set(json.loads((tmp_path / "seconds.json").read_text())) == {
-        "staleness 0",
-        "staleness 1",
-        "staleness 2",
-        "substitutes",
-    }
+    kept = json.loads(output.read_text())
+    assert set(kept["seconds per step"]) == {"staleness 0", "staleness 1", "staleness 2", "substitutes"}
+    assert set(kept["runs"]) == {*kept["seconds per step"], "shuffled"}
