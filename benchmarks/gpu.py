@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--size", choices=["tiny", "1b", "3b", "7b"], default="1b", help="of the model")
     parser.add_argument("--steps", type=int, default=6, help="optimizer steps, of which the first is left out")
     parser.add_argument("--rows", type=int, default=16, help="rows, pairs or completions in one optimizer step")

@@ -5,6 +5,7 @@ import contextlib
 import json
 import resource
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from gpu_material import write_jsonl, write_model
@@ -86,8 +87,8 @@ def adapter_and_weights_agree(options: argparse.Namespace) -> Found:
     from posttrain.inference.weight_sync import AdapterAlone, MergedWeights
 
     loaded = _with_a_random_adapter(options)
-    one = _answers(options, AdapterAlone(loaded.model, options.model, options.folder / "adapter"))
-    other = _answers(options, MergedWeights(loaded, options.folder / "weights"))
+    one = _answers(options, AdapterAlone(loaded.model), options.folder / "adapter")
+    other = _answers(options, MergedWeights(loaded), options.folder / "weights")
     same = sum(a == b for a, b in zip(_tokens(one), _tokens(other), strict=True))
     difference = max(abs(a - b) for a, b in zip(_first_logprobs(one), _first_logprobs(other), strict=True))
     if difference > 0.1:
@@ -104,10 +105,10 @@ def asleep(options: argparse.Namespace) -> Found:
 
     from posttrain.inference.weight_sync import MergedWeights
 
-    loaded = _with_a_random_adapter(options)
-    engine = _engine(options, MergedWeights(loaded, options.folder / "weights"), sleeps=True)
+    folder = options.folder / "weights"
+    engine = _engine(options, MergedWeights(_with_a_random_adapter(options)), folder, sleeps=True)
     free = [torch.cuda.mem_get_info()[0]]  # asleep, as when created
-    engine.update(0)
+    engine.load(folder, 0)
     free.append(torch.cuda.mem_get_info()[0])  # awake
     before = _ask(engine)
     free.append(torch.cuda.mem_get_info()[0])  # asleep again
@@ -136,23 +137,27 @@ def _with_a_random_adapter(options: argparse.Namespace) -> Any:
     return loaded
 
 
-def _engine(options: argparse.Namespace, sync: Any, *, sleeps: bool = False) -> Any:
+def _engine(options: argparse.Namespace, weights: Any, folder: Path, *, sleeps: bool = False) -> Any:
+    """vLLM, started with all weights from `folder`, or with the base if they are an adapter."""
     from transformers import AutoTokenizer
 
+    from posttrain.inference.vllm import VllmEngine
     from posttrain.inference.vllm_load import VllmOptions
     from posttrain.models.backend import compute_dtype, training_device
-    from posttrain.rl.rollout.engines.vllm import VllmRolloutEngine
 
+    weights.write_once(folder)
+    weights.write(folder)
     end = AutoTokenizer.from_pretrained(options.model).eos_token_id
     dtype = str(compute_dtype("auto", training_device())).removeprefix("torch.")
-    room = {"gpu_memory_utilization": 0.4, "adapter_rank": sync.adapter_rank, "sleeps": sleeps}
-    return VllmRolloutEngine(sync, frozenset({end}), VllmOptions(dtype, options.length, **room))
+    room = {"gpu_memory_utilization": 0.4, "adapter_rank": weights.adapter_rank, "sleeps": sleeps}
+    started_with = options.model if weights.adapter_rank else folder
+    return VllmEngine(started_with, frozenset({end}), VllmOptions(dtype, options.length, **room))
 
 
-def _answers(options: argparse.Namespace, sync: Any) -> Any:
-    engine = _engine(options, sync)
+def _answers(options: argparse.Namespace, weights: Any, folder: Path) -> Any:
+    engine = _engine(options, weights, folder)
     try:
-        engine.update(1)
+        engine.load(folder, 1)
         return _ask(engine)
     finally:
         engine.close()

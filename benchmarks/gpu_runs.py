@@ -214,7 +214,7 @@ def _trl_grpo(options: argparse.Namespace, model: Any, tokenizer: Any, shared: d
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    def reward(completions: list[Any], completion_ids: list[list[int]], **_: Any) -> list[float]:
+    def reward(completions: list[Any], completion_ids: list[list[int]], **_: Any) -> list[float | None]:
         return [len(set(ids)) / len(ids) for ids in completion_ids]
 
     with_vllm = {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.4} if vllm else {}

@@ -123,13 +123,14 @@ def make_up(options: argparse.Namespace) -> dict[str, Any]:
     from posttrain.data.preparation import tokenized_folder
     from posttrain.data.sources import open_source
     from posttrain.data.token_arrays import TokenArrays
+    from posttrain.models.tokens import training_template
 
     if options.pairs:
         raise SystemExit("--largest is for rows, not for pairs")
     config, tokenizer = config_and_tokenizer(options, None)
     source = open_source(config.datasets["rows"])
     ledger = Ledger("rows", records=options.size, rows=options.size)
-    folder = tokenized_folder(source, config.chat, tokenizer, config.on_bad_record)
+    folder = tokenized_folder(source, config.chat, tokenizer, config.on_bad_record, training_template(config.chat, tokenizer))
     draw, batch = np.random.default_rng(0), 10_000
     with tokenized.new_dataset(folder, ledger, source.digest) as writer:
         for first in range(0, options.size, batch):

@@ -59,7 +59,7 @@ def shuffling_server(server: str, port: int) -> Iterator[ThreadingHTTPServer]:
                 self.end_headers()
                 self.wfile.write(content)
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, format: str, *args: object) -> None:
                 pass
 
         with ThreadingHTTPServer(("127.0.0.1", port), Proxy) as proxy:

@@ -73,20 +73,18 @@ if HAS_VLLM:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         from posttrain.inference.engine import GenerationRequest, Sampling
+        from posttrain.inference.vllm import VllmEngine
         from posttrain.inference.vllm_load import VllmOptions
-        from posttrain.inference.weight_sync import MergedWeights
-        from posttrain.models.backend import LoadedModel
-        from posttrain.rl.rollout.engines.vllm import VllmRolloutEngine
 
-        device = torch.device("cuda")
-        model = AutoModelForCausalLM.from_pretrained(gpu_model, dtype=torch.bfloat16).to(device)
-        loaded = LoadedModel(model, AutoTokenizer.from_pretrained(gpu_model), device, torch.bfloat16, ())
+        weights = tmp_path / "weights"
+        AutoModelForCausalLM.from_pretrained(gpu_model, dtype=torch.bfloat16).save_pretrained(weights)
+        AutoTokenizer.from_pretrained(gpu_model).save_pretrained(weights)
         options = VllmOptions("bfloat16", 128, gpu_memory_utilization=0.3, sleeps=True)
         total = torch.cuda.mem_get_info()[1]
-        engine = VllmRolloutEngine(MergedWeights(loaded, tmp_path), frozenset({2}), options)
+        engine = VllmEngine(weights, frozenset({2}), options)
         try:
             asleep = torch.cuda.mem_get_info()[0]
-            engine.update(0)
+            engine.load(weights, 0)
             awake = torch.cuda.mem_get_info()[0]
             requests = [GenerationRequest((5, 6, 7, 8))]
             first = engine.complete(requests, Sampling(max_new_tokens=8))

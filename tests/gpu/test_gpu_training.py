@@ -92,7 +92,7 @@ if HAS_BITSANDBYTES:
 
         settings = TrainingSettings(chatml=True, max_length=64, gradient_checkpointing=False, seed=0)
         for kind, stored in (("4bit", torch.uint8), ("8bit", torch.int8)):
-            config = ModelConfig(name=str(gpu_model), quantization=kind)
+            config = ModelConfig.model_validate({"name": str(gpu_model), "quantization": kind})
             model = HfBackend().load_for_training(config, LoraConfig(), settings=settings).model
             assert {each.dtype for each in model.parameters() if each.requires_grad} == {torch.float32}
             projections = [each for name, each in model.named_parameters() if name.endswith("q_proj.base_layer.weight")]
