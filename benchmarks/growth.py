@@ -130,7 +130,9 @@ def make_up(options: argparse.Namespace) -> dict[str, Any]:
     config, tokenizer = config_and_tokenizer(options, None)
     source = open_source(config.datasets["rows"])
     ledger = Ledger("rows", records=options.size, rows=options.size)
-    folder = tokenized_folder(source, config.chat, tokenizer, config.on_bad_record, training_template(config.chat, tokenizer))
+    folder = tokenized_folder(
+        source, config.chat, tokenizer, config.on_bad_record, training_template(config.chat, tokenizer)
+    )
     draw, batch = np.random.default_rng(0), 10_000
     with tokenized.new_dataset(folder, ledger, source.digest) as writer:
         for first in range(0, options.size, batch):

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 import in_process
+from forked_command import run_forked
 from in_process import Training
 from posttrain.config.load import load_config
 from posttrain.dpo.config.dpo import DPOConfig
@@ -121,13 +122,12 @@ COMMAND = (str(BIN / "toolkit-dpo"),)
 
 def run(config: Path, *options: str, processes: int = 1, expect: int = 0) -> Path:
     """Run toolkit-dpo in its own process, or in several with torchrun, and return the run's folder."""
-    launch = [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={processes}"]
-    finished = subprocess.run(
-        [*(launch if processes > 1 else []), *COMMAND, str(config), *options],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    words = [*COMMAND, str(config), *options]
+    if processes == 1:
+        finished = run_forked(words)
+    else:
+        launch = [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={processes}", *words]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        finished = subprocess.run(launch, capture_output=True, text=True, timeout=240, env=environment)
     assert finished.returncode == expect, finished.stderr
     return config.parent / "runs" / config.stem

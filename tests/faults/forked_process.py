@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 # Modules that the commands import lazily.
-_HEAVY = (
+IMPORTED = (
     "posttrain.cli.sft",
     "posttrain.cli.dpo",
     "posttrain.cli.rl_train",
@@ -124,7 +124,7 @@ class Operations:
 def main() -> None:
     if len(sys.argv) > 1:
         sys.exit(run(json.loads(sys.argv[1])))
-    for name in _HEAVY:
+    for name in IMPORTED:
         import_module(name)
     gc.freeze()  # or the first garbage collection in each fork would copy every page that it visits
     _tell(pid=os.getpid())

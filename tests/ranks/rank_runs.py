@@ -15,6 +15,7 @@ import yaml
 
 from dpo.dpo_runs import TRAINING
 from dpo.dpo_runs import write_run as write_dpo
+from forked_command import run_forked
 from rl.rl_runs import write_run as write_rl
 from running import BIN, metrics
 
@@ -116,14 +117,7 @@ def run(command: str, config: Path, *options: str, processes: int = 2, expect: i
 
 def alone(command: str, config: Path, *options: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
     """Run to the end in a single process."""
-    finished = subprocess.run(
-        [BIN / command, config, *options],
-        capture_output=True,
-        text=True,
-        timeout=_LONGEST_SECONDS,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    finished = run_forked([command, config, *options], timeout=_LONGEST_SECONDS)
     assert finished.returncode == expect, finished.stderr
     return finished
 

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import yaml
 
+from forked_command import ForkedCommand
 from rl.rl_serving import Reply, spoiling
 from running import BIN, metrics
 
@@ -94,16 +95,20 @@ def command(config: Path, *options: str, processes: int = 1) -> list[str]:
 
 
 @contextmanager
-def started(config: Path, *options: str, processes: int = 1) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a run in the background and kill it on exit; `said(config)` returns its output."""
-    with config.with_suffix(".log").open("ab") as log:
-        process = subprocess.Popen(
-            command(config, *options, processes=processes),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **ENVIRONMENT},
-        )
+def started(
+    config: Path, *options: str, processes: int = 1, forked: bool = True
+) -> Iterator[subprocess.Popen[bytes] | ForkedCommand]:
+    """Start a run in the background and kill it on exit; `said(config)` returns its output.
+
+    Several processes, and those not `forked`, import everything themselves.
+    """
+    words, output = command(config, *options, processes=processes), config.with_suffix(".log")
+    if forked and processes == 1:
+        process = ForkedCommand(words, output, output)
+    else:
+        with output.open("ab") as log:
+            environment = {**os.environ, **ENVIRONMENT}
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
     try:
         yield process
     finally:
@@ -114,9 +119,9 @@ def started(config: Path, *options: str, processes: int = 1) -> Iterator[subproc
         process.wait()
 
 
-def run(config: Path, *options: str, processes: int = 1, expect: int = 0) -> Path:
+def run(config: Path, *options: str, processes: int = 1, expect: int = 0, forked: bool = True) -> Path:
     """Run to completion; returns the run directory."""
-    with started(config, *options, processes=processes) as process:
+    with started(config, *options, processes=processes, forked=forked) as process:
         code = process.wait(_LONGEST_SECONDS)
     assert code == expect, said(config)
     return folder_of(config)
@@ -143,7 +148,7 @@ def staleness_of(config: Path) -> int:
     return int(config.read_text().split("staleness: ")[1].split()[0])
 
 
-def wait_for_step(config: Path, step: int, process: subprocess.Popen[bytes] | None = None) -> None:
+def wait_for_step(config: Path, step: int, process: subprocess.Popen[bytes] | ForkedCommand | None = None) -> None:
     """Wait until metrics.jsonl has `step` optimizer steps; fails if the process ends first."""
     deadline = time.monotonic() + _LONGEST_SECONDS
     while steps_done(config) < step:
