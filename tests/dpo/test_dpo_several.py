@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from dpo.dpo_runs import write_run
+from forked_command import run_forked
 from posttrain.config.load import load_config
 from posttrain.config.sections.model import ModelConfig, model_labels
 from posttrain.dpo.config.dpo import DPOConfig
@@ -21,9 +22,7 @@ from running import BIN
 
 
 def call(command: str, *arguments: object, expect: int = 0) -> str:
-    done = subprocess.run(
-        [BIN / command, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run_forked([command, *map(str, arguments)], timeout=300)
     assert done.returncode == expect, done.stderr
     return done.stderr
 
