@@ -17,8 +17,16 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 from faults.forked_process import IMPORTED
+from running import BIN
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+
+
+def in_processes(processes: int, words: Sequence[str | Path]) -> list[str | Path]:
+    """A command line by which `processes` processes run a command together; `ForkedCommand` makes forks of all."""
+    launch = ["torchrun", "--standalone", f"--nproc-per-node={processes}", "--start-method=fork", "--run-path"]
+    program, *arguments = words
+    return [*launch, BIN / program, *arguments] if processes > 1 else list(words)
 
 
 class ForkedCommand:
@@ -83,7 +91,7 @@ def _start_server() -> None:
     before = dict(os.environ)
     os.environ.update(_ENVIRONMENT)
     try:
-        forkserver.set_forkserver_preload(list(IMPORTED))
+        forkserver.set_forkserver_preload([*IMPORTED, "torch.distributed.run"])
         forkserver.ensure_running()
     finally:
         os.environ.clear()

@@ -1,8 +1,6 @@
 """A small preference-optimisation run that tests adapt, as a process or with its trainer in this process."""
 
 import json
-import os
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 import yaml
 
 import in_process
-from forked_command import run_forked
+from forked_command import in_processes, run_forked
 from in_process import Training
 from posttrain.config.load import load_config
 from posttrain.dpo.config.dpo import DPOConfig
@@ -122,12 +120,6 @@ COMMAND = (str(BIN / "toolkit-dpo"),)
 
 def run(config: Path, *options: str, processes: int = 1, expect: int = 0) -> Path:
     """Run toolkit-dpo in its own process, or in several with torchrun, and return the run's folder."""
-    words = [*COMMAND, str(config), *options]
-    if processes == 1:
-        finished = run_forked(words)
-    else:
-        launch = [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={processes}", *words]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        finished = subprocess.run(launch, capture_output=True, text=True, timeout=240, env=environment)
+    finished = run_forked(in_processes(processes, [*COMMAND, str(config), *options]))
     assert finished.returncode == expect, finished.stderr
     return config.parent / "runs" / config.stem

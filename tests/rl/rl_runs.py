@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import yaml
 
-from forked_command import ForkedCommand
+from forked_command import ForkedCommand, in_processes
 from rl.rl_serving import Reply, spoiling
 from running import BIN, metrics
 
@@ -88,27 +88,24 @@ def _merged(config: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
-def command(config: Path, *options: str, processes: int = 1) -> list[str]:
-    """The `toolkit-rl-train` command line, under torchrun if there are several processes."""
-    launch = [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
-    return [*launch, str(BIN / "toolkit-rl-train"), str(config), *options]
-
-
 @contextmanager
 def started(
     config: Path, *options: str, processes: int = 1, forked: bool = True
 ) -> Iterator[subprocess.Popen[bytes] | ForkedCommand]:
     """Start a run in the background and kill it on exit; `said(config)` returns its output.
 
-    Several processes, and those not `forked`, import everything themselves.
+    Processes that are not `forked` import everything themselves, and several have a real torchrun.
     """
-    words, output = command(config, *options, processes=processes), config.with_suffix(".log")
-    if forked and processes == 1:
-        process = ForkedCommand(words, output, output)
+    words, output = [str(BIN / "toolkit-rl-train"), str(config), *options], config.with_suffix(".log")
+    if forked:
+        process = ForkedCommand(in_processes(processes, words), output, output)
     else:
+        launch = [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
         with output.open("ab") as log:
             environment = {**os.environ, **ENVIRONMENT}
-            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+            process = subprocess.Popen(
+                [*launch, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            )
     try:
         yield process
     finally:
@@ -121,6 +118,7 @@ def started(
 
 def run(config: Path, *options: str, processes: int = 1, expect: int = 0, forked: bool = True) -> Path:
     """Run to completion; returns the run directory."""
+    forked = forked and (processes == 1 or expect == 0)  # forks would inherit torchrun's handler of SIGTERM
     with started(config, *options, processes=processes, forked=forked) as process:
         code = process.wait(_LONGEST_SECONDS)
     assert code == expect, said(config)

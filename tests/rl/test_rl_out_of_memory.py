@@ -3,7 +3,8 @@
 import subprocess
 from pathlib import Path
 
-from rl.rl_runs import command, write_run
+from rl.rl_runs import write_run
+from running import BIN
 
 
 def test_completions_that_cannot_be_generated_are_told_from_a_step(tmp_path: Path, tiny_model: Path) -> None:
@@ -19,10 +20,8 @@ def test_completions_that_cannot_be_generated_are_told_from_a_step(tmp_path: Pat
     for data in ("a", "b"):
         text = "one two three " * 2200
         (tmp_path / f"{data}.jsonl").write_text("".join(f'{{"prompt": "{n} {text}"}}\n' for n in range(20)))
-    words = " ".join(command(config))
-    done = subprocess.run(
-        ["bash", "-c", f"ulimit -v {5 * 2**20} && exec {words}"], capture_output=True, text=True, timeout=240
-    )
+    limited = f"ulimit -v {5 * 2**20} && exec {BIN / 'toolkit-rl-train'} {config}"
+    done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=240)
     assert done.returncode == 1, done.stderr
     message = done.stderr[done.stderr.index("error: ") :].splitlines()
     assert message[0].startswith("error: out of memory while completions were generated after optimizer step 0: this ")

@@ -91,7 +91,7 @@ def test_a_rank_that_is_killed_or_cannot_be_graded_ends_the_run_which_goes_on_bi
     tmp_path: Path, tiny_model: Path, changes: dict[str, Any], refused: Refused, two_ranks: Path
 ) -> None:
     config = write_run(tmp_path, tiny_model, **changes)
-    with started(config, processes=2) as launcher:
+    with started(config, processes=2, forked=False) as launcher:
         wait_for_step(config, 2, launcher)
         ranks = {each.environ()["RANK"]: each for each in psutil.Process(launcher.pid).children()}
         assert ranks.keys() == {"0", "1"}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from forked_command import run_forked
+from forked_command import in_processes, run_forked
 from running import BIN
 
 
@@ -54,20 +54,17 @@ def toolkit() -> Callable[..., subprocess.CompletedProcess[str]]:
         *arguments: str | Path, processes: int = 1, expect: int = 0, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         program, *rest = command = [str(argument) for argument in arguments]
-        if processes == 1 and program.startswith("toolkit-"):
-            finished = run_forked(command, environment=environment)
-            assert finished.returncode == expect, finished.stderr
-            return finished
-        command = [shutil.which(program, path=BIN) or program, *rest]
-        if processes > 1:
-            command = [str(BIN / "torchrun"), f"--nproc-per-node={processes}", "--standalone", *command]
-        finished = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        )
+        if program.startswith("toolkit-") and (processes == 1 or expect == 0):
+            finished = run_forked(in_processes(processes, command), environment=environment)
+        else:
+            launch = [str(BIN / "torchrun"), f"--nproc-per-node={processes}", "--standalone"] if processes > 1 else []
+            finished = subprocess.run(
+                [*launch, shutil.which(program, path=BIN) or program, *rest],
+                capture_output=True,
+                text=True,
+                timeout=240,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            )
         assert finished.returncode == expect, finished.stderr
         return finished
 
