@@ -252,7 +252,7 @@ def runs_of(options: argparse.Namespace, name: str) -> dict[str, dict[str, Any]]
 
 def trained_adapter(options: argparse.Namespace) -> Path:
     """The weights of the adapter that all runs start from."""
-    return options.folder / START / "final" / "adapter_model.safetensors"
+    return options.folder / START / "adapter_model.safetensors"
 
 
 def compared(numbers: dict[str, Any], runs: dict[str, Any]) -> tuple[float, float, float]:
