@@ -6,6 +6,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import pytest
 import torch
 from merge_cases import save_tokenizer
 from peft import LoraConfig
@@ -77,6 +78,7 @@ def write_adapter(folder: Path) -> None:
     save_file(tensors, folder / "adapter_model.safetensors")
 
 
+@pytest.mark.long
 def test_a_model_of_a_billion_parameters_is_merged_in_less_memory_than_one_of_its_files(tmp_path: Path):
     sizes = write_model(tmp_path / "base")
     write_adapter(tmp_path / "adapter")

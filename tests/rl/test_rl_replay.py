@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from rl.replay_runs import AHEAD, RESERVED, events, require_limits, require_same, write
 from rl.rl_runs import folder_of, journal, kill_after, run, said, training_rows
 from running import metrics
@@ -27,6 +29,7 @@ def test_reserved_slots_generate_nothing_and_a_killed_run_replays_the_same(
     assert "replayed 50%" in said(whole)
 
 
+@pytest.mark.long
 def test_a_killed_run_whose_generations_are_begun_ahead_replays_the_same(
     left_alone: Path, tiny_model: Path, tmp_path: Path
 ) -> None:

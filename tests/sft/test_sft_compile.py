@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from running import kill_after, metrics
 
 
+@pytest.mark.long
 def test_a_compiled_run_that_was_killed_goes_on_bit_for_bit(write_config, toolkit, tmp_path):
     training = {"rows_per_step": 4, "micro_batch_size": 2, "learning_rate": 1e-2, "compile": True}
     sections = {"training": training, "lora": {"r": 4}}
