@@ -15,8 +15,8 @@ from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.plan import show_plan as show_dataserver_plan
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.plan import show_plan as show_dpo_plan
+from posttrain.inference.config import InferenceConfig
 from posttrain.models.location import PACKAGED
-from posttrain.predict.config import PredictConfig
 from posttrain.rl.config import RLConfig
 from posttrain.rl.plan import show_plan as show_rl_plan
 from posttrain.sft.config import SFTConfig
@@ -86,7 +86,7 @@ def test_every_shipped_config_is_one_of_its_own_class(path: Path):
 @pytest.mark.parametrize("path", [*shipped_of(SFTConfig), *shipped_of(DPOConfig), *shipped_of(RLConfig)])
 def test_toolkit_predict_reads_every_training_config(path: Path):
     config: Any = load_config(path, class_of(path))
-    assert load_config(path, PredictConfig).generation == config.generation
+    assert load_config(path, InferenceConfig).generation == config.generation
 
 
 @pytest.mark.parametrize("path", shipped_of(SFTConfig))

@@ -35,7 +35,7 @@ LIGHT_MODULES = [
     *(f"data.{name}" for name in ("json_lines", "records", "tables", "sources", "step_plan", "ledger")),
     *(f"models.{name}" for name in ("backend", "location", "load", "gguf")),
     *(f"runs.{name}" for name in ("checkpoints", "directory", "manifest", "metrics", "resume", "trained_run")),
-    *("sft.config", "sft.plan", "rl.config", "dpo.plan", "predict.config", "predict.weights"),
+    *("sft.config", "sft.plan", "rl.config", "dpo.plan", "inference.config", "inference.weights"),
     *("dataserver.schemas", "dataserver.graders.catalogue", "dataserver.journal.config"),
     *("synthesis.rush_hour", "synthesis.crossword", "synthesis.crossword_grid"),
 ]

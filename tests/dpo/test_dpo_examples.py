@@ -13,8 +13,8 @@ from posttrain.config.load import load_config, read_raw
 from posttrain.config.schema import json_schema, schema_of
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.plan import show_plan
+from posttrain.inference.config import InferenceConfig
 from posttrain.models.location import PACKAGED
-from posttrain.predict.config import PredictConfig
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "preferences"
@@ -53,7 +53,7 @@ def test_a_dry_run_finds_nothing_wrong(
     """A tiny model replaces the packaged one, whose conversion would take 20 seconds."""
     config = load_config(path, DPOConfig)
     assert config.model.name in PACKAGED, "a config that is tried first should need no hub"
-    assert load_config(path, PredictConfig).generation == config.generation
+    assert load_config(path, InferenceConfig).generation == config.generation
     overrides = [f"model.name={tiny_model}", f"run.output_dir={tmp_path}", "chat.max_length=256"]
     show_plan(load_config(path, DPOConfig, overrides), path.stem)
     shown = capsys.readouterr().err

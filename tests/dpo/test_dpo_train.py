@@ -17,10 +17,10 @@ from posttrain.conversation.messages import parse_conversation
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.train import preference_results, train
 from posttrain.errors import RunError
+from posttrain.inference.weights import choose_weights
 from posttrain.merge.merge import merge
 from posttrain.predict.generate import predict
 from posttrain.predict.plan import PredictJob
-from posttrain.predict.weights import choose_weights
 from posttrain.runs.metrics import read_metrics
 from running import metrics
 

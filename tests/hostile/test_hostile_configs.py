@@ -15,7 +15,7 @@ from hostile.hostile_values import NUMBERS, plain_values, profiles, refusal_of, 
 from posttrain.config.load import load_config, read_raw
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dpo.config.dpo import DPOConfig
-from posttrain.predict.config import load_predict_config
+from posttrain.inference.config import load_inference_config
 from posttrain.rl.config import RLConfig
 from posttrain.runs.trained_run import load_trained_run
 from posttrain.sft.config import SFTConfig
@@ -29,7 +29,7 @@ LOADERS: dict[str, Callable[[Path], object]] = {
     "toolkit-dpo": functools.partial(load_config, model=DPOConfig),
     "toolkit-rl-train": functools.partial(load_config, model=RLConfig),
     "toolkit-rl-dataserver": functools.partial(load_config, model=DataserverConfig),
-    "toolkit-predict": load_predict_config,
+    "toolkit-predict": load_inference_config,
     "toolkit-merge": load_trained_run,
 }
 EACH_COMMAND = pytest.mark.parametrize("load", LOADERS.values(), ids=LOADERS.keys())

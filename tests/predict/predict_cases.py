@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 from posttrain.base.strict_json import json_line
-from posttrain.predict.config import load_predict_config
+from posttrain.inference.config import load_inference_config
+from posttrain.inference.weights import Weights, choose_weights
 from posttrain.predict.plan import PredictJob, prepare
-from posttrain.predict.weights import Weights, choose_weights
 from posttrain.runs.checkpoints import record_files
 
 QUESTIONS = [
@@ -84,8 +84,8 @@ class Task:
 
     def unfinished(self, answers: bytes, input_: Path, output: Path, weights: Weights = "base") -> None:
         """Write what a run leaves that was killed after these lines of answers."""
-        given = load_predict_config(self.config)
+        given = load_inference_config(self.config)
         job = PredictJob(choose_weights(self.config, weights), given.generation, input_, output, overwrite=True)
         partial = output.with_name(f"{output.name}.partial")
         partial.unlink(missing_ok=True)
-        partial.write_bytes(json_line({"job": prepare(job).identity}) + answers)
+        partial.write_bytes(json_line({"job": prepare(job).asked.identity}) + answers)

@@ -59,9 +59,9 @@ def test_an_output_that_is_there_is_replaced_only_when_told_so(task: Task, run: 
     [
         (
             "training.max_steps=3",
-            "--set training.max_steps=3: toolkit-predict reads only model, models, chat, on_bad_record, run",
+            "--set training.max_steps=3: this command reads only model, models, chat, on_bad_record, run",
         ),
-        ("generaton.n=3", "--set generaton.n=3: toolkit-predict reads only"),
+        ("generaton.n=3", "--set generaton.n=3: this command reads only"),
         ("generation.nn=3", "generation.nn"),
         ("generation.n=0", "generation.n"),
         ("generation.n=2", "the same answer 2 times; raise the temperature"),
@@ -83,15 +83,15 @@ def test_a_misspelled_section_is_not_passed_over(task: Task, run: Callable):
 
 def test_each_sampling_option_reaches_its_own_place(task: Task, run: Callable):
     """Another toolkit passed max_output_tokens as min_p, so every option has a distinct value here."""
+    from posttrain.inference.config import load_inference_config
     from posttrain.inference.engine import Sampling
-    from posttrain.predict.config import load_predict_config
 
     options = {
         "max_new_tokens": 11, "temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125,
         "repetition_penalty": 1.5, "stop": ("x",), "logprobs": True,
     }  # fmt: skip
     task.change("generation", **{**options, "stop": ["x"]})
-    generation = load_predict_config(task.config).generation
+    generation = load_inference_config(task.config).generation
     assert vars(Sampling.of(generation, logprobs=generation.logprobs)) == options
 
 

@@ -173,7 +173,7 @@ def test_a_file_of_somebody_else_is_left_alone(task: Task, run: Callable):
     for content in (b"", b"my notes\n", b'{"job": 1', b'{"job": "mine"}\n', b'{"some": "thing"}\n'):
         task.partial.write_bytes(content)
         message = run(task.config, input_, task.output, *BASE, "--overwrite", expect=2).stderr
-        assert "was not written by toolkit-predict" in message
+        assert "does not hold answers" in message
         assert task.partial.read_bytes() == content
 
 

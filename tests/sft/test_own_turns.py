@@ -6,11 +6,11 @@ import pytest
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, set_seed
 
 from posttrain.config.load import load_config
+from posttrain.inference.config import load_inference_config
+from posttrain.inference.weights import choose_weights
 from posttrain.merge.merge import merge
-from posttrain.predict.config import load_predict_config
 from posttrain.predict.generate import predict
 from posttrain.predict.plan import PredictJob
-from posttrain.predict.weights import choose_weights
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.train import train
 
@@ -65,7 +65,7 @@ def test_turns_are_trained_and_generated_with_the_templates_own_end(write_config
     asked.write_text(json.dumps({"prompt": "How many is 3?"}) + "\n")
     for weights in ("adapter", "merged"):
         job = PredictJob(
-            choose_weights(config, weights), load_predict_config(config).generation, asked, output, overwrite=True
+            choose_weights(config, weights), load_inference_config(config).generation, asked, output, overwrite=True
         )
         predict(job)
         answer = json.loads(output.read_text())

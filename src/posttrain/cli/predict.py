@@ -7,10 +7,10 @@ import typer
 
 from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
-from posttrain.predict.config import load_predict_config
+from posttrain.inference.config import load_inference_config
+from posttrain.inference.weights import Weights, choose_weights
 from posttrain.predict.generate import predict as answer
 from posttrain.predict.plan import PredictJob, show_plan
-from posttrain.predict.weights import Weights, choose_weights
 
 main = doorway.command_app()
 _WEIGHTS = "merged, adapter, or base (the model before training); auto takes merged where it is there and up to date."
@@ -33,7 +33,7 @@ def predict(
 ) -> None:
     """Answer every prompt of INPUT. A killed run goes on where it was when it is started again."""
     with doorway.clear_errors(debug):
-        given = load_predict_config(config, set_ or ())
+        given = load_inference_config(config, set_ or ())
         if not dry_run:
             require_extra("train", "toolkit-predict")
         which = {"checkpoint": checkpoint, "run_name": run_name, "model_index": model_index}

@@ -1,7 +1,6 @@
 """Check a job before a model is loaded, and print its plan."""
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,13 @@ from posttrain.base.locks import require_unowned
 from posttrain.base.text import counted
 from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.config.sections.generation import GenerationConfig
-from posttrain.inference.engine import GenerationRequest, derive_seed
+from posttrain.inference.answering.answer import Asked
+from posttrain.inference.answering.partial import PartialOutput
+from posttrain.inference.answering.rows import Room, encode_prompts, first_faults
+from posttrain.inference.engine import GenerationRequest
 from posttrain.inference.load import ModelText, load_text
-from posttrain.predict.answers import AnswerKey, PartialOutput
-from posttrain.predict.inputs import Room, Row, encode_prompts, first_faults, match_files, read_inputs, skipped_files
-from posttrain.predict.weights import ChosenWeights
+from posttrain.inference.weights import ChosenWeights
+from posttrain.predict.inputs import match_files, read_inputs, skipped_files
 
 
 @dataclass(frozen=True)
@@ -35,29 +36,14 @@ class Work:
     """A job whose input has been read and checked.
 
     Attributes:
-        rows: in the order of the input.
-        requests: one for each row.
+        requests: one for each row that is asked.
         faults: one line for each row left out.
-        outputs: by the name of the input file.
-        partial: the answers that exist already.
-        identity: identifies the job; existing answers belong to it only if theirs is equal.
     """
 
-    rows: list[Row]
+    asked: Asked
     requests: list[GenerationRequest]
     text: ModelText
     faults: list[str]
-    outputs: dict[str, Path]
-    partial: PartialOutput
-    identity: dict[str, Any]
-
-    def keys(self) -> dict[tuple[int, int], AnswerKey]:
-        """The key on disk of each wanted answer, by (index of its request, sample)."""
-        return {
-            (place, sample): (row.source.name, row.index, sample)
-            for place, (row, request) in enumerate(zip(self.rows, self.requests, strict=True))
-            for sample in range(request.n)
-        }
 
 
 def prepare(job: PredictJob) -> Work:
@@ -74,29 +60,16 @@ def prepare(job: PredictJob) -> Work:
     text = load_text(job.weights.model, chat)
     room = Room(chat.max_length, generation.max_new_tokens, text.positions)
     prompts = encode_prompts(inputs.rows, text.encoder, room, job.on_bad_record)
-    requests = _requests(prompts.rows, prompts.ids, n=generation.n, seed=generation.seed)
-    work = Work(
+    requests = prompts.requests(generation.n, generation.seed)
+    asked = Asked(
         rows=prompts.rows,
-        requests=requests,
-        text=text,
-        faults=[*inputs.faults, *prompts.faults],
+        n=generation.n,
         outputs={source.name: target for source, target in files.items()},
         partial=PartialOutput(job.output),
         identity=_identity(job, inputs.digests, requests),
     )
-    work.partial.require_free(work.identity, work.outputs.values(), work.keys().values(), overwrite=job.overwrite)
-    return work
-
-
-def _requests(rows: Sequence[Row], prompts: Sequence[Sequence[int]], *, n: int, seed: int) -> list[GenerationRequest]:
-    """One request for each row; its seeds depend on the row's position, not on its prompt."""
-    files = {source: number for number, source in enumerate(dict.fromkeys(row.source for row in rows))}
-    return [
-        GenerationRequest(
-            tuple(prompt), tuple(derive_seed(seed, files[row.source], row.index, sample) for sample in range(n))
-        )
-        for row, prompt in zip(rows, prompts, strict=True)
-    ]
+    asked.partial.require_free(asked.identity, asked.outputs.values(), asked.keys().values(), overwrite=job.overwrite)
+    return Work(asked, requests, text, [*inputs.faults, *prompts.faults])
 
 
 def _identity(job: PredictJob, inputs: dict[str, str], requests: list[GenerationRequest]) -> dict[str, Any]:
@@ -130,15 +103,15 @@ def print_plan(job: PredictJob, work: Work) -> None:
         console.print(f"skipped (only .jsonl files in a folder are read): {', '.join(others)}")
     for fault in first_faults(work.faults):
         console.print(f"left out: {fault}")
-    generation = job.generation
-    answers = len(work.rows) * generation.n
-    there = len(work.partial) if work.partial.job == work.identity else 0
+    generation, asked = job.generation, work.asked
+    answers = len(asked.rows) * generation.n
+    there = len(asked.partial) if asked.partial.job == asked.identity else 0
     lengths = [len(request.prompt_ids) for request in work.requests]
     left_out = f", {len(work.faults)} left out" if work.faults else ""
-    found = f", {there} of them already in {work.partial.path}" if there else ""
+    found = f", {there} of them already in {asked.partial.path}" if there else ""
     shortest = f"{min(lengths):,} to " * (min(lengths) < max(lengths))
     tokens = f"{shortest}{counted(max(lengths), 'token')}"
-    console.print(f"rows      {len(work.rows):,} in {job.input}{left_out}; {tokens}")
+    console.print(f"rows      {len(asked.rows):,} in {job.input}{left_out}; {tokens}")
     console.print(f"answers   {answers:,}: {generation.n} per row{found}")
     console.print(f"weights   {job.weights}")
     console.print(f"sampling  {_sampling(job)}")

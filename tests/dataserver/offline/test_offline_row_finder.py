@@ -10,8 +10,7 @@ from posttrain.config.sections.datasets import ColumnsConfig
 from posttrain.dataserver.offline.completions import RowFinder
 from posttrain.dataserver.runtime import Loaded
 from posttrain.errors import DataError
-from posttrain.inference.engine import Completion, StopReason
-from posttrain.predict.answers import answer_line
+from posttrain.inference.answering.partial import Answer, answer_line
 from posttrain.predict.inputs import read_inputs
 
 
@@ -83,7 +82,7 @@ def predicted(file: Path, number: int) -> dict[str, Any]:
     """What toolkit-predict writes for a row of a file."""
     columns = ColumnsConfig(prompt="question", completion="answer")
     row = read_inputs([file], columns, "error").rows[number]
-    return answer_line(row, 0, Completion((1, 2), StopReason.LENGTH), "0.5 1")
+    return answer_line(row, 0, Answer("0.5 1", "length", 2))
 
 
 def test_what_toolkit_predict_writes_names_its_row(tmp_path: Path, loaded: Loaded):

@@ -1,4 +1,4 @@
-"""The sections of a training config that `toolkit-predict` reads."""
+"""The sections of a training config that commands read which use its model."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -17,8 +17,8 @@ from posttrain.config.sections.run import RunConfig
 from posttrain.errors import ConfigError
 
 
-class PredictConfig(OneOrSeveralModels):
-    """The sections that generation needs; the trainer checks the others."""
+class InferenceConfig(OneOrSeveralModels):
+    """The sections that loading and asking a model needs; the trainer checks the others."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -35,22 +35,22 @@ class PredictConfig(OneOrSeveralModels):
     """How answers are sampled."""
 
 
-def load_predict_config(path: Path, overrides: Sequence[str] = ()) -> PredictConfig:
+def load_inference_config(path: Path, overrides: Sequence[str] = ()) -> InferenceConfig:
     """Load a training config.
 
     Raises:
         ConfigError: as `load_config`; or a `--set` names a section that is not read here; or the file has an unknown
             section whose name resembles a known one, since no trainer may have checked the file yet.
     """
-    known = list(PredictConfig.model_fields)
+    known = list(InferenceConfig.model_fields)
     for override in overrides:
         if section_of(override) not in (*known, None):
-            raise ConfigError(f"--set {shortened(override)}: toolkit-predict reads only {', '.join(known)}")
+            raise ConfigError(f"--set {shortened(override)}: this command reads only {', '.join(known)}")
     for name in read_raw(path):
         near = get_close_matches(name, known, n=1, cutoff=0.8)
         if near and name not in known:
             raise ConfigError(f"{as_shown(path)}: unknown section {shown(name)}; did you mean {near[0]!r}?")
-    return load_config(path, PredictConfig, overrides)
+    return load_config(path, InferenceConfig, overrides)
 
 
 def section_of(override: str) -> str | None:

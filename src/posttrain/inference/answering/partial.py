@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,8 +20,7 @@ from posttrain.base.strict_json import json_line, parse_object
 from posttrain.conversation.messages import Conversation
 from posttrain.conversation.templates import template_messages
 from posttrain.errors import ConfigError, DataError
-from posttrain.inference.engine import Completion
-from posttrain.predict.inputs import Row
+from posttrain.inference.answering.rows import Row
 from posttrain.runs.manifest import differences
 
 AnswerKey = tuple[str, int, int]
@@ -30,24 +30,42 @@ _SHOWN_DIFFERENCES = 10
 _KEYS = {"file", "row", "sample", "stop_reason", "messages"}
 
 
-def answer_line(row: Row, sample: int, completion: Completion, text: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Answer:
+    """What a model said.
+
+    Attributes:
+        stop_reason: as in `StopReason`.
+        tokens: its length, with the end token; None if a server does not tell.
+        token_ids, logprobs: of its tokens; None unless log-probabilities were asked for.
+    """
+
+    text: str
+    stop_reason: str
+    tokens: int | None
+    token_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+
+
+def answer_line(row: Row, sample: int, answer: Answer) -> dict[str, Any]:
     """One line of the output: the conversation with its new answer, ready for training, and facts about the answer."""
     line: dict[str, Any] = {
-        "file": row.source.name,
+        "file": row.file,
         "line": row.line,
         "row": row.index,
         "sample": sample,
-        "messages": [*_plain_messages(row.prompt), {"role": "assistant", "content": text}],
-        "stop_reason": str(completion.stop_reason),
-        "tokens": len(completion.token_ids),
+        "messages": [*_plain_messages(row.prompt), {"role": "assistant", "content": answer.text}],
+        "stop_reason": answer.stop_reason,
+        "tokens": answer.tokens,
+        **row.facts,
     }
     if row.prompt.tools:
         line["tools"] = list(row.prompt.tools)
     if row.reference is not None:
         line["reference"] = row.reference
-    if completion.logprobs is not None:
-        line["token_ids"] = list(completion.token_ids)
-        line["logprobs"] = [round(value, 5) for value in completion.logprobs]
+    if answer.token_ids is not None and answer.logprobs is not None:
+        line["token_ids"] = list(answer.token_ids)
+        line["logprobs"] = [round(value, 5) for value in answer.logprobs]
     return line
 
 
@@ -158,7 +176,7 @@ class PartialOutput:
             head = file.readline()
             self.job = (_object(head) or {}).get("job")
             if not isinstance(self.job, dict):
-                raise ConfigError(f"{self.path} was not written by toolkit-predict; move it out of the way")
+                raise ConfigError(f"{self.path} does not hold answers; move it out of the way")
             start = len(head)
             for raw in file:
                 value = _object(raw)

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.errors import ConfigError, ModelError
+from posttrain.inference.config import InferenceConfig, load_inference_config, section_of
 from posttrain.models.location import locate_model
-from posttrain.predict.config import PredictConfig, load_predict_config, section_of
 from posttrain.runs.checkpoints import find_checkpoint
 from posttrain.runs.trained_run import load_trained_run
 
@@ -62,11 +62,11 @@ def choose_weights(
             raise ConfigError(
                 "--weights base is the model before training, which has no checkpoints; drop --weights or --checkpoint"
             )
-        return _base(load_predict_config(config_path, overrides).of_model(model_index))
+        return _base(load_inference_config(config_path, overrides).of_model(model_index))
     run = load_trained_run(config_path, run_name, overrides, model_index).directory
     folder = run.path if checkpoint is None else find_checkpoint(run, checkpoint).path
     merged = run.path / ("merged" if checkpoint is None else f"merged-{folder.name}")
-    trained = load_predict_config(run.config, [text for text in overrides if section_of(text) in ("model", "chat")])
+    trained = load_inference_config(run.config, [text for text in overrides if section_of(text) in ("model", "chat")])
     if weights == "merged" or (weights == "auto" and _is_newer(merged / "config.json", folder)):
         if not (merged / "config.json").is_file():
             raise ConfigError(f"there is no merged model in {merged}; create it with toolkit-merge")
@@ -82,7 +82,7 @@ def choose_weights(
     )
 
 
-def _base(config: PredictConfig) -> ChosenWeights:
+def _base(config: InferenceConfig) -> ChosenWeights:
     locate_model(config.model.name)
     adapter = config.model.adapter
     if adapter is not None and not (adapter / "adapter_config.json").is_file():
@@ -90,7 +90,7 @@ def _base(config: PredictConfig) -> ChosenWeights:
     return ChosenWeights(config.model, adapter, config.chat)
 
 
-def _whole(config: PredictConfig, folder: Path) -> ChosenWeights:
+def _whole(config: InferenceConfig, folder: Path) -> ChosenWeights:
     model = config.model.model_copy(update={"name": str(folder), "revision": None, "adapter": None, "added_tokens": ()})
     return ChosenWeights(model, None, config.chat)
 

@@ -1,0 +1,122 @@
+"""Answer rows resumably: each answer is on disk before the next one is taken."""
+
+import time
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from posttrain.base.console import Counting, console
+from posttrain.base.files import why_unwritten
+from posttrain.base.text import counted
+from posttrain.errors import RunError
+from posttrain.inference.answering.partial import Answer, AnswerKey, PartialOutput, answer_line
+from posttrain.inference.answering.rows import Row
+from posttrain.inference.engine import Completion, Engine, GenerationRequest, Key, Sampling, completion_text
+
+
+class Answerer(Protocol):
+    """A model that answers rows."""
+
+    def answers(self, done: AbstractSet[Key]) -> Iterator[tuple[Key, Answer]]:
+        """Yield the answers as they finish, in any order, without those in `done`."""
+        ...
+
+
+@dataclass(frozen=True)
+class EngineAnswers:
+    """The answers of an engine to `requests`, one for each row."""
+
+    engine: Engine
+    tokenizer: Any
+    requests: Sequence[GenerationRequest]
+    sampling: Sampling
+
+    def answers(self, done: AbstractSet[Key]) -> Iterator[tuple[Key, Answer]]:
+        """Yield the answers as they finish, in any order, without those in `done`."""
+        for key, completion in self.engine.generate(self.requests, self.sampling, done=done):
+            yield key, self._answer(completion)
+
+    def _answer(self, completion: Completion) -> Answer:
+        text = completion_text(self.tokenizer, completion, self.sampling.stop)
+        known = None if completion.logprobs is None else completion.token_ids
+        return Answer(text, str(completion.stop_reason), len(completion.token_ids), known, completion.logprobs)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Rows to answer, and the answers that are on disk.
+
+    Attributes:
+        n: answers per row.
+        outputs: by the name of the rows' file.
+        partial: the answers that exist already.
+        identity: identifies the job; existing answers belong to it only if theirs is equal.
+    """
+
+    rows: Sequence[Row]
+    n: int
+    outputs: dict[str, Path]
+    partial: PartialOutput
+    identity: dict[str, Any]
+
+    def keys(self) -> dict[Key, AnswerKey]:
+        """The key on disk of each wanted answer, by (index of its row, sample)."""
+        return {
+            (place, sample): (row.file, row.index, sample)
+            for place, row in enumerate(self.rows)
+            for sample in range(self.n)
+        }
+
+    def answer(self, answerer: Answerer) -> None:
+        """Get the missing answers and write the outputs; what is kept after an interruption is printed.
+
+        Raises:
+            RunError: the disk is full.
+        """
+        keys = self.keys()
+        tokens, started = 0, time.monotonic()
+        with self._saying_what_is_kept():
+            self.partial.begin(self.identity)
+            done = {key for key, on_disk in keys.items() if on_disk in self.partial}
+            with Counting("answering", "answers", len(keys)) as progress:
+                progress.advance(len(done))
+                for (place, sample), answer in answerer.answers(done):
+                    self.partial.add(answer_line(self.rows[place], sample, answer))
+                    tokens += answer.tokens or 0
+                    progress.advance()
+            if tokens:
+                seconds = time.monotonic() - started
+                console.print(f"{tokens:,} tokens in {seconds:.1f} s ({tokens / seconds:,.0f} tokens/s)")
+            self.partial.finish(self.outputs)
+
+    def endings(self) -> str:
+        """How the answers ended, as one line."""
+        told = {
+            "end": "ended by the model",
+            "stop": "ended at a stop string",
+            "length": "cut at max_new_tokens",
+            "empty": "empty, so not usable for training",
+        }
+        counts = self.partial.counts
+        endings = ", ".join(f"{counts[key]} {words}" for key, words in told.items() if counts[key])
+        return f"{counted(len(self.partial), 'answer')}: {endings}"
+
+    @contextmanager
+    def _saying_what_is_kept(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            kept = (
+                f"{len(self.partial)} of {len(self.keys())} answers are kept in {self.partial.path}; "
+                "run the same command again to continue"
+            )
+            reason = why_unwritten(error) if isinstance(error, Exception) else None
+            if reason is not None:
+                raise RunError(f"{reason}; free some space; {kept}") from error
+            console.print(kept)
+            raise
+        finally:
+            self.partial.close()
