@@ -22,7 +22,7 @@ from posttrain.dpo.scores import AskedModel, RowScorer, answer_logprobs
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
 from posttrain.models.kernels.labelled_head import LabelledHead
-from posttrain.train.recipe import pad_rows
+from posttrain.models.padding import pad_rows
 from token_rows import from_rows
 
 # Prompts of 3, 1 and 2 tokens with answers of 2, 4 and 1; `dataset` ends each row with an untrained token.

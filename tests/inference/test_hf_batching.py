@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.inference.engine import GenerationRequest, derive_seed
-from posttrain.inference.hf import plan_batches
+from posttrain.inference.engine import GenerationRequest, derive_seed, plan_batches
 
 
 def request(length: int, *seeds: int) -> GenerationRequest:

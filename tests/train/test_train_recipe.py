@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 from posttrain.config.sections.datasets import DatasetConfig
 from posttrain.conversation.masks import IGNORED_LABEL, TokenRow
@@ -12,7 +11,7 @@ from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.ledger import Ledger
 from posttrain.data.step_plan import StepPlan
 from posttrain.runs.resume import RunCounters
-from posttrain.train.recipe import PlannedSteps, StepResult, pad_rows, place_of, step_facts
+from posttrain.train.recipe import PlannedSteps, StepResult, place_of, step_facts
 from token_rows import from_rows
 
 # Six rows in micro-batches of two: slots 5 and 4, 3 and 2, 1 and 0.
@@ -72,38 +71,3 @@ def test_a_row_is_named_by_its_file_and_line_or_by_its_data_set_where_there_are_
 
 
 N = IGNORED_LABEL
-
-
-def row(ids: list[int], trained: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    return np.array(ids, dtype=np.int32), np.array(trained, dtype=np.bool_)
-
-
-def test_each_position_predicts_the_token_after_it():
-    inputs, labels = pad_rows([row([5, 6, 7, 8], [0, 0, 1, 1])])
-    assert inputs.tolist() == [[5, 6, 7]]
-    assert labels.tolist() == [[N, 7, 8]]
-
-
-def test_shorter_rows_are_padded_on_the_right_and_padding_has_no_label():
-    inputs, labels = pad_rows([row([5, 6, 7, 8, 9], [0, 1, 0, 1, 1]), row([1, 2, 3], [0, 0, 1])])
-    assert inputs.tolist() == [[5, 6, 7, 8], [1, 2, 0, 0]]
-    assert labels.tolist() == [[6, N, 8, 9], [N, 3, N, N]]
-    assert (inputs.dtype, labels.dtype) == (torch.int64, torch.int64)
-
-
-def test_the_padding_id_as_a_trained_token_is_still_trained():
-    inputs, labels = pad_rows([row([5, 0, 0], [0, 1, 1])])
-    assert inputs.tolist() == [[5, 0]]
-    assert labels.tolist() == [[0, 0]]
-
-
-def test_nothing_predicts_the_first_token():
-    assert pad_rows([row([5, 6], [1, 0])])[1].tolist() == [[N]]
-
-
-def test_rows_mapped_from_a_read_only_file_are_not_written_to(tmp_path):
-    np.save(tmp_path / "ids.npy", np.array([5, 6, 7], dtype=np.int32))
-    ids = np.load(tmp_path / "ids.npy", mmap_mode="r")
-    inputs, _ = pad_rows([(ids, np.array([False, True, True]))])
-    inputs += 1
-    assert ids.tolist() == [5, 6, 7]

@@ -14,7 +14,7 @@ from posttrain.data.step_plan import PerRow, StepPlan
 from posttrain.data.tokenized import TokenizedDataset, cache_key
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset, PreferenceDataset
 from posttrain.dpo.passes import plan_passes
-from posttrain.train.recipe import pad_rows
+from posttrain.models.padding import pad_rows
 
 # The index of the mismatched rows among the sides of labelled answers.
 MISMATCHED = 1

@@ -22,8 +22,8 @@ from posttrain.dpo.run_rows import Rows
 from posttrain.models.backend import LoadedModel
 from posttrain.models.frozen import FrozenModel
 from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.padding import pad_rows
 from posttrain.train.parallel import summed
-from posttrain.train.recipe import pad_rows
 
 # Per rank; an interruption loses what was computed of the current portion.
 _BATCHES_OF_A_PORTION = 16

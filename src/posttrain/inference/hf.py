@@ -7,7 +7,6 @@ Sampling is seeded per batch, and batches depend on the requests alone, so a rep
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, decode, derive_seed
+from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, decode, plan_batches
 from posttrain.models.kernels.compiled_layers import as_written
 
 
@@ -173,29 +172,6 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
-
-
-@dataclass(frozen=True)
-class GenerationBatch:
-    """Completions generated together, and the one seed that they share."""
-
-    keys: tuple[Key, ...]
-    seed: int
-
-
-def plan_batches(requests: Sequence[GenerationRequest], batch_size: int) -> list[GenerationBatch]:
-    """Batches of `batch_size` completions; those of one request are adjacent, but may be split across batches.
-
-    The longest prompts come first: similar lengths need little padding, and a batch that does not fit into memory fails
-    at once.
-    """
-    keys = [(position, sample) for position, request in enumerate(requests) for sample in range(request.n)]
-    keys.sort(key=lambda key: (-len(requests[key[0]].prompt_ids), key))
-    batches = [tuple(keys[start : start + batch_size]) for start in range(0, len(keys), batch_size)]
-    return [
-        GenerationBatch(batch, derive_seed(*(requests[position].seeds[sample] for position, sample in batch)))
-        for batch in batches
-    ]
 
 
 class LogProbRecorder(LogitsProcessor):

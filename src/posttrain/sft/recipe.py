@@ -14,11 +14,12 @@ from posttrain.data.step_plan import StepPlanner
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.models.backend import LoadedModel
 from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.padding import pad_rows
 from posttrain.runs.resume import RunCounters
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import SFTData
 from posttrain.train.parallel import summed
-from posttrain.train.recipe import Measure, PlannedSteps, Recipe, StepResult, pad_rows, place_of, step_facts
+from posttrain.train.recipe import Measure, PlannedSteps, Recipe, StepResult, place_of, step_facts
 
 Batch = dict[str, torch.Tensor]
 

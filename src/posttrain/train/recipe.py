@@ -1,6 +1,6 @@
 """The protocol between the training loop and a recipe.
 
-`PlannedSteps` and `pad_rows` are for recipes whose rows a curriculum draws: SFT and DPO.
+`PlannedSteps` is for recipes whose rows a curriculum draws: SFT and DPO.
 """
 
 import math
@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import numpy as np
 import torch
 
 from posttrain.base.processes import process_count, process_rank
 from posttrain.base.text import first_of
 from posttrain.config.sections.datasets import DatasetConfig
-from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.step_plan import StepPlan
 from posttrain.data.tokenized import TokenizedDataset
@@ -199,22 +197,3 @@ def place_of(sources: Mapping[str, DatasetConfig], datasets: Mapping[str, Tokeni
         return f"{sources[key].path}:{line}" if key in sources else f"{key} line {line}"
 
     return place
-
-
-def pad_rows(dataset_rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and labels of a micro-batch, padded on the right.
-
-    Args:
-        dataset_rows: token ids and trained flags of each row.
-
-    Returns:
-        `input_ids` and `labels`, both of shape [rows, longest − 1]: position t predicts token t + 1, so the
-        last token is never an input and the first never a label.
-    """
-    width = max(len(ids) for ids, _ in dataset_rows) - 1
-    inputs = np.zeros((len(dataset_rows), width), dtype=np.int64)
-    labels = np.full((len(dataset_rows), width), IGNORED_LABEL, dtype=np.int64)
-    for row, (ids, trained) in enumerate(dataset_rows):
-        inputs[row, : len(ids) - 1] = ids[:-1]
-        labels[row, : len(ids) - 1] = np.where(trained[1:], ids[1:], IGNORED_LABEL)
-    return torch.from_numpy(inputs), torch.from_numpy(labels)
