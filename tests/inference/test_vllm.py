@@ -13,8 +13,10 @@ import torch
 from loaded_model import NEVER, Loaded
 
 from posttrain.config.sections.model import ModelConfig
+from posttrain.conversation.masks import TokenRow
 from posttrain.errors import ConfigError, ModelError
 from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason, decode
+from posttrain.inference.hf import HfEngine
 from posttrain.inference.vllm import VllmEngine
 from posttrain.inference.vllm_load import VllmOptions
 from posttrain.models.hf import HfBackend
@@ -253,3 +255,11 @@ def test_options_that_cannot_be_are_refused(folder: Path):
         VllmEngine(folder, NEVER, VllmOptions("float32", max_length=512, adapter_rank=513, eager=True))
     with pytest.raises(ModelError, match="max_model_len"):
         VllmEngine(folder, NEVER, VllmOptions("float32", max_length=513, eager=True))
+
+
+def test_log_probabilities_of_given_tokens_are_those_of_transformers(engine: VllmEngine, hf: Loaded):
+    rows = [TokenRow(list(range(5, 5 + length)), [token % 2 == 0 for token in range(length)]) for length in (3, 9, 200)]
+    by_transformers = dict(HfEngine(hf.model, hf.tokenizer, NEVER, 4).token_logprobs(rows))
+    for number, logprobs in engine.token_logprobs(rows):
+        assert logprobs == pytest.approx(by_transformers.pop(number), abs=1e-3)
+    assert not by_transformers

@@ -186,3 +186,18 @@ def test_overwriting_goes_on_too_where_it_was(task: Task, run: Callable, sampled
     result = run(task.config, sampled.input, task.output, *BASE, "--overwrite")
     assert f"18: 3 per row, 7 of them already in {task.partial}" in result.stderr
     assert task.output.read_bytes() == sampled.whole
+
+
+def test_a_run_that_goes_on_with_two_devices_writes_the_same_bytes(
+    task: Task, run: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    task.change("generation", **SAMPLED)
+    input_ = task.ask(prompts(6))
+    run(task.config, input_, task.folder / "whole.jsonl", *BASE)
+    whole = (task.folder / "whole.jsonl").read_bytes()
+    task.unfinished(b"".join(whole.splitlines(keepends=True)[3:8]), input_, task.output)
+    result = run(task.config, input_, task.output, *BASE, "--set", "generation.devices=[cpu, cpu]")
+    assert "devices   cpu, cpu" in result.stderr
+    assert "18: 3 per row, 5 of them already in" in result.stderr
+    assert task.output.read_bytes() == whole

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from posttrain.config.sections.generation import SamplingConfig
+from posttrain.conversation.masks import TokenRow
 
 Key = tuple[int, int]
 """Identifies a completion: (index of its request, index within the request), both from 0."""
@@ -91,7 +92,23 @@ class Completion:
     logprobs: tuple[float, ...] | None = None
 
 
-class Engine(Protocol):
+class Completer(Protocol):
+    """Completes prompts."""
+
+    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+        """All completions of all requests."""
+        ...
+
+    def score(self, ids: Sequence[int]) -> list[float]:
+        """log p of each token but the first, in nats, under the model's softmax at temperature 1."""
+        ...
+
+    def close(self) -> None:
+        """Free the memory."""
+        ...
+
+
+class Engine(Completer, Protocol):
     """A loaded model that answers requests."""
 
     def generate(
@@ -104,12 +121,15 @@ class Engine(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Free the memory."""
+    def token_logprobs(self, rows: Sequence[TokenRow]) -> Iterator[tuple[int, list[float]]]:
+        """Yield (number of a row, log p of each of its trained tokens), in nats, at temperature 1, in any order.
+
+        Each token is predicted from all before it; the first token of a row never counts.
+        """
         ...
 
 
-class RolloutEngine(Protocol):
+class RolloutEngine(Completer, Protocol):
     """Completes prompts with the weights of a model in training, as of the last `load`."""
 
     def load(self, weights: Path | None, version: int) -> None:
@@ -117,18 +137,6 @@ class RolloutEngine(Protocol):
 
         None if the engine uses the weights of the training model itself.
         """
-        ...
-
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
-        """All completions of all requests."""
-        ...
-
-    def score(self, ids: Sequence[int]) -> list[float]:
-        """log p of each token but the first, in nats, under the model's softmax at temperature 1."""
-        ...
-
-    def close(self) -> None:
-        """Free the memory."""
         ...
 
 

@@ -20,8 +20,11 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from posttrain.conversation.masks import IGNORED_LABEL, TokenRow
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, decode, plan_batches
 from posttrain.models.kernels.compiled_layers import as_written
+from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.padding import pad_rows
 
 
 class HfEngine:
@@ -39,6 +42,7 @@ class HfEngine:
         self._tokenizer = tokenizer
         self._end_ids = end_ids
         self._batch_size = batch_size
+        self._head: LabelledHead | None = None
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, *, done: AbstractSet[Key] = frozenset()
@@ -54,6 +58,10 @@ class HfEngine:
             completions = self._complete(prompts, batch.seed, sampling)
             yield from (pair for pair in zip(batch.keys, completions, strict=True) if pair[0] not in done)
 
+    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+        """All completions of all requests."""
+        return dict(self.generate(requests, sampling))
+
     @torch.inference_mode()
     def logits(self, ids: Sequence[int]) -> torch.Tensor:
         """The model's logits after each of the tokens, in float32, shape [tokens, vocabulary]."""
@@ -66,9 +74,26 @@ class HfEngine:
         logprobs = self.logits(ids)[:-1].log_softmax(dim=-1)
         return logprobs[range(len(ids) - 1), list(ids[1:])].tolist()
 
+    @torch.no_grad()
+    def token_logprobs(self, rows: Sequence[TokenRow]) -> Iterator[tuple[int, list[float]]]:
+        """Yield the number of each row, batch by batch, longest first, with log p of its trained tokens in nats."""
+        self._head = self._head or LabelledHead(self._model)
+        by_length = sorted(range(len(rows)), key=lambda row: (-len(rows[row].ids), row))
+        for start in range(0, len(rows), self._batch_size):
+            batch = by_length[start : start + self._batch_size]
+            inputs, labels = (
+                part.to(self._model.device) for part in pad_rows([(rows[row].ids, rows[row].trained) for row in batch])
+            )
+            losses = self._head.token_losses(self._model, inputs, labels)
+            counts = (labels != IGNORED_LABEL).sum(dim=1).tolist()
+            for row, own in zip(batch, losses.split(counts), strict=True):
+                yield row, (-own).tolist()
+
     def close(self) -> None:
         """Drop the model."""
-        self._model = None
+        if self._head is not None:
+            self._head.detach()
+        self._model = self._head = None
 
     @torch.inference_mode()
     def _complete(self, prompts: Sequence[tuple[int, ...]], seed: int, sampling: Sampling) -> list[Completion]:

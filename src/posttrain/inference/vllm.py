@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from posttrain.conversation.masks import TokenRow
 from posttrain.errors import ConfigError, ModelError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, derive_seed
 from posttrain.inference.vllm_load import VllmOptions, start_vllm, vllm_errors
@@ -83,19 +84,31 @@ class VllmEngine:
 
     def score(self, ids: Sequence[int]) -> list[float]:
         """log p of each token but the first, in nats, at temperature 1."""
+        [(_, logprobs)] = self.token_logprobs([TokenRow(list(ids), [True] * len(ids))])
+        return logprobs
+
+    def token_logprobs(self, rows: Sequence[TokenRow]) -> Iterator[tuple[int, list[float]]]:
+        """Yield the number of each row, as it finishes, with log p of its trained tokens, in nats, at temperature 1."""
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
         from vllm.inputs import tokens_input  # pyright: ignore[reportMissingImports]
 
         self._require_idle()
         self.wake_up()
         parameters = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
-        self._engine.add_request("score", tokens_input(list(ids)), parameters, lora_request=self._adapter)
-        finished = []
-        while not finished:
-            with torch.compiler.set_stance(self._stance):
-                finished = [output for output in self._engine.step() if output.finished]
-        found = finished[0].prompt_logprobs[1:]
-        return [of[token].logprob for token, of in zip(ids[1:], found, strict=True)]
+        waiting = {f"row {number}": number for number in range(len(rows))}
+        for name, number in waiting.items():
+            self._engine.add_request(name, tokens_input(rows[number].ids), parameters, lora_request=self._adapter)
+        try:
+            while waiting:
+                with torch.compiler.set_stance(self._stance):
+                    outputs = [output for output in self._engine.step() if output.finished]
+                for output in outputs:
+                    number = waiting.pop(output.request_id)
+                    tokens = zip(rows[number].ids, rows[number].trained, output.prompt_logprobs, strict=True)
+                    yield number, [found[token].logprob for token, wanted, found in [*tokens][1:] if wanted]
+        finally:
+            if waiting:
+                self._engine.abort_request(list(waiting))
 
     def load(self, weights: Path | None, version: int) -> None:
         """Take over the adapter in `weights` if the engine was created for adapters, else all weights.

@@ -7,11 +7,10 @@ import torch
 
 from posttrain.conversation.masks import IGNORED_LABEL
 
-LabelledRow = tuple[np.ndarray, np.ndarray]
-"""Token ids, and for each whether it is labelled: trained, or its probability wanted."""
+Values = np.ndarray | Sequence[int]
 
 
-def pad_rows(dataset_rows: Sequence[LabelledRow]) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_rows(dataset_rows: Sequence[tuple[Values, Values]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and labels of rows that go through the model together, padded on the right.
 
     Args:

@@ -6,8 +6,9 @@ from pathlib import Path
 from posttrain.base.console import console
 from posttrain.base.locks import own_output
 from posttrain.inference.answering.answer import EngineAnswers
+from posttrain.inference.devices import open_answering
 from posttrain.inference.engine import Engine, Sampling
-from posttrain.inference.load import open_engine
+from posttrain.inference.process.specs import AnsweringSpec
 from posttrain.predict.inputs import match_files
 from posttrain.predict.plan import PredictJob, Work, prepare, print_plan
 
@@ -37,11 +38,6 @@ def predict(job: PredictJob) -> list[Path]:
 
 def _engine(job: PredictJob, work: Work) -> AbstractContextManager[Engine]:
     weights, generation = job.weights, job.generation
-    return open_engine(
-        generation.engine,
-        weights.model,
-        weights.adapter,
-        weights.chat,
-        batch_size=generation.batch_size,
-        max_length=max(len(request.prompt_ids) for request in work.requests) + generation.max_new_tokens,
-    )
+    longest = max(len(request.prompt_ids) for request in work.requests) + generation.max_new_tokens
+    chosen = weights.model, weights.adapter, weights.chat
+    return open_answering(AnsweringSpec(generation.engine, *chosen, generation.batch_size, longest), generation.devices)

@@ -82,7 +82,7 @@ def _identity(job: PredictJob, inputs: dict[str, str], requests: list[Generation
         "model": job.weights.model.model_dump(mode="json"),
         "adapter": str(job.weights.adapter),
         "weights": job.weights.fingerprint(),
-        "generation": job.generation.model_dump(mode="json"),
+        "generation": job.generation.model_dump(mode="json", exclude={"devices"}),
     }
 
 
@@ -115,6 +115,8 @@ def print_plan(job: PredictJob, work: Work) -> None:
     console.print(f"answers   {answers:,}: {generation.n} per row{found}")
     console.print(f"weights   {job.weights}")
     console.print(f"sampling  {_sampling(job)}")
+    if generation.devices:
+        console.print(f"devices   {', '.join(generation.devices)}")
     console.print(f"output    {job.output}")
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from posttrain.config.sections.datasets import ColumnsConfig
 from posttrain.config.sections.engines import LocalEngine
@@ -40,6 +40,9 @@ class SamplingConfig(TokenChoiceConfig, _OneLength):
     """How one answer is sampled; temperature 0 is greedy decoding."""
 
 
+Device = Annotated[str, Field(pattern=r"^(cpu|cuda:[0-9]{1,3})$")]
+
+
 class GenerationConfig(SamplingConfig):
     """Sampling options; temperature 0 is greedy decoding."""
 
@@ -55,11 +58,24 @@ class GenerationConfig(SamplingConfig):
     batch_size: int = Field(default=16, ge=1)
     """Answers that `hf` generates at once; other engines do their own batching."""
 
+    devices: tuple[Device, ...] = ()
+    """Devices to answer with, each with a copy of the model in a process of its own, such as `[cuda:0, cuda:1]`, or
+    `[cpu, cpu]`; the answers are those of one device. By default the first accelerator, or else the CPU."""
+
     logprobs: bool = False
     """Also write the log-probabilities of each answer's tokens."""
 
     columns: ColumnsConfig = ColumnsConfig()
     """Names of the input's columns."""
+
+    @field_validator("devices")
+    @classmethod
+    def _devices_are_alike(cls, devices: tuple[str, ...]) -> tuple[str, ...]:
+        if len({device == "cpu" for device in devices}) > 1:
+            raise ValueError("cpu beside cuda would give other answers than one device; name devices of one kind")
+        if twice := [device for device in devices if device != "cpu" and devices.count(device) > 1]:
+            raise ValueError(f"{twice[0]} is named twice; name each device once")
+        return devices
 
     @model_validator(mode="after")
     def _answers_differ(self) -> "GenerationConfig":

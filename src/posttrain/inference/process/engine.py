@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing.connection import Connection, Pipe
@@ -14,13 +14,16 @@ from typing import Any, Protocol
 from posttrain import errors
 from posttrain.base.console import console
 from posttrain.base.processes import process_count
+from posttrain.conversation.masks import TokenRow
 from posttrain.errors import ServerError, ToolkitError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
 from posttrain.inference.process.messages import (
     Message,
     exchange,
     read_completions,
+    read_lists,
     request_arrays,
+    row_arrays,
 )
 
 _ATTEMPTS = 3
@@ -46,18 +49,28 @@ class EngineProcess:
     and gets the same command again.
     """
 
-    def __init__(self, spec: Spec, log: Path, *, seconds: float, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        log: Path,
+        *,
+        seconds: float,
+        threads: int | None = None,
+        environment: Mapping[str, str] = {},
+    ) -> None:
         """Start the process, and wait until its engine is ready.
 
         Args:
             log: receives the process's own output.
             threads: that torch may use in it; None for its default.
+            environment: variables to set in it.
 
         Raises:
             ConfigError, ModelError: the engine cannot be started.
             ServerError: the process died three times in a row.
         """
         self._spec, self._log, self._seconds, self._threads = spec, log, seconds, threads
+        self._variables = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._log_start = 0
@@ -95,6 +108,10 @@ class EngineProcess:
     def score(self, ids: Sequence[int]) -> list[float]:
         """log p of each token but the first, in nats, at temperature 1."""
         return self._ask(Message("score", {"ids": list(ids)})).facts["logprobs"]
+
+    def token_logprobs(self, rows: Sequence[TokenRow]) -> list[list[float]]:
+        """For each row log p of its trained tokens, in nats, at temperature 1; the spec's engine must be able to."""
+        return read_lists(self._ask(Message("token_logprobs", arrays=row_arrays(rows))).arrays)
 
     def close(self) -> None:
         """End the process, and start no other; commands of other threads, and all later ones, fail."""
@@ -170,7 +187,7 @@ class EngineProcess:
             kept["CUDA_VISIBLE_DEVICES"] = visible.split(",")[here] if visible else str(here)
         if self._threads is not None:
             kept |= {"OMP_NUM_THREADS": str(self._threads), "MKL_NUM_THREADS": str(self._threads)}
-        return kept
+        return {**kept, **self._variables}
 
     def _ending(self, error: BaseException) -> str:
         process = self._process  # None once it is closed

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load, save
 
+from posttrain.conversation.masks import TokenRow
 from posttrain.inference.engine import Completion, GenerationRequest, Key, StopReason
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -118,6 +119,31 @@ def read_completions(arrays: Arrays) -> list[tuple[Key, Completion]]:
             zip(arrays["keys"].tolist(), ids, arrays["reasons"].tolist(), strict=True)
         )
     ]
+
+
+def row_arrays(rows: Sequence[TokenRow]) -> Arrays:
+    """Rows of tokens as arrays, which `read_rows` reads."""
+    return {
+        "ids": _flat([row.ids for row in rows], np.int64),
+        "trained": _flat([row.trained for row in rows], np.bool_),
+        "lengths": _lengths([row.ids for row in rows]),
+    }
+
+
+def read_rows(arrays: Arrays) -> list[TokenRow]:
+    """The rows of tokens of a message."""
+    ids, trained = (_split(arrays[name], arrays["lengths"]) for name in ("ids", "trained"))
+    return [TokenRow(list(tokens), list(flags)) for tokens, flags in zip(ids, trained, strict=True)]
+
+
+def lists_as_arrays(lists: Sequence[Sequence[float]]) -> Arrays:
+    """Lists of numbers as arrays, which `read_lists` reads."""
+    return {"values": _flat(lists, np.float64), "lengths": _lengths(lists)}
+
+
+def read_lists(arrays: Arrays) -> list[list[float]]:
+    """The lists of numbers of a message."""
+    return [list(values) for values in _split(arrays["values"], arrays["lengths"])]
 
 
 _REASONS = list(StopReason)

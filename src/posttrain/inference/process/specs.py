@@ -1,16 +1,21 @@
 """What an engine process must know to build its engine, as plain data."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.sections.engines import LocalEngine
 from posttrain.config.sections.model import LoraConfig, ModelConfig
-from posttrain.inference.engine import RolloutEngine
+from posttrain.inference.engine import Completer, Engine, RolloutEngine
 from posttrain.inference.vllm_load import VllmOptions
 from posttrain.models.backend import TrainingSettings
 
 Facts = Mapping[str, Any]
+
+_opened = ExitStack()  # until the process ends
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,38 @@ class OwnSpec:
         }
 
 
-def open_spec(facts: Facts) -> RolloutEngine:
+@dataclass(frozen=True)
+class AnsweringSpec:
+    """A trained model that answers; the fields are the arguments of `open_engine`."""
+
+    engine: LocalEngine
+    model: ModelConfig
+    adapter: Path | None
+    chat: ChatConfig
+    batch_size: int
+    max_length: int
+
+    def open(self) -> AbstractContextManager[Engine]:
+        """Open the engine in this process; errors as `open_engine`."""
+        from posttrain.inference.load import open_engine
+
+        sizes = {"batch_size": self.batch_size, "max_length": self.max_length}
+        return open_engine(self.engine, self.model, self.adapter, self.chat, **sizes)
+
+    def facts(self, loaded: Path | None) -> dict[str, Any]:
+        """The spec as JSON can hold it."""
+        return {
+            "engine": "answering",
+            "by": self.engine,
+            "model": self.model.model_dump(mode="json"),
+            "adapter": None if self.adapter is None else str(self.adapter),
+            "chat": self.chat.model_dump(mode="json"),
+            "batch_size": self.batch_size,
+            "max_length": self.max_length,
+        }
+
+
+def open_spec(facts: Facts) -> Completer:
     """The engine that a spec describes.
 
     Raises:
@@ -113,4 +149,21 @@ def _open_own(facts: Facts) -> RolloutEngine:
     return OwnEngine(facts["place"], facts["folder"], frozenset(facts["end_ids"]), facts["options"])
 
 
-_OPENERS: dict[str, Callable[[Facts], RolloutEngine]] = {"hf": _open_model, "vllm": _open_vllm, "own": _open_own}
+def _open_answering(facts: Facts) -> Completer:
+    spec = AnsweringSpec(
+        engine=facts["by"],
+        model=ModelConfig.model_validate(facts["model"]),
+        adapter=None if facts["adapter"] is None else Path(facts["adapter"]),
+        chat=ChatConfig.model_validate(facts["chat"]),
+        batch_size=facts["batch_size"],
+        max_length=facts["max_length"],
+    )
+    return _opened.enter_context(spec.open())
+
+
+_OPENERS: dict[str, Callable[[Facts], Completer]] = {
+    "hf": _open_model,
+    "vllm": _open_vllm,
+    "own": _open_own,
+    "answering": _open_answering,
+}

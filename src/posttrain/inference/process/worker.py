@@ -13,14 +13,17 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 from posttrain.base.guard import wait_for_end_of
 from posttrain.errors import ToolkitError
-from posttrain.inference.engine import RolloutEngine, Sampling
+from posttrain.inference.engine import Completer, Engine, RolloutEngine, Sampling
 from posttrain.inference.process.messages import (
     Message,
     completion_arrays,
+    lists_as_arrays,
     read_requests,
+    read_rows,
     receive,
     send,
 )
@@ -43,7 +46,7 @@ def main() -> None:
 
 def serve(connection: Connection, next_command: Callable[[], Message]) -> None:
     """Answer commands, each with `done`, or with `failed` and the message of a ToolkitError."""
-    engine: RolloutEngine | None = None
+    engine: Completer | None = None
     while True:
         command = next_command()
         try:
@@ -64,20 +67,26 @@ def _load(engine: RolloutEngine, command: Message, connection: Connection) -> No
     send(connection, Message("done"))
 
 
-def _complete(engine: RolloutEngine, command: Message, connection: Connection) -> None:
+def _complete(engine: Completer, command: Message, connection: Connection) -> None:
     sampling = {**command.facts["sampling"], "stop": tuple(command.facts["sampling"]["stop"])}
     made = engine.complete(read_requests(command.arrays), Sampling(**sampling))
     send(connection, Message("done", arrays=completion_arrays(list(made.items()))))
 
 
-def _score(engine: RolloutEngine, command: Message, connection: Connection) -> None:
+def _score(engine: Completer, command: Message, connection: Connection) -> None:
     send(connection, Message("done", {"logprobs": engine.score(command.facts["ids"])}))
 
 
-_COMMANDS: dict[str, Callable[[RolloutEngine, Message, Connection], None]] = {
+def _token_logprobs(engine: Engine, command: Message, connection: Connection) -> None:
+    found = sorted(engine.token_logprobs(read_rows(command.arrays)))
+    send(connection, Message("done", arrays=lists_as_arrays([logprobs for _, logprobs in found])))
+
+
+_COMMANDS: dict[str, Callable[[Any, Message, Connection], None]] = {
     "load": _load,
     "complete": _complete,
     "score": _score,
+    "token_logprobs": _token_logprobs,
 }
 
 

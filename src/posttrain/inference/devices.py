@@ -1,0 +1,159 @@
+"""An engine on several devices, each with a copy of the model in a process of its own.
+
+The devices take batches from one queue. Which completions make up a batch depends on the requests alone, so it does not
+matter which device makes it: the completions are those of one device.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TypeVar
+
+from posttrain.conversation.masks import TokenRow
+from posttrain.errors import ConfigError
+from posttrain.inference.engine import (
+    Completion,
+    Engine,
+    GenerationBatch,
+    GenerationRequest,
+    Key,
+    Sampling,
+    plan_batches,
+)
+from posttrain.inference.process.engine import EngineProcess
+from posttrain.inference.process.specs import AnsweringSpec
+
+T = TypeVar("T")
+
+_LONGEST_SECONDS = 86_400.0  # for one batch
+_OWN_BATCHING = 256
+"""Completions that a device gets at once if its engine does its own batching."""
+
+
+class DevicesEngine:
+    """An Engine whose work is divided among processes."""
+
+    def __init__(self, processes: Sequence[EngineProcess], batch_size: int) -> None:
+        """`batch_size`: completions that a process gets at once."""
+        self._processes, self._batch_size = processes, batch_size
+        self._free: SimpleQueue[EngineProcess] = SimpleQueue()
+        for process in processes:
+            self._free.put(process)
+
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, *, done: AbstractSet[Key] = frozenset()
+    ) -> Iterator[tuple[Key, Completion]]:
+        """Yield completions batch by batch, in the order in which the batches end."""
+        batches = [batch for batch in plan_batches(requests, self._batch_size) if not done >= set(batch.keys)]
+
+        def make(batch: GenerationBatch, process: EngineProcess) -> list[tuple[Key, Completion]]:
+            asked = [(requests[place], sample) for place, sample in batch.keys]
+            each_alone = [GenerationRequest(request.prompt_ids, (request.seeds[sample],)) for request, sample in asked]
+            made = process.complete(each_alone, sampling)
+            return [(key, made[number, 0]) for number, key in enumerate(batch.keys) if key not in done]
+
+        for completions in self._spread(make, batches):
+            yield from completions
+
+    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+        """All completions of all requests."""
+        return dict(self.generate(requests, sampling))
+
+    def score(self, ids: Sequence[int]) -> list[float]:
+        """log p of each token but the first, in nats, at temperature 1."""
+        return self._processes[0].score(ids)
+
+    def token_logprobs(self, rows: Sequence[TokenRow]) -> Iterator[tuple[int, list[float]]]:
+        """Yield the number of each row with log p of its trained tokens, in nats, batch by batch."""
+        by_length = sorted(range(len(rows)), key=lambda row: (-len(rows[row].ids), row))
+        batches = [by_length[start : start + self._batch_size] for start in range(0, len(rows), self._batch_size)]
+
+        def score(batch: list[int], process: EngineProcess) -> list[tuple[int, list[float]]]:
+            found = process.token_logprobs([rows[number] for number in batch])
+            return list(zip(batch, found, strict=True))
+
+        for found in self._spread(score, batches):
+            yield from found
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.close()
+
+    def _spread(self, work: Callable[[T, EngineProcess], list], parts: Sequence[T]) -> Iterator[list]:
+        """What `work` returns for each part, as they end; each process works on one part at a time."""
+
+        def on_a_free_one(part: T) -> list:
+            process = self._free.get()
+            try:
+                return work(part, process)
+            finally:
+                self._free.put(process)
+
+        with ThreadPoolExecutor(len(self._processes)) as threads:
+            futures: list[Future[list]] = [threads.submit(on_a_free_one, part) for part in parts]
+            try:
+                for future in as_completed(futures):
+                    yield future.result()
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                self.close()  # ends the calls that the threads wait for
+                raise
+
+
+def open_answering(spec: AnsweringSpec, devices: Sequence[str] = ()) -> AbstractContextManager[Engine]:
+    """Open the engine that `spec` describes on each of `devices`, or in this process if none are named.
+
+    It closes at the end of the block.
+
+    Raises:
+        ConfigError, ModelError: as `open_engine`; also if there is no such device.
+        ServerError: a process died three times in a row.
+    """
+    return _on_devices(spec, devices) if devices else spec.open()
+
+
+@contextmanager
+def _on_devices(spec: AnsweringSpec, devices: Sequence[str]) -> Iterator[Engine]:
+    _require_devices(devices)
+    with tempfile.TemporaryDirectory(prefix="posttrain-devices-") as logs, ExitStack() as opened:
+        with ThreadPoolExecutor(len(devices)) as threads:
+            starting = [
+                threads.submit(_start, spec, Path(logs, f"{number}.log"), device, len(devices))
+                for number, device in enumerate(devices)
+            ]
+        processes = [opened.enter_context(closing(each.result())) for each in starting if each.exception() is None]
+        for each in starting:
+            each.result()
+        yield DevicesEngine(processes, spec.batch_size if spec.engine == "hf" else _OWN_BATCHING)
+
+
+def _require_devices(devices: Sequence[str]) -> None:
+    import torch  # slow import
+
+    count = torch.cuda.device_count()
+    missing = [device for device in devices if device != "cpu" and int(device.removeprefix("cuda:")) >= count]
+    if missing:
+        there = f"cuda:0 to cuda:{count - 1}" if count else "only cpu"
+        raise ConfigError(f"generation.devices: there is no {', '.join(missing)} here, {there}")
+
+
+def _start(spec: AnsweringSpec, log: Path, device: str, count: int) -> EngineProcess:
+    threads = None
+    if device == "cpu":
+        threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) // count))
+    return EngineProcess(spec, log, seconds=_LONGEST_SECONDS, threads=threads, environment=_environment(device))
+
+
+def _environment(device: str) -> Mapping[str, str]:
+    """Lets a process see only `device`: `cpu`, or `cuda:N` for the N-th of those that are visible now."""
+    if device == "cpu":
+        return {"CUDA_VISIBLE_DEVICES": ""}
+    number = int(device.removeprefix("cuda:"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return {"CUDA_VISIBLE_DEVICES": visible.split(",")[number] if visible else str(number)}

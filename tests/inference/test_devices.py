@@ -1,0 +1,96 @@
+"""Several devices give what one gives, and nothing of them is left behind."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from posttrain.config.sections.chat import ChatConfig
+from posttrain.config.sections.generation import GenerationConfig
+from posttrain.config.sections.model import ModelConfig
+from posttrain.conversation.masks import TokenRow
+from posttrain.errors import ConfigError, ModelError
+from posttrain.inference.devices import open_answering
+from posttrain.inference.engine import Engine, GenerationRequest, Sampling
+from posttrain.inference.process.specs import AnsweringSpec
+
+SAMPLED = Sampling(6, temperature=1.0, logprobs=True)
+# Nine completions, so five batches of two; one batch has completions of two prompts.
+REQUESTS = [GenerationRequest(tuple(range(5, 12)), (1, 2, 3)), GenerationRequest((5, 9), (4, 5, 6, 7, 8, 9))]
+ROWS = [TokenRow(list(range(5, 5 + length)), [token % 2 == 0 for token in range(length)]) for length in (3, 9, 2, 7, 5)]
+
+
+def spec(model: Path) -> AnsweringSpec:
+    config = ModelConfig(name=str(model), backend="hf", dtype="float32")
+    return AnsweringSpec("hf", config, None, ChatConfig(), batch_size=2, max_length=64)
+
+
+@pytest.fixture(scope="module")
+def one(sharp_model: Path) -> Iterator[Engine]:
+    with open_answering(spec(sharp_model)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def two(sharp_model: Path) -> Iterator[Engine]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("OMP_NUM_THREADS", "1")
+        with open_answering(spec(sharp_model), ("cpu", "cpu")) as engine:
+            yield engine
+
+
+def test_completions_and_scores_of_two_devices_are_those_of_one(one: Engine, two: Engine):
+    assert dict(two.generate(REQUESTS, SAMPLED)) == dict(one.generate(REQUESTS, SAMPLED))
+    assert dict(two.token_logprobs(ROWS)) == dict(one.token_logprobs(ROWS))
+    assert two.score([5, 6, 7]) == one.score([5, 6, 7])
+
+
+def test_what_is_done_is_not_made_again_and_changes_nothing_else(one: Engine, two: Engine):
+    everything = one.complete(REQUESTS, SAMPLED)
+    done = {(0, 0), (0, 1), (1, 2)}
+    rest = dict(two.generate(REQUESTS, SAMPLED, done=done))
+    assert rest == {key: completion for key, completion in everything.items() if key not in done}
+
+
+def test_a_process_that_is_killed_is_replaced(one: Engine, two: Engine):
+    workers = [each for each in psutil.Process().children() if "posttrain.inference.process.worker" in each.cmdline()]
+    os.kill(workers[0].pid, signal.SIGKILL)
+    assert two.complete(REQUESTS, SAMPLED) == one.complete(REQUESTS, SAMPLED)
+
+
+def test_log_probabilities_of_labelled_tokens_are_those_of_the_whole_row(one: Engine):
+    whole = {number: one.score(row.ids) for number, row in enumerate(ROWS)}
+    for number, logprobs in one.token_logprobs(ROWS):
+        wanted = [value for value, labelled in zip(whole[number], ROWS[number].trained[1:], strict=True) if labelled]
+        assert logprobs == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_model_that_cannot_be_loaded_ends_all_processes_with_its_own_error(tmp_path: Path):
+    before = psutil.Process().children()
+    with pytest.raises(ModelError, match="nothing"), open_answering(spec(tmp_path / "nothing"), ("cpu", "cpu")):
+        pass
+    assert psutil.Process().children() == before
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_is_loaded(tmp_path: Path):
+    with (
+        pytest.raises(ConfigError, match=r"there is no cuda:99 here"),
+        open_answering(spec(tmp_path / "nothing"), ("cuda:99",)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("devices", "reason"),
+    [
+        (["cpu", "cuda:0"], "one kind"),
+        (["cuda:1", "cuda:1"], "named twice"),
+        (["gpu"], "match pattern"),
+    ],
+)
+def test_devices_that_make_no_sense_are_refused(devices: list[str], reason: str):
+    with pytest.raises(ValueError, match=reason):
+        GenerationConfig.model_validate({"devices": devices})
