@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 
 from posttrain.base.strict_json import json_line
+from posttrain.config.sections.answerers import Weights
 from posttrain.inference.config import load_inference_config
-from posttrain.inference.weights import Weights, choose_weights
+from posttrain.inference.weights import choose_weights
 from posttrain.predict.plan import PredictJob, prepare
 from posttrain.runs.checkpoints import record_files
 

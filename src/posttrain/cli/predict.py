@@ -7,8 +7,9 @@ import typer
 
 from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
+from posttrain.config.sections.answerers import Weights
 from posttrain.inference.config import load_inference_config
-from posttrain.inference.weights import Weights, choose_weights
+from posttrain.inference.weights import choose_weights
 from posttrain.predict.generate import predict as answer
 from posttrain.predict.plan import PredictJob, show_plan
 

@@ -106,21 +106,24 @@ class DevicesEngine:
                 raise
 
 
-def open_answering(spec: AnsweringSpec, devices: Sequence[str] = ()) -> AbstractContextManager[Engine]:
-    """Open the engine that `spec` describes on each of `devices`, or in this process if none are named.
+def open_answering(
+    spec: AnsweringSpec, devices: Sequence[str] = (), *, apart: bool = False
+) -> AbstractContextManager[Engine]:
+    """Open the engine that `spec` describes on each of `devices`; it closes at the end of the block.
 
-    It closes at the end of the block.
+    Without `devices` it has the first accelerator, or else the CPU, in this process or, if it is to be `apart`, in one
+    of its own.
 
     Raises:
         ConfigError, ModelError: as `open_engine`; also if there is no such device.
         ServerError: a process died three times in a row.
     """
-    return _on_devices(spec, devices) if devices else spec.open()
+    return _on_devices(spec, devices or [None]) if devices or apart else spec.open()
 
 
 @contextmanager
-def _on_devices(spec: AnsweringSpec, devices: Sequence[str]) -> Iterator[Engine]:
-    _require_devices(devices)
+def _on_devices(spec: AnsweringSpec, devices: Sequence[str | None]) -> Iterator[Engine]:
+    _require_devices([device for device in devices if device not in (None, "cpu")])
     with tempfile.TemporaryDirectory(prefix="posttrain-devices-") as logs, ExitStack() as opened:
         with ThreadPoolExecutor(len(devices)) as threads:
             starting = [
@@ -134,24 +137,27 @@ def _on_devices(spec: AnsweringSpec, devices: Sequence[str]) -> Iterator[Engine]
 
 
 def _require_devices(devices: Sequence[str]) -> None:
+    if not devices:
+        return
     import torch  # slow import
 
     count = torch.cuda.device_count()
-    missing = [device for device in devices if device != "cpu" and int(device.removeprefix("cuda:")) >= count]
-    if missing:
+    if missing := [device for device in devices if int(device.removeprefix("cuda:")) >= count]:
         there = f"cuda:0 to cuda:{count - 1}" if count else "only cpu"
         raise ConfigError(f"generation.devices: there is no {', '.join(missing)} here, {there}")
 
 
-def _start(spec: AnsweringSpec, log: Path, device: str, count: int) -> EngineProcess:
+def _start(spec: AnsweringSpec, log: Path, device: str | None, count: int) -> EngineProcess:
     threads = None
     if device == "cpu":
         threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) // count))
     return EngineProcess(spec, log, seconds=_LONGEST_SECONDS, threads=threads, environment=_environment(device))
 
 
-def _environment(device: str) -> Mapping[str, str]:
+def _environment(device: str | None) -> Mapping[str, str]:
     """Lets a process see only `device`: `cpu`, or `cuda:N` for the N-th of those that are visible now."""
+    if device is None:
+        return {}
     if device == "cpu":
         return {"CUDA_VISIBLE_DEVICES": ""}
     number = int(device.removeprefix("cuda:"))

@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from posttrain.config.sections.answerers import TrainedModelConfig, Weights
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.errors import ConfigError, ModelError
 from posttrain.inference.config import InferenceConfig, load_inference_config, section_of
-from posttrain.models.location import locate_model
+from posttrain.models.location import locate_model, weights_digest
 from posttrain.runs.checkpoints import find_checkpoint
 from posttrain.runs.trained_run import load_trained_run
-
-Weights = Literal["auto", "merged", "adapter", "base"]
 
 _WEIGHT_FILES = (".safetensors", ".bin", ".gguf")
 
@@ -28,6 +27,12 @@ class ChosenWeights:
 
     def __str__(self) -> str:
         return self.model.name if self.adapter is None else f"{self.model.name} with the adapter in {self.adapter}"
+
+    def digest(self) -> str | None:
+        """Hash of the content of all weights, as `weights_digest`; None for a hub's model that is not here yet."""
+        return weights_digest(
+            self.model if self.adapter is None else self.model.model_copy(update={"adapter": self.adapter})
+        )
 
     def fingerprint(self) -> dict[str, Any]:
         """Size and modification time of each local weight file: cheap, and changed by every training or merge."""
@@ -80,6 +85,12 @@ def choose_weights(
         f"there is no trained model in {folder} yet; finish training (--resume), or choose a checkpoint with "
         "--checkpoint"
     )
+
+
+def weights_of(choice: TrainedModelConfig) -> ChosenWeights:
+    """The weights that a config section names; errors as `choose_weights`."""
+    which = {"checkpoint": choice.checkpoint, "run_name": choice.run_name, "model_index": choice.model_index}
+    return choose_weights(choice.config, choice.weights, **which)
 
 
 def _base(config: InferenceConfig) -> ChosenWeights:

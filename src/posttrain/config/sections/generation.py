@@ -43,14 +43,11 @@ class SamplingConfig(TokenChoiceConfig, _OneLength):
 Device = Annotated[str, Field(pattern=r"^(cpu|cuda:[0-9]{1,3})$")]
 
 
-class GenerationConfig(SamplingConfig):
-    """Sampling options; temperature 0 is greedy decoding."""
+class AnsweringConfig(SamplingConfig):
+    """How rows are answered; temperature 0 is greedy decoding."""
 
     engine: LocalEngine = "hf"
     """Inference engine: `hf` is transformers; the others are several times as fast but take longer to start."""
-
-    n: int = Field(default=1, ge=1)
-    """Answers per prompt; more than one requires a temperature above 0."""
 
     seed: int = Field(default=0, ge=0)
     """Seed for sampling."""
@@ -62,12 +59,6 @@ class GenerationConfig(SamplingConfig):
     """Devices to answer with, each with a copy of the model in a process of its own, such as `[cuda:0, cuda:1]`, or
     `[cpu, cpu]`; the answers are those of one device. By default the first accelerator, or else the CPU."""
 
-    logprobs: bool = False
-    """Also write the log-probabilities of each answer's tokens."""
-
-    columns: ColumnsConfig = ColumnsConfig()
-    """Names of the input's columns."""
-
     @field_validator("devices")
     @classmethod
     def _devices_are_alike(cls, devices: tuple[str, ...]) -> tuple[str, ...]:
@@ -77,10 +68,26 @@ class GenerationConfig(SamplingConfig):
             raise ValueError(f"{twice[0]} is named twice; name each device once")
         return devices
 
+
+class GenerationConfig(AnsweringConfig):
+    """Sampling options; temperature 0 is greedy decoding."""
+
+    n: int = Field(default=1, ge=1)
+    """Answers per prompt; more than one requires a temperature above 0."""
+
+    logprobs: bool = False
+    """Also write the log-probabilities of each answer's tokens."""
+
+    columns: ColumnsConfig = ColumnsConfig()
+    """Names of the input's columns."""
+
     @model_validator(mode="after")
     def _answers_differ(self) -> "GenerationConfig":
-        if self.n > 1 and self.temperature == 0:
-            raise ValueError(
-                f"n: {self.n} with temperature: 0 gives the same answer {self.n} times; raise the temperature"
-            )
+        require_different(self.n, self.temperature)
         return self
+
+
+def require_different(n: int, temperature: float) -> None:
+    """Raise ValueError if `n` answers at this temperature would all be the same."""
+    if n > 1 and temperature == 0:
+        raise ValueError(f"n: {n} with temperature: 0 gives the same answer {n} times; raise the temperature")

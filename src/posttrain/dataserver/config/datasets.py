@@ -134,15 +134,8 @@ class GradedDataset(StrictModel):
         return self
 
 
-class FileDataset(GradedDataset):
-    """Rows from a file."""
-
-    type: Literal["file"] = "file"
-    """A file; the default if `type` is omitted."""
-
-    path: str = Field(min_length=1)
-    """A `.jsonl`, `.json`, `.csv`, `.tsv` (optionally with `.gz`) or `.parquet` file, relative to `data_root` and
-    inside it."""
+class FileRows(GradedDataset):
+    """How the rows of a file become prompts with gold answers."""
 
     columns: PromptColumnsConfig = PromptColumnsConfig()
     """Names of the columns."""
@@ -178,6 +171,17 @@ class FileDataset(GradedDataset):
     def grading_by_task(self) -> Mapping[str, TaskGrading]:
         """What each task changes; empty if the rows are all of one kind."""
         return self.tasks
+
+
+class FileDataset(FileRows):
+    """Rows from a file."""
+
+    type: Literal["file"] = "file"
+    """A file; the default if `type` is omitted."""
+
+    path: str = Field(min_length=1)
+    """A `.jsonl`, `.json`, `.csv`, `.tsv` (optionally with `.gz`) or `.parquet` file, relative to `data_root` and
+    inside it."""
 
     @field_validator("path")
     @classmethod

@@ -36,13 +36,15 @@ class RefusedError(ServerError):
 class Link:
     """Requests to one server; only the coroutines of one event loop may use it."""
 
-    def __init__(self, title: str, url: str, key: str | None) -> None:
+    def __init__(self, title: str, url: str, key: str | None, key_name: str = "servers.token_env") -> None:
         """Open no connection until one is needed.
 
         Args:
             title: the server's name in messages, such as "vLLM".
             key: sent as a bearer token, if the server requires one.
+            key_name: where a config names the variable that holds the key.
         """
+        self._key_name = key_name
         self.url = url
         self.place = f"the {title} server at {url}"
         self._secrets = [key] if key else []
@@ -133,7 +135,7 @@ class Link:
             return PassingError(told)
         if status == 401:
             wrong = "rejects the key" if self._secrets else "requires a key"
-            told = f"{self.place} {wrong}: put it into the environment variable that servers.token_env names"
+            told = f"{self.place} {wrong}: put it into the environment variable that {self._key_name} names"
             return ConfigError(told)
         return RefusedError(told, status)
 

@@ -1,0 +1,28 @@
+"""Config of prompts that other commands take: rows of a dataserver's config, or of a file with graders of its own."""
+
+from typing import Literal
+
+from posttrain.config.strict import ConfigPath, StrictModel
+from posttrain.dataserver.config.datasets import FileRows
+
+RowSplit = Literal["validation", "train", "all"]
+
+
+class DataserverPromptsConfig(StrictModel):
+    """Rows of a dataserver's config, graded as there."""
+
+    config: ConfigPath
+    """The config of `toolkit-rl-dataserver`."""
+
+    dataset: str | None = None
+    """One of its data sets; null takes all of them."""
+
+    split: RowSplit = "validation"
+    """The held-out rows (in the order in which a run in training evaluates them), those that are trained, or all."""
+
+
+class FilePromptsConfig(FileRows):
+    """Rows of a file, with graders of their own; the keys are those of a dataserver's data set."""
+
+    path: ConfigPath
+    """A `.jsonl`, `.json`, `.csv`, `.tsv` (optionally with `.gz`) or `.parquet` file."""

@@ -1,0 +1,109 @@
+"""Reports as one HTML file: it runs no script, loads nothing, and shows whatever text it is given as text."""
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import ClassVar
+
+from posttrain.base.files import atomic_write_text
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A sentence or two; `tone` colours it."""
+
+    text: str
+    tone: str = ""
+    kind: ClassVar[str] = "paragraph"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        words: columns of text; those of numbers are aligned on the right. The first column always holds text.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    words: frozenset[str] = frozenset()
+    kind: ClassVar[str] = "table"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and values, one pair a line."""
+
+    pairs: Mapping[str, str]
+    title: str = ""
+    kind: ClassVar[str] = "facts"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing in SVG; it is embedded as an image, in which no script runs."""
+
+    title: str
+    svg: str
+    kind: ClassVar[str] = "picture"
+
+    @property
+    def source(self) -> str:
+        """The drawing as the address of an image."""
+        return f"data:image/svg+xml;base64,{b64encode(self.svg.encode()).decode()}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One text and what several made of it, side by side.
+
+    Attributes:
+        answers: by name: the answer, and a remark such as its reward.
+    """
+
+    prompt: str
+    note: str
+    answers: Mapping[str, tuple[str, str]]
+    kind: ClassVar[str] = "comparison"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A longer text as it is, folded away under its title."""
+
+    title: str
+    text: str
+    kind: ClassVar[str] = "text"
+
+
+Block = Paragraph | Table | Facts | Picture | Comparison | Text
+
+
+@dataclass(frozen=True)
+class Section:
+    """Part of a page."""
+
+    title: str
+    blocks: Sequence[Block] = field(default_factory=tuple)
+
+
+def html(title: str, sections: Sequence[Section], *, refresh_seconds: int | None = None) -> str:
+    """The page; with `refresh_seconds`, a browser that shows it loads it again that often."""
+    from jinja2 import Environment
+
+    folder = files("posttrain.report")
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(folder.joinpath("page.html.jinja").read_text(encoding="utf-8"))
+    style = folder.joinpath("style.css").read_text(encoding="utf-8")
+    shown = [section for section in sections if section.blocks]
+    return template.render(title=title, sections=shown, style=style, refresh=refresh_seconds)
+
+
+def write_page(path: Path, title: str, sections: Sequence[Section], *, refresh_seconds: int | None = None) -> None:
+    """Write the page, whole or not at all."""
+    text = html(title, sections, refresh_seconds=refresh_seconds)
+    atomic_write_text(path, text.encode(errors="replace").decode())  # a lone surrogate has no UTF-8
