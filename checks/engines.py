@@ -78,7 +78,7 @@ def environment(folder: Path, install: Sequence[str], *, pins: str = "", also: S
         SystemExit: a package cannot be installed.
     """
     python, done = folder / "bin" / "python", folder / "packages.txt"
-    wanted = "\n".join([*install, pins])
+    wanted = "\n".join([*install, *map(str, also), pins])
     if done.is_file() and done.read_text(encoding="utf-8") == wanted:
         return python
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)

@@ -14,6 +14,7 @@ from engines import ROOT, environment
 TRACKERS = ("wandb", "trackio", "mlflow")
 """Extras of pyproject.toml; TensorBoard is in the development environment."""
 CONSTRAINTS = ("constraints-cpu.txt", "constraints-trackers.txt")
+TESTS = ("tests/supply_chain/test_tracker_packages.py", "tests/train/trackers")
 
 
 def main() -> None:
@@ -22,8 +23,8 @@ def main() -> None:
     install = [requirement for name in TRACKERS for requirement in extras[name]]
     constraints = [word for file in CONSTRAINTS for word in ("-c", file)]
     pins = "".join((ROOT / file).read_text() for file in CONSTRAINTS)
-    python = environment(ROOT / ".venv" / "trackers", [*constraints, *install], pins=pins)
-    command = [python, "-m", "pytest", "-q", "-n", "0", "-m", "trackers", "tests/train/trackers"]
+    python = environment(ROOT / ".venv" / "trackers", [*constraints, *install], pins=pins, also=[ROOT / "src"])
+    command = [python, "-m", "pytest", "-q", "-n", "0", "-m", "trackers", *TESTS]
     raise SystemExit(subprocess.run(command, cwd=ROOT).returncode)
 
 

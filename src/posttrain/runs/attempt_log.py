@@ -53,6 +53,8 @@ class AttemptLog:
 
     def add(self, text: str) -> None:
         """Add the lines of a text with the present time, without secrets and blank lines."""
+        if not text.strip():
+            return
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         with self._lock:
             for line in _CONTROL.sub("", without_secrets(text)).split("\n"):
