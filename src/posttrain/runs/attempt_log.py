@@ -83,7 +83,7 @@ class AttemptLog:
         self._lost += 1
 
     def _tell(self, error: OSError) -> None:
-        """Say it once, in the terminal alone."""
+        """Say it once."""
         if not self._has_told:
             self._has_told = True
             console.print(f"warning: the log of this attempt is incomplete: {error.strerror}; training goes on")
