@@ -41,7 +41,7 @@ class _PatientConsole(Console):
     @Console.file.getter
     def file(self) -> IO[str]:
         """The stream behind stderr where that is copied elsewhere: the listener has what the console writes."""
-        stream = Console.file.fget(self)
+        stream = super().file
         return getattr(stream, "copied", stream)
 
 

@@ -96,12 +96,14 @@ class _Copied:
         """`copied` is the stream; the console, whose lines the log gets by themselves, writes to it directly."""
         self.copied = copied
         self._log = log
+        self._lock = threading.RLock()
         self._rest = ""
 
     def write(self, text: str) -> int:
         """Write, and add the lines that are whole now."""
         written = self.copied.write(text)
-        *lines, self._rest = (self._rest + text).split("\n")
+        with self._lock:
+            *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
             if "\r" not in line.rstrip("\r"):
                 self._log.add(line)
