@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.train.trackers import run_trackers
 from running import metrics
 from sft.small_sft import train_sft, write_sft_run
 
@@ -20,7 +21,10 @@ def losses(run: Path, name: str = "train/loss") -> dict[int, float]:
     return dict(shown)
 
 
-def test_a_step_that_a_resume_does_again_is_shown_once(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_step_that_a_resume_does_again_is_shown_once(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_trackers, "CLOSE_SECONDS", 300.0)  # a crowded machine imports TensorBoard slowly
     config = write_sft_run(
         tmp_path, tiny_model, run={"save_every": 2, "keep_checkpoints": 9, "trackers": ["tensorboard"]}
     )

@@ -28,6 +28,8 @@ class WandB:
         # wandb.init would ask for a key at the terminal.
         if wandb.setup().settings.mode == "online" and not wandb.login(prompt=False, verify=False):
             raise RunError("no key: set WANDB_API_KEY, run `wandb login`, or set WANDB_MODE=offline")
+        where = {"project": self._config.project, "entity": self._config.entity or ""}
+        continues = remembered is not None and all(remembered[key] == value for key, value in where.items())
         self._logged = wandb.init(
             entity=self._config.entity,
             project=self._config.project,
@@ -35,7 +37,7 @@ class WandB:
             tags=self._config.tags,
             config=dict(self._run.config),
             dir=self._run.path,
-            id=remembered["id"] if remembered else secrets.token_hex(4),
+            id=remembered["id"] if remembered is not None and continues else secrets.token_hex(4),
             resume="allow",
             reinit="create_new",
             settings=wandb.Settings(
@@ -46,9 +48,9 @@ class WandB:
                 finish_timeout=CLOSE_SECONDS - 5,
             ),
         )
-        known = {"id": self._logged.id}
+        known = {**where, "id": self._logged.id}
         if self._logged.offline:
-            return Opened(f"{self._logged.dir}, for `wandb sync`", known, None)
+            return Opened(f"{self._logged.dir}, for `wandb sync`", known, None if continues else {})
         last = self._logged.step - 1
         return Opened(str(self._logged.url), known, {"train": last, "eval": last})
 
