@@ -2,16 +2,22 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from posttrain.base.console import TrainingProgress
 from posttrain.config.sections.run import RunConfig
+from posttrain.errors import RunError, RunInterrupted
 from posttrain.runs.directory import RunDirectory
+from posttrain.runs.manifest import read_manifest
+from posttrain.train.step_log import StepLog
 from posttrain.train.trackers import run_trackers
 from posttrain.train.trackers.run_trackers import RunTrackers, last_logged
 from posttrain.train.trackers.tracker import End, Opened, Remembered, TrackedRun
+from posttrain.train.watchdogs import Watch
 
 
 class Listed:
@@ -91,3 +97,29 @@ def test_the_last_steps_are_those_of_the_metrics(tmp_path: Path) -> None:
     rows = [{"step": 0, "eval_loss": 2.0}, {"step": 1, "loss": 1.0}, {"step": 2, "loss": 1.0}]
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert last_logged(run) == {"eval": 0, "train": 2}
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (None, "finished"),
+        (RunInterrupted("Ctrl-C", 130), "stopped"),
+        (KeyboardInterrupt(), "stopped"),
+        (RunError("loss is nan"), "failed"),
+    ],
+)
+def test_trackers_are_told_how_training_ended_and_the_manifest_what_they_failed_at(
+    seen: list[Any], tmp_path: Path, error: BaseException | None, end: End
+) -> None:
+    run = RunDirectory(tmp_path)
+    run.write_json(run.manifest, {"identity": {}})
+    log = StepLog(run, TrainingProgress(1), Watch([]), trackers(run, "mlflow", "wandb"))
+    with suppress(RunError, KeyboardInterrupt), log.showing(0):
+        log.write({"step": 1, "stage": "one", "loss": 0.5}, "a fact")
+        log.write_evaluation(1, {"eval_loss": 0.25}, "a measure")
+        if error is not None:
+            raise error
+    assert [each for each in seen if each in ("finished", "stopped", "failed")] == [end, end]
+    assert (1, {"train/loss": 0.5}) in seen and (1, {"eval/loss": 0.25}) in seen
+    failures = read_manifest(run.manifest)["tracker_failures"]
+    assert failures == {"wandb": {"lines": 2, "not_sent": 2, "first_error": "failed at step 1: away"}}
