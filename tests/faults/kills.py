@@ -65,7 +65,8 @@ def _compared(folder: Path) -> dict[str, Any]:
     """The contents of a run's folder by path, hidden files included; None for files that differ between runs."""
     found = {str(path.relative_to(folder)): _content(path) for path in folder.rglob("*")}
     # An empty .trainer folder is left only if this process wrote a checkpoint, not if it resumed after the last one.
-    return {name: content for name, content in found.items() if name != ".trainer"}
+    # Logs tell what each attempt did, and when.
+    return {name: content for name, content in found.items() if name.split("/")[0] not in (".trainer", "logs")}
 
 
 def _content(path: Path) -> Any:

@@ -70,6 +70,7 @@ def test_what_the_manifests_say_is_told_by_kind(sft_run: Path, copy_of: Callable
             source="s" * 32,
             started="2020-01-01T00:00:00+00:00",
             resumed=[{"time": "x", "changed": []}],
+            tracker_failures={"wandb": {"lines": 9, "not_sent": 1, "first_error": "gone"}},
         )
 
     edit(run / "manifest.json", change)

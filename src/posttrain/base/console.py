@@ -1,8 +1,9 @@
 """Terminal output: lines, tables and progress."""
 
+import io
 import time
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import IO, Any
 
 from rich import box
 from rich.console import Console
@@ -15,15 +16,40 @@ from posttrain.base.processes import is_main_process
 class _PatientConsole(Console):
     """Survives a broken pipe, so that a run goes on when its reader is gone, e.g. when Ctrl-C also ended `tee`."""
 
+    listener: Callable[[str], None] | None = None
+    """Gets what is printed, as plain text without progress bars, even when nobody reads the terminal."""
+
     def on_broken_pipe(self) -> None:
         """Print nothing from now on."""
         self.quiet = True
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich's."""
+        super().print(*objects, **options)
+        if self.listener is not None:
+            text = io.StringIO()
+            Console(file=text, width=_LISTENED_WIDTH, **_PLAIN).print(*objects, **options)
+            self.listener(text.getvalue())
+
+    def print_without_bar(self, text: str) -> None:
+        """Print a line that a progress bar makes unnecessary: nothing on a terminal, except for the listener."""
+        if not self.is_terminal:
+            self.print(text)
+        elif self.listener is not None:
+            self.listener(text)
+
+    @Console.file.getter
+    def file(self) -> IO[str]:
+        """The stream behind stderr where that is copied elsewhere: the listener has what the console writes."""
+        stream = super().file
+        return getattr(stream, "copied", stream)
+
 
 # Lines are wrapped by the terminal, not here, so that each stays one line in a log file.
-console = _PatientConsole(
-    stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True, quiet=not is_main_process()
-)
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
+# Of a table for the listener.
+_LISTENED_WIDTH = 120
+console = _PatientConsole(stderr=True, quiet=not is_main_process(), **_PLAIN)
 
 _SECONDS_BETWEEN_LINES = 30.0
 
@@ -71,9 +97,11 @@ class Counting:
         """Set how many are done, and the total (None if unknown)."""
         self._done, self._total = done if total is None else min(done, total), total
         self._bar.update(self._task, completed=self._done, total=total)
-        if not console.is_terminal and time.monotonic() - self._told >= _SECONDS_BETWEEN_LINES:
+        if time.monotonic() - self._told >= _SECONDS_BETWEEN_LINES:
             self._told = time.monotonic()
-            console.print(f"{self._doing}: {self._done:,}{'' if total is None else f' of {total:,}'} {self._unit}")
+            console.print_without_bar(
+                f"{self._doing}: {self._done:,}{'' if total is None else f' of {total:,}'} {self._unit}"
+            )
 
 
 class TrainingProgress:
@@ -100,8 +128,8 @@ class TrainingProgress:
     def step(self, row: dict[str, Any], facts: str) -> None:
         """Show a step: `row` is its line of metrics, `facts` the part of it to show."""
         self._bar.update(self._task, completed=row["step"], stage=row["stage"], facts=facts)
-        if not console.is_terminal and _is_worth_a_line(row["step"], self._total):
-            self.say(f"step {row['step']}/{self._total}  stage {row['stage']}  {facts}")
+        if _is_worth_a_line(row["step"], self._total):
+            console.print_without_bar(f"step {row['step']}/{self._total}  stage {row['stage']}  {facts}")
 
     def say(self, text: str) -> None:
         """Print one line above the bar."""

@@ -33,10 +33,12 @@ def require_room_for_run(run: RunConfig) -> None:
         raise ConfigError(f"run.output_dir: {as_shown(there)} is a file, so no run can be kept in it; name a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"run.output_dir: {as_shown(there)} is not writable; name another folder")
-    missing = [tracker for tracker in run.trackers if find_spec(tracker) is None]
+    missing = [tracker.kind for tracker in run.trackers if find_spec(tracker.kind) is None]
     if missing:
-        packages = " ".join(missing)
-        raise ConfigError(f"run.trackers: not installed here: {packages}; pip install {packages}, or take it out")
+        raise ConfigError(
+            f"run.trackers: not installed here: {', '.join(missing)}; pip install "
+            f"'posttrain-toolkit[{','.join(missing)}]', or take it out"
+        )
 
 
 def require_optimizer(training: TrainingConfig) -> None:

@@ -86,7 +86,7 @@ def clear_errors(debug: bool) -> Iterator[None]:
         # The datasets library logs the errors that it raises; what it says is in our message.
         os.environ.setdefault("DATASETS_VERBOSITY", "critical")
     _share_the_cores()
-    handler = logging.StreamHandler()
+    handler = _ToStderr()
     handler.setFormatter(DiscreetFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s")))
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
     with _noticed_signals() as came:
@@ -108,6 +108,17 @@ def clear_errors(debug: bool) -> Iterator[None]:
             message = str(error) if is_ours else error_in_words(error) + " (--debug shows where)" * (not debug)
             _say(_shown(f"error: {message}"))
             raise typer.Exit(error.exit_code if is_ours else 1) from None
+
+
+class _ToStderr(logging.Handler):
+    """Writes to what stderr is by then: a run copies it to its log, and a progress bar moves aside for it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        try:
+            _say(self.format(record))
+        except Exception:  # noqa: BLE001  # as all handlers do
+            self.handleError(record)
 
 
 @contextmanager

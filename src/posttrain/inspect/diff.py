@@ -1,5 +1,6 @@
 """Differences between two runs: config, data, code, packages, hardware and results."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ Kind = Literal["config", "data", "code", "packages", "hardware", "results"]
 _PLACE = ("run.output_dir", "run.name")
 _CODE = ("packages.posttrain-toolkit", "commit", "source")
 # What happened to a run, not what made it.
-_EVENTS = ("started", "resumed", "server_failures")
+_EVENTS = ("started", "resumed", "server_failures", "tracker_failures")
 # Parts of the manifest's identity that are not in the config; weights are the initial ones, or a reference's.
 _DATA = ("identity.datasets.", "identity.validation.dataset", "identity.tokenizer", "identity.dataserver")
 _WEIGHTS = "identity.weights"
@@ -86,8 +87,8 @@ def _kind_of(key: str, sections: Collection[str]) -> Kind | None:
     if key == "python" or key.startswith(("packages.", "engine.")):
         return "packages"
     said_by_config = key.startswith("identity.") and key.split(".")[1] in sections
-    # `resumed` is a list.
-    return None if said_by_config or key.partition("[")[0] in (*_EVENTS, "command") else "hardware"
+    first = re.split(r"[.\[]", key)[0]  # some are lists or mappings
+    return None if said_by_config or first in (*_EVENTS, "command") else "hardware"
 
 
 def _files(run: KeptRun, name: str) -> str:

@@ -9,12 +9,14 @@
     plots/            loss and learning rate
     adapter_*         the trained adapter (or model) and its tokenizer, at the end
     result.json       steps, tokens, losses and speed, at the end
+    logs/             what the terminal showed: a file for each attempt
+    trackers.json     which runs of trackers a resume continues
     .lock             exists and is locked while a process trains
 """
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +56,14 @@ class RunDirectory:
     @property
     def plots(self) -> Path:
         return self.path / "plots"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def trackers(self) -> Path:
+        return self.path / "trackers.json"
 
     @property
     def trainer_private(self) -> Path:
@@ -98,8 +108,8 @@ def own_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> It
 def check_run_directory(run: RunDirectory, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that this run may not write to; nothing is created or removed.
 
-    A folder with nothing but a lock, the trainer's private folder and unfinished files counts as empty: a run that is
-    stopped before it begins leaves just these.
+    A folder with nothing but a lock, the trainer's private folder, logs, the names of trackers' runs and unfinished
+    files counts as empty: a run that is stopped before it begins leaves just these.
 
     Raises:
         ConfigError: both `resume` and `overwrite` are given; the folder holds a run and neither is; it is a file or
@@ -141,11 +151,12 @@ def _require_room(run: RunDirectory, *, resume: bool, overwrite: bool) -> None:
 
 def _is_left_behind(run: RunDirectory, path: Path) -> bool:
     """Whether `path` is something that a run killed before it began leaves behind."""
-    return path in (run.trainer_private, run.lock) or (path.name.startswith(".") and path.suffix == ".tmp")
+    left = (run.trainer_private, run.lock, run.logs, run.trackers)
+    return path in left or (path.name.startswith(".") and path.suffix == ".tmp")
 
 
-def clear_run_directory(run: RunDirectory) -> None:
-    """Empty the folder for a new run, creating it if needed; a lock in it stays.
+def clear_run_directory(run: RunDirectory, keep: Sequence[Path] = ()) -> None:
+    """Empty the folder for a new run, creating it if needed; a lock in it stays, and so does what is in `keep`.
 
     Raises:
         ConfigError: something in it, such as a merged model, is being written now.
@@ -153,8 +164,8 @@ def clear_run_directory(run: RunDirectory) -> None:
     _require_unwritten(run)
     run.path.mkdir(parents=True, exist_ok=True)
     # Remove the manifest last: while it exists, what a kill leaves is recognised as a run.
-    for each in sorted(run.path.iterdir(), key=lambda each: each == run.manifest):
+    for each in sorted(set(run.path.iterdir()) - {run.lock, *keep}, key=lambda each: each == run.manifest):
         if each.is_dir() and not each.is_symlink():
             shutil.rmtree(each)
-        elif each != run.lock:
+        else:
             each.unlink()

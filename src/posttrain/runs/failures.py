@@ -1,4 +1,4 @@
-"""Run context that holds the lock and explains a full disk or a lost process in one message."""
+"""Run context that holds the lock, keeps a log, and explains a full disk or a lost process in one message."""
 
 import shutil
 import signal
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from posttrain.base.files import why_unwritten
 from posttrain.base.processes import process_count
 from posttrain.errors import RunError, ToolkitError
+from posttrain.runs.attempt_log import recorded
 from posttrain.runs.checkpoints import latest_checkpoint
 from posttrain.runs.directory import RunDirectory, own_run_directory
 
@@ -26,13 +27,18 @@ _LOST_RANK = (
 
 @contextmanager
 def run_context(run: RunDirectory, *, resume: bool, overwrite: bool) -> Iterator[None]:
-    """Own the folder of a run for the duration of the block.
+    """Own the folder of a run for the duration of the block, and record what is shown.
 
     Raises:
         ConfigError: as `own_run_directory`.
         RunError: as `ranks_explained` and `storage_explained`.
     """
-    with own_run_directory(run, resume=resume, overwrite=overwrite), ranks_explained(run), storage_explained(run):
+    with (
+        own_run_directory(run, resume=resume, overwrite=overwrite),
+        recorded(),
+        ranks_explained(run),
+        storage_explained(run),
+    ):
         yield
 
 

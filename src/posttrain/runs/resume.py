@@ -148,9 +148,12 @@ def _require_nothing_learnt(run: RunDirectory, damaged: Sequence[Damaged]) -> No
 
 
 def prepare_run_directory(run: RunDirectory, point: ResumePoint) -> None:
-    """Restore the folder to its state at `point`: empty it for a start, remove what came later for a resume."""
+    """Restore the folder to its state at `point`: empty it for a start, remove what came later for a resume.
+
+    Logs stay after a resume, and so do the names of trackers' runs, even if the run starts from the beginning.
+    """
     if point.checkpoint is None:
-        clear_run_directory(run)
+        clear_run_directory(run, keep=(run.logs, run.trackers) if point.starts_again else ())
         return
     discard_unfinished(run, point.counters.step)
     metrics.keep_until(run.metrics, point.counters.step)

@@ -3,28 +3,21 @@
 import os
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.tracking import GeneralTracker, TensorBoardTracker, TrackioTracker, WandBTracker
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import distributed
 
 from posttrain.base.processes import process_rank
 from posttrain.errors import ConfigError, ServerError
 
-if TYPE_CHECKING:
-    from posttrain.config.sections.run import Tracker
-
 T = TypeVar("T")
 _YES = {"1", "true", "yes", "on", "y", "t"}
 _LAUNCHED_WITH = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
 # A rank waits while another one waits for servers; torch would give up after half an hour. A dead rank shows at once.
 _LONGEST_WAIT = timedelta(days=1)
-_PROJECT = "posttrain"
-"""The project's name in services that keep several runs; each run has its own name in it."""
 
 
 def require_unsharded(command: str) -> None:
@@ -49,19 +42,6 @@ def connect() -> Accelerator:
         gradient_accumulation_steps=1,
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=False)],
     )
-
-
-def trackers(names: "tuple[Tracker, ...]", run: Path) -> list[GeneralTracker]:
-    """Started trackers for the services that a config names; TensorBoard's files go into the run directory `run`."""
-    made: dict[str, Any] = {
-        "tensorboard": lambda: TensorBoardTracker("tensorboard", logging_dir=run),
-        "wandb": lambda: WandBTracker(_PROJECT, name=run.name),
-        "trackio": lambda: TrackioTracker(_PROJECT, name=run.name),
-    }
-    started = [made[name]() for name in names]
-    for tracker in started:
-        tracker.start()
-    return started
 
 
 def any_rank(is_so: bool) -> bool:

@@ -19,6 +19,7 @@ from posttrain.conversation.chatml import use_trained_template
 from posttrain.data.ledger import Ledger
 from posttrain.errors import ConfigError
 from posttrain.models.backend import Backend, LoadedModel, TrainingSettings
+from posttrain.runs.attempt_log import begin_attempt
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.failures import ranks_explained
 from posttrain.runs.finish import finished_run
@@ -121,18 +122,23 @@ class Session:
                 unreachable.
         """
         from posttrain.train.loop import Loop
-        from posttrain.train.parallel import trackers
         from posttrain.train.state import TrainState
         from posttrain.train.step_log import StepLog
+        from posttrain.train.trackers.run_trackers import RunTrackers, last_logged
+        from posttrain.train.trackers.tracker import TrackedRun
 
         config: TrainerConfig = self.config
         # Here too, not only around the whole run: torchrun does not wait for an engine or a server to close.
         with ranks_explained(self.run):
+            logged = last_logged(self.run)  # of steps, some of which may be done again
             if is_main_process():
                 self._describe(loaded, point, recipe.engine_facts())
             state = TrainState.build(accelerator, loaded, config.training, point)
-            sending = trackers(config.run.trackers, self.run.path) if is_main_process() else []
-            log = StepLog(self.run, TrainingProgress(self.max_steps), Watch(self.watchdogs), sending)
+            trackers = None
+            if is_main_process():
+                told = TrackedRun(self.run.path, config.model_dump(mode="json"), point.counters.step)
+                trackers = RunTrackers(config.run.trackers, self.run, told, logged)
+            log = StepLog(self.run, TrainingProgress(self.max_steps), Watch(self.watchdogs), trackers)
             accelerator.wait_for_everyone()
             Loop(recipe, state, self.run, log, config.training, config.run, self.evaluations).train()
 
@@ -143,6 +149,7 @@ class Session:
             self._announce_changes(load_config(self.run.config, type(self.config)), point.counters.step)
         prepare_run_directory(self.run, point)
         write_description(self.run, self.command, self.config, self.identity, self.ledgers, engine)
+        begin_attempt(self.run)
         self.prepare(point)
 
     def _announce_changes(self, before: Any, step: int) -> None:

@@ -1,16 +1,18 @@
 """Log each step to metrics.jsonl, the terminal and trackers."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
-
-from accelerate.tracking import GeneralTracker
 
 from posttrain.base.console import TrainingProgress
 from posttrain.base.processes import is_main_process
+from posttrain.errors import RunInterrupted
 from posttrain.runs.directory import RunDirectory
+from posttrain.runs.manifest import add_to_manifest
 from posttrain.runs.metrics import append_metrics, read_metrics
+from posttrain.train.trackers.run_trackers import RunTrackers
+from posttrain.train.trackers.tracker import End
 from posttrain.train.watchdogs import Watch
 
 
@@ -18,7 +20,7 @@ class StepLog:
     """Writes and shows steps and evaluations; `write` and `write_evaluation` are for the main process."""
 
     def __init__(
-        self, run: RunDirectory, progress: TrainingProgress, watch: Watch, trackers: Sequence[GeneralTracker] = ()
+        self, run: RunDirectory, progress: TrainingProgress, watch: Watch, trackers: RunTrackers | None = None
     ) -> None:
         self.run = run
         self._progress = progress
@@ -36,20 +38,25 @@ class StepLog:
                 if "loss" in row and row["step"] <= done:
                     self._watch.look(row)
         self._progress.start(done)
+        end: End = "failed"
         try:
             yield
+            end = "finished"
             if (summary := self._watch.summary()) is not None:
                 self._progress.say(summary)
+        except (RunInterrupted, KeyboardInterrupt):
+            end = "stopped"
+            raise
         finally:
             self._progress.stop()
-            for tracker in self._trackers:
-                tracker.finish()
+            self._close_trackers(end)
 
     def write(self, row: dict[str, Any], facts: str) -> None:
         """Log a step: its numbers, with the names of the watchdogs that warn as `warnings`; show `facts`."""
         names, lines = self._watch.look(row)
         append_metrics(self.run.metrics, {**row, "warnings": names} if names else row)
-        self._track("train", row["step"], row)
+        if self._trackers is not None:
+            self._trackers.log("train", row["step"], row)
         self._progress.step(row, facts)
         for line in lines:
             self._progress.say(line)
@@ -58,7 +65,8 @@ class StepLog:
         """Log an evaluation after `step` steps; values that are not finite are written as null and reported."""
         lost = [name for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)]
         append_metrics(self.run.metrics, {"step": step, **values, **dict.fromkeys(lost)})
-        self._track("eval", step, {name.removeprefix("eval_"): value for name, value in values.items()})
+        if self._trackers is not None:
+            self._trackers.log("eval", step, {name.removeprefix("eval_"): value for name, value in values.items()})
         self._progress.say(f"step {step}: {facts}")
         if lost:
             self._progress.say(
@@ -77,11 +85,9 @@ class StepLog:
         """Show text without writing it to metrics.jsonl."""
         self._progress.say(text)
 
-    def _track(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        numbers = {
-            f"{kind}/{name}": value
-            for name, value in values.items()
-            if isinstance(value, int | float) and name != "step"
-        }
-        for tracker in self._trackers:
-            tracker.log(numbers, step=step)
+    def _close_trackers(self, end: End) -> None:
+        """Close the trackers; the manifest then says what they failed at."""
+        failures = {} if self._trackers is None else self._trackers.close(end)
+        if failures:
+            with suppress(OSError):  # it has been told, and must not hide how training ended
+                add_to_manifest(self.run, tracker_failures=failures)

@@ -2,19 +2,18 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from posttrain.config.keys import shown
+from posttrain.config.sections.trackers import TrackerConfig, require_each_once
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import one_line
 from posttrain.errors import ConfigError
 
 # File systems allow 255 bytes, and temporary siblings have longer names.
 _LONGEST_NAME = 200
-
-Tracker = Literal["tensorboard", "wandb", "trackio"]
 
 
 class RunConfig(StrictModel):
@@ -40,8 +39,9 @@ class RunConfig(StrictModel):
     """Which weights to leave in the run directory: those of the last step, or the best (by validation loss or held-out
     reward)."""
 
-    trackers: tuple[Tracker, ...] = ()
-    """Where to send metrics in addition to `metrics.jsonl`; nowhere by default."""
+    trackers: Annotated[tuple[TrackerConfig, ...], AfterValidator(require_each_once)] = ()
+    """Where to send metrics in addition to `metrics.jsonl`: names, or sections with `kind` and options; nowhere by
+    default."""
 
     @field_validator("name")
     @classmethod
