@@ -25,7 +25,7 @@ HEAVY = [*TRAINING, *SERVING, "numpy"]
 # Packages in which every module, except those in NEEDS_HTTP, needs the base packages only.
 LIGHT_PACKAGES = [
     *("base", "config", "conversation", "data.curriculum"),
-    *("cli", "dataserver.config", "dpo.config"),
+    *("cli", "dataserver.config", "dpo.config", "evaluate.statistics"),
 ]
 # Modules for extras that include httpx and tenacity.
 NEEDS_HTTP = ["base.http"]

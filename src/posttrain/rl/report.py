@@ -14,7 +14,7 @@ import torch
 from rich.table import Table
 
 from posttrain.base.console import console, new_table
-from posttrain.base.intervals import mean_interval
+from posttrain.base.intervals.paired import difference_interval
 from posttrain.base.processes import is_main_process
 from posttrain.dataserver.schemas import Meta, Origin
 from posttrain.rl.client.reporter import ReportedGroup, StepReporter
@@ -326,7 +326,7 @@ def paired_difference(before: Path, after: Path, key: str = "reward") -> Differe
     if not common:
         return None
     rises = [other[name] - one[name] for name in common]
-    low, high = mean_interval(rises)
+    low, high, _ = difference_interval(rises)
     return Difference(
         before=fmean(one[name] for name in common),
         after=fmean(other[name] for name in common),
