@@ -46,7 +46,7 @@ _UNLIKELY = 1e-9
 
 
 def outcomes(prompts: int, chances: Probabilities, draws: int, chance: Generator) -> Iterator[tuple[float, Counts]]:
-    """How many prompts have each value, with the probability of that: all outcomes of up to three values, else draws."""
+    """How many prompts have each value, with the probability of that: counted for up to three values, else drawn."""
     if len(chances) > 3:
         drawn, times = np.unique(chance.multinomial(prompts, chances, draws), axis=0, return_counts=True)
         yield from zip((times / draws).tolist(), map(tuple, drawn.tolist()), strict=True)

@@ -27,11 +27,11 @@ def test_a_model_that_solves_more_is_better_and_the_other_way_round_worse() -> N
 
 
 def test_what_looks_like_forgetting_may_be_chance() -> None:
-    # 4 of 20 answers became wrong, none right: p = 2/2⁴.
-    found = compare({"tuned": scores((1.0, 16), (0.0, 4))}, scores((1.0, 20)))["tuned"]
+    # 4 of 40 answers became wrong, none right: p = 2/2⁴.
+    found = compare({"tuned": scores((1.0, 36), (0.0, 4))}, scores((1.0, 40)))["tuned"]
     assert (found.verdict, found.p) == ("not told apart", pytest.approx(0.125))
-    # A difference of 37 points would have been told: 6 of 20 must change, and that in 80 % of cases.
-    assert found.smallest == pytest.approx(0.3665, abs=1e-4)
+    # A difference of 19 points would have been told: 6 of 40 must change, and that in 80 % of cases.
+    assert found.smallest == pytest.approx(0.1905, abs=1e-4)
 
 
 def test_four_models_need_more_to_be_told_apart() -> None:
@@ -62,21 +62,20 @@ def test_halves_and_means_of_several_answers_get_sign_flips() -> None:
 
 
 def test_clusters_are_flipped_as_a_whole_and_few_of_them_are_too_few() -> None:
-    base, tuned = scores((0.0, 100)), scores((1.0, 20), (0.0, 80))
-    of_five = {str(place): place // 5 for place in range(100)}
+    base, tuned = scores((0.0, 150)), scores((1.0, 20), (0.0, 130))
+    of_five = {str(place): place // 5 for place in range(150)}
     found = compare({"tuned": tuned}, base, of_five)["tuned"]
-    # 20 prompts in 4 of 20 clusters became right: as many as 2/2⁴ of all signs, not 2/2²⁰.
-    assert (found.p, found.verdict, found.difference.clusters) == (pytest.approx(2 / 2**4), "not told apart", 20)
-    of_ten = {str(place): place // 10 for place in range(100)}
-    assert compare({"tuned": tuned}, base, of_ten)["tuned"].verdict == "too few prompts"
-    # 20 clusters, but one has most of the prompts: they say no more than 1.3 equal ones.
-    uneven = {str(place): min(place, 19) for place in range(150)}
-    large = compare({"tuned": scores((1.0, 150))}, scores((0.0, 150)), uneven)["tuned"]
-    assert large.verdict == "too few prompts"
+    # 20 prompts in 4 of 30 clusters became right: 2/2⁴ of all signs do as much, not 2/2²⁰.
+    assert (found.p, found.verdict, found.difference.clusters) == (pytest.approx(2 / 2**4), "not told apart", 30)
+    of_six = {str(place): place // 6 for place in range(150)}
+    assert compare({"tuned": tuned}, base, of_six)["tuned"].verdict == "too few prompts"
+    # 100 clusters, but one has 51 prompts: they say no more than 150²/(51² + 99) = 8.3 equal ones.
+    uneven = {str(place): min(place, 99) for place in range(150)}
+    assert compare({"tuned": scores((1.0, 150))}, base, uneven)["tuned"].verdict == "too few prompts"
 
 
-@pytest.mark.parametrize(("prompts", "verdict"), [(19, "too few prompts"), (20, "better")])
-def test_below_twenty_prompts_there_is_no_verdict(prompts: int, verdict: str) -> None:
+@pytest.mark.parametrize(("prompts", "verdict"), [(29, "too few prompts"), (30, "better")])
+def test_below_thirty_prompts_there_is_no_verdict(prompts: int, verdict: str) -> None:
     assert compare({"tuned": scores((1.0, prompts))}, scores((0.0, prompts)))["tuned"].verdict == verdict
 
 

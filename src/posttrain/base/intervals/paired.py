@@ -16,6 +16,10 @@ COVERED = 0.95
 NORMAL_QUANTILE = NormalDist().inv_cdf((1 + COVERED) / 2)
 """1.96: 95 % of a normal distribution is within so many standard deviations."""
 
+FEWEST = 30
+"""Fewer prompts, or clusters that say no more than so many equal ones, are too few to judge by: see
+docs/statistics.md."""
+
 _HALVINGS = 40
 
 

@@ -2,13 +2,10 @@
 
 from typing import Literal
 
+from posttrain.base.intervals.paired import FEWEST
 from posttrain.evaluate.statistics.smallest import LEVEL
 
 Verdict = Literal["better", "worse", "not told apart", "too few prompts"]
-
-FEWEST = 20
-"""With fewer independent prompts, intervals hold the true value in less than 90 % of cases somewhere on the grid of
-docs/statistics.md."""
 
 
 def verdict(rise: float | None, p: float, independent: float) -> Verdict:

@@ -11,8 +11,8 @@ def share_interval(values: Sequence[float], clusters: Sequence[Hashable] | None 
     """Interval for the mean of one or more values in [0, 1].
 
     Wilson (JASA 22, 1927) for values of 0 and 1. For others, and for clusters, it is Wilson's for the number of
-    independent values of 0 and 1 that would be as certain: best or near it in Franco et al. (Journal of Survey
-    Statistics and Methodology 7, 2019).
+    independent values of 0 and 1 that would be as certain, as Franco et al. recommend (Journal of Survey Statistics and
+    Methodology 7, 2019).
 
     Args:
         clusters: the cluster of each value; None if they are independent.
