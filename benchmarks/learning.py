@@ -257,7 +257,7 @@ def trained_adapter(options: argparse.Namespace) -> Path:
 
 def compared(numbers: dict[str, Any], runs: dict[str, Any]) -> tuple[float, float, float]:
     """Mean difference to staleness 0 with its 95 % interval, over prompts; of the seeds that can be compared."""
-    from posttrain.base.intervals import mean_interval
+    from posttrain.base.intervals.paired import difference_interval
 
     base = numbers[BASE]
     seeds = [seed for seed in runs if seed in base and base[seed]["start"] == runs[seed]["start"]]
@@ -267,7 +267,8 @@ def compared(numbers: dict[str, Any], runs: dict[str, Any]) -> tuple[float, floa
         statistics.fmean(runs[seed]["prompts"][name] - base[seed]["prompts"][name] for seed in seeds)
         for name in base[seeds[0]]["prompts"]
     ]
-    return statistics.fmean(differences), *mean_interval(differences)
+    low, high, _ = difference_interval(differences)
+    return statistics.fmean(differences), low, high
 
 
 def mean_curve(runs: dict[str, Any]) -> dict[int, float]:

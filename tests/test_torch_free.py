@@ -25,7 +25,7 @@ HEAVY = [*TRAINING, *SERVING, "numpy"]
 # Packages in which every module, except those in NEEDS_HTTP, needs the base packages only.
 LIGHT_PACKAGES = [
     *("base", "config", "conversation", "data.curriculum"),
-    *("cli", "dataserver.config", "dpo.config"),
+    *("cli", "dataserver.config", "dpo.config", "evaluate.statistics"),
 ]
 # Modules for extras that include httpx and tenacity.
 NEEDS_HTTP = ["base.http"]
@@ -36,6 +36,7 @@ LIGHT_MODULES = [
     *(f"models.{name}" for name in ("backend", "location", "load", "gguf")),
     *(f"runs.{name}" for name in ("checkpoints", "directory", "manifest", "metrics", "resume", "trained_run")),
     *("sft.config", "sft.plan", "rl.config", "dpo.plan", "inference.config", "inference.weights"),
+    *("evaluate.config", "evaluate.tasks.catalogue"),
     *("dataserver.schemas", "dataserver.graders.catalogue", "dataserver.journal.config"),
     *("synthesis.rush_hour", "synthesis.crossword", "synthesis.crossword_grid"),
 ]

@@ -14,7 +14,7 @@ import torch
 from rich.table import Table
 
 from posttrain.base.console import console, new_table
-from posttrain.base.intervals import mean_interval
+from posttrain.base.intervals.paired import FEWEST, difference_interval
 from posttrain.base.processes import is_main_process
 from posttrain.dataserver.schemas import Meta, Origin
 from posttrain.rl.client.reporter import ReportedGroup, StepReporter
@@ -34,7 +34,6 @@ from posttrain.runs.finish import finish_run
 _SHOWINGS = 10
 _SHOWN_AT_ONCE = 4
 _SHOWN_CHARACTERS = 160
-_FEW = 30  # with fewer prompts, a difference is largely chance
 _PICTURES = {
     "reward": ("mean reward", {"asked": "reward", "trained": "trained_reward", "held out": "eval_reward"}),
     "length": ("completion length (tokens)", {"mean": "completion_tokens", "held out": "eval_tokens"}),
@@ -307,8 +306,8 @@ def change_table(changes: dict[str, dict[str, float]]) -> Table:
     prompts = next(iter(changes.values()))["prompts"]
     title = f"{prompts} held-out prompts, first evaluation against last"
     table = new_table(title, "", "before", "after", "difference, 95 % interval")
-    if prompts < _FEW:
-        table.caption = f"{prompts} prompts are too few to judge by: use {_FEW} or more (evaluation.prompts)"
+    if prompts < FEWEST:
+        table.caption = f"{prompts} prompts are too few to judge by: use {FEWEST} or more (evaluation.prompts)"
         table.caption_justify = "left"
     for name, change in changes.items():
         difference = f"{change['mean']:+.3f}  ({change['low']:+.3f} to {change['high']:+.3f})"
@@ -326,7 +325,7 @@ def paired_difference(before: Path, after: Path, key: str = "reward") -> Differe
     if not common:
         return None
     rises = [other[name] - one[name] for name in common]
-    low, high = mean_interval(rises)
+    low, high, _ = difference_interval(rises)
     return Difference(
         before=fmean(one[name] for name in common),
         after=fmean(other[name] for name in common),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from posttrain.base.intervals import mean_interval
+from posttrain.base.intervals.paired import difference_interval
 from posttrain.errors import RunError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, derive_seed
 from posttrain.rl.config import EvaluationConfig
@@ -154,20 +154,21 @@ def test_a_difference_is_between_the_means_of_each_prompt(tmp_path: Path) -> Non
     assert found is not None
     assert (found.before, found.after) == (pytest.approx(7 / 12), pytest.approx(3 / 4))
     assert found.mean == pytest.approx(1 / 6)
-    assert (found.low, found.high) == mean_interval([0.5, -0.5, 0.5])
+    assert (found.low, found.high) == difference_interval([0.5, -0.5, 0.5])[:2]
     assert found.prompts == 3
     # The grader's score is 1 − reward.
     assert other is not None
     assert (other.mean, other.low, other.high) == pytest.approx((-1 / 6, -found.high, -found.low))
 
 
-def test_a_difference_of_one_prompt_may_be_any_and_of_none_is_none(tmp_path: Path) -> None:
+def test_a_difference_of_one_prompt_says_little_and_of_none_is_none(tmp_path: Path) -> None:
     before = kept(tmp_path / "a", {"p": [0.0], "q": [None]})
     after = kept(tmp_path / "b", {"p": [1.0], "q": [1.0]})
     found = paired_difference(before, after)
 
     assert found is not None
-    assert (found.mean, found.low, found.high, found.prompts) == (1.0, -1.0, 1.0, 1)
+    assert (found.mean, found.high, found.prompts) == (1.0, 1.0, 1)
+    assert found.low < -0.5
     assert paired_difference(before, kept(tmp_path / "c", {"q": [1.0]})) is None
     assert paired_difference(before, after, "no such grader") is None
 
