@@ -1,8 +1,9 @@
 """`toolkit-eval` on the command line: what it measures, keeps, asks again, and refuses."""
 
 import json
-import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -190,7 +191,8 @@ def _model(case: Case) -> str:
         (["--set", "tasks.apples.k=[2]"], "pass@2 needs at least 2"),
         (["--set", "tasks.apples.n=2"], "the same answer 2 times"),
         (["--set", "tasks.apples.type=grade"], "graded"),
-        (["--set", "tasks.which.columns.gold=prompt"], "must be one of the answers"),
+        (["--set", "tasks.which.columns.choices=prompt_", "--tasks", "which"], "must be a list of two or more texts"),
+        (["--set", "tasks.apples.cluster=text"], "no column 'text'"),
         (["--set", "tasks.loss.cluster=text"], "no column 'text'"),
         (["--set", "models.tuned.config=nothing.yaml"], "nothing.yaml"),
         (["--set", "models.api={url: 'http://127.0.0.1:9', model: x}", "--tasks", "loss"], "log-probabilities"),
@@ -205,15 +207,9 @@ def test_wrong_input_is_refused_before_anything_is_asked(case: Case, run: Callab
 
 
 def test_two_evaluations_do_not_write_to_one_output_at_once(case: Case, run: Callable):
-    case.output.mkdir()
-    lock = case.folder / ".out.lock"
-    script = f"import fcntl,os,time; f=open({str(lock)!r},'w'); fcntl.flock(f,fcntl.LOCK_EX); print(1,flush=True); time.sleep(60)"
-    import subprocess
-    import sys
-
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as holder:
+    lock = "import sys, time; from posttrain.base.locks import *; from pathlib import Path\n"
+    hold = f"{lock}with own_output(Path({str(case.output)!r})):\n    print(1, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None and holder.stdout.readline()
-        message = run(case.config, expect=2).stderr
+        assert "is being written" in run(case.config, expect=2).stderr
         holder.kill()
-    assert "is being written" in message
-    os.unlink(lock)

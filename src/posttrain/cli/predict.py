@@ -10,8 +10,6 @@ from posttrain.cli import doorway
 from posttrain.config.sections.answerers import Weights
 from posttrain.inference.config import load_inference_config
 from posttrain.inference.weights import choose_weights
-from posttrain.predict.generate import predict as answer
-from posttrain.predict.plan import PredictJob, show_plan
 
 main = doorway.command_app()
 _WEIGHTS = "merged, adapter, or base (the model before training); auto takes merged where it is there and up to date."
@@ -39,5 +37,11 @@ def predict(
             require_extra("train", "toolkit-predict")
         which = {"checkpoint": checkpoint, "run_name": run_name, "model_index": model_index}
         chosen = choose_weights(config, weights, **which, overrides=set_ or ())
+        from posttrain.predict.plan import PredictJob, show_plan
+
         job = PredictJob(chosen, given.generation, input_, output, given.on_bad_record, overwrite)
-        show_plan(job) if dry_run else answer(job)
+        if dry_run:
+            return show_plan(job)
+        from posttrain.predict.generate import predict as answer
+
+        answer(job)

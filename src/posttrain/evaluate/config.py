@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from posttrain.config.sections.answerers import AnswererConfig
 from posttrain.config.sections.datasets import OnBadRecord
-from posttrain.config.sections.generation import AnsweringConfig
+from posttrain.config.sections.generation import AnsweringConfig, why_alike
 from posttrain.config.sections.run import require_run_name
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine
@@ -15,7 +15,7 @@ from posttrain.dataserver.graders.base import Grader
 from posttrain.dataserver.graders.catalogue import AnyGrader
 from posttrain.errors import ConfigError
 from posttrain.evaluate.tasks.catalogue import AnyTask
-from posttrain.evaluate.tasks.graded import GradedFileTask
+from posttrain.evaluate.tasks.graded import GradedDataserverTask, GradedFileTask
 
 KEPT = "kept"
 """Folder in the output for answers, grades and log-probabilities, which are found again by what they depend on."""
@@ -73,6 +73,17 @@ class EvalConfig(StrictModel):
                 check.dataset_faults({name: task for name, task in tasks.items() if isinstance(task, GradedFileTask)})
             )
         return tasks
+
+    @model_validator(mode="after")
+    def _answers_differ(self) -> "EvalConfig":
+        faults = []
+        for name, task in self.tasks.items():
+            if isinstance(task, GradedDataserverTask | GradedFileTask):
+                temperature = task.sampling.applied_to(self.sampling).temperature
+                if fault := why_alike(task.n, temperature):
+                    faults.append(Fault(("tasks", name, "n"), task.n, fault))
+        refuse(faults)
+        return self
 
 
 def _fault_of(name: str, section: str) -> str | None:

@@ -93,7 +93,9 @@ def spread(clusters: Iterable[Cluster]) -> Spread:
     squares = [(each.total - each.prompts * mean) ** 2 for each in found]
     total = math.fsum(squares)
     alike = total <= _ROUNDING * math.fsum(each.total**2 for each in found)
-    carriers = 1.0 if alike else total**2 / math.fsum(each**2 for each in squares)
+    # As shares of the largest, since the square of a tiny square is 0.
+    shares = [] if alike else [each / max(squares) for each in squares]
+    carriers = math.fsum(shares) ** 2 / math.fsum(each**2 for each in shares) if shares else 1.0
     return Spread(
         prompts=prompts,
         clusters=len(found),

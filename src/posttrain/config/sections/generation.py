@@ -83,11 +83,13 @@ class GenerationConfig(AnsweringConfig):
 
     @model_validator(mode="after")
     def _answers_differ(self) -> "GenerationConfig":
-        require_different(self.n, self.temperature)
+        if fault := why_alike(self.n, self.temperature):
+            raise ValueError(fault)
         return self
 
 
-def require_different(n: int, temperature: float) -> None:
-    """Raise ValueError if `n` answers at this temperature would all be the same."""
+def why_alike(n: int, temperature: float) -> str | None:
+    """Why `n` answers at this temperature would all be the same; None if they would not."""
     if n > 1 and temperature == 0:
-        raise ValueError(f"n: {n} with temperature: 0 gives the same answer {n} times; raise the temperature")
+        return f"n: {n} with temperature: 0 gives the same answer {n} times; raise the temperature"
+    return None

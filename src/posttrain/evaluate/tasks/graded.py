@@ -51,7 +51,7 @@ class GradedDataserverTask(_Graded, DataserverPromptsConfig):
         """Read and check the rows; ConfigError or DataError if they are wrong."""
         from posttrain.evaluate.prompts import read_prompts
 
-        return GradedTask(name, self, setting, read_prompts(name, self, self.prompts, setting.graders))
+        return _task(name, self, setting, read_prompts(name, self, self.prompts, setting.graders))
 
 
 class GradedFileTask(_Graded, FilePromptsConfig):
@@ -63,7 +63,7 @@ class GradedFileTask(_Graded, FilePromptsConfig):
 
         code = setting.allow_code_execution
         prompts = read_prompts(name, self, self.prompts, setting.graders, allow_code_execution=code)
-        return GradedTask(name, self, setting, prompts)
+        return _task(name, self, setting, prompts)
 
 
 def _form(value: Any) -> str:
@@ -83,6 +83,7 @@ class GradedTask:
     config: GradedDataserverTask | GradedFileTask
     setting: Setting
     prompts: "GradedPrompts"
+    clusters: Clusters | None
 
     @property
     def size(self) -> int:
@@ -100,6 +101,13 @@ class GradedTask:
 
         questions = Questions(self.prompts.rows, self.config.n, self.sampling, self.setting.skip_unusable)
         return GradedJob(self, model.asking(self.name, questions, self.setting.folder / "answers"))
+
+
+def _task(
+    name: str, config: GradedDataserverTask | GradedFileTask, setting: Setting, prompts: "GradedPrompts"
+) -> GradedTask:
+    clusters = None if config.cluster is None else prompts.clusters(config.cluster)
+    return GradedTask(name, config, setting, prompts, clusters)
 
 
 @dataclass(frozen=True)
@@ -125,9 +133,8 @@ class GradedJob:
 
         task = self.task
         grades = graded(task.prompts, self.asking.run(), task.setting.folder / "grades")
-        column = task.config.cluster
-        clusters = None if column is None else task.prompts.clusters(column)
-        return measured(grades, [row.facts["sample_id"] for row in task.prompts.rows], task.config.k, clusters)
+        sample_ids = [row.facts["sample_id"] for row in task.prompts.rows]
+        return measured(grades, sample_ids, task.config.k, task.clusters)
 
 
 def measured(

@@ -1,6 +1,6 @@
 """Task `loss`: cross-entropy of given answers per trained token, as the validation loss of training."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
@@ -61,7 +61,7 @@ class LossTask:
         """The conversations as tokens of `model`.
 
         Raises:
-            ConfigError: the model is behind a server.
+            ConfigError: the model is behind a server, or a conversation has no cluster.
             DataError: a conversation is wrong.
         """
         from posttrain.data.preparation import prepare_dataset
@@ -77,7 +77,8 @@ class LossTask:
         chosen = by_rank(tokens.contents, 0)[: self.config.prompts]
         rows = [TokenRow(*(part.tolist() for part in tokens.row(number))) for number in chosen.tolist()]
         scoring = Scoring.of(local, self.name, rows, self.setting.folder / "logprobs")
-        return LossJob(self, tokens.subset(chosen, self.name), scoring)
+        subset = tokens.subset(chosen, self.name)
+        return LossJob(subset, scoring, self.clusters(subset.lines.tolist()))
 
     def clusters(self, lines: Sequence[int]) -> dict[str, str] | None:
         """The cluster of each conversation, by its line; None if they are not grouped."""
@@ -94,9 +95,9 @@ class LossTask:
 class LossJob:
     """Conversations to be scored by one model."""
 
-    task: LossTask
     rows: "TokenizedDataset"
     scoring: "Scoring"
+    clusters: Mapping[str, str] | None
 
     @property
     def is_done(self) -> bool:
@@ -118,7 +119,7 @@ class LossJob:
         facts = {"tokens": fmean(self.rows.lengths().tolist())}
         same = self.rows.token_digest().hex()
         scores = {"loss": Scores(by_line, 0, "loss")}
-        return Measured(scores, len(lines), self.task.clusters(lines), facts, comparable=same)
+        return Measured(scores, len(lines), self.clusters, facts, comparable=same)
 
 
 def shares_of_loss(losses: Sequence[float], tokens: Sequence[float]) -> list[float]:
