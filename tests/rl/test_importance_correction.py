@@ -1,18 +1,20 @@
 """Completions by other weights teach, on average, what the model's own would, as far as the correction reaches."""
 
+import math
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from posttrain.config.load import load_config
 from posttrain.rl.config import RLConfig
 from posttrain.rl.generation import CompletionBatch, CompletionScorer
 from posttrain.rl.losses import LossInputs
-from posttrain.rl.objective import Means, PolicyObjective
+from posttrain.rl.objective import Means, PolicyObjective, with_effective_share
 from posttrain.rl.presets import Correction, ObjectiveConfig, SamplingCorrection, resolve_objective
 from posttrain.rl.rollout.store.recording import open_recording
 from posttrain.runs.directory import RunDirectory
@@ -138,6 +140,18 @@ def test_what_lies_beyond_a_limit_is_missing_from_the_gradient(
     limited = expected_gradient(model, sampler, given, kind, limit, floor)
     bias = limited - expected_gradient(model, sampler, given, kind)
     assert bias[:3].tolist() == pytest.approx([missing * each for each in direction], abs=1e-12)
+
+
+# ρ is 1, 1 and the exponential of the difference: (2 + e^d)² / (3 (2 + e^2d)), with d = log 4 and the limits of d.
+@pytest.mark.parametrize(("difference", "share"), [(math.log(4), 36 / 54), (1000.0, 0.0), (-1000.0, 2 / 3)])
+def test_a_ratio_that_is_infinite_leaves_nothing_that_counts(difference: float, share: float) -> None:
+    objective = PolicyObjective(resolve_objective("dr_grpo", ObjectiveConfig()), SamplingCorrection("token_mask"))
+    logprobs, differences = torch.full((1, 3), -0.5), torch.tensor([[0.0, 0.0, difference]])
+    mask, means = torch.ones(1, 3, dtype=torch.bool), Means()
+    inputs = LossInputs(logprobs, logprobs, torch.ones(1, 1), mask, sampling_logprobs=logprobs - differences)
+    objective.token_losses(inputs, torch.zeros(1, 3), None, means)
+    found = with_effective_share(means.over_all_ranks(Accelerator(cpu=True)))
+    assert found["sampling/effective_share"] == pytest.approx(share)
 
 
 def test_a_model_that_does_not_learn_gives_ratios_of_1_one_generation_ahead(tmp_path: Path, tiny_model: Path) -> None:
