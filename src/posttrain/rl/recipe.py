@@ -162,7 +162,7 @@ class RLRecipe(Recipe):
         if made:
             self._transcript.add(result.step, asked)
         self._transcript.report(row, self._choice if made else None)
-        return row, step_facts(row)
+        return row, step_facts(row, is_apart=self._rollout.is_apart)
 
     def evaluate(self, model: Any, step: int) -> tuple[dict[str, float], str]:
         """Rewards on held-out prompts."""
