@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from shared_weights import shared_weights
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -88,10 +90,12 @@ def test_the_benchmark_of_rollouts_runs_with_a_tiny_model(model: Path, tmp_path:
 @pytest.mark.long
 def test_the_soak_kills_engines_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, BENCHMARKS / "soak.py", "--steps", "24", "--every", "8"]
-    done = subprocess.run([*command, "--output", tmp_path / "soak.json"], capture_output=True, text=True, timeout=280)
+    places = ["--folder", tmp_path / "soak", "--output", tmp_path / "soak.json"]
+    done = subprocess.run([*command, *places], capture_output=True, text=True, timeout=280)
     numbers = json.loads((tmp_path / "soak.json").read_text())
     assert (numbers["exit code"], numbers["steps"]) == (0, 24), done.stderr
     assert len(numbers["ends"]) in (2, 3)  # the last step may end before the engine is found
     assert {role for role, *_ in numbers["samples"]} == {"trainer", "engine", "dataserver"}
     # Other tests use shared memory at the same time.
     assert [each for each in numbers["left"] if not each.startswith("/dev/shm")] == []
+    assert not shared_weights(tmp_path / "soak" / "runs" / "soak").exists()

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rl.rl_runs import (
@@ -92,4 +91,5 @@ def test_segments_of_the_likeliest_tokens_make_the_same_completions_as_one_gener
     assert made[0].keys() < made[1].keys()
     assert len(made[0]) > 4
     assert all(made[1][name] == text for name, text in made[0].items())
-    assert np.mean([len(text) for text in made[0].values()]) > 0
+    # Some of them took several generations.
+    assert any(row["rollouts/carried_share"] for row in training_rows(metrics(folder_of(segmented))))
