@@ -96,7 +96,7 @@ def in_order(rollouts: Sequence[Rollout]) -> Groups:
 
 def verdicts(groups: Groups, config: RejectionConfig, iteration: int) -> dict[Place, Rejection | None]:
     """The filters' verdicts; RunError if a user's function fails."""
-    return {place: rejection(config.filters, group, iteration) for place, group in groups.items()}
+    return {place: rejection(config.filters, group, group[0].prompt.iteration) for place, group in groups.items()}
 
 
 def datasets(groups: Groups) -> list[str]:
@@ -133,4 +133,5 @@ def _left_out(rollout: Rollout) -> Rollout:
         versions=rollout.versions[:0],
         logprobs=None if rollout.logprobs is None else np.zeros(0, np.float32),
         result=None,
+        is_left_out=True,
     )
