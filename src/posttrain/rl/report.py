@@ -99,7 +99,6 @@ def _reported_groups(choice: Choice, step: int) -> list[ReportedGroup]:
     trained = {*choice.selection.trained, *helped}
     asked = [
         _reported_group(
-            place,
             group,
             step,
             verdict="" if (why := choice.verdicts[place]) is None else f"{why.name}: {why.reason}",
@@ -109,20 +108,22 @@ def _reported_groups(choice: Choice, step: int) -> list[ReportedGroup]:
         for place, group in sorted(choice.groups.items())
     ]
     replayed = [
-        _reported_group(Place(0, slot), each.rollouts, step, verdict="", trained=True, origin="replayed")
-        for slot, each in choice.replayed.items()
+        _reported_group(each.rollouts, step, verdict="", trained=True, origin="replayed")
+        for each in choice.replayed.values()
     ]
     return [*asked, *replayed]
 
 
 def _reported_group(
-    place: Place, group: Sequence[Rollout], step: int, *, verdict: str, trained: bool, origin: Origin
+    group: Sequence[Rollout], step: int, *, verdict: str, trained: bool, origin: Origin
 ) -> ReportedGroup:
+    prompt = group[0].prompt
     return ReportedGroup(
-        slot=place.slot,
-        attempt=place.attempt,
-        sample_id=group[0].prompt.sample_id,
-        dataset=group[0].prompt.dataset,
+        iteration=prompt.iteration,
+        slot=prompt.slot,
+        attempt=prompt.attempt,
+        sample_id=prompt.sample_id,
+        dataset=prompt.dataset,
         verdict=verdict,
         trained=trained,
         origin=origin,
