@@ -47,6 +47,14 @@ def test_figures_are_means_over_the_measured_steps(benchmark_module: Any) -> Non
     assert found["of_busiest"] == 1.2  # the engine again
 
 
+def test_one_generation_ahead_is_judged_by_its_ideal_and_two_by_their_busiest_part_too(benchmark_module: Any) -> None:
+    # Learning 1 s, generation 1 s, grading 2 s: two generations take 4 s, of which they are graded for 3 s.
+    ahead = {"slow grader, k = 1, half cores": {"of_ideal": 1.0, "of_busiest": 4 / 3}}
+    two_ahead = {"slow grader, k = 2, half cores": {"of_ideal": 1.1, "of_busiest": 1.2}}
+    targets = [each for each in benchmark_module("targets").TARGETS if each.part == "rollouts"]
+    assert [each.is_met(each.measured({**ahead, **two_ahead})) for each in targets] == [True, True, False]
+
+
 def test_the_judge_answers_after_its_time_however_many_ask(benchmark_module: Any) -> None:
     judge = benchmark_module("judge")
     with judge.judging(0.05) as running:

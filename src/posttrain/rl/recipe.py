@@ -229,9 +229,10 @@ class RLRecipe(Recipe):
 
     def _chosen(self, collected: Collected, number: int) -> Choice:
         """The groups to train; with segments, each that a generation made whole has a slot of its own."""
-        rollouts = collected.rollouts
-        groups = by_place(rollouts) if self._rollout.segment_tokens is None else in_order(rollouts)
-        return choose(groups, self._rollout, self._schedule.iteration_of(number), collected.candidates)
+        rollouts, is_whole = collected.rollouts, self._rollout.segment_tokens is None
+        groups = by_place(rollouts) if is_whole else in_order(rollouts)
+        iteration = self._schedule.iteration_of(number) if is_whole else None
+        return choose(groups, self._rollout, iteration, collected.candidates)
 
     def _masked_groups(self, step: int) -> dict[GroupKey, float]:
         """For the groups that a step replayed, the share of their tokens beyond the correction's limits."""

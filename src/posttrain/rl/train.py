@@ -259,7 +259,7 @@ def _pipeline(
         Abstention(server.abstain_steps if server.on_grade_failure == "abstain" else 0),
         max_steps,
         stop_seconds=config.run.stop_seconds,
-        probe=SyncProbe(loaded, room) if engine.published is not None else None,
+        probe=None if engine.published is None else SyncProbe(loaded, room, is_copy=rollout.engine_name == "hf"),
         making=making,
     )
 

@@ -69,7 +69,7 @@ def test_groups_that_were_begun_in_different_iterations_are_each_judged_by_their
     own = {"filters": [{"kind": "python", "path": f"{tmp_path}/own.py:odd"}], "segment_tokens": 2}
     prompts = [replace(a_prompt(slot), iteration=iteration) for slot, iteration in ((1, 2), (0, 3), (0, 4))]
     whole = [a_rollout(prompt, sample, [7]) for prompt in prompts for sample in range(2)]
-    found = choose(in_order(whole), RolloutConfig.model_validate(own), 4).verdicts
+    found = choose(in_order(whole), RolloutConfig.model_validate(own), None).verdicts
     assert [place.slot for place, each in found.items() if each is not None] == [1]
 
 
