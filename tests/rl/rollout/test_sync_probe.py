@@ -125,9 +125,12 @@ def test_a_copy_of_the_model_scores_as_the_model_does_in_16_bits_too(sharp_model
     SyncProbe(trained, 200).check(answer(scores + 0.05), expected(scores), 0)
     with pytest.raises(WrongWeightsError, match=r"where 0\.001 is allowed"):
         SyncProbe(trained, 200, is_copy=True).check(answer(scores + 0.05), expected(scores), 0)
-    # It samples with a cache, and so with other rounding.
-    sampled = Answer(scores, ((2, math.log(0.25) + 0.05),))
-    SyncProbe(trained, 200, is_copy=True).check(sampled, expected(scores), 0)
+    # It samples with a cache, and so with other rounding, which is that of a single position.
+    for is_copy in (True, False):
+        probe = SyncProbe(trained, 200, is_copy=is_copy)
+        probe.check(Answer(scores, ((2, math.log(0.25) + 0.2),)), expected(scores), 0)
+        with pytest.raises(WrongWeightsError, match="samples at temperature"):
+            probe.check(Answer(scores, ((2, math.log(0.25) - 0.4),)), expected(scores), 0)
 
 
 def test_changes_that_an_engine_s_rounding_may_swallow_are_no_evidence(sharp_model: Path) -> None:

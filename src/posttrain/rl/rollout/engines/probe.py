@@ -34,6 +34,9 @@ _SEEDS = tuple(range(8))
 # changes away.
 _CHANGE = 0.01
 _LIMIT, _LIMIT_16_BIT = 1e-3, 0.15
+# Of 8 tokens after one text, which have the rounding errors of one position: their mean varies far more than that of
+# the scores, and would be above 0.15 once in 500 loads. At temperature 1 instead of 0.7 it is 0.7.
+_SAMPLED_LIMIT_16_BIT = 0.3
 # Standard deviations; by chance, 1 load in 66 million has as much evidence.
 _BEHIND = 6.0
 
@@ -128,8 +131,9 @@ class SyncProbe:
         self._trained = LoadedModelEngine(loaded, frozenset(), 1)
         # In 16 bits, vLLM and transformers differ by 0.05 nats on average for a model of 135 M parameters, and so do
         # transformers with and without a cache of the prompt, and the model before and after any small change.
-        self._limit = _LIMIT if loaded.compute_dtype is torch.float32 else _LIMIT_16_BIT
-        self._score_limit = _LIMIT if is_copy else self._limit
+        is_exact = loaded.compute_dtype is torch.float32
+        self._score_limit = _LIMIT if is_exact or is_copy else _LIMIT_16_BIT
+        self._sampled_limit = _LIMIT if is_exact else _SAMPLED_LIMIT_16_BIT
         self._before: tuple[Expected, npt.NDArray[np.float64]] | None = None
         self._last: Expected | None = None
         self._behind = Evidence()
@@ -160,7 +164,9 @@ class SyncProbe:
         is_new = self._is_new(answer.logprobs, expected, version)
         self._require_near(answer.logprobs - expected.logprobs, self._score_limit, "scores a fixed text", version)
         differences = [logprob - expected.next[token] for token, logprob in answer.sampled]
-        self._require_near(np.array(differences), self._limit, f"samples at temperature {_TEMPERATURE:g}", version)
+        self._require_near(
+            np.array(differences), self._sampled_limit, f"samples at temperature {_TEMPERATURE:g}", version
+        )
         self._require_not_behind(answer.logprobs, expected, version)
         if is_new:
             self._before = expected, answer.logprobs
