@@ -9,10 +9,12 @@ half of the cores each, or all of them each. Layers are not compiled. The runs t
 Seconds per step are means over whole cycles, since long and short steps take turns if generations are made ahead; the
 first steps and the last are left out. With the times of the same run, no arrangement of its parts can be faster than
 max(sync + learn, load + generate, (learn + load + generate + grade) / (k + 1)), the ideal. `load` is what else the
-engine does: it takes over weights and proves that it uses them, while the trainer computes what to expect. The judge is
-busy while it works on at least one generation; with k = 1 and a slow grader, no part is busy all the time even in the
-ideal, since the two generations under way are graded at almost the same time. TRL's synchronous trainer has the same
-prompts and lengths. Its asynchronous trainer is only constructed, to tell whether it runs here. Prints Markdown tables.
+engine does: it takes over weights and proves that it uses them, while the trainer computes what to expect. Each run is
+also compared with its busiest part: trainer, engine, or the judge while it works on at least one generation. With k = 2
+and a slow grader, a step should take at most 1.15 times as long as that part is busy. With k = 1 no arrangement could:
+the two generations under way are graded at almost the same time, so the ideal is 1.33 times the busiest part. TRL's
+synchronous trainer has the same prompts and lengths. Its asynchronous trainer is only constructed, to tell whether it
+runs here. Prints Markdown tables.
 """
 
 import argparse
@@ -75,7 +77,7 @@ class Case:
 
 CALIBRATION = Case(0, slow=False, half=True)
 JUDGED = tuple(Case(staleness, slow=True, half=True) for staleness in (1, 2))
-"""The cases that must come close to the ideal."""
+"""The cases that must come close to the ideal, and with k = 2 to their busiest part."""
 AHEAD = ((1, True), (1, False), (2, True))
 """Generations ahead, and whether trainer and engine have half of the cores each."""
 CASES = [Case(staleness, slow, half) for slow in (False, True) for staleness, half in ((0, False), *AHEAD)]

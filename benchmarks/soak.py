@@ -1,6 +1,6 @@
 """Trains a tiny model for thousands of steps, kills its engine every 100, and looks for what grows or is left behind.
 
-python benchmarks/soak.py [--steps N] [--every N] [--staleness N] [--output FILE]
+python benchmarks/soak.py [--steps N] [--every N] [--staleness N] [--folder DIR] [--output FILE]
 
 The rollout engine is a process of its own, one generation ahead. Every 100 steps it is killed, and the trainer starts
 it again; with `--every 0` one engine does all steps, which shows its own growth. Prints the resident memory of the
@@ -52,10 +52,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000, help="optimizer steps")
     parser.add_argument("--every", type=int, default=100, help="steps between two ends of the engine; 0: none")
     parser.add_argument("--staleness", type=int, default=1, help="generations ahead")
+    parser.add_argument("--folder", type=Path, default=None, help="for its files; they are removed if none is given")
     parser.add_argument("--output", type=Path, default=None, help="JSON file for the numbers")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        numbers = soak(options, Path(name))
+        numbers = soak(options, options.folder or Path(name))
     measuring.publish(numbers, report(numbers), options.output)
     if numbers["exit code"] or numbers["left"] or max(numbers["growth"].values()) >= LIMIT:
         raise SystemExit(1)
@@ -65,6 +66,7 @@ def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Train to the end; what was seen meanwhile, and what is left."""
     import gpu_material
 
+    folder.mkdir(parents=True, exist_ok=True)
     gpu_material.write_model(folder / "model", "tiny")
     rows = ({"prompt": f"Say {WORDS[at % 10]} {WORDS[at // 10 % 10]} {at}."} for at in range(200))
     measuring.write_rows(folder / "prompts.jsonl", rows)

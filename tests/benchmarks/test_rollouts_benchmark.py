@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from shared_weights import shared_weights
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -43,6 +45,14 @@ def test_figures_are_means_over_the_measured_steps(benchmark_module: Any) -> Non
     assert found["of_ideal"] == 1.2
     assert found["judge_busy"] == 0.5  # 30 to 32 and 47 to 48, in six steps
     assert found["of_busiest"] == 1.2  # the engine again
+
+
+def test_one_generation_ahead_is_judged_by_its_ideal_and_two_by_their_busiest_part_too(benchmark_module: Any) -> None:
+    # Learning 1 s, generation 1 s, grading 2 s: two generations take 4 s, of which they are graded for 3 s.
+    ahead = {"slow grader, k = 1, half cores": {"of_ideal": 1.0, "of_busiest": 4 / 3}}
+    two_ahead = {"slow grader, k = 2, half cores": {"of_ideal": 1.1, "of_busiest": 1.2}}
+    targets = [each for each in benchmark_module("targets").TARGETS if each.part == "rollouts"]
+    assert [each.is_met(each.measured({**ahead, **two_ahead})) for each in targets] == [True, True, False]
 
 
 def test_the_judge_answers_after_its_time_however_many_ask(benchmark_module: Any) -> None:
@@ -88,10 +98,12 @@ def test_the_benchmark_of_rollouts_runs_with_a_tiny_model(model: Path, tmp_path:
 @pytest.mark.long
 def test_the_soak_kills_engines_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, BENCHMARKS / "soak.py", "--steps", "24", "--every", "8"]
-    done = subprocess.run([*command, "--output", tmp_path / "soak.json"], capture_output=True, text=True, timeout=280)
+    places = ["--folder", tmp_path / "soak", "--output", tmp_path / "soak.json"]
+    done = subprocess.run([*command, *places], capture_output=True, text=True, timeout=280)
     numbers = json.loads((tmp_path / "soak.json").read_text())
     assert (numbers["exit code"], numbers["steps"]) == (0, 24), done.stderr
     assert len(numbers["ends"]) in (2, 3)  # the last step may end before the engine is found
     assert {role for role, *_ in numbers["samples"]} == {"trainer", "engine", "dataserver"}
     # Other tests use shared memory at the same time.
     assert [each for each in numbers["left"] if not each.startswith("/dev/shm")] == []
+    assert not shared_weights(tmp_path / "soak" / "runs" / "soak").exists()

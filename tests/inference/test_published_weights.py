@@ -10,6 +10,7 @@ import pytest
 
 from posttrain.errors import ConfigError
 from posttrain.inference.weight_sync import PublishedWeights, require_room
+from shared_weights import shared_weights
 
 
 class WrittenWeights:
@@ -64,7 +65,7 @@ def test_weights_of_an_earlier_process_are_taken_over_as_they_are(published: Pub
 def test_they_lie_in_shared_memory_for_their_owner_alone_and_nothing_stays_behind(tmp_path: Path) -> None:
     published = PublishedWeights(WrittenWeights(), tmp_path)
     root = published.publish(0).parent.parent
-    assert root.parent == Path("/dev/shm")
+    assert root == shared_weights(tmp_path)
     assert root.stat().st_mode & 0o777 == 0o700
     published.close()
     assert not root.exists()
@@ -76,6 +77,16 @@ def test_a_run_that_was_killed_leaves_nothing_to_the_next_one_of_that_name(tmp_p
     resumed = PublishedWeights(WrittenWeights(), tmp_path)
     assert held(resumed.publish(5))["weights"] == "1"
     resumed.close()
+
+
+def test_a_name_that_is_taken_by_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    root = shared_weights(tmp_path)
+    root.write_text("a file, not a folder that a killed run left behind")  # root can remove any user's folder
+    try:
+        with pytest.raises(ConfigError, match=rf"{root}.*run\.output_dir"):
+            PublishedWeights(WrittenWeights(), tmp_path)
+    finally:
+        root.unlink()
 
 
 def test_weights_that_do_not_fit_into_shared_memory_go_to_the_disk(tmp_path: Path) -> None:

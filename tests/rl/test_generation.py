@@ -1,6 +1,7 @@
 """How a generation is cut into micro-batches, with weights and masks: completions without a loss are skipped."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,6 +115,14 @@ def test_a_micro_batch_of_empty_slots_takes_nothing_from_the_others_weights() ->
     graded_none = [a_rollout(a_prompt(2), sample, [7], None, status="abstain") for sample in range(4)]
     first, second = cut(made[:8] + graded_none + made[12:], **objective).parts[0]
     assert first.weights.unique().tolist() == pytest.approx([0.0, 1 / 30])
+
+
+def test_only_a_slot_that_is_left_empty_takes_nothing_from_the_others_weights() -> None:
+    # Of two groups, one has a prompt that is too long: 1 / (8 · 4), or 1 / (4 · 4) if it is left out.
+    too_long = [a_rollout(a_prompt(1, is_too_long=True), sample, []) for sample in range(4)]
+    for others, weight in ((too_long, 1 / 32), ([replace(each, is_left_out=True) for each in too_long], 1 / 16)):
+        (micro_batch,) = cut(rollouts()[:4] + others).parts[0]
+        assert micro_batch.weights.unique().tolist() == [0.0, weight]
 
 
 def test_a_generation_is_cut_into_the_steps_that_it_serves() -> None:

@@ -1,18 +1,20 @@
 """Completions by other weights teach, on average, what the model's own would, as far as the correction reaches."""
 
+import math
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from posttrain.config.load import load_config
 from posttrain.rl.config import RLConfig
 from posttrain.rl.generation import CompletionBatch, CompletionScorer
 from posttrain.rl.losses import LossInputs
-from posttrain.rl.objective import Means, PolicyObjective
+from posttrain.rl.objective import Means, PolicyObjective, with_effective_share
 from posttrain.rl.presets import Correction, ObjectiveConfig, SamplingCorrection, resolve_objective
 from posttrain.rl.rollout.store.recording import open_recording
 from posttrain.runs.directory import RunDirectory
@@ -104,6 +106,31 @@ def test_without_a_difference_every_correction_is_exact(seed: int, kind: Correct
     assert found.tolist() == pytest.approx(model.gradient(loss(model, advantages)).tolist(), abs=1e-12)
 
 
+@SEEDS
+def test_the_divergence_counts_tokens_as_often_as_the_sampler_makes_them_unless_the_ratio_is_to_behaviour(
+    seed: int,
+) -> None:
+    model, sampler, reference = (Policy.at_random(seed + more) for more in (0, 100, 200))
+    # By hand: KL(π ‖ π_ref) of the first token, and of the second one after each first token of the sampler's.
+    first, second = model.logits
+    kinds = [each.log_softmax(-1) for each in (first, second, *reference.logits)]
+    divergences = [(own.exp() * (own - theirs)).sum(-1) for own, theirs in ((kinds[0], kinds[2]), (kinds[1], kinds[3]))]
+    wanted = model.gradient(divergences[0] + (sampler.logits[0].softmax(-1).detach() * divergences[1]).sum())
+
+    def found(correction: SamplingCorrection) -> Tensor:
+        objective = PolicyObjective(resolve_objective("dr_grpo", ObjectiveConfig(beta=1.0)), correction)
+        logprobs, sampling = model.logprobs(), sampler.logprobs().detach()
+        mask, nothing = torch.ones_like(logprobs, dtype=torch.bool), torch.zeros(9, 1)
+        fixed = (reference.logprobs().detach(), sampling)
+        losses = objective.token_losses(
+            LossInputs(logprobs, logprobs.detach(), nothing, mask, *fixed), logprobs, None, Means()
+        )
+        return model.gradient((sampling.sum(dim=1).exp() * losses.sum(dim=1)).sum())
+
+    assert found(SamplingCorrection(against_behaviour=True)).tolist() == pytest.approx(wanted.tolist(), abs=1e-12)
+    assert (found(SamplingCorrection("token_mask", UNREACHED)) - wanted).abs().max() > 0.01
+
+
 # π takes a token with probability 1/2, 1/3 or 1/6, whatever came before; μ takes each with 1/3. So ρ is 1.5, 1 or 0.5
 # for a token, 2.25 for the completion 0 0, and 0.25 for the completion 2 2. The gradient of log π of the first token by
 # its logits is (1/2, −1/3, −1/6) for token 0, and (−1/2, −1/3, 5/6) for token 2.
@@ -138,6 +165,18 @@ def test_what_lies_beyond_a_limit_is_missing_from_the_gradient(
     limited = expected_gradient(model, sampler, given, kind, limit, floor)
     bias = limited - expected_gradient(model, sampler, given, kind)
     assert bias[:3].tolist() == pytest.approx([missing * each for each in direction], abs=1e-12)
+
+
+# ρ is 1, 1 and the exponential of the difference: (2 + e^d)² / (3 (2 + e^2d)), with d = log 4 and the limits of d.
+@pytest.mark.parametrize(("difference", "share"), [(math.log(4), 36 / 54), (1000.0, 0.0), (-1000.0, 2 / 3)])
+def test_a_ratio_that_is_infinite_leaves_nothing_that_counts(difference: float, share: float) -> None:
+    objective = PolicyObjective(resolve_objective("dr_grpo", ObjectiveConfig()), SamplingCorrection("token_mask"))
+    logprobs, differences = torch.full((1, 3), -0.5), torch.tensor([[0.0, 0.0, difference]])
+    mask, means = torch.ones(1, 3, dtype=torch.bool), Means()
+    inputs = LossInputs(logprobs, logprobs, torch.ones(1, 1), mask, sampling_logprobs=logprobs - differences)
+    objective.token_losses(inputs, torch.zeros(1, 3), None, means)
+    found = with_effective_share(means.over_all_ranks(Accelerator(cpu=True)))
+    assert found["sampling/effective_share"] == pytest.approx(share)
 
 
 def test_a_model_that_does_not_learn_gives_ratios_of_1_one_generation_ahead(tmp_path: Path, tiny_model: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.database import journal_to_read
 from posttrain.dataserver.journal.reader import JournalReader, RowFilter
+from posttrain.dataserver.journal.steps import StepSummaries
 from posttrain.dataserver.web.dashboard import dashboard
 from rl.rl_runs import STEPS, folder_of, train_here, training_rows, write_run
 from running import metrics
@@ -46,6 +47,21 @@ def test_each_completion_in_the_journal_knows_its_weights_and_where_it_came_from
     assert {(row.iteration, row.lowest_version, row.highest_version, row.origin) for row in rows} == {
         (step, max(0, step - 1), max(0, step - 1), "fresh") for step in range(STEPS)
     }
+
+
+def test_each_completion_knows_which_steps_trained_it_again(tiny_model: Path, tmp_path: Path) -> None:
+    rollout = {"replay": {"share": 0.5, "fill": "reserved", "max_uses": 3}}
+    config = write_run(tmp_path, tiny_model, rollout=rollout, evaluation=None)
+    train_here(config)
+    with journal_to_read(JournalConfig(path=config.with_name("journal.sqlite"))) as engine:
+        rows = list(JournalReader(engine).rows(RowFilter(split="train")))
+        uses = [use for row in rows for use in StepSummaries(engine).uses_of(row)]
+    assert [(row.iteration + 1, "fresh") for row in rows] == [(u.step, u.origin) for u in uses if u.origin == "fresh"]
+    # Two groups of four completions each are trained in a step.
+    again = [use.step for use in uses if use.origin == "replayed"]
+    shares = {row["step"]: row["rollouts/replayed_share"] for row in training_rows(metrics(folder_of(config)))}
+    assert again
+    assert {step: again.count(step) for step in shares} == {step: 8 * share for step, share in shares.items()}
 
 
 def test_ages_shares_filters_and_waits_are_plotted(trained: Path) -> None:

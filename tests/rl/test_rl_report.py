@@ -85,6 +85,24 @@ def test_a_step_tells_how_many_groups_each_filter_rejected() -> None:
     row = {"loss": 0.5, "seconds": {"all": 1.0}}
 
     found = generation_metrics(a_generation(rollouts), choice, filtered=True)
-    assert "accepted 25%  rejected length 1  rejected reward_spread 2  " in step_facts({**row, **found})
-    assert "rejected" not in step_facts({**row, "rollouts/accepted_share": 1.0, "rollouts/groups_asked": 4.0})
-    assert "accepted" not in step_facts(row)
+    assert "accepted 25%  rejected length 1  rejected reward_spread 2  " in step_facts({**row, **found}, is_apart=False)
+    assert "rejected" not in step_facts(
+        {**row, "rollouts/accepted_share": 1.0, "rollouts/groups_asked": 4.0}, is_apart=False
+    )
+    assert "accepted" not in step_facts(row, is_apart=False)
+
+
+@pytest.mark.parametrize(
+    ("age", "is_apart", "told"),
+    [
+        ({}, False, "loss 0.5000  3.0 s"),
+        ({}, True, "loss 0.5000  3.0 s (waited 1.0, engine 0.2)"),  # one generation after the other, in a child process
+        ({"async/age_mean": 1.5}, True, "loss 0.5000  age 1.5  3.0 s (waited 1.0, engine 0.2)"),
+        ({"async/age_mean": 1.5}, False, "loss 0.5000  age 1.5  3.0 s"),  # replayed by the training model itself
+    ],
+)
+def test_a_step_tells_who_waited_if_the_engine_runs_beside_the_trainer(
+    age: dict[str, float], is_apart: bool, told: str
+) -> None:
+    row = {"loss": 0.5, "seconds": {"all": 3.0, "wait": 1.0, "engine_idle": 0.2}, **age}
+    assert step_facts(row, is_apart=is_apart) == told

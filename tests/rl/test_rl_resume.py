@@ -4,12 +4,16 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from dataserver.serving import serving, still_running
+from posttrain.config.load import load_config
 from posttrain.errors import ConfigError, ServerError
+from posttrain.rl.config import RLConfig
+from posttrain.rl.train import config_identity
 from rl.rl_runs import (
     WriteRun,
     folder_of,
@@ -105,6 +109,16 @@ def test_a_resume_that_would_be_another_run_is_refused_and_told_what_changed(lef
         f"{key}: {change}" for key, change in changes.items()
     )
     assert (folder_of(left_alone) / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_limit_may_change_at_a_resume_if_no_number_depends_on_it(a_run: WriteRun) -> None:
+    replay = {"share": 0.5, "fill": "reserved"}
+
+    def identity(**rollout: Any) -> dict[str, Any]:
+        return config_identity(load_config(a_run(rollout={"replay": replay, **rollout}), RLConfig))
+
+    assert identity() == identity(stop_without_signal=99) == identity(max_age=5)
+    assert identity() != identity(replay={**replay, "max_bytes": 99})  # then fewer groups can be replayed
 
 
 def test_a_resume_with_other_prompts_is_refused(left_alone: Path, tmp_path: Path) -> None:

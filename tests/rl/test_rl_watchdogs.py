@@ -81,6 +81,15 @@ def test_a_step_without_any_advantage_is_told_by_its_reason():
     assert cut is not None and "objective.mask_truncated_completions" in cut
 
 
+def test_a_step_in_which_no_group_became_whole_is_no_step_without_advantage():
+    # The first steps of a run with segments only begin completions.
+    begun = {"trained_share": 0.0, "zero_variance_share": 0.0, "reward": None, "rollouts/whole_groups": 0.0}
+    assert NoAdvantage().look(row(**begun)) is None
+    assert NoAdvantage().look(row(**{**begun, "rollouts/whole_groups": 1.0})) is not None
+    lines = [row(step, zero_variance_share=1.0) if step % 2 else row(step, **begun) for step in range(1, 12)]
+    assert warned(EqualRewards(), lines) == [9, 11]
+
+
 def test_the_entropy_has_collapsed_at_a_tenth_of_what_it_was():
     # The median of the first ten is 0.5; that of the last ten is above 0.05 until six of them are 0.04.
     lines = rows("entropy", [0.4, 0.6] * 5 + [0.3] * 10 + [0.04] * 8, trained_share=0.5)

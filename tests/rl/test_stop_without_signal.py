@@ -51,6 +51,8 @@ def test_steps_without_anything_to_learn_count_on_over_a_resume(a_run: WriteRun)
             train_here(parts, resume=True)
         assert metrics(folder_of(parts)) == metrics(folder_of(whole))
     assert requests(parts) == requests(whole)
+    train_here(parts, ("rollout.stop_without_signal=99",), resume=True)
+    assert len(metrics(folder_of(parts))) > STEPS
 
 
 def test_a_run_that_generated_ahead_ends_the_same_way_when_it_is_resumed(a_run: WriteRun) -> None:

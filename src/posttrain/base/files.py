@@ -55,14 +55,17 @@ def atomic_rename_dir(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def atomic_folder(folder: Path, is_whole: Callable[[Path], bool]) -> Iterator[Path]:
+def atomic_folder(folder: Path, is_whole: Callable[[Path], bool], mode: int = 0o777) -> Iterator[Path]:
     """Yield an empty folder that is renamed to `folder` when the block ends, or removed if the block fails.
 
     An existing `folder` is kept if `is_whole` accepts it, e.g. because another process was first, else replaced.
+
+    Args:
+        mode: the folder's permissions, less those of the umask.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = temporary_sibling(folder)
-    aside.mkdir()
+    aside.mkdir(mode)
     try:
         yield aside
         fsync_tree(aside)

@@ -24,6 +24,10 @@ class GroupReport(WireRequest):
 
     slot: SlotNumber
     attempt: SlotNumber = 0
+    iteration: Iteration | None = None
+    """The iteration whose prompt it completes, with `slot` and `attempt` as in the requests for its grades: so the page
+    knows which completions it has. An earlier one than the step's if it is replayed, or was carried over."""
+
     sample_id: Identifier
     dataset: Identifier
     verdict: str = Field(default="", max_length=MAX_VERDICT_CHARS)

@@ -220,7 +220,12 @@ def _fast_folder(run: Path, size: int, versions: int) -> Path:
             shutil.rmtree(place / _folder_name(run), ignore_errors=True)
     wait_for_everyone()
     folder = _roomy_place(run, size, versions) / _folder_name(run)
-    wait_for_everyone()  # all processes have checked the free space before the first one writes
+    if os.path.lexists(folder):
+        raise ConfigError(
+            f"the weights for the rollout engine would lie in {folder}, but that is there and cannot be removed: does "
+            "it belong to another user? Remove it, or choose another run.name or run.output_dir"
+        )
+    wait_for_everyone()  # all processes have checked this before the first one writes
     if is_main_process():
         folder.mkdir(mode=0o700)
     wait_for_everyone()

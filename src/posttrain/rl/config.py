@@ -35,7 +35,7 @@ class DataserverSection(StrictModel):
     teaches nothing, for at most `abstain_steps` generations in a row."""
 
     abstain_steps: int = Field(default=5, ge=1)
-    """How many generations in a row may go without rewards."""
+    """How many generations in a row may go without rewards; a resumed run counts anew."""
 
     beyond_last_stage: bool = False
     """Allow `training.max_steps` to go beyond the dataserver's last stage, whose mix then continues."""

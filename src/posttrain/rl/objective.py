@@ -1,5 +1,6 @@
 """Assemble the loss of a micro-batch from the config's parts and the user's functions."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -161,7 +162,9 @@ def with_effective_share(means: dict[str, float]) -> dict[str, float]:
     if _SQUARE not in means:
         return means
     rest = {name: value for name, value in means.items() if name not in (_RATIO, _SQUARE)}
-    share = means[_RATIO] ** 2 / means[_SQUARE]
+    ratio, square = means[_RATIO], means[_SQUARE]
+    # A ratio that is infinite counts as much as all others together, and ratios whose squares are 0 count nothing.
+    share = ratio**2 / square if 0 < square < math.inf else 0.0
     return {**rest, "sampling/effective_share": min(1.0, share)}  # rounding can take it beyond 1
 
 

@@ -162,7 +162,7 @@ class RLRecipe(Recipe):
         if made:
             self._transcript.add(result.step, asked)
         self._transcript.report(row, self._choice if made else None)
-        return row, step_facts(row)
+        return row, step_facts(row, is_apart=self._rollout.is_apart)
 
     def evaluate(self, model: Any, step: int) -> tuple[dict[str, float], str]:
         """Rewards on held-out prompts."""
@@ -229,9 +229,10 @@ class RLRecipe(Recipe):
 
     def _chosen(self, collected: Collected, number: int) -> Choice:
         """The groups to train; with segments, each that a generation made whole has a slot of its own."""
-        rollouts = collected.rollouts
-        groups = by_place(rollouts) if self._rollout.segment_tokens is None else in_order(rollouts)
-        return choose(groups, self._rollout, self._schedule.iteration_of(number), collected.candidates)
+        rollouts, is_whole = collected.rollouts, self._rollout.segment_tokens is None
+        groups = by_place(rollouts) if is_whole else in_order(rollouts)
+        iteration = self._schedule.iteration_of(number) if is_whole else None
+        return choose(groups, self._rollout, iteration, collected.candidates)
 
     def _masked_groups(self, step: int) -> dict[GroupKey, float]:
         """For the groups that a step replayed, the share of their tokens beyond the correction's limits."""

@@ -98,7 +98,6 @@ def _reported_groups(choice: Choice, step: int) -> list[ReportedGroup]:
     trained = {*choice.selection.trained, *helped}
     asked = [
         _reported_group(
-            place,
             group,
             step,
             verdict="" if (why := choice.verdicts[place]) is None else f"{why.name}: {why.reason}",
@@ -108,20 +107,22 @@ def _reported_groups(choice: Choice, step: int) -> list[ReportedGroup]:
         for place, group in sorted(choice.groups.items())
     ]
     replayed = [
-        _reported_group(Place(0, slot), each.rollouts, step, verdict="", trained=True, origin="replayed")
-        for slot, each in choice.replayed.items()
+        _reported_group(each.rollouts, step, verdict="", trained=True, origin="replayed")
+        for each in choice.replayed.values()
     ]
     return [*asked, *replayed]
 
 
 def _reported_group(
-    place: Place, group: Sequence[Rollout], step: int, *, verdict: str, trained: bool, origin: Origin
+    group: Sequence[Rollout], step: int, *, verdict: str, trained: bool, origin: Origin
 ) -> ReportedGroup:
+    prompt = group[0].prompt
     return ReportedGroup(
-        slot=place.slot,
-        attempt=place.attempt,
-        sample_id=group[0].prompt.sample_id,
-        dataset=group[0].prompt.dataset,
+        iteration=prompt.iteration,
+        slot=prompt.slot,
+        attempt=prompt.attempt,
+        sample_id=prompt.sample_id,
+        dataset=prompt.dataset,
         verdict=verdict,
         trained=trained,
         origin=origin,
@@ -160,8 +161,8 @@ def zero_variance_share(rewards: torch.Tensor) -> float:
     return float(torch.isclose(highest, lowest, atol=1e-8)[comparable].double().mean())
 
 
-def step_facts(row: Mapping[str, Any]) -> str:
-    """A step's main numbers in one line."""
+def step_facts(row: Mapping[str, Any], *, is_apart: bool) -> str:
+    """A step's main numbers in one line; `is_apart`: whether the engine runs beside the trainer."""
     parts = [f"loss {row['loss']:.4f}"]
     if row.get("reward") is not None:
         parts.append(f"reward {row['reward']:.3f}±{row['reward_std'] or 0:.3f}")
@@ -177,16 +178,13 @@ def step_facts(row: Mapping[str, Any]) -> str:
         parts.append(f"helped {row['successes/helped_share']:.0%}")
     if row.get("kl") is not None:
         parts.append(f"kl {row['kl']:.4f}")
-    return "  ".join([*parts, _time(row)])
-
-
-def _time(row: Mapping[str, Any]) -> str:
-    """The seconds of a step, and how long trainer and engine waited for each other if they work side by side."""
+    if "async/age_mean" in row:
+        parts.append(f"age {row['async/age_mean']:.1f}")
     seconds = row["seconds"]
-    if "async/age_max" not in row:
-        return f"{seconds['all']:.1f} s"
-    waits = f"waited {seconds['wait']:.1f}, engine {seconds['engine_idle']:.1f}"
-    return f"age {row['async/age_mean']:.1f}  {seconds['all']:.1f} s ({waits})"
+    parts.append(f"{seconds['all']:.1f} s")
+    if is_apart:
+        parts[-1] += f" (waited {seconds['wait']:.1f}, engine {seconds['engine_idle']:.1f})"
+    return "  ".join(parts)
 
 
 class Transcript:

@@ -47,6 +47,19 @@ if TYPE_CHECKING:
 
 # How long to wait at the end for reports that are not sent yet.
 _REPORT_SECONDS = 5.0
+# Keys of `rollout` that change no number of a run that goes on: memory settings (vLLM's numbers differ in the last
+# digits anyway), when to stop or warn, what is kept besides, and a limit that is only checked.
+_CHANGE_NOTHING = (
+    "gpu_memory_utilization",
+    "sleep",
+    "compile",
+    "placement",
+    "engine_seconds",
+    "stop_without_signal",
+    "max_age",
+    "watch",
+    "record",
+)
 
 
 def train(
@@ -246,7 +259,7 @@ def _pipeline(
         Abstention(server.abstain_steps if server.on_grade_failure == "abstain" else 0),
         max_steps,
         stop_seconds=config.run.stop_seconds,
-        probe=SyncProbe(loaded, room) if engine.published is not None else None,
+        probe=None if engine.published is None else SyncProbe(loaded, room, is_copy=rollout.engine_name == "hf"),
         making=making,
     )
 
@@ -254,8 +267,7 @@ def _pipeline(
 def config_identity(config: RLConfig, recording: Recording | None = None) -> dict[str, Any]:
     """The part of `run_identity` that is known without a model or a server."""
     described = config.model_dump(mode="json")
-    # Memory settings change no number, and vLLM's numbers differ in the last digits anyway.
-    for key in ("gpu_memory_utilization", "sleep", "compile", "placement", "engine_seconds", "watch", "record"):
+    for key in _CHANGE_NOTHING:
         del described["rollout"][key]
     described["rollout"]["servers"] = servers_identity(config.rollout.servers)
     return {

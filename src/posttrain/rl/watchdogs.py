@@ -57,8 +57,8 @@ class NoAdvantage:
     name = "nothing_to_learn"
 
     def look(self, row: Row) -> str | None:
-        """Check `trained_share`, `zero_variance_share`, `reward` and `truncated_share`."""
-        if _had_advantage(row):
+        """Check `trained_share`, `zero_variance_share`, `reward` and `truncated_share`, unless no group is whole."""
+        if _had_advantage(row) or _made_no_group_whole(row):
             return None
         if "reward" in row and row["reward"] is None:
             return (
@@ -87,7 +87,7 @@ class EqualRewards:
 
     def look(self, row: Row) -> str | None:
         """Check `zero_variance_share` and `reward`; a step that generates nothing has neither."""
-        if (share := row.get("zero_variance_share")) is None:
+        if (share := row.get("zero_variance_share")) is None or _made_no_group_whole(row):
             return None
         self._in_a_row = self._in_a_row + 1 if share == 1 else 0
         if self._in_a_row < _EQUAL_IN_A_ROW:
@@ -206,6 +206,11 @@ def why_equal(reward: float | None) -> str:
         "use prompts that are sometimes solved, graders that score more finely, or a higher "
         "rollout.temperature if the completions are alike"
     )
+
+
+def _made_no_group_whole(row: Row) -> bool:
+    """Whether the generation of the step only began or went on with completions (`rollout.segment_tokens`)."""
+    return row.get("rollouts/whole_groups") == 0
 
 
 def _had_advantage(row: Row) -> bool:

@@ -2,19 +2,24 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, func, select
 
+from dataserver.journal.journal_rows import row
 from posttrain.dataserver.journal.database import memory_database, step_groups, step_numbers, steps
+from posttrain.dataserver.journal.reader import JournalReader
 from posttrain.dataserver.journal.steps import (
     GroupRewardCell,
+    GroupUse,
     NumberCell,
     StepStore,
     StepSummaries,
     VerdictCell,
 )
+from posttrain.dataserver.journal.writer import JournalWriter
 from posttrain.dataserver.step_reports import GroupReport, StepReport
 
 
@@ -62,6 +67,23 @@ def test_asked_and_trained_rewards_are_told_apart(store: StepStore, summaries: S
         VerdictCell("sums", "unscored: 8 of 8", 3, 1),
         VerdictCell("words", "", 3, 1),
     ]
+
+
+def test_what_became_of_a_completion_s_group_is_known_by_where_it_was_asked(
+    store: StepStore, summaries: StepSummaries, writer: JournalWriter, reader: JournalReader
+):
+    asked = {"iteration": 2, "slot": 1, "attempt": 1, "sample_id": "sums:7:abc"}
+    writer.add_durable([row(0, run_id="run", **asked)])
+    store.put(a_report(3, a_group(1.0, **asked, origin="substitute", verdict="reward_spread: 0"), a_group(0.5)))
+    others = [{"iteration": 3}, {"slot": 0}, {"attempt": 0}, {"sample_id": "sums:8:abc"}, {"iteration": None}]
+    store.put(a_report(5, a_group(0.5), *(a_group(1.0, **{**asked, **each}) for each in others)))
+    store.put(a_report(6, a_group(1.0, **asked), run_id="another"))
+    store.put(a_report(9, a_group(1.0, **asked, origin="replayed")))
+    kept = reader.row(1)
+    assert kept is not None
+    found = [GroupUse(3, True, "reward_spread: 0", "substitute"), GroupUse(9, True, "", "replayed")]
+    assert summaries.uses_of(kept) == found
+    assert summaries.uses_of(replace(kept, slot=None)) == summaries.uses_of(replace(kept, split="validation")) == []
 
 
 def test_without_a_reward_there_is_no_mean(store: StepStore, summaries: StepSummaries):

@@ -168,7 +168,7 @@ def test_a_run_that_only_reported_steps_is_shown(page: Page, dashboard: Dashboar
 
 def test_a_completion_says_where_it_came_from(page: Page, dashboard: Dashboard):
     sampled = {"lowest_version": 118, "highest_version": 120, "temperature": 0.9, "slot": 3}
-    origins = ("fresh", "substitute", "spare", "carried", "replayed", "cached")
+    origins = ("fresh", "substitute", "spare", "carried")
     dashboard.keep(row(0))
     dashboard.keep(*(row(n, **sampled, attempt=n % 2, origin=origin) for n, origin in enumerate(origins, start=1)))
     dashboard.keep(row(9, lowest_version=7, highest_version=7, task="addition"))
@@ -181,14 +181,38 @@ def test_a_completion_says_where_it_came_from(page: Page, dashboard: Dashboard):
         expect(facts).to_contain_text("0.9")
         expect(facts).to_contain_text("3, substitute 1" if number % 2 == 0 else "Slot3Came")
         page.keyboard.press("Escape")
-    page.get_by_role("button", name="Open completion 8").click()
+    page.get_by_role("button", name="Open completion 6").click()
     expect(facts).to_contain_text("version 7")
     expect(facts).to_contain_text("sums, task addition")
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Open completion 1", exact=True).click()
     expect(facts).to_contain_text("Slot")
-    for absent in ("Came from", "Weights", "Temperature", "task"):
+    for absent in ("Came from", "Weights", "Temperature", "task", "Trained"):
         expect(facts).not_to_contain_text(absent)
+
+
+def test_a_completion_says_in_which_steps_it_was_trained(page: Page, dashboard: Dashboard):
+    asked = {"iteration": 2, "slot": 3, "sample_id": "sums:0:abc"}
+    dashboard.keep(row(0, run_id="grpo", **asked), row(1, run_id="grpo", **{**asked, "slot": 4}))
+    other = {**asked, "slot": 4}
+    dashboard.report(
+        a_report(3, a_group(0.5, **asked, verdict=HOSTILE), a_group(0.5, **other, trained=False)),
+        a_report(5, a_group(0.5, **asked, origin="replayed"), a_group(0.5, **other, origin="cached")),
+        a_report(1007, a_group(0.5, **asked, origin="replayed")),
+        a_report(1008, a_group(0.5, **other, trained=False, verdict="reward_spread: 0")),
+    )
+    page.goto(f"{dashboard.address}/ui")
+    facts = page.locator("#reader-facts")
+    page.get_by_role("button", name="Open completion 1").click()
+    expect(facts).to_contain_text(
+        f"in step 3, though rejected by {HOSTILE}; again, replayed, in step 5; again, replayed, in step 1,007"
+    )
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Open completion 2").click()
+    expect(facts).to_contain_text(
+        "not in step 3: no slot needed it; with a remembered solution in its group in step 5; "
+        "not in step 1,008: rejected by reward_spread: 0"
+    )
 
 
 def test_hostile_names_are_text(page: Page, dashboard: Dashboard):

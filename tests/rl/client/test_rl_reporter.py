@@ -34,7 +34,7 @@ def a_client(url: str, run_id: str = "run", **options: Any) -> DataserverClient:
 
 
 def a_group(reward: float | None = 0.5, **changes: Any) -> ReportedGroup:
-    group = ReportedGroup(0, 0, "sums:1:abc", "sums", "", True, "fresh", reward, 1)
+    group = ReportedGroup(0, 0, 0, "sums:1:abc", "sums", "", True, "fresh", reward, 1)
     return group._replace(**changes)
 
 

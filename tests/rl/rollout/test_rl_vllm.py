@@ -1,7 +1,6 @@
 """vLLM as a run's engine: it samples with the weights of the step, and a killed run can be resumed."""
 
 from dataclasses import replace
-from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ from posttrain.models.backend import LoadedModel
 from posttrain.rl.rollout.engines.vllm import chosen_eager, chosen_sync
 from rl.rl_runs import folder_of, kill_after, lines, run, train_here, training_rows, write_run
 from running import metrics
+from shared_weights import shared_weights
 from vllm_model import write_vllm_model
 
 
@@ -87,8 +87,7 @@ def test_a_run_that_was_killed_goes_on_with_the_prompts_that_it_would_have_had(
     assert hashes[0] == hashes[1] == hashes[2]
     assert len(hashes[0]) == 8
     for config in (whole, killed):
-        name = blake2b(str(folder_of(config).absolute()).encode(), digest_size=8).hexdigest()
-        assert not Path(f"/dev/shm/posttrain-weights-{name}").exists()
+        assert not shared_weights(folder_of(config)).exists()
 
 
 def test_vllm_works_ahead_in_a_process_of_its_own(tmp_path: Path, vllm_model: Path) -> None:

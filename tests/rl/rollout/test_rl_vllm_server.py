@@ -10,6 +10,7 @@ from inference.servers.real_servers import ENVIRONMENT, real_command
 from rl.rl_runs import folder_of, said, started, train_here, training_rows, wait_for_step
 from rl.rollout.server_runs import write
 from running import metrics
+from shared_weights import shared_weights
 from vllm_model import write_vllm_model
 
 
@@ -50,5 +51,4 @@ def test_a_real_server_generates_ahead(tiny_model: Path, tmp_path: Path, monkeyp
     train_here(config)
     rows = training_rows(metrics(folder_of(config)))
     assert [row.get("async/age_max", 0.0) for row in rows] == [0.0] + [1.0] * 7
-    name = next(Path("/dev/shm").glob("posttrain-weights-*"), None)
-    assert name is None or name.stat().st_mtime < config.stat().st_mtime
+    assert not shared_weights(folder_of(config)).exists()

@@ -28,7 +28,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"importance_limit": 2, "importance_ratio": "behaviour"}, "no effect with importance_ratio: behaviour"),
     ({"filters": [{"kind": "diversity", "min_distinct": 9}]}, "min_distinct: 9 is above generations: 8"),
     ({"filters": [SHORT], "max_new_tokens": {0: 8, 5: 40}}, r"filters\.0: min_tokens: 41 is above max_new_tokens: 40"),
-    ({"filters": [{"kind": "not", "filter": SHORT}], "max_new_tokens": 40}, r"filters\.0\.filter: min_tokens: 41"),
+    (
+        {"filters": [{"kind": "any_of", "filters": [SPREAD, SHORT]}], "max_new_tokens": 40},
+        r"filters\.0: filters\.1: min",
+    ),
 ]
 
 ACCEPTED: list[dict[str, Any]] = [
@@ -36,6 +39,7 @@ ACCEPTED: list[dict[str, Any]] = [
     {"importance_floor": 0.5, "engine": "vllm"},
     {"filters": [{"kind": "diversity", "min_distinct": 8}]},
     {"filters": [SHORT], "max_new_tokens": {0: 8, 5: 41}},
+    {"filters": [{"kind": "not", "filter": SHORT}], "max_new_tokens": 40},
 ]
 
 

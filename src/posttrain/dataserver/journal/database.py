@@ -40,7 +40,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.errors import ConfigError, DataError, ServerError
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 metadata = MetaData()
 
@@ -141,6 +141,7 @@ step_groups = Table(
     Column("run_id", Text, nullable=False),
     Column("step", BigInteger, nullable=False),
     Column("place", Integer, nullable=False),
+    Column("iteration", BigInteger),
     Column("slot", BigInteger, nullable=False),
     Column("attempt", BigInteger, nullable=False),
     Column("sample_id", Text, nullable=False),

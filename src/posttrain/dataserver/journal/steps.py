@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Executable, Table, and_, delete, func, insert, or_, select
 
 from posttrain.dataserver.journal.database import connected, insert_into, step_groups, step_numbers, steps
-from posttrain.dataserver.journal.records import storable, utc
+from posttrain.dataserver.journal.records import StoredRow, storable, utc
 from posttrain.dataserver.step_reports import StepReport
 
 _TABLES = (steps, step_numbers, step_groups)
@@ -122,6 +122,16 @@ class NumberCell:
     high: float
 
 
+@dataclass(frozen=True, slots=True)
+class GroupUse:
+    """What an optimizer step did with a group."""
+
+    step: int
+    trained: bool
+    verdict: str
+    origin: str
+
+
 class StepSummaries:
     """Queries for the dashboard, in cells as those of `JournalSummaries`. All raise ServerError if the database
     fails."""
@@ -159,6 +169,16 @@ class StepSummaries:
         named = or_(step_numbers.c.name.in_(names), step_numbers.c.name.startswith(prefix, autoescape=True))
         cells = self._cells(step_numbers, keys, means, run_id, since, named, value.is_not(None))
         return [NumberCell(*row) for row in cells]
+
+    def uses_of(self, row: StoredRow) -> list[GroupUse]:
+        """What became of the group of a graded completion, step by step."""
+        of_group = step_groups.c
+        # No step trains what a later iteration asks, so that this reads only some of the run's steps.
+        same = [of_group.run_id == storable(row.run_id), of_group.step >= row.iteration]
+        same += [of_group[name] == getattr(row, name) for name in ("iteration", "slot", "attempt", "sample_id")]
+        query = select(of_group.step, of_group.trained, of_group.verdict, of_group.origin).where(*same)
+        is_told = row.split == "train" and row.slot is not None
+        return [GroupUse(*use) for use in self._all(query.order_by(of_group.step))] if is_told else []
 
     def _cells(
         self,

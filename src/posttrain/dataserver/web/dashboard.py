@@ -24,7 +24,7 @@ from posttrain.dataserver.journal.reader import (
     ScoreCell,
 )
 from posttrain.dataserver.journal.records import StoredRow
-from posttrain.dataserver.journal.steps import GroupRewardCell, NumberCell, StepSummaries, VerdictCell
+from posttrain.dataserver.journal.steps import GroupRewardCell, GroupUse, NumberCell, StepSummaries, VerdictCell
 from posttrain.dataserver.journal.writer import JournalStats
 from posttrain.dataserver.schemas import Split, Status
 from posttrain.dataserver.server import DataServer
@@ -100,6 +100,14 @@ class CompletionsPage:
     """The value of `before` that asks for the next page; None on the last one."""
 
 
+@dataclass(frozen=True, slots=True)
+class CompletionPage:
+    """One completion with its prompt, gold and scores, and what optimizer steps did with its group."""
+
+    row: StoredRow
+    uses: list[GroupUse]
+
+
 class CompletionsQuery(BaseModel):
     """Which rows of the table are meant."""
 
@@ -160,12 +168,13 @@ def get_completions(request: Request, asked: Annotated[CompletionsQuery, Query()
 
 
 @router.get("/ui/completions/{row_id}")
-def get_completion(request: Request, row_id: int) -> StoredRow:
-    """One completion with its prompt, gold and scores."""
-    row = JournalReader(_database(request)).row(row_id) if 0 <= row_id < 2**63 else None
+def get_completion(request: Request, row_id: int) -> CompletionPage:
+    """One completion."""
+    database = _database(request)
+    row = JournalReader(database).row(row_id) if 0 <= row_id < 2**63 else None
     if row is None:
         raise Refusal("not_found", f"the journal has no row {row_id}")
-    return row
+    return CompletionPage(row, StepSummaries(database).uses_of(row))
 
 
 def _database(request: Request) -> Engine:

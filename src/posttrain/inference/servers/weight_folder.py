@@ -59,7 +59,7 @@ class SharedFolder:
             self._here.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def put(self, weights: Path, label: str) -> str:
-        """The path on the servers of a copy of `weights`; without a shared folder, of `weights` itself.
+        """The path on the servers of a copy of `weights`, for its owner alone; without a shared folder, of `weights`.
 
         Raises:
             ModelError: the copy cannot be written.
@@ -68,7 +68,7 @@ class SharedFolder:
             return str(weights.resolve())
         copy = self._here / label
         try:
-            with atomic_folder(copy, lambda folder: True) as aside:
+            with atomic_folder(copy, lambda folder: True, mode=0o700) as aside:
                 for file in weights.iterdir():
                     if file.is_file():
                         shutil.copy2(file, aside / file.name)

@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 class ReportedGroup(NamedTuple):
     """A group of completions that was asked for a step or trained by it; see `GroupReport`."""
 
+    iteration: int
     slot: int
     attempt: int
     sample_id: str

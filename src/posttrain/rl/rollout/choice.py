@@ -94,9 +94,16 @@ def in_order(rollouts: Sequence[Rollout]) -> Groups:
     return {Place(0, slot): group for slot, group in enumerate(divided)}
 
 
-def verdicts(groups: Groups, config: RejectionConfig, iteration: int) -> dict[Place, Rejection | None]:
-    """The filters' verdicts; RunError if a user's function fails."""
-    return {place: rejection(config.filters, group, iteration) for place, group in groups.items()}
+def verdicts(groups: Groups, config: RejectionConfig, iteration: int | None) -> dict[Place, Rejection | None]:
+    """The filters' verdicts; RunError if a user's function fails.
+
+    Args:
+        iteration: that asked all of the groups; None if each has its own.
+    """
+    return {
+        place: rejection(config.filters, group, group[0].prompt.iteration if iteration is None else iteration)
+        for place, group in groups.items()
+    }
 
 
 def datasets(groups: Groups) -> list[str]:
@@ -104,11 +111,14 @@ def datasets(groups: Groups) -> list[str]:
     return [group[0].prompt.dataset for place, group in sorted(groups.items()) if not place.attempt]
 
 
-def choose(asked: Groups, config: RejectionConfig, iteration: int, candidates: Candidates | None = None) -> Choice:
+def choose(
+    asked: Groups, config: RejectionConfig, iteration: int | None, candidates: Candidates | None = None
+) -> Choice:
     """Judge all groups of a generation, and choose those to train.
 
     Args:
         asked: the groups, without tokens where nothing was generated.
+        iteration: that asked all of them; None if each has its own.
         candidates: what may be replayed; a rejected group is replaced by one of these rather than by a substitute.
 
     Raises:
@@ -133,4 +143,5 @@ def _left_out(rollout: Rollout) -> Rollout:
         versions=rollout.versions[:0],
         logprobs=None if rollout.logprobs is None else np.zeros(0, np.float32),
         result=None,
+        is_left_out=True,
     )

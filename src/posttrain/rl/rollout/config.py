@@ -244,6 +244,11 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
                 "replay: fill: rejected takes the slots of rejected groups, but these are kept; give filters with "
                 "rejected: substitute or drop, or choose fill: reserved"
             )
+        if self.replay and self.replay.fill == "reserved" and self.record:
+            raise ValueError(
+                "record: true, but replay: fill: reserved generates nothing for some slots, so that a run that trains "
+                "on the record would have fewer groups; leave record out, or choose fill: rejected"
+            )
         require_ages_hold(self.replay, self.successes, self.staleness, self.steps_per_generation * self.iterations)
         return self
 

@@ -139,6 +139,7 @@ class Rollout:
         text: the completion without its end token, up to the first stop text.
         was_cut: whether it reached the length limit.
         result: None if it was not graded: its prompt is too long, or the dataserver could not be reached.
+        is_left_out: whether its slot is left empty, so that it does not count; it has no tokens then.
     """
 
     prompt: Prompt
@@ -151,6 +152,7 @@ class Rollout:
     text: str
     was_cut: bool
     result: GradeResult | None = None
+    is_left_out: bool = False
 
     @classmethod
     def of(
@@ -204,11 +206,6 @@ class Rollout:
     def all_tokens(self) -> int:
         """Tokens of the prompt and the completion; 0 if it has none."""
         return len(self.prompt.ids) + self.tokens if self.tokens else 0
-
-    @property
-    def is_left_out(self) -> bool:
-        """Whether its slot is left empty, so that it does not count."""
-        return not self.tokens and not self.prompt.is_too_long
 
     @property
     def reward(self) -> float | None:

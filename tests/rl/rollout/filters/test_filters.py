@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from posttrain.dataserver.schemas import Component, GradeResult
 from posttrain.rl.rollout.filters.base import Filter
-from posttrain.rl.rollout.filters.catalogue import FILTERS, AnyFilter, Rejection, rejection
+from posttrain.rl.rollout.filters.catalogue import FILTERS, AnyFilter, Rejection, rejection, require_acceptable
 from posttrain.rl.rollout.filters.diversity import mean_similarity
 from posttrain.rl.rollout.rollout import Rollout
 from rl.written_rollouts import a_prompt, a_rollout
@@ -157,6 +157,61 @@ def test_the_first_filter_that_rejects_a_group_is_counted() -> None:
     found = rejection(filters, rewarded([0.5, 0.5]), 0)
     assert found == Rejection("best_reward", "the best reward 0.5 is below 1")
     assert rejection(filters, rewarded([0, 1]), 0) is None
+
+
+LONGEST, GENERATIONS = 3, 2
+SETTLED = [
+    {"kind": "length", "min_tokens": 4},
+    {"kind": "length", "max_tokens": 3},
+    {"kind": "diversity", "min_distinct": 3},
+    {"kind": "mean_reward", "min": 0, "max": 1},
+    {"kind": "best_reward", "min": 0},
+    EQUAL,
+]
+
+
+def combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(inner, min_size=2, max_size=3)
+    many = st.builds(
+        lambda kind, filters: {"kind": kind, "filters": filters}, st.sampled_from(["all_of", "any_of"]), several
+    )
+    return many | inner.map(lambda each: {"kind": "not", "filter": each})
+
+
+@given(
+    st.recursive(st.sampled_from(SETTLED), combined, max_leaves=5),
+    st.lists(st.none() | st.sampled_from([0, 1]), min_size=2, max_size=2),
+    st.integers(0, LONGEST),
+)
+def test_what_a_filter_does_to_every_group_it_does_to_each(keys: dict[str, Any], rewards: Rewards, tokens: int) -> None:
+    judge = a_filter(**keys)
+    group = [a_rollout(a_prompt(0), sample, [sample] * tokens, reward) for sample, reward in enumerate(rewards)]
+    if judge.why_rejects_all(GENERATIONS, LONGEST) is not None:
+        assert rejects(judge, group)
+    if judge.accepts_all(GENERATIONS, LONGEST):
+        assert not rejects(judge, group)
+
+
+TOO_SHORT, ANY_LENGTH = SETTLED[:2]
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (TOO_SHORT, "filters.1: min_tokens: 4 is above max_new_tokens: 3, so every group"),
+        ({"kind": "not", "filter": ANY_LENGTH}, "filters.1: length accepts every group, so every group"),
+        ({"kind": "any_of", "filters": [EQUAL, TOO_SHORT]}, "filters.1: filters.1: min_tokens: 4"),
+        ({"kind": "all_of", "filters": [EQUAL, TOO_SHORT]}, None),
+        ({"kind": "not", "filter": TOO_SHORT}, None),
+    ],
+)
+def test_a_filter_is_refused_only_if_it_rejects_every_group(keys: dict[str, Any], told: str | None) -> None:
+    filters = (a_filter(**EQUAL), a_filter(**keys))
+    if told is None:
+        require_acceptable(filters, GENERATIONS, LONGEST)
+    else:
+        with pytest.raises(ValueError, match=told):
+            require_acceptable(filters, GENERATIONS, LONGEST)
 
 
 ALL = [

@@ -24,6 +24,7 @@ RESERVED = {"share": 0.5, "fill": "reserved"}
         ({"replay": {"share": 0.5}, "filters": FILTERS}, "give filters"),
         ({"replay": RESERVED, "importance_correction": "none"}, "importance_correction: none, but replay trains"),
         ({"replay": RESERVED, "importance_ratio": "behaviour"}, "importance_ratio: behaviour, but replay trains"),
+        ({"replay": RESERVED, "record": True}, "record: true, but replay: fill: reserved generates nothing"),
         ({"replay": RESERVED, "top_p": 0.9}, "token_mask compares the model's own probabilities"),
         ({"successes": {"share": 0.5}, "importance_correction": "none"}, "successes trains"),
         ({"successes": {"share": 0}}, "greater than 0"),

@@ -160,4 +160,5 @@ NOTHING = Rollout(
     temperature=1.0,
     text="",
     was_cut=False,
+    is_left_out=True,
 )

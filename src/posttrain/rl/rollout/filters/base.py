@@ -47,6 +47,10 @@ class Filter(StrictModel):
         """
         return None
 
+    def accepts_all(self, generations: int, longest: int) -> bool:
+        """Whether no group of a run can be rejected, as far as the settings alone show it; arguments as above."""
+        return False
+
 
 class ScoreFilter(Filter):
     """Base of the filters that look at rewards, or at one grader's scores. What has no score never counts as 0."""

@@ -21,3 +21,7 @@ class BestReward(ScoreFilter):
         """As above."""
         best = max(values, default=self.min)
         return f"the best reward {best:.3g} is below {self.min:g}" if best < self.min else None
+
+    def accepts_all(self, generations: int, longest: int) -> bool:
+        """As above."""
+        return self.min <= 0

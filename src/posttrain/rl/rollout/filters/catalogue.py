@@ -46,6 +46,11 @@ class _Combined(Filter):
         verdicts = [(each, each.verdict(group, iteration)) for each in self.filters]
         return [f"{each.name}: {reason}" for each, reason in verdicts if reason is not None]
 
+    def _reject_all(self, generations: int, longest: int) -> list[str]:
+        """Why each of the filters rejects every group, of those that do."""
+        reasons = {key: each.why_rejects_all(generations, longest) for key, each in self.inner.items()}
+        return [f"{key}: {reason}" for key, reason in reasons.items() if reason is not None]
+
 
 class AllOf(_Combined):
     """Rejects a group that all its filters reject."""
@@ -58,6 +63,15 @@ class AllOf(_Combined):
         reasons = self._reasons(group, iteration)
         return "; ".join(reasons) if len(reasons) == len(self.filters) else None
 
+    def why_rejects_all(self, generations: int, longest: int) -> str | None:
+        """As above."""
+        reasons = self._reject_all(generations, longest)
+        return "; ".join(reasons) if len(reasons) == len(self.filters) else None
+
+    def accepts_all(self, generations: int, longest: int) -> bool:
+        """As above."""
+        return any(each.accepts_all(generations, longest) for each in self.filters)
+
 
 class AnyOf(_Combined):
     """Rejects a group that any of its filters rejects."""
@@ -68,6 +82,14 @@ class AnyOf(_Combined):
     def verdict(self, group: "Sequence[Rollout]", iteration: int) -> str | None:
         """As above."""
         return "; ".join(self._reasons(group, iteration)) or None
+
+    def why_rejects_all(self, generations: int, longest: int) -> str | None:
+        """As above."""
+        return "; ".join(self._reject_all(generations, longest)) or None
+
+    def accepts_all(self, generations: int, longest: int) -> bool:
+        """As above."""
+        return all(each.accepts_all(generations, longest) for each in self.filters)
 
 
 class Not(Filter):
@@ -87,6 +109,14 @@ class Not(Filter):
     def verdict(self, group: "Sequence[Rollout]", iteration: int) -> str | None:
         """As above."""
         return f"{self.filter.name} accepts it" if self.filter.verdict(group, iteration) is None else None
+
+    def why_rejects_all(self, generations: int, longest: int) -> str | None:
+        """As above."""
+        return f"{self.filter.name} accepts every group" if self.filter.accepts_all(generations, longest) else None
+
+    def accepts_all(self, generations: int, longest: int) -> bool:
+        """As above."""
+        return self.filter.why_rejects_all(generations, longest) is not None
 
 
 AnyFilter = Annotated[
@@ -147,10 +177,9 @@ def require_acceptable(filters: Sequence[Filter], generations: int, longest: int
         generations: completions of a group.
         longest: the most tokens of a completion.
     """
-    for key, each in all_filters(filters):
-        why = each.why_rejects_all(generations, longest)
-        if why is not None:
-            raise ValueError(f"{key.removeprefix('rollout.')}: {why}, so every group is rejected; lower it")
+    for number, each in enumerate(filters):
+        if (why := each.why_rejects_all(generations, longest)) is not None:
+            raise ValueError(f"filters.{number}: {why}, so every group is rejected; change it, or leave it out")
 
 
 def check_user_filters(filters: Sequence[Filter]) -> None:

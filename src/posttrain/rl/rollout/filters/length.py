@@ -53,6 +53,10 @@ class Length(Filter):
             return None
         return f"min_tokens: {self.min_tokens} is above max_new_tokens: {longest}"
 
+    def accepts_all(self, generations: int, longest: int) -> bool:
+        """As above."""
+        return self.min_tokens is None and (self.max_tokens or 0) >= longest
+
     def _is_outside(self, tokens: float) -> bool:
         return (self.min_tokens is not None and tokens < self.min_tokens) or (
             self.max_tokens is not None and tokens > self.max_tokens

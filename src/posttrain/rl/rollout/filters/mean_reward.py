@@ -37,3 +37,7 @@ class MeanReward(ScoreFilter):
         if self.min is not None and mean < self.min:
             return f"the mean reward {mean:.3g} is below {self.min:g}"
         return f"the mean reward {mean:.3g} is above {self.max:g}" if self.max is not None and mean > self.max else None
+
+    def accepts_all(self, generations: int, longest: int) -> bool:
+        """As above."""
+        return (self.min or 0) <= 0 and (self.max is None or self.max >= 1)
