@@ -233,12 +233,10 @@ class RLRecipe(Recipe):
         """The groups to train; with segments, each that a generation made whole has a slot of its own."""
         rollouts, iteration = collected.rollouts, self._schedule.iteration_of(number)
         groups = by_place(rollouts) if self._rollout.segment_tokens is None else in_order(rollouts)
-        choice = on_all_ranks(
-            lambda: choose(groups, self._rollout, iteration, collected.candidates), "another process could not judge"
-        )
+        choice = on_all_ranks(lambda: choose(groups, self._rollout, iteration, collected.candidates))
         if process_count() > 1 and self._rollout.filters:
             verdicts = gather_object([choice.verdicts])
-            on_all_ranks(lambda: require_same_verdicts(verdicts), "the filters judge otherwise in another process")
+            on_all_ranks(lambda: require_same_verdicts(verdicts))
         return choice
 
     def _masked_groups(self, step: int) -> dict[GroupKey, float]:

@@ -115,13 +115,13 @@ class RankExchange:
         """
         if self._group is None:
             return [make()]
-        if self._is_out_of_step:
-            raise RunError(f"the processes are out of step, so they cannot exchange {label}")
         failure = mine = None
         try:
             mine = make()
         except Exception as error:  # noqa: BLE001 - or the other ranks would wait for this one, or get its next answer
             failure = error
+        if self._is_out_of_step:  # maybe since an exchange within `make`
+            raise failure or RunError(f"the processes are out of step, so they cannot exchange {label}")
         reason = None if failure is None else _in_words(failure)
         told: list[tuple[str, str | None, Any]] = [("", None, None)] * distributed.get_world_size()
         distributed.all_gather_object(told, (label, reason, mine), group=self._group)

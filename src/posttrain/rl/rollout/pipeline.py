@@ -32,7 +32,6 @@ from posttrain.train.signals import StopRequest
 
 T = TypeVar("T")
 _SECONDS_BETWEEN_LOOKS = 0.2
-_ELSEWHERE = "another process could not get its completions"
 
 
 @dataclass
@@ -130,7 +129,7 @@ class RolloutPipeline:
         """
         pending = self._pending[number]
         if pending.whole is None:
-            ungraded = on_all_ranks(partial(self._awaited, pending.completed), _ELSEWHERE)
+            ungraded = on_all_ranks(partial(self._awaited, pending.completed))
             iteration = self.schedule.iteration_of(number)
             graded = self._abstention.graded(iteration, partial(self._awaited, pending.graded), ungraded)
             pending.whole = self._gathered(graded)
@@ -298,7 +297,7 @@ class RolloutPipeline:
         """What the curriculum asks in a generation."""
         if self._segments is None:
             return prompts_of(rollouts)
-        return on_all_ranks(partial(self._collector.prompts.of_generation, number), _ELSEWHERE)
+        return on_all_ranks(partial(self._collector.prompts.of_generation, number))
 
     def _gathered(self, mine: list[Rollout]) -> list[Rollout]:
         """The rollouts of all ranks in the order of their groups; rounds have gathered theirs already."""
