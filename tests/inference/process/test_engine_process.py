@@ -16,10 +16,10 @@ import torch
 
 from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.errors import ModelError, ServerError
-from posttrain.inference.engine import GenerationRequest, Sampling
+from posttrain.inference.engine import Completion, FinishedCompletions, GenerationRequest, Key, Sampling
 from posttrain.inference.loaded import LoadedModelEngine, write_trained
 from posttrain.inference.process.engine import EngineProcess
-from posttrain.inference.process.specs import ModelSpec
+from posttrain.inference.process.specs import ModelSpec, OwnSpec
 from posttrain.models.backend import LoadedModel, TrainingSettings
 from posttrain.models.frozen import without_dropout
 from posttrain.models.hf import HfBackend
@@ -85,14 +85,71 @@ def test_one_that_dies_is_started_again_with_its_weights_and_gets_the_same_comma
     assert apart.pid != before
 
 
-def test_one_that_is_killed_while_it_works_gives_the_same_completions_in_the_end(
+def test_one_that_is_killed_while_it_works_makes_only_what_had_not_ended(
     here: LoadedModelEngine, apart: EngineProcess
 ) -> None:
-    long = Sampling(40, temperature=1.0, logprobs=True)
-    timer = threading.Timer(0.05, os.kill, (apart.pid, signal.SIGKILL))
-    timer.start()
-    assert apart.complete(REQUESTS * 8, long) == here.complete(REQUESTS * 8, long)
-    timer.join()
+    requests = [GenerationRequest((1, 5, number), (1, 2, 3)) for number in range(10)]  # in batches of 8
+    wanted = here.complete(requests, SAMPLING)
+    heard, finished, before = list[Key](), FinishedCompletions(), apart.pid
+
+    def hear(key: Key, completion: Completion) -> None:
+        heard.append(key)
+        if len(heard) == 9:
+            os.kill(before, signal.SIGKILL)
+
+    finished.heard = hear
+    assert apart.complete(requests, SAMPLING, finished) == wanted
+    assert apart.pid != before
+    assert sorted(heard) == sorted(wanted)
+
+
+def test_what_has_ended_earlier_is_neither_made_nor_sent_again(here: LoadedModelEngine, apart: EngineProcess) -> None:
+    wanted = here.complete(REQUESTS, SAMPLING)
+    heard, finished = list[Key](), FinishedCompletions()
+    finished.extend(REQUESTS, [*wanted.items()][:2])
+    finished.heard = lambda key, completion: heard.append(key)
+    assert apart.complete(REQUESTS, SAMPLING, finished) == wanted
+    assert apart.complete(REQUESTS, SAMPLING, finished) == wanted
+    assert sorted(heard) == [*wanted][2:]
+
+
+_SLOW = """
+import time
+from pathlib import Path
+from posttrain.inference.engine import Completion, StopReason
+
+class Engine:
+    def __init__(self, model, end_ids, begun):
+        self._begun = begun
+    def complete(self, requests, sampling):
+        with open(self._begun, "a") as file:
+            file.write("begun\\n")
+        time.sleep(1)
+        return {(0, 0): Completion((5,), StopReason.LENGTH)}
+    load = score = close = print
+"""
+
+
+def test_one_that_falls_silent_in_the_middle_of_a_command_is_replaced(tmp_path: Path) -> None:
+    file, begun = tmp_path / "slow.py", tmp_path / "begun"
+    file.write_text(_SLOW)
+    place = OwnSpec(f"{file}:Engine", tmp_path, END, {"begun": str(begun)})
+    engine = EngineProcess(place, tmp_path / "log", seconds=8)
+    silent = psutil.Process(engine.pid)
+
+    def suspend() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        silent.suspend()
+
+    thread = threading.Thread(target=suspend)
+    thread.start()
+    made = engine.complete([GenerationRequest((1,), (2,))], Sampling(1))
+    thread.join()
+    assert [completion.token_ids for completion in made.values()] == [(5,)]
+    assert begun.read_text().count("begun") >= 2
+    assert not silent.is_running()
+    engine.close()
 
 
 def test_weights_of_another_model_are_refused_by_its_own_error(apart: EngineProcess, tmp_path: Path) -> None:
