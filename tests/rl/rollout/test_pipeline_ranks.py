@@ -1,14 +1,20 @@
 """Two processes make generations together; what happens to the engine of one of them ends both alike."""
 
 import os
+import random
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from posttrain.errors import RunError, ServerError
+from posttrain.train.recipe import UnavailableError
 from ranks.connected_ranks import on_ranks
+from rl.rl_recipes import WrittenServer, a_recipe
+from rl.rl_runs import write_run
 from rl.rollout.counted_pipelines import STEPS, Case, CountedEngine, Trained, Trouble, no_trouble, train
 
 
@@ -82,3 +88,58 @@ def test_neither_process_makes_anything_twice_after_an_interrupt(making: str, tm
     for whole, (stopped, resumed), (alone, before, after) in ranks:
         assert stopped.steps + resumed.steps == whole.steps
         assert sorted(before + after) == sorted(alone)
+
+
+def dawdle(engine: CountedEngine, doing: str, version: int) -> None:
+    time.sleep(random.uniform(0, 0.01))
+
+
+def train_slowly(case: Case, folder: Path) -> list[list[Any]]:
+    random.seed(int(os.environ["RANK"]))
+    return [
+        train(case, folder / name, CountedEngine(each), folder / "unused").steps
+        for name, each in (("quick", no_trouble), ("slow", dawdle))
+    ]
+
+
+@pytest.mark.parametrize("making", ["alone", "substitutes", "segments"])
+def test_random_delays_of_engines_change_nothing(making: str, tmp_path: Path) -> None:
+    (quick, slow), other = on_ranks(train_slowly, tmp_path, Case(making, 2), tmp_path)
+    assert quick == slow
+    assert [quick, slow] == other
+
+
+_IMPURE = """
+import os
+
+def moody(completions, options):
+    return "by mood" if os.environ["RANK"] == "1" else None
+"""
+
+
+def judge_in_rounds(folder: Path) -> str:
+    rejection = {"filters": [_filter(folder)], "rejected": "substitute"}
+    case = Case("substitutes", 1)
+    return train(case, folder / "run", CountedEngine(), folder / "checkpoint", rejection=rejection).failure
+
+
+def judge_what_is_trained(folder: Path) -> str:
+    recipe = a_recipe(folder / "rl.yaml", WrittenServer([0.0, 1.0] * 4))
+    with pytest.raises(UnavailableError) as caught:
+        recipe.batch(0)
+    return str(caught.value)
+
+
+def _filter(folder: Path) -> dict[str, str]:
+    return {"kind": "python", "path": f"{folder / 'filters.py'}:moody"}
+
+
+@pytest.mark.parametrize("judge", [judge_in_rounds, judge_what_is_trained])
+def test_a_filter_that_judges_otherwise_in_another_process_is_named(
+    judge: Callable[[Path], str], tiny_model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "filters.py").write_text(_IMPURE)
+    rollout = {"filters": [_filter(tmp_path)], "rejected": "drop"}
+    write_run(tmp_path, tiny_model, rollout=rollout, training={"micro_batch_size": 2}, evaluation=None)
+    for failure in on_ranks(judge, tmp_path, tmp_path):
+        assert "the filter moody" in failure
