@@ -10,7 +10,6 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import distributed
 
-from posttrain.base.processes import process_rank
 from posttrain.base.user_code import error_in_words
 from posttrain.errors import ConfigError, RunError, ServerError, ToolkitError
 
@@ -97,7 +96,9 @@ class RankExchange:
 
     def agreed(self, label: str, make: Callable[[], T]) -> T:
         """What `make` returns on this rank, if it went well on all ranks; errors as `everywhere`."""
-        return self.everywhere(label, make)[process_rank() if self._group is not None else 0]
+        kept: list[T] = []
+        self.everywhere(label, lambda: kept.append(make()))
+        return kept[0]
 
     def gathered(self, label: str, make: Callable[[], list[T]]) -> list[T]:
         """What `make` returns on each rank, in rank order; every rank gets it all; errors as `everywhere`."""

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.errors import DataError
+from posttrain.inference.engine import Completion, FinishedCompletions, GenerationRequest, StopReason
 from posttrain.rl.rollout.store import pending as stored
 from rl.rollout.counted_pipelines import STEPS, Case, CountedEngine, train
 
@@ -39,3 +41,21 @@ def test_a_resume_makes_the_rest_and_nothing_twice(making: str, staleness: int, 
     goes_on.set()
     finished = stored.read_finished(tmp_path / "checkpoint")
     assert sum(len(request.seeds) for each in finished.values() for request in each.requests()) == made
+
+
+def test_they_are_read_from_a_checkpoint_as_they_were_written_and_a_damaged_file_is_named(tmp_path: Path) -> None:
+    requests = [GenerationRequest((1, 2), (7, 2**56 - 1)), GenerationRequest((1,), (7,))]
+    made = {
+        (0, 1): Completion((5, 6), StopReason.LENGTH, (-0.5, -2.0)),
+        (1, 0): Completion((5,), StopReason.END, (-0.25,)),
+    }
+    finished = FinishedCompletions()
+    assert finished.extend(requests, made.items()) == made
+    stored.write_finished(tmp_path, 3, finished)
+    read = stored.read_finished(tmp_path)
+    assert read.keys() == {3}
+    assert read[3].of(requests) == made
+    (file,) = (tmp_path / "rollouts").iterdir()
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DataError, match=f"{file.name} is damaged"):
+        stored.read_finished(tmp_path)

@@ -116,7 +116,11 @@ class EngineProcess:
             arrays = {**request_arrays(requests), **completion_arrays([*finished.of(requests).items()])}
             return Message("complete", {"sampling": asdict(sampling)}, arrays)
 
-        self._ask(command, lambda made: finished.extend(requests, read_completions(made.arrays)))
+        def keep(made: Message) -> None:
+            for key, completion in read_completions(made.arrays):
+                finished.add(requests, key, completion)
+
+        self._ask(command, keep)
         return finished.of(requests)
 
     def score(self, ids: Sequence[int]) -> list[float]:

@@ -84,7 +84,7 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
 
     engine_seconds: float = Field(default=1800.0, gt=0, le=86400)
     """How long an engine in a child process may be silent, a day at most; it sends each completion when it has ended,
-    `hf` those of a batch together. If it is silent for longer or dies, it is started again with what is left of the same
+    `hf` those of a batch together. If it is silent for longer or dies, it is started again with what is left of its
     task; after three times in a row the run stops, after a checkpoint."""
 
     segment_tokens: int | None = Field(default=None, ge=1)
