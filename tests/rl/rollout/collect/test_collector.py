@@ -121,7 +121,7 @@ def one_rank(monkeypatch: pytest.MonkeyPatch, rank: int, ranks: int) -> None:
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     monkeypatch.setattr(module, "gather_object", lambda mine: mine)
-    monkeypatch.setattr("posttrain.rl.rollout.grading.any_rank", bool)
+    monkeypatch.setattr("posttrain.rl.rollout.grading.gather_object", lambda mine: mine)
 
 
 @given(
