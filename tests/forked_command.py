@@ -41,7 +41,7 @@ class ForkedCommand:
             output, errors: files, which may be the same, to which what it writes to stdout and stderr is appended.
             environment: variables to set.
         """
-        _start_server()
+        start_server()
         self._process = multiprocessing.get_context("forkserver").Process(
             target=_be_a_command,
             args=([*map(str, words)], output, errors, {**os.environ, **_ENVIRONMENT, **environment}, Path.cwd()),
@@ -86,7 +86,7 @@ def run_forked(
         return subprocess.CompletedProcess(list(words), code, *said)
 
 
-def _start_server() -> None:
+def start_server() -> None:
     """Start the process that forks, unless it runs."""
     before = dict(os.environ)
     os.environ.update(_ENVIRONMENT)

@@ -9,7 +9,7 @@ import pytest
 
 from dataserver.serving import serving
 from faults.forked import ForkedCommands
-from faults.trainings import LeftAlone, leave_alone, training_of
+from faults.trainings import ROLLOUTS, LeftAlone, leave_alone, training_of
 from rl.rl_runs import write_run as write_rl_run
 
 
@@ -34,7 +34,7 @@ def left_alone(
 
         @cache
         def of(kind: str) -> LeftAlone:
-            training = training_of(kind, tiny_model, dataserver() if kind in ("rl", "rl-ahead") else None)
+            training = training_of(kind, tiny_model, dataserver() if kind in ("rl", *ROLLOUTS) else None)
             return leave_alone(commands, training, tmp_path_factory.mktemp("left_alone"))
 
         yield of

@@ -2,8 +2,10 @@
 
 import json
 import re
+import sqlite3
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from faults.forked import After, Ended, Happening, What
+from posttrain.rl.rollout.replay.store import INDEX
 from running import metrics
 
 # No shrinking: each example takes seconds, and the operation it names says enough.
@@ -22,6 +25,8 @@ THOROUGH = settings(
 )
 # These hold times, paths and names specific to one run.
 _OF_ONE_RUN = ("config.yaml", "dataserver.json", "manifest.json", "waits.png")
+# Folders with groups of completions.
+_WITH_GRADES = ("rollouts", "replay", "successes")
 _TIMES = frozenset({"directory", "seconds", "tokens_per_second", "peak_memory_gib"})
 
 
@@ -72,7 +77,12 @@ def _compared(folder: Path) -> dict[str, Any]:
 def _content(path: Path) -> Any:
     if not path.is_file() or path.name in (*_OF_ONE_RUN, "metrics.jsonl"):
         return None
-    if path.parent.name == "rollouts" and path.suffix == ".json":
+    if path.name == INDEX:
+        with closing(sqlite3.connect(path)) as index:
+            return index.execute(
+                "select step, kind, generation, slot, attempt, entry from events order by number"
+            ).fetchall()
+    if path.parent.name in _WITH_GRADES and path.suffix == ".json":
         return re.sub(r'"(ms|digest)":("\w+"|[\d.e-]+)', "", path.read_text())  # how long grading took
     if path.name in ("result.json", "toolkit_state.json"):
         told = json.loads(path.read_text())

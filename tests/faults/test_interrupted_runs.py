@@ -117,7 +117,7 @@ def test_a_second_signal_ends_a_process_at_once(left_alone: Alone, commands: For
 
 @pytest.mark.long
 @pytest.mark.parametrize(("what", "codes"), [("SIGINT", {130, 0}), ("SIGTERM", {143, -15, 0})])
-@pytest.mark.parametrize("kind", ["sft-keep-1", "dpo-cached", "rl"])
+@pytest.mark.parametrize("kind", ["sft-keep-1", "dpo-cached", "rl", "rl-ahead"])
 def test_wherever_a_run_is_interrupted_its_resume_ends_as_if_it_had_been_left_alone(
     kind: str,
     what: What,

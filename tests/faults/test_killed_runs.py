@@ -54,6 +54,8 @@ EXAMPLES = {
     "rl": 8,
     "rl-with-its-own-dataserver": 3,
     "rl-ahead": 6,
+    "rl-substitutes": 4,
+    "rl-replay": 6,
 }
 
 

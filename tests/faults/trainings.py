@@ -24,9 +24,23 @@ class Training:
     write: Callable[[Path], Path]
 
 
+_AHEAD: dict[str, Any] = {"max_new_tokens": 6, "staleness": 1, "threads": 1}
+_TOO_EASY = [{"kind": "mean_reward", "max": 0.5}]
+ROLLOUTS: dict[str, dict[str, Any]] = {
+    "rl-ahead": {**_AHEAD, "segment_tokens": 4},
+    "rl-substitutes": {**_AHEAD, "filters": _TOO_EASY, "rejected": "substitute", "over_sampling": 1.5},
+    "rl-replay": {
+        "replay": {"share": 0.5, "fill": "reserved"},
+        "successes": {"threshold": 0.5, "share": 1.0},
+        "filters": _TOO_EASY,
+    },
+}
+"""Ways to make completions: ahead and in segments, ahead with substitutes, or partly by replay."""
+
+
 def training_of(kind: str, model: Path, dataserver: str | None) -> Training:
     """The training of a kind: sft-keep-1, sft-keep-2, dpo-cached, dpo-live, rl, which uses the `dataserver` at that
-    address, rl-with-its-own-dataserver, which starts one, or rl-ahead, whose engine works ahead and in segments."""
+    address, rl-with-its-own-dataserver, which starts one, or one of `ROLLOUTS`."""
     # Checkpoints at 2, 4 and 6, and at 3 if it is the best by then.
     run = {"save_every": 2, "keep_checkpoints": 2, "export": "best"}
     if kind.startswith("sft"):
@@ -49,8 +63,9 @@ def training_of(kind: str, model: Path, dataserver: str | None) -> Training:
     }
     if kind != "rl-with-its-own-dataserver":
         rl["dataserver"] = {"config": None, "url": dataserver}
-    if kind == "rl-ahead":
-        rl["rollout"] = {"max_new_tokens": 6, "segment_tokens": 4, "staleness": 1, "threads": 1}
+    if kind in ROLLOUTS:
+        rl["rollout"] = ROLLOUTS[kind]
+        rl["run"] = {**run, "stop_seconds": 0}  # an interrupt leaves what is being made unfinished
     return Training("toolkit-rl-train", lambda folder: write_rl_run(folder, model, **rl))
 
 

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from posttrain.errors import ConfigError, RunError
-from posttrain.inference.engine import GenerationRequest, Sampling, StopReason
+from posttrain.inference.engine import FinishedCompletions, GenerationRequest, Sampling, StopReason
 from posttrain.inference.own_engine import OwnEngine
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_engine" / "engine.py"
@@ -87,6 +87,17 @@ def test_an_answer_that_cannot_be_trained_on_ends_the_run_by_name(answer: str, t
     engine = OwnEngine(f"{file}:Engine", "model", frozenset())
     with pytest.raises(RunError, match=rf"mine\.py:Engine: .*{told}"):
         engine.complete([GenerationRequest((5,), (1, 2))], Sampling(2, temperature=1.0, logprobs=True))
+
+
+def test_it_is_not_asked_for_what_has_ended_earlier(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(_ENGINE.replace("return ANSWER", "self.complete = None; return {(0, 0): Completion((5,), END)}"))
+    engine, finished = OwnEngine(f"{file}:Engine", "model", frozenset()), FinishedCompletions()
+    asked = [GenerationRequest((5,), (1,))]
+    made = engine.complete(asked, Sampling(2), finished)
+    assert engine.complete(asked, Sampling(2), finished) == made
+    with pytest.raises(RunError, match="complete failed"):
+        engine.complete(asked, Sampling(2))
 
 
 def test_a_score_must_have_a_number_for_each_token_but_the_first(tmp_path: Path) -> None:

@@ -15,7 +15,15 @@ from loaded_model import NEVER, Loaded
 from posttrain.config.sections.model import ModelConfig
 from posttrain.conversation.masks import TokenRow
 from posttrain.errors import ConfigError, ModelError
-from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason, decode
+from posttrain.inference.engine import (
+    Completion,
+    FinishedCompletions,
+    GenerationRequest,
+    Key,
+    Sampling,
+    StopReason,
+    decode,
+)
 from posttrain.inference.hf import HfEngine
 from posttrain.inference.vllm import VllmEngine
 from posttrain.inference.vllm_load import VllmOptions
@@ -137,6 +145,12 @@ def test_what_is_done_is_left_out_and_changes_none_of_the_others(engine: VllmEng
     rest = dict(engine.generate(requests, sampling, done=done))
     assert rest == {key: completion for key, completion in everything.items() if key not in done}
     assert list(engine.generate(requests, sampling, done=set(everything))) == []
+    finished = FinishedCompletions()
+    finished.extend(requests, [(key, everything[key]) for key in done])
+    heard: list[Key] = []
+    finished.heard = lambda key, completion: heard.append(key)
+    assert engine.complete(requests, sampling, finished) == everything
+    assert set(heard) == everything.keys() - done
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0, 1.7])

@@ -95,6 +95,12 @@ def test_advantages_are_finite_and_0_where_there_is_no_reward(
     assert not made[table.isnan()].any()
 
 
+@given(REWARD_TABLES, st.sampled_from(["group", "leave_one_out"]), st.sampled_from(["group", "batch", "none"]))
+def test_the_advantages_of_a_group_sum_to_0(rewards: list[list[float]], baseline: Baseline, scale: Scale) -> None:
+    made = advantages(torch.tensor(rewards, dtype=torch.float64), baseline, scale)
+    assert torch.allclose(made.sum(dim=1), torch.zeros(len(rewards), dtype=torch.float64), atol=1e-9)
+
+
 @given(REWARD_TABLES)
 def test_leaving_one_out_is_the_group_s_advantage_times_n_over_n_less_one(rewards: list[list[float]]) -> None:
     table = torch.tensor(rewards, dtype=torch.float64)

@@ -144,6 +144,21 @@ def test_ranks_share_the_completions_and_make_as_many_passes() -> None:
     assert sorted(seen)[:12] == list(range(20, 32))
 
 
+def test_a_group_is_trained_by_one_rank_in_one_step_and_its_advantages_sum_to_0() -> None:
+    rewards = [number**2 % 7 / 7 for number in range(32)]  # eight groups, in two steps
+    sums: list[dict[tuple[int, int], float]] = []
+    for rank in (0, 1):
+        sums.append({})
+        for step, part in enumerate(cut(rollouts(rewards), 2, rank, 2, RolloutSchedule(16, 4, 2)).parts):
+            for each in part:
+                for row, (advantage,) in zip(each.rows, each.advantages.tolist(), strict=True):
+                    group = step, row // 4
+                    sums[rank][group] = sums[rank].get(group, 0.0) + advantage
+    assert len(sums[0]) == len(sums[1]) == 4
+    assert not sums[0].keys() & sums[1].keys()
+    assert [*sums[0].values(), *sums[1].values()] == [pytest.approx(0, abs=1e-6)] * 8
+
+
 def test_the_engine_s_log_probabilities_are_padded_beside_the_tokens() -> None:
     made = [a_rollout(a_prompt(0), n, [7] * (n + 1), n / 4, logprobs=[-0.5] * (n + 1)) for n in range(4)]
     (micro_batch,) = cut(made).parts[0]

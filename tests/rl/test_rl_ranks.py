@@ -104,9 +104,7 @@ def test_a_rank_that_is_killed_or_cannot_be_graded_ends_the_run_which_goes_on_bi
     run(config, "--resume", processes=2, expect=1)
 
     assert "error: stopped after step 3, which is saved; --resume continues from it: no valid answer" in said(config)
-    assert "which is saved; --resume continues from it: another process could not have its completions graded" in said(
-        config
-    )
+    assert "which is saved; --resume continues from it: process 1: no valid answer" in said(config)
     undisturbed = folder_of(two_ranks)
     assert training_rows(metrics(folder_of(config))) == training_rows(metrics(undisturbed))[:3]
     saved, wanted = (folder / "checkpoint-3" for folder in (folder_of(config), undisturbed))

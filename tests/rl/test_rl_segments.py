@@ -95,13 +95,15 @@ def test_a_killed_run_goes_on_with_the_completions_that_it_had_begun(
 
 @pytest.mark.parametrize("staleness", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_two_processes_share_the_groups_and_go_on_after_a_kill(
-    staleness: int, tiny_model: Path, tmp_path: Path
+    staleness: int, tiny_model: Path, tmp_path: Path, left_alone: Path
 ) -> None:
     changes = {"training": {"micro_batch_size": 1, "max_steps": 6}, "evaluation": None}
     left, killed = (write(tmp_path / name, tiny_model, staleness, **changes) for name in ("left", "killed"))
     run(left, processes=2)
     kill_after(killed, 3, processes=2)
     run(killed, "--resume", processes=2)
+    segmented, plain = (training_rows(metrics(folder_of(config))) for config in (left, left_alone))
+    assert [row["order_hash"] for row in segmented] == [row["order_hash"] for row in plain[:6]]
     assert metrics(folder_of(left)) == metrics(folder_of(killed))
     assert lines(folder_of(left) / "completions.jsonl") == lines(folder_of(killed) / "completions.jsonl")
 

@@ -1,12 +1,8 @@
 """Runs whose engine works ahead repeat bit for bit, however slow or short-lived their processes are."""
 
-import os
-import random
 import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -27,6 +23,7 @@ from rl.rl_runs import (
     wait_for_step,
     write_run,
 )
+from rl.run_processes import engine_of, pausing
 from running import metrics
 
 ROLLOUT = {"max_new_tokens": 8}
@@ -42,48 +39,6 @@ def ahead(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: py
     config = write(tmp_path_factory.mktemp("ahead"), tiny_model, request.param)
     run(config)
     return config
-
-
-def child_of(trainer: int, module: str) -> psutil.Process | None:
-    with suppress(psutil.Error):
-        for child in psutil.Process(trainer).children():
-            if module in child.cmdline():
-                return child
-    return None
-
-
-def engine_of(trainer: int) -> psutil.Process | None:
-    return child_of(trainer, "posttrain.inference.process.worker")
-
-
-def dataserver_of(trainer: int) -> psutil.Process | None:
-    return child_of(trainer, "posttrain.rl.client.local_server_process")
-
-
-@contextmanager
-def pausing(trainer: int, seed: int) -> Iterator[set[str]]:
-    """Stop the trainer, its engine or its dataserver now and then, for up to 0.2 s; yields who was stopped."""
-    draw, done = random.Random(seed), threading.Event()
-    paused: set[str] = set()
-
-    def pause() -> None:
-        while not done.wait(draw.uniform(0, 0.1)):
-            children = {"engine": engine_of(trainer), "dataserver": dataserver_of(trainer)}
-            there = {"trainer": trainer, **{name: each.pid for name, each in children.items() if each is not None}}
-            name = draw.choice(sorted(there))
-            with suppress(ProcessLookupError):
-                os.kill(there[name], signal.SIGSTOP)
-                paused.add(name)
-                time.sleep(draw.uniform(0, 0.2))
-                os.kill(there[name], signal.SIGCONT)
-
-    thread = threading.Thread(target=pause)
-    thread.start()
-    try:
-        yield paused
-    finally:
-        done.set()
-        thread.join()
 
 
 def test_without_staleness_a_child_process_changes_nothing(tiny_model: Path, tmp_path: Path) -> None:
@@ -110,7 +65,7 @@ def test_random_pauses_change_nothing(ahead: Path, tiny_model: Path, tmp_path: P
     with started(paused) as process, pausing(process.pid, seed=staleness_of(ahead)) as stopped:
         code = process.wait(250)
     assert code == 0, said(paused)
-    assert stopped == {"trainer", "engine", "dataserver"}
+    assert stopped == {"trainer 0", "engine 0", "dataserver 0"}
     require_same_runs(ahead, paused)
 
 

@@ -19,10 +19,12 @@ from posttrain.errors import ConfigError
 from posttrain.inference.engine import (
     Completion,
     Engine,
+    FinishedCompletions,
     GenerationBatch,
     GenerationRequest,
     Key,
     Sampling,
+    complete_by,
     plan_batches,
 )
 from posttrain.inference.process.engine import EngineProcess
@@ -60,9 +62,14 @@ class DevicesEngine:
         for completions in self._spread(make, batches):
             yield from completions
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
-        """All completions of all requests."""
-        return dict(self.generate(requests, sampling))
+    def complete(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        finished: FinishedCompletions | None = None,
+    ) -> dict[Key, Completion]:
+        """All completions of all requests; a batch of them is made whole or not at all."""
+        return complete_by(self.generate, requests, sampling, finished)
 
     def score(self, ids: Sequence[int]) -> list[float]:
         """log p of each token but the first, in nats, at temperature 1."""

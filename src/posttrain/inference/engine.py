@@ -4,7 +4,7 @@ Prompts are token ids, never text, so a model gets exactly the ids that it was t
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -92,11 +92,64 @@ class Completion:
     logprobs: tuple[float, ...] | None = None
 
 
+class FinishedCompletions:
+    """Completions by their prompt and seed, each from when it has ended; others may look while a thread adds to them.
+
+    Completions of other weights, or sampled in another way, are kept in another one.
+    """
+
+    def __init__(self) -> None:
+        self.heard: Callable[[Key, Completion], None] | None = None
+        """Called with each completion that is added."""
+        self._found: dict[tuple[tuple[int, ...], int], Completion] = {}
+
+    def add(self, requests: Sequence[GenerationRequest], key: Key, completion: Completion) -> None:
+        """Add the completion `key` of `requests`."""
+        place, number = key
+        self._found[requests[place].prompt_ids, requests[place].seeds[number]] = completion
+        if self.heard is not None:
+            self.heard(key, completion)
+
+    def extend(
+        self, requests: Sequence[GenerationRequest], made: Iterable[tuple[Key, Completion]]
+    ) -> dict[Key, Completion]:
+        """Add completions of `requests` as they come; returns what there is in the end, as `of`."""
+        for key, completion in made:
+            self.add(requests, key, completion)
+        return self.of(requests)
+
+    def of(self, requests: Sequence[GenerationRequest]) -> dict[Key, Completion]:
+        """The completions of `requests` that are there, ordered by key."""
+        return {
+            (place, number): self._found[request.prompt_ids, seed]
+            for place, request in enumerate(requests)
+            for number, seed in enumerate(request.seeds)
+            if (request.prompt_ids, seed) in self._found
+        }
+
+    def requests(self) -> list[GenerationRequest]:
+        """The requests that ask for all that is there."""
+        seeds: dict[tuple[int, ...], list[int]] = {}
+        for prompt_ids, seed in list(self._found):
+            seeds.setdefault(prompt_ids, []).append(seed)
+        return [GenerationRequest(prompt_ids, tuple(several)) for prompt_ids, several in seeds.items()]
+
+
 class Completer(Protocol):
     """Completes prompts."""
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
-        """All completions of all requests."""
+    def complete(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        finished: FinishedCompletions | None = None,
+    ) -> dict[Key, Completion]:
+        """All completions of all requests, of which those of the same prompt and seed count as one.
+
+        Args:
+            finished: those that an earlier call with these requests made are not made again, and the others are the
+                same as without them. Each completion is added to it when it has ended.
+        """
         ...
 
     def score(self, ids: Sequence[int]) -> list[float]:
@@ -127,6 +180,25 @@ class Engine(Completer, Protocol):
         Each token is predicted from all before it; the first token of a row never counts.
         """
         ...
+
+
+class Generate(Protocol):
+    """`Engine.generate`."""
+
+    def __call__(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, *, done: AbstractSet[Key]
+    ) -> Iterator[tuple[Key, Completion]]: ...
+
+
+def complete_by(
+    generate: Generate,
+    requests: Sequence[GenerationRequest],
+    sampling: Sampling,
+    finished: FinishedCompletions | None,
+) -> dict[Key, Completion]:
+    """`Completer.complete` by means of `Engine.generate`."""
+    finished = finished or FinishedCompletions()
+    return finished.extend(requests, generate(requests, sampling, done=finished.of(requests).keys()))
 
 
 class RolloutEngine(Completer, Protocol):

@@ -21,7 +21,17 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from posttrain.conversation.masks import IGNORED_LABEL, TokenRow
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, decode, plan_batches
+from posttrain.inference.engine import (
+    Completion,
+    FinishedCompletions,
+    GenerationRequest,
+    Key,
+    Sampling,
+    StopReason,
+    complete_by,
+    decode,
+    plan_batches,
+)
 from posttrain.models.kernels.compiled_layers import as_written
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.padding import pad_rows
@@ -58,9 +68,14 @@ class HfEngine:
             completions = self._complete(prompts, batch.seed, sampling)
             yield from (pair for pair in zip(batch.keys, completions, strict=True) if pair[0] not in done)
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
-        """All completions of all requests."""
-        return dict(self.generate(requests, sampling))
+    def complete(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        finished: FinishedCompletions | None = None,
+    ) -> dict[Key, Completion]:
+        """All completions of all requests; a batch of them is made whole or not at all."""
+        return complete_by(self.generate, requests, sampling, finished)
 
     @torch.inference_mode()
     def logits(self, ids: Sequence[int]) -> torch.Tensor:

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from posttrain.errors import ModelError
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
+from posttrain.inference.engine import Completion, FinishedCompletions, GenerationRequest, Key, Sampling
 from posttrain.inference.hf import HfEngine
 from posttrain.models.backend import LoadedModel
 
@@ -33,10 +33,15 @@ class LoadedModelEngine:
         if weights is not None:
             read_trained(self._loaded.model, weights)
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
-        """All completions of all requests."""
+    def complete(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        finished: FinishedCompletions | None = None,
+    ) -> dict[Key, Completion]:
+        """All completions of all requests; a batch of them is made whole or not at all."""
         with self._as_in_use():
-            return dict(self._engine.generate(requests, sampling))
+            return self._engine.complete(requests, sampling, finished)
 
     def score(self, ids: Sequence[int]) -> list[float]:
         """log p of each token but the first, in nats, at temperature 1."""

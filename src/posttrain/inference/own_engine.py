@@ -7,7 +7,7 @@ from typing import Any
 
 from posttrain.base.user_code import error_in_words, import_file, split_place
 from posttrain.errors import ConfigError, RunError, ToolkitError
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
+from posttrain.inference.engine import Completion, FinishedCompletions, GenerationRequest, Key, Sampling
 
 _METHODS = ("load", "complete", "score", "close")
 
@@ -55,15 +55,23 @@ class OwnEngine:
         """Take over the weights in a folder; RunError if that fails."""
         self._asked("load", weights, version)
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
-        """All completions of all requests; RunError if one is missing or cannot be one."""
-        found = self._asked("complete", requests, sampling)
+    def complete(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        finished: FinishedCompletions | None = None,
+    ) -> dict[Key, Completion]:
+        """All completions of all requests, made together; RunError if one is missing or cannot be one."""
+        finished = finished or FinishedCompletions()
         wanted = {(place, number) for place, request in enumerate(requests) for number in range(request.n)}
+        if (done := finished.of(requests)).keys() == wanted:
+            return done
+        found = self._asked("complete", requests, sampling)
         if not isinstance(found, dict) or found.keys() != wanted:
             raise RunError(f"{self._place}: complete must return a dict from each (request, number) to a Completion")
         for key, made in found.items():
             self._require_completion(key, made, sampling)
-        return found
+        return finished.extend(requests, found.items())
 
     def score(self, ids: Sequence[int]) -> list[float]:
         """log p of each token but the first, in nats; RunError if there is not one number for each."""

@@ -17,7 +17,16 @@ import torch
 
 from posttrain.conversation.masks import TokenRow
 from posttrain.errors import ConfigError, ModelError
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, derive_seed
+from posttrain.inference.engine import (
+    Completion,
+    FinishedCompletions,
+    GenerationRequest,
+    Key,
+    Sampling,
+    StopReason,
+    complete_by,
+    derive_seed,
+)
 from posttrain.inference.vllm_load import VllmOptions, start_vllm, vllm_errors
 from posttrain.models.location import require_no_pickle
 
@@ -74,10 +83,15 @@ class VllmEngine:
         together = self._completions(keys if wanted else [], requests, parameters)
         return ((key, completion) for key, completion in together if key not in done)
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+    def complete(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        finished: FinishedCompletions | None = None,
+    ) -> dict[Key, Completion]:
         """All completions of all requests; an engine that sleeps is awake only meanwhile."""
         self.wake_up()
-        completions = dict(self.generate(requests, sampling))
+        completions = complete_by(self.generate, requests, sampling, finished)
         if self._options.sleeps:
             self.sleep()
         return completions

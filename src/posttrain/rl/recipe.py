@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 
 from posttrain.base.processes import process_count, process_rank
 from posttrain.base.text import first_of
@@ -24,10 +25,11 @@ from posttrain.rl.report import (
     generation_metrics,
     step_facts,
 )
-from posttrain.rl.rollout.choice import Choice, by_place, choose, in_order
+from posttrain.rl.rollout.choice import Choice, by_place, choose, in_order, require_same_verdicts
 from posttrain.rl.rollout.collect.collected import Collected
 from posttrain.rl.rollout.collect.segments import NOTHING, parts_of
 from posttrain.rl.rollout.evaluation import Evaluator
+from posttrain.rl.rollout.grading import on_all_ranks
 from posttrain.rl.rollout.pipeline import RolloutPipeline
 from posttrain.rl.rollout.replay.keeper import RolloutKeeper
 from posttrain.rl.rollout.replay.masked import MaskedShares
@@ -232,7 +234,11 @@ class RLRecipe(Recipe):
         rollouts, is_whole = collected.rollouts, self._rollout.segment_tokens is None
         groups = by_place(rollouts) if is_whole else in_order(rollouts)
         iteration = self._schedule.iteration_of(number) if is_whole else None
-        return choose(groups, self._rollout, iteration, collected.candidates)
+        choice = on_all_ranks(lambda: choose(groups, self._rollout, iteration, collected.candidates))
+        if process_count() > 1 and self._rollout.filters:
+            verdicts = gather_object([choice.verdicts])
+            on_all_ranks(lambda: require_same_verdicts(verdicts))
+        return choice
 
     def _masked_groups(self, step: int) -> dict[GroupKey, float]:
         """For the groups that a step replayed, the share of their tokens beyond the correction's limits."""

@@ -238,7 +238,6 @@ def _pipeline(
     from posttrain.rl.rollout.engines.probe import SyncProbe
     from posttrain.rl.rollout.grading import Abstention
     from posttrain.rl.rollout.pipeline import RolloutPipeline
-    from posttrain.train.parallel import RankExchange
 
     rollout, server = config.rollout, config.dataserver
 
@@ -249,7 +248,7 @@ def _pipeline(
     collector = Collector(schedule, prompts, engine.engine, client, loaded.tokenizer, sampling, config.training.seed)
     making = None
     if rollout.rejected == "substitute":
-        making = Rounds(collector, rollout, RankExchange())
+        making = Rounds(collector, rollout, engine.exchange)
     elif rollout.segment_tokens is not None:
         making = Segments(collector, rollout.segment_tokens, rollout.longest)
     room = rollout.max_prompt_tokens + config.longest_completion

@@ -10,8 +10,8 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import distributed
 
-from posttrain.base.processes import process_rank
-from posttrain.errors import ConfigError, ServerError
+from posttrain.base.user_code import error_in_words
+from posttrain.errors import ConfigError, RunError, ServerError, ToolkitError
 
 T = TypeVar("T")
 _YES = {"1", "true", "yes", "on", "y", "t"}
@@ -84,39 +84,59 @@ def from_main_process(value: T) -> T:
 class RankExchange:
     """Gathers from all ranks in a thread beside the trainer's, without getting in the way of its exchanges.
 
-    All ranks create theirs together, and call it in the same order.
+    All ranks create theirs together, and make the same calls in the same order, each under a label. A rank that fails
+    takes part all the same: its failure is its answer, and the call fails on every rank.
     """
 
     def __init__(self) -> None:
         self._group = None
+        self._is_out_of_step = False
         if is_distributed():
             self._group = distributed.new_group(backend="gloo", timeout=_LONGEST_WAIT)
 
-    def agreed(self, make: Callable[[], T]) -> T:
-        """What `make` returns on this rank, if it went well on all ranks; ServerError as `gathered`."""
-        return self.everywhere(make)[process_rank() if self._group is not None else 0]
+    def agreed(self, label: str, make: Callable[[], T]) -> T:
+        """What `make` returns on this rank, if it went well on all ranks; errors as `everywhere`."""
+        kept: list[T] = []
+        self.everywhere(label, lambda: kept.append(make()))
+        return kept[0]
 
-    def gathered(self, make: Callable[[], list[T]]) -> list[T]:
-        """What `make` returns on each rank, in rank order; every rank gets it all.
+    def gathered(self, label: str, make: Callable[[], list[T]]) -> list[T]:
+        """What `make` returns on each rank, in rank order; every rank gets it all; errors as `everywhere`."""
+        return [each for theirs in self.everywhere(label, make) for each in theirs]
+
+    def everywhere(self, label: str, make: Callable[[], T]) -> list[T]:
+        """What `make` returns on each rank, in rank order.
+
+        Args:
+            label: what is exchanged, the same on all ranks.
 
         Raises:
-            ServerError: `make` raised it, on this rank or another one.
+            ServerError: `make` failed on another rank; on the rank itself, it is the error that `make` raised.
+            RunError: the ranks exchange different things; nothing is exchanged any more from then on.
         """
-        return [each for theirs in self.everywhere(make) for each in theirs]
-
-    def everywhere(self, make: Callable[[], T]) -> list[T]:
-        """What `make` returns on each rank, in rank order; ServerError as `gathered`."""
         if self._group is None:
             return [make()]
         failure = mine = None
         try:
             mine = make()
-        except ServerError as error:
+        except Exception as error:  # noqa: BLE001 - or the other ranks would wait for this one, or get its next answer
             failure = error
-        everywhere: list[Any] = [None] * distributed.get_world_size()
-        distributed.all_gather_object(everywhere, (failure is None, mine), group=self._group)
+        if self._is_out_of_step:  # maybe since an exchange within `make`
+            raise failure or RunError(f"the processes are out of step, so they cannot exchange {label}")
+        reason = None if failure is None else _in_words(failure)
+        told: list[tuple[str, str | None, Any]] = [("", None, None)] * distributed.get_world_size()
+        distributed.all_gather_object(told, (label, reason, mine), group=self._group)
+        labels = list(dict.fromkeys(each for each, _, _ in told))
+        self._is_out_of_step = len(labels) > 1
         if failure is not None:
             raise failure
-        if not all(went_well for went_well, _ in everywhere):
-            raise ServerError("another process could not make its share of the completions")
-        return [theirs for _, theirs in everywhere]
+        for rank, (_, theirs, _) in enumerate(told):
+            if theirs is not None:
+                raise ServerError(f"process {rank}: {theirs}")
+        if self._is_out_of_step:
+            raise RunError(f"the processes are out of step: they exchange {' and '.join(labels)}")
+        return [theirs for _, _, theirs in told]
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) if isinstance(error, ToolkitError) else error_in_words(error)

@@ -11,7 +11,7 @@ from posttrain.inference.engine import Completion, GenerationRequest, StopReason
 from posttrain.inference.process.messages import (
     Message,
     completion_arrays,
-    exchange,
+    limit_silence,
     read_completions,
     read_requests,
     receive,
@@ -56,16 +56,22 @@ def test_a_message_has_facts_and_arrays() -> None:
 @pytest.mark.parametrize("size", [1, 2**22], ids=["a command that fits into the buffer", "one that does not"])
 def test_who_neither_reads_nor_answers_is_waited_for_no_longer_than_allowed(size: int) -> None:
     ours, theirs = Pipe()
+    limit_silence(ours, 0.05)
     with ours, theirs, pytest.raises(TimeoutError):
-        exchange(ours, Message("score", {"text": "x" * size}), 0.05)
+        send(ours, Message("score", {"text": "x" * size}))
+        receive(ours)
 
 
-def test_who_reads_and_answers_is_not_disturbed_and_who_goes_is_not_late() -> None:
+def test_who_falls_silent_within_a_message_is_late_and_who_goes_is_not() -> None:
     ours, theirs = Pipe()
+    limit_silence(ours, 0.05)
     with ours:
         with theirs:
-            send(theirs, Message("done"))
-            assert exchange(ours, Message("score"), 60).kind == "done"
+            send(theirs, Message("made"))
+            theirs.send_bytes(b'{"kind": "done"}')  # its arrays never come
+            assert receive(ours).kind == "made"
+            with pytest.raises(TimeoutError):
+                receive(ours)
         with pytest.raises((EOFError, OSError)) as caught:
-            exchange(ours, Message("score"), 60)
+            receive(ours)
     assert not isinstance(caught.value, TimeoutError)

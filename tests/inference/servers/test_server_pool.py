@@ -15,7 +15,7 @@ from inference.servers.server_engines import HOT, KINDS, expected, opened, reque
 from inference.servers.table_model import TableModel, write_table
 from posttrain.config.sections.servers import ServersConfig
 from posttrain.errors import ConfigError, ModelError, ServerError
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
+from posttrain.inference.engine import Completion, FinishedCompletions, GenerationRequest, Key, Sampling
 from posttrain.inference.servers.probe import require_scores
 from posttrain.inference.servers.weight_folder import SharedFolder
 from posttrain.inference.servers.wire import ServerOutageError
@@ -95,6 +95,16 @@ def test_a_server_killed_in_the_middle_of_a_batch_loses_and_doubles_nothing(
         # Of what the dead server had answered, only what was not yet known to be by the right weights is asked again.
         assert 64 - 13 <= len(completions_asked(servers[0])) < 64
         assert same(engine.complete(asked, HOT), found)
+
+
+@both
+def test_what_has_ended_earlier_is_not_asked_again(kind: str, serve: Serve, model: Path, tmp_path: Path) -> None:
+    asked, server, finished = requests(2, 4), serve(kind), FinishedCompletions()
+    wanted = expected(model, asked, HOT)
+    finished.extend(asked, [*wanted.items()][:6])
+    with opened([server], model, tmp_path) as engine:
+        assert same(engine.complete(asked, HOT, finished), wanted)
+    assert completions_asked(server) == [asked[1].prompt_ids] * 2
 
 
 @both

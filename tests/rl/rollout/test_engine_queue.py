@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
+from posttrain.inference.engine import Completion, FinishedCompletions, GenerationRequest, Key, Sampling
 from posttrain.inference.weight_sync import PublishedWeights
 from posttrain.rl.rollout.config import RolloutConfig
 from posttrain.rl.rollout.engines.open import OpenedEngine
@@ -48,7 +48,12 @@ class SlowEngine:
         assert weights is not None and (weights / "weights").is_file()
         self.kept = max(self.kept, len([*weights.parent.iterdir()]))
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+    def complete(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        finished: FinishedCompletions | None = None,
+    ) -> dict[Key, Completion]:
         """Not asked here."""
         raise NotImplementedError
 

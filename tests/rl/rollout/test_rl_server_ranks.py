@@ -41,4 +41,4 @@ def test_both_processes_end_when_there_is_no_server_any_more(tiny_model: Path, t
         config = write(tmp_path, tiny_model, servers, training=training, evaluation=None)
         run(config, processes=2, expect=1)
     assert "is saved; --resume continues from it: 0 of 1 servers work, 1 are needed" in said(config)
-    assert "is saved; --resume continues from it: another process could not" in said(config)
+    assert "is saved; --resume continues from it: process 0: 0 of 1 servers work" in said(config)

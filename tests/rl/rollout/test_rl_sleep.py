@@ -77,7 +77,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("posttrain.inference.vllm.start_vllm", lambda *_: Recorded(asked))
     monkeypatch.setattr("posttrain.inference.vllm._on_cpu", lambda: True)
     monkeypatch.setattr(VllmEngine, "load_weights", lambda *_: asked.append("load"))
-    monkeypatch.setattr(VllmEngine, "generate", lambda *_: asked.append("generate") or {})
+    monkeypatch.setattr(VllmEngine, "generate", lambda *_, **__: asked.append("generate") or {})
     return asked
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from posttrain.dataserver.schemas import GradeItem, GradeResult
 from posttrain.errors import ModelError, RunError, ServerError, ToolkitError
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason
+from posttrain.inference.engine import Completion, FinishedCompletions, GenerationRequest, Key, Sampling, StopReason
 from posttrain.rl.rollout.collect.collector import Collector
 from posttrain.rl.rollout.engines.open import OpenedEngine
 from posttrain.rl.rollout.grading import Abstention
@@ -40,7 +40,12 @@ class SlowEngine:
             raise self._failure("the weights are lost")
         self.version = version
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+    def complete(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        finished: FinishedCompletions | None = None,
+    ) -> dict[Key, Completion]:
         time.sleep(self._draw.uniform(0, 0.004))
         return {
             (place, number): Completion((self.version + 100,), StopReason.LENGTH)

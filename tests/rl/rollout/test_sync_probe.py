@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from posttrain.config.sections.model import LoraConfig, ModelConfig
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
+from posttrain.inference.engine import Completion, FinishedCompletions, GenerationRequest, Key, Sampling
 from posttrain.inference.loaded import LoadedModelEngine
 from posttrain.models.backend import LoadedModel, TrainingSettings
 from posttrain.models.hf import HfBackend
@@ -38,8 +38,13 @@ class Engine(LoadedModelEngine):
 class HotEngine(LoadedModelEngine):
     """Returns log-probabilities at temperature 1, whatever it samples at."""
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
-        return super().complete(requests, replace(sampling, temperature=1.0))
+    def complete(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        finished: FinishedCompletions | None = None,
+    ) -> dict[Key, Completion]:
+        return super().complete(requests, replace(sampling, temperature=1.0), finished)
 
 
 class CachingEngine(LoadedModelEngine):
@@ -47,8 +52,13 @@ class CachingEngine(LoadedModelEngine):
 
     _cache: dict[Key, Completion] | None = None
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
-        self._cache = self._cache or super().complete(requests, sampling)
+    def complete(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        finished: FinishedCompletions | None = None,
+    ) -> dict[Key, Completion]:
+        self._cache = self._cache or super().complete(requests, sampling, finished)
         return self._cache
 
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing.connection import Connection, Pipe
@@ -16,14 +16,17 @@ from posttrain.base.console import console
 from posttrain.base.processes import process_count
 from posttrain.conversation.masks import TokenRow
 from posttrain.errors import ServerError, ToolkitError
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
+from posttrain.inference.engine import Completion, FinishedCompletions, GenerationRequest, Key, Sampling
 from posttrain.inference.process.messages import (
     Message,
-    exchange,
+    completion_arrays,
+    limit_silence,
     read_completions,
     read_lists,
+    receive,
     request_arrays,
     row_arrays,
+    send,
 )
 
 _ATTEMPTS = 3
@@ -45,8 +48,8 @@ class Spec(Protocol):
 class EngineProcess:
     """A RolloutEngine behind a pipe; one command at a time.
 
-    If the process dies, or needs more than `seconds` for an answer, it is started again with the weights that it had,
-    and gets the same command again.
+    If the process dies, or is silent for `seconds`, it is started again with the weights that it had, and gets the same
+    command again, together with the completions that it had finished.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class EngineProcess:
         self._is_closed = False
         self._lock = threading.Lock()  # held while the process is replaced
         try:
-            self._ask(Message("open", spec.facts(None)))
+            self._ask(lambda: Message("open", spec.facts(None)))
         except BaseException:
             self.close()
             raise
@@ -97,21 +100,36 @@ class EngineProcess:
             ServerError: the process died, or did not answer, three times in a row; also the other methods raise it.
         """
         command = Message("load", {"weights": str(weights), "version": version})
-        self._ask(command)
+        self._ask(lambda: command)
         self._loaded = command
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+    def complete(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        finished: FinishedCompletions | None = None,
+    ) -> dict[Key, Completion]:
         """All completions of all requests."""
-        answer = self._ask(Message("complete", {"sampling": asdict(sampling)}, request_arrays(requests)))
-        return dict(read_completions(answer.arrays))
+        finished = finished or FinishedCompletions()
+
+        def command() -> Message:
+            arrays = {**request_arrays(requests), **completion_arrays([*finished.of(requests).items()])}
+            return Message("complete", {"sampling": asdict(sampling)}, arrays)
+
+        def keep(made: Message) -> None:
+            for key, completion in read_completions(made.arrays):
+                finished.add(requests, key, completion)
+
+        self._ask(command, keep)
+        return finished.of(requests)
 
     def score(self, ids: Sequence[int]) -> list[float]:
         """log p of each token but the first, in nats, at temperature 1."""
-        return self._ask(Message("score", {"ids": list(ids)})).facts["logprobs"]
+        return self._ask(lambda: Message("score", {"ids": list(ids)})).facts["logprobs"]
 
     def token_logprobs(self, rows: Sequence[TokenRow]) -> list[list[float]]:
         """For each row log p of its trained tokens, in nats, at temperature 1; the spec's engine must be able to."""
-        return read_lists(self._ask(Message("token_logprobs", arrays=row_arrays(rows))).arrays)
+        return read_lists(self._ask(lambda: Message("token_logprobs", arrays=row_arrays(rows))).arrays)
 
     def close(self) -> None:
         """End the process, and start no other; commands of other threads, and all later ones, fail."""
@@ -119,14 +137,17 @@ class EngineProcess:
             self._is_closed = True
         self._end()
 
-    def _ask(self, command: Message) -> Message:
+    def _ask(self, command: Callable[[], Message], heard: Callable[[Message], object] | None = None) -> Message:
+        """The answer to a command, which is built anew for each process that gets it; `heard` gets what comes before
+        it."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
+                asked = command()
                 if self._process is None:
                     self._start()
-                    if command.kind != "open":
+                    if asked.kind != "open":
                         self._restore()
-                return self._exchange(command)
+                return self._exchange(asked, heard)
             except (EOFError, OSError) as error:
                 ending = self._ending(error)
                 self._end()
@@ -147,14 +168,14 @@ class EngineProcess:
         if self._loaded is not None:
             self._exchange(self._loaded)
 
-    def _exchange(self, command: Message) -> Message:
+    def _exchange(self, command: Message, heard: Callable[[Message], object] | None = None) -> Message:
         connection = self._connection
         if connection is None:  # closed meanwhile
             raise EOFError
-        try:
-            answer = exchange(connection, command, self._seconds)
-        except TimeoutError:
-            raise TimeoutError(f"did not answer for {self._seconds:g} s (rollout.engine_seconds)") from None
+        send(connection, command)
+        while (answer := receive(connection)).kind == "made":
+            assert heard is not None
+            heard(answer)
         if answer.kind == "failed":
             made = getattr(errors, answer.facts["error"], ToolkitError)
             raise made(answer.facts["message"])
@@ -162,6 +183,7 @@ class EngineProcess:
 
     def _start(self) -> None:
         ours, theirs = Pipe()
+        limit_silence(ours, self._seconds)
         command = [sys.executable, "-P", "-m", "posttrain.inference.process.worker"]
         with self._lock, self._log.open("ab") as log, theirs:
             if self._is_closed:
@@ -191,7 +213,9 @@ class EngineProcess:
 
     def _ending(self, error: BaseException) -> str:
         process = self._process  # None once it is closed
-        if isinstance(error, TimeoutError) or process is None:
+        if isinstance(error, TimeoutError):
+            return f"did not answer for {self._seconds:g} s (rollout.engine_seconds)"
+        if process is None:
             return str(error)
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(_END_SECONDS)

@@ -3,9 +3,9 @@
 import json
 import os
 import socket
-import threading
+import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -30,51 +30,33 @@ class Message:
 
 
 def send(connection: Connection, message: Message) -> None:
-    """Send a message; OSError if the other side is gone."""
-    connection.send_bytes(json.dumps({"kind": message.kind, **message.facts}).encode())
-    connection.send_bytes(save(dict(message.arrays)))
+    """Send a message; OSError if the other side is gone, TimeoutError as `limit_silence`."""
+    with _in_time():
+        connection.send_bytes(json.dumps({"kind": message.kind, **message.facts}).encode())
+        connection.send_bytes(save(dict(message.arrays)))
 
 
 def receive(connection: Connection) -> Message:
-    """Wait for a message; EOFError or OSError if the other side is gone."""
-    facts = json.loads(connection.recv_bytes())
-    return Message(facts.pop("kind"), facts, load(connection.recv_bytes()))
+    """Wait for a message; EOFError or OSError if the other side is gone, TimeoutError as `limit_silence`."""
+    with _in_time():
+        facts = json.loads(connection.recv_bytes())
+        return Message(facts.pop("kind"), facts, load(connection.recv_bytes()))
 
 
-def exchange(connection: Connection, command: Message, seconds: float) -> Message:
-    """Send a command and wait for the answer.
-
-    Raises:
-        TimeoutError: both together took longer than `seconds`; the connection is ended.
-        EOFError, OSError: the other side is gone.
-    """
-    with _limited(connection, seconds):
-        send(connection, command)
-        return receive(connection)
+def limit_silence(connection: Connection, seconds: float) -> None:
+    """Let a send or a wait at this end raise TimeoutError once nothing got through for `seconds`."""
+    limit = struct.pack("ll", *divmod(max(1, round(seconds * 1e6)), 10**6))
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            same.setsockopt(socket.SOL_SOCKET, option, limit)
 
 
 @contextmanager
-def _limited(connection: Connection, seconds: float) -> Iterator[None]:
-    """End the connection after `seconds`: neither a send that is not read nor a wait has a limit by itself."""
-    is_late = threading.Event()
-    with socket.socket(fileno=os.dup(connection.fileno())) as same:
-
-        def end() -> None:
-            is_late.set()
-            with suppress(OSError):
-                same.shutdown(socket.SHUT_RDWR)
-
-        timer = threading.Timer(seconds, end)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        except (EOFError, OSError):
-            if is_late.is_set():
-                raise TimeoutError from None
-            raise
-        finally:
-            timer.cancel()
+def _in_time() -> Iterator[None]:
+    try:
+        yield
+    except BlockingIOError:
+        raise TimeoutError from None
 
 
 def request_arrays(requests: Sequence[GenerationRequest]) -> Arrays:

@@ -4,14 +4,16 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.engines import LocalEngine
 from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.inference.engine import Completer, Engine, RolloutEngine
-from posttrain.inference.vllm_load import VllmOptions
 from posttrain.models.backend import TrainingSettings
+
+if TYPE_CHECKING:  # an engine of the user's may do without torch
+    from posttrain.inference.vllm_load import VllmOptions
 
 Facts = Mapping[str, Any]
 
@@ -48,7 +50,7 @@ class VllmSpec:
     """vLLM with the model in `folder`."""
 
     folder: Path
-    options: VllmOptions
+    options: "VllmOptions"
     end_ids: frozenset[int]
 
     def facts(self, loaded: Path | None) -> dict[str, Any]:
@@ -139,6 +141,7 @@ def _open_model(facts: Facts) -> RolloutEngine:
 
 def _open_vllm(facts: Facts) -> RolloutEngine:
     from posttrain.inference.vllm import VllmEngine
+    from posttrain.inference.vllm_load import VllmOptions
 
     return VllmEngine(Path(facts["folder"]), frozenset(facts["end_ids"]), VllmOptions(**facts["options"]))
 

@@ -17,11 +17,12 @@ from typing import Any
 
 from posttrain.base.guard import wait_for_end_of
 from posttrain.errors import ToolkitError
-from posttrain.inference.engine import Completer, Engine, RolloutEngine, Sampling
+from posttrain.inference.engine import Completer, Engine, FinishedCompletions, RolloutEngine, Sampling
 from posttrain.inference.process.messages import (
     Message,
     completion_arrays,
     lists_as_arrays,
+    read_completions,
     read_requests,
     read_rows,
     receive,
@@ -45,7 +46,10 @@ def main() -> None:
 
 
 def serve(connection: Connection, next_command: Callable[[], Message]) -> None:
-    """Answer commands, each with `done`, or with `failed` and the message of a ToolkitError."""
+    """Answer commands, each with `done`, or with `failed` and the message of a ToolkitError.
+
+    Completions are sent before that, each in a `made` of its own when it has ended.
+    """
     engine: Completer | None = None
     while True:
         command = next_command()
@@ -69,8 +73,11 @@ def _load(engine: RolloutEngine, command: Message, connection: Connection) -> No
 
 def _complete(engine: Completer, command: Message, connection: Connection) -> None:
     sampling = {**command.facts["sampling"], "stop": tuple(command.facts["sampling"]["stop"])}
-    made = engine.complete(read_requests(command.arrays), Sampling(**sampling))
-    send(connection, Message("done", arrays=completion_arrays(list(made.items()))))
+    requests, finished = read_requests(command.arrays), FinishedCompletions()
+    finished.extend(requests, read_completions(command.arrays))
+    finished.heard = lambda key, made: send(connection, Message("made", arrays=completion_arrays([(key, made)])))
+    engine.complete(requests, Sampling(**sampling), finished)
+    send(connection, Message("done"))
 
 
 def _score(engine: Completer, command: Message, connection: Connection) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from posttrain.base.http import LoopThread, PassingError
 from posttrain.config.sections.servers import ServersConfig, WeightsSent
 from posttrain.errors import ConfigError, ServerError, ToolkitError
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
+from posttrain.inference.engine import Completion, FinishedCompletions, GenerationRequest, Key, Sampling
 from posttrain.inference.servers.link import BusyError
 from posttrain.inference.servers.members import Keep, Member, Members
 from posttrain.inference.servers.probe import require_scores, tolerance
@@ -129,7 +129,12 @@ class ServerPool:
         self._run(self._members.until_enough())
         self._folder.drop_old()
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+    def complete(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        finished: FinishedCompletions | None = None,
+    ) -> dict[Key, Completion]:
         """All completions of all requests, ordered by key.
 
         Raises:
@@ -144,7 +149,7 @@ class ServerPool:
                 f"a prompt of {longest} tokens plus {sampling.max_new_tokens} new tokens exceeds the servers' "
                 f"{self._needs.max_length}: allow fewer new tokens or shorten the prompts"
             )
-        return self._run(self._complete(requests, sampling))
+        return self._run(self._complete(requests, sampling, finished or FinishedCompletions()))
 
     def score(self, ids: Sequence[int]) -> list[float]:
         """log p of ids[1:] at temperature 1, in nats, after a check that all servers that work agree.
@@ -171,14 +176,20 @@ class ServerPool:
         except BaseExceptionGroup as group:
             raise _first_of(group) from None
 
-    async def _complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+    async def _complete(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, finished: FinishedCompletions
+    ) -> dict[Key, Completion]:
         keys = [(position, sample) for position, request in enumerate(requests) for sample in range(request.n)]
+        done = finished.of(requests)
+
+        async def make(key: Key) -> None:
+            finished.add(requests, key, await self._one(key, requests[key[0]], sampling))
+
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(self._members.watch())
-            tasks = {key: group.create_task(self._one(key, requests[key[0]], sampling)) for key in keys}
-            await asyncio.gather(*tasks.values())
+            await asyncio.gather(*[group.create_task(make(key)) for key in keys if key not in done])
             watch.cancel()
-        return {key: task.result() for key, task in tasks.items()}
+        return finished.of(requests)
 
     async def _one(self, key: Key, request: GenerationRequest, sampling: Sampling) -> Completion:
         """One completion, from the server whose turn it is or, if that fails, from another one that works."""

@@ -7,6 +7,7 @@ from itertools import groupby
 
 import numpy as np
 
+from posttrain.errors import RunError
 from posttrain.rl.rollout.filters.catalogue import Rejection, rejection
 from posttrain.rl.rollout.filters.config import RejectionConfig
 from posttrain.rl.rollout.replay.candidates import Candidate, Candidates
@@ -104,6 +105,25 @@ def verdicts(groups: Groups, config: RejectionConfig, iteration: int | None) -> 
         place: rejection(config.filters, group, group[0].prompt.iteration if iteration is None else iteration)
         for place, group in groups.items()
     }
+
+
+def require_same_verdicts(everywhere: Sequence[Mapping[Place, Rejection | None]]) -> None:
+    """Check that the filters judge the same groups alike in all processes.
+
+    Args:
+        everywhere: the verdicts of each process.
+
+    Raises:
+        RunError: they do not.
+    """
+    for place in everywhere[0]:
+        names = {each.name if (each := theirs[place]) else None for theirs in everywhere}
+        if len(names) > 1:
+            named = " and ".join(sorted(name for name in names if name is not None))
+            raise RunError(
+                f"the filter {named} rejects a group in one process and accepts it in another; its verdict must depend "
+                "on the group alone, not on time, random numbers or earlier groups"
+            )
 
 
 def datasets(groups: Groups) -> list[str]:

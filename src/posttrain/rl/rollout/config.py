@@ -83,8 +83,9 @@ class RolloutConfig(RejectionConfig, RolloutSampling):
     where both compute on a CPU at the same time (`staleness`); else torch's default."""
 
     engine_seconds: float = Field(default=1800.0, gt=0, le=86400)
-    """How long an engine in a child process may take for one generation, a day at most. Later, or if it dies, it is
-    started again with the same task; after three times in a row the run stops, after a checkpoint."""
+    """How long an engine in a child process may be silent, a day at most; it sends each completion when it has ended,
+    `hf` those of a batch together. If it is silent for longer or dies, it is started again with what is left of its
+    task; after three times in a row the run stops, after a checkpoint."""
 
     segment_tokens: int | None = Field(default=None, ge=1)
     """New tokens that a generation gives a completion at most; the next generation goes on with those that have not

@@ -52,10 +52,8 @@ class Evaluator:
         self.pipeline.publish(step)
         with during(Phase.GENERATE, f"while held-out prompts were answered after optimizer step {step}"):
             # Apart, because the ranks may have to ask the engine together.
-            prompts = on_all_ranks(self._prompts, "another process got no held-out prompts")
-            mine = on_all_ranks(
-                lambda: self._graded(prompts, step), "another process could not have its held-out answers graded"
-            )
+            prompts = on_all_ranks(self._prompts)
+            mine = on_all_ranks(lambda: self._graded(prompts, step))
         graded = mine if process_count() == 1 else sorted(gather_object(mine), key=lambda each: each.prompt.slot)
         if is_main_process():
             lines = "".join(json.dumps(each.as_dict(), ensure_ascii=False) + "\n" for each in graded)

@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar, cast
 
+from accelerate.utils import gather_object
+
+from posttrain.base.processes import process_count
 from posttrain.dataserver.schemas import GradeItem, GradeResult, SampledBy
 from posttrain.errors import ToolkitError
 from posttrain.rl.client.transport import OutageError
 from posttrain.rl.rollout.rollout import Rollout
-from posttrain.train.parallel import any_rank
 from posttrain.train.recipe import UnavailableError
 
 T = TypeVar("T")
@@ -56,21 +58,25 @@ class RefusedError(UnavailableError):
     """The dataserver or the engine refuses the request, so waiting would not help."""
 
 
-def on_all_ranks(ask: Callable[[], T], elsewhere: str) -> T:
+def on_all_ranks(ask: Callable[[], T]) -> T:
     """Call `ask` on every rank, and return its answer only if all ranks got one.
 
     Raises:
-        UnavailableError: this rank's call failed, or another rank's (the message is then `elsewhere`); RefusedError if
-            this rank's would fail again: the server refused it, or the engine's own code failed.
+        UnavailableError: this rank's call failed, or another rank's, which is then named; RefusedError if this rank's
+            would fail again: the server refused it, or the engine's own code failed.
     """
     failure = answer = None
     try:
         answer = ask()
     except ToolkitError as error:
         failure = error
-    if any_rank(failure is not None):
-        will_pass = failure is None or isinstance(failure, OutageError)
-        raise (UnavailableError if will_pass else RefusedError)(str(failure) if failure else elsewhere)
+    mine = [None if failure is None else str(failure)]
+    told = mine if process_count() == 1 else gather_object(mine)
+    if failure is not None:
+        raise (UnavailableError if isinstance(failure, OutageError) else RefusedError)(str(failure))
+    for rank, reason in enumerate(told):
+        if reason is not None:
+            raise UnavailableError(f"process {rank}: {reason}")
     return cast(T, answer)
 
 
@@ -89,7 +95,7 @@ class Abstention:
             UnavailableError: there are no rewards, and training may not go on without them.
         """
         try:
-            found = on_all_ranks(ask, "another process could not have its completions graded")
+            found = on_all_ranks(ask)
         except UnavailableError as error:
             self._go_on_without(iteration, error)
             return ungraded

@@ -13,7 +13,7 @@ from accelerate.utils import gather_object
 
 from posttrain.base.processes import is_main_process, process_count, share_of_rank
 from posttrain.errors import ServerError
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
+from posttrain.inference.engine import Completion, FinishedCompletions, GenerationRequest, Key, Sampling
 from posttrain.rl.rollout.collect.collected import Collected
 from posttrain.rl.rollout.collect.collector import Collector
 from posttrain.rl.rollout.collect.rounds import Rounds
@@ -32,7 +32,6 @@ from posttrain.train.signals import StopRequest
 
 T = TypeVar("T")
 _SECONDS_BETWEEN_LOOKS = 0.2
-_ELSEWHERE = "another process could not get its completions"
 
 
 @dataclass
@@ -130,7 +129,7 @@ class RolloutPipeline:
         """
         pending = self._pending[number]
         if pending.whole is None:
-            ungraded = on_all_ranks(partial(self._awaited, pending.completed), _ELSEWHERE)
+            ungraded = on_all_ranks(partial(self._awaited, pending.completed))
             iteration = self.schedule.iteration_of(number)
             graded = self._abstention.graded(iteration, partial(self._awaited, pending.graded), ungraded)
             pending.whole = self._gathered(graded)
@@ -139,6 +138,7 @@ class RolloutPipeline:
     def forget(self, number: int) -> None:
         """Drop a generation, since it is trained now, and the weights that only it needed."""
         del self._pending[number]
+        self._collector.finished.pop(number, None)
         self._made = max(self._made, number)
         if self._segments is not None:
             self._segments.forget_before(number)
@@ -156,8 +156,8 @@ class RolloutPipeline:
     def save(self, folder: Path | None, step: int, *, is_ending: bool) -> None:
         """Write the generations that the weights after `step` optimizer steps can no longer make.
 
-        All ranks call it together. If the run ends, what does not get ready in time is made again after a resume, by
-        the weights that it needs, which are written too.
+        All ranks call it together. If the run ends, a generation that does not get ready in time is made after a
+        resume, by the weights that it needs, which are written too, but for the completions that have ended by now.
 
         Args:
             folder: None on all ranks but the first.
@@ -166,6 +166,8 @@ class RolloutPipeline:
         for number, pending in sorted(self._pending.items()):
             if pending.version < step and self._save(folder, number, pending, is_ending=is_ending):
                 last = max(last, number)
+            else:
+                self._save_finished(folder, number)
         if self._segments is not None:
             carried = self._gathered(self._segments.carried_after(last))
             if folder is not None:
@@ -198,6 +200,7 @@ class RolloutPipeline:
         if self._segments is not None:
             self._made, carried = stored.read_carried(folder)
             self._segments.restore(self._made, carried)
+        self._collector.finished.update(stored.read_finished(folder))
         for number in generations_in(folder):
             kept = stored.read(folder, number)
             self._pending[number] = self._restored(number, kept)
@@ -223,6 +226,17 @@ class RolloutPipeline:
                 kept = replace(kept, weights=found[0], expected=found[1])
             stored.write(folder, number, kept)
         return rollouts is not None
+
+    def _save_finished(self, folder: Path | None, number: int) -> None:
+        """Write the completions of a generation that have ended so far, on any rank."""
+        finished = self._collector.finished[number]
+        requests = finished.requests()
+        mine = [(requests, finished.of(requests))]
+        everywhere = FinishedCompletions()
+        for theirs, made in mine if process_count() == 1 else gather_object(mine):
+            everywhere.extend(theirs, made.items())
+        if folder is not None and everywhere.requests():
+            stored.write_finished(folder, number, everywhere)
 
     def _restored(self, number: int, kept: stored.Stored) -> Pending:
         if kept.rollouts is None:
@@ -267,8 +281,8 @@ class RolloutPipeline:
         return [*empty, *made] if is_main_process() else made
 
     def _prompts(self, number: int) -> Sequence[Prompt]:
-        ask, exchange = partial(self._collector.prompts.of_generation, number), self._opened.exchange
-        return ask() if exchange is None else exchange.agreed(ask)
+        ask = partial(self._collector.prompts.of_generation, number)
+        return self._opened.exchange.agreed(f"prompts of generation {number}", ask)
 
     def _grade(self, number: int, completed: "Future[list[Rollout]]", seconds: dict[str, float]) -> list[Rollout]:
         rollouts = completed.result()
@@ -283,7 +297,7 @@ class RolloutPipeline:
         """What the curriculum asks in a generation."""
         if self._segments is None:
             return prompts_of(rollouts)
-        return on_all_ranks(partial(self._collector.prompts.of_generation, number), _ELSEWHERE)
+        return on_all_ranks(partial(self._collector.prompts.of_generation, number))
 
     def _gathered(self, mine: list[Rollout]) -> list[Rollout]:
         """The rollouts of all ranks in the order of their groups; rounds have gathered theirs already."""

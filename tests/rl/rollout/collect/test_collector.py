@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posttrain.errors import ServerError
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, derive_seed
+from posttrain.inference.engine import (
+    Completion,
+    FinishedCompletions,
+    GenerationRequest,
+    Key,
+    Sampling,
+    StopReason,
+    derive_seed,
+)
 from posttrain.rl.rollout import pipeline as module
 from posttrain.rl.rollout.collect.collector import Collector
 from posttrain.rl.rollout.engines.open import OpenedEngine
@@ -37,7 +45,12 @@ class WrittenEngine:
     def score(self, ids: Sequence[int]) -> list[float]:
         raise NotImplementedError
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+    def complete(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        finished: FinishedCompletions | None = None,
+    ) -> dict[Key, Completion]:
         self.requests += requests
         return {
             (place, number): Completion((request.prompt_ids[0], number), StopReason.LENGTH)
@@ -108,7 +121,7 @@ def one_rank(monkeypatch: pytest.MonkeyPatch, rank: int, ranks: int) -> None:
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     monkeypatch.setattr(module, "gather_object", lambda mine: mine)
-    monkeypatch.setattr("posttrain.rl.rollout.grading.any_rank", bool)
+    monkeypatch.setattr("posttrain.rl.rollout.grading.gather_object", lambda mine: mine)
 
 
 @given(

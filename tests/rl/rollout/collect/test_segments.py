@@ -7,7 +7,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, derive_seed
+from posttrain.inference.engine import (
+    Completion,
+    FinishedCompletions,
+    GenerationRequest,
+    Key,
+    Sampling,
+    StopReason,
+    derive_seed,
+)
 from posttrain.rl.rollout.collect.collector import Collector
 from posttrain.rl.rollout.collect.segments import NOTHING, Segments, parts_of
 from posttrain.rl.rollout.rollout import Prompt, Rollout
@@ -27,7 +35,12 @@ class CountingEngine:
         self._lengths, self.requests = lengths, list[tuple[GenerationRequest, int]]()
         self.number_of: dict[int, int] = {}
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
+    def complete(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        finished: FinishedCompletions | None = None,
+    ) -> dict[Key, Completion]:
         self.requests += [(request, sampling.max_new_tokens) for request in requests]
         made = {}
         for place, request in enumerate(requests):

@@ -1,13 +1,22 @@
 """Make this rank's share of a generation: ask for prompts, complete them, have the completions graded."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Any
 
 from posttrain.base.processes import share_of_rank
-from posttrain.inference.engine import Completion, GenerationRequest, Key, RolloutEngine, Sampling, derive_seed
+from posttrain.inference.engine import (
+    Completion,
+    FinishedCompletions,
+    GenerationRequest,
+    Key,
+    RolloutEngine,
+    Sampling,
+    derive_seed,
+)
 from posttrain.rl.rollout.engines.open import completed
 from posttrain.rl.rollout.grading import GradeSource, grade_all
 from posttrain.rl.rollout.replay.candidates import Candidates
@@ -23,6 +32,7 @@ class Collector:
     Attributes:
         sampling: how an iteration's completions are sampled.
         seed: the run's seed; each completion's seed is derived from it.
+        finished: the completions that have ended so far, by generation.
     """
 
     schedule: RolloutSchedule
@@ -32,6 +42,7 @@ class Collector:
     tokenizer: Any
     sampling: Callable[[int], Sampling]
     seed: int
+    finished: defaultdict[int, FinishedCompletions] = field(default_factory=lambda: defaultdict(FinishedCompletions))
 
     def complete(self, generation: int, version: int, prompts: Sequence[Prompt]) -> list[Rollout]:
         """This rank's share of the completions of `prompts`, ungraded, those of one prompt adjacent.
@@ -46,14 +57,15 @@ class Collector:
         numbers = (divmod(number, self.schedule.generations) for number in mine)
         asked = [(prompts[index], sample, self._seed(generation, prompts[index], sample)) for index, sample in numbers]
         sampling = self.sampling(self.schedule.iteration_of(generation))
-        return completed(partial(self.generate, version=version), asked, self.tokenizer, sampling, version)
+        generate = partial(self.generate, generation=generation, version=version)
+        return completed(generate, asked, self.tokenizer, sampling, version)
 
     def generate(
-        self, requests: Sequence[GenerationRequest], sampling: Sampling, version: int
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, generation: int, version: int
     ) -> dict[Key, Completion]:
-        """The engine's completions; ServerError if it is lost."""
+        """The engine's completions, of which it makes those that are not in `finished`; ServerError if it is lost."""
         with during(Phase.GENERATE, f"while completions were generated after optimizer step {version}"):
-            return self.engine.complete(requests, sampling)
+            return self.engine.complete(requests, sampling, self.finished[generation])
 
     def without_displaced(
         self, generation: int, prompts: Sequence[Prompt], candidates: Candidates | None

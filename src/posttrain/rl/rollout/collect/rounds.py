@@ -1,15 +1,16 @@
 """Ask substitutes for rejected groups, round by round, until each slot is filled or has had its attempts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from posttrain.rl.rollout.choice import by_place, choose
+from posttrain.rl.rollout.choice import Choice, by_place, choose, require_same_verdicts
 from posttrain.rl.rollout.collect.collector import Collector
+from posttrain.rl.rollout.filters.catalogue import Rejection
 from posttrain.rl.rollout.filters.config import RejectionConfig
 from posttrain.rl.rollout.replay.candidates import Candidates
 from posttrain.rl.rollout.rollout import Prompt, Rollout
-from posttrain.rl.rollout.selection import spares
+from posttrain.rl.rollout.selection import Place, spares
 from posttrain.train.parallel import RankExchange
 
 
@@ -31,21 +32,22 @@ class Rounds:
 
         Raises:
             ServerError: on any rank, the dataserver gives no prompts or no rewards, or the engine is lost.
-            RunError: a user's filter failed.
+            RunError: a user's filter failed, or does not judge alike on all ranks.
         """
         collector, iteration = self.collector, self.collector.schedule.iteration_of(generation)
-        first = self.exchange.agreed(lambda: collector.prompts.of_generation(generation))
+        asking = f"prompts of generation {generation}"
+        first = self.exchange.agreed(asking, lambda: collector.prompts.of_generation(generation))
         asked, empty = collector.without_displaced(generation, first, candidates)
         extra = spares(collector.seed, iteration, [each.dataset for each in first], self.config.over_sampling)
         slots = {each.slot for each in asked}
         extra = [place for place in extra if place.slot in slots]
-        more = self.exchange.agreed(lambda: collector.prompts.substitutes(generation, extra, "spare"))
+        more = self.exchange.agreed(asking, lambda: collector.prompts.substitutes(generation, extra, "spare"))
         made = [*empty, *self._made(generation, version, 0, [*asked, *more])]
         for number in range(1, self.config.attempts + 1):
-            places = choose(by_place(made), self.config, iteration, candidates).next_round(self.config.attempts)
+            places = self._chosen(generation, made, candidates).next_round(self.config.attempts)
             if not places:
                 break
-            prompts = self.exchange.agreed(partial(collector.prompts.substitutes, generation, places))
+            prompts = self.exchange.agreed(asking, partial(collector.prompts.substitutes, generation, places))
             made += self._made(generation, version, number, prompts)
         return made
 
@@ -54,4 +56,15 @@ class Rounds:
             completed = self.collector.complete(generation, version, prompts)
             return self.collector.grade(generation, completed, number)
 
-        return self.exchange.gathered(share)
+        return self.exchange.gathered(f"round {number} of generation {generation}", share)
+
+    def _chosen(self, generation: int, made: Sequence[Rollout], candidates: Candidates | None) -> Choice:
+        """The groups that would be trained if no more were asked: the same on all ranks."""
+        iteration, choices = self.collector.schedule.iteration_of(generation), list[Choice]()
+
+        def judge() -> Mapping[Place, Rejection | None]:
+            choices.append(choose(by_place(made), self.config, iteration, candidates))
+            return choices[0].verdicts
+
+        require_same_verdicts(self.exchange.everywhere(f"verdicts on generation {generation}", judge))
+        return choices[0]

@@ -93,7 +93,7 @@ class Segments:
                 for number, each in enumerate(rollouts)
                 if self._is_unfinished(each) and self._sampling(each) == sampling
             ]
-            completions = self._completed([rollouts[number] for number in numbers], sampling, version)
+            completions = self._completed([rollouts[number] for number in numbers], sampling, generation, version)
             for number, completion in zip(numbers, completions, strict=True):
                 extended[number] = rollouts[number].continued(completion, self._collector.tokenizer, version)
         return extended
@@ -116,7 +116,9 @@ class Segments:
         sampling = self._collector.sampling(rollout.prompt.iteration)
         return replace(sampling, max_new_tokens=min(self._tokens, self._left(rollout)))
 
-    def _completed(self, rollouts: Sequence[Rollout], sampling: Sampling, version: int) -> list[Completion]:
+    def _completed(
+        self, rollouts: Sequence[Rollout], sampling: Sampling, generation: int, version: int
+    ) -> list[Completion]:
         """The next segment of each rollout; those that continue the same tokens share a request."""
         prefixes = [(*each.prompt.ids, *each.ids.tolist()) for each in rollouts]
         pairs = zip(prefixes, map(self._seed, rollouts), strict=True)
@@ -124,7 +126,7 @@ class Segments:
             GenerationRequest(prefix, tuple(seed for _, seed in several))
             for prefix, several in groupby(pairs, key=lambda pair: pair[0])
         ]
-        made = self._collector.generate(requests, sampling, version)
+        made = self._collector.generate(requests, sampling, generation, version)
         return [completion for _, completion in sorted(made.items(), key=lambda pair: pair[0])]
 
     def _seed(self, rollout: Rollout) -> int:

@@ -1,7 +1,7 @@
 """Open the rollout engine of a config: in the trainer's process, or in one of its own."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -40,16 +40,13 @@ class OpenedEngine:
     Attributes:
         published: the weights for it; None if it generates with the training model itself.
         is_apart: whether it runs in another process, so that the trainer can go on meanwhile.
+        exchange: by which the ranks agree on what their engines did.
     """
 
     engine: RolloutEngine
     published: PublishedWeights | None
     is_apart: bool
-
-    @property
-    def exchange(self) -> RankExchange | None:
-        """What the ranks use to agree on each call, if they must make all calls together."""
-        return self.engine.exchange if isinstance(self.engine, ServerEngine) else None
+    exchange: RankExchange = field(default_factory=RankExchange)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -134,8 +131,12 @@ def _vllm(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: P
 
 def _servers(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> OpenedEngine:
     """Servers, which get all weights or the adapter."""
-    weights = engine_weights(config, loaded)
-    return _started(config, weights, run, lambda folder: open_servers(config, loaded, weights, end_ids, folder, run))
+    weights, exchange = engine_weights(config, loaded), RankExchange()
+
+    def start(folder: Path) -> RolloutEngine:
+        return open_servers(config, loaded, weights, end_ids, folder, run, exchange)
+
+    return _started(config, weights, run, start, exchange)
 
 
 def _own(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Path) -> OpenedEngine:
@@ -151,7 +152,13 @@ def _own(config: RLConfig, loaded: LoadedModel, end_ids: frozenset[int], run: Pa
     return _started(config, engine_weights(config, loaded), run, start)
 
 
-def _started(config: RLConfig, weights: Weights, run: Path, start: Callable[[Path], RolloutEngine]) -> OpenedEngine:
+def _started(
+    config: RLConfig,
+    weights: Weights,
+    run: Path,
+    start: Callable[[Path], RolloutEngine],
+    exchange: RankExchange | None = None,
+) -> OpenedEngine:
     """The engine that `start` returns for a folder with the weights as they are now."""
     is_apart = config.rollout.is_apart
     published = PublishedWeights(weights, run, config.rollout.weight_versions)
@@ -159,7 +166,7 @@ def _started(config: RLConfig, weights: Weights, run: Path, start: Callable[[Pat
         engine = start(published.start())
         if not is_apart:
             published.release(-1)
-        return OpenedEngine(engine, published, is_apart)
+        return OpenedEngine(engine, published, is_apart, exchange or RankExchange())
     except BaseException:
         published.close()
         raise

@@ -147,7 +147,7 @@ class SyncProbe:
 
     def ask(self, engine: RolloutEngine) -> Answer:
         """What an engine, which has just loaded weights, computes."""
-        # All is asked before anything is judged, since ranks may have to ask together and judge for themselves.
+        # All is asked before anything is judged, since ranks may have to ask together.
         found = np.array(engine.score(self._ids))
         sampling = Sampling(max_new_tokens=1, temperature=_TEMPERATURE, logprobs=True)
         sampled = engine.complete([GenerationRequest(self._ids, _SEEDS)], sampling).values()

@@ -79,7 +79,9 @@ class EngineQueue:
         before = None if self._opened.is_apart else expected()
         asked = self._lane.submit(partial(self._load_and_ask, folder, version))
         told = expected() if self._opened.is_apart else before
-        self._loaded = self._lane.submit(partial(self._check, asked, told, version))
+        check = partial(self._check, asked, told, version)
+        # Ranks may have to generate together, so none starts if another cannot.
+        self._loaded = self._lane.submit(partial(self._opened.exchange.agreed, f"weights {version}", check))
         self._asked_version = version
         needed = set(self._needed())
         self._expected = {each: kept for each, kept in self._expected.items() if each in needed} | {version: told}

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from posttrain.base.processes import is_main_process, process_rank
 from posttrain.config.sections.servers import ServerKind, ServersConfig
-from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling
+from posttrain.inference.engine import Completion, FinishedCompletions, GenerationRequest, Key, Sampling
 from posttrain.inference.servers.open import open_server_engine, unanswered, weights_sent
 from posttrain.inference.servers.pool import ServerPool
 from posttrain.inference.servers.wire import Needs
@@ -31,8 +31,7 @@ class ServerEngine:
 
     def __init__(self, pool: ServerPool | None, exchange: RankExchange) -> None:
         """`pool`: None on all ranks but the first."""
-        self._pool = pool
-        self.exchange = exchange
+        self._pool, self._exchange = pool, exchange
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -59,29 +58,35 @@ class ServerEngine:
             ServerError: a server refuses them, or too few work; also the other methods raise it.
         """
         assert weights is not None
-        self._by_first(lambda pool: pool.load(weights, version))
+        self._by_first(f"the load of weights {version}", lambda pool: pool.load(weights, version))
 
-    def complete(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> dict[Key, Completion]:
-        """All completions of this rank's requests."""
-        asked = self.exchange.everywhere(lambda: list(requests))
-        found = self._by_first(lambda pool: pool.complete([each for theirs in asked for each in theirs], sampling))
+    def complete(
+        self,
+        requests: Sequence[GenerationRequest],
+        sampling: Sampling,
+        finished: FinishedCompletions | None = None,
+    ) -> dict[Key, Completion]:
+        """All completions of this rank's requests; the first rank's `finished` gets those of all ranks."""
+        asked = self._exchange.everywhere("requests", lambda: list(requests))
+        everything = [each for theirs in asked for each in theirs]
+        found = self._by_first("completions", lambda pool: pool.complete(everything, sampling, finished))
         first = sum(map(len, asked[: process_rank()]))
         mine = range(first, first + len(requests))
         return {(place - first, number): made for (place, number), made in found.items() if place in mine}
 
     def score(self, ids: Sequence[int]) -> list[float]:
         """log p of each token but the first, in nats, at temperature 1."""
-        return self._by_first(lambda pool: pool.score(ids))
+        return self._by_first("scores", lambda pool: pool.score(ids))
 
     def close(self) -> None:
         """Close the connections, and stop servers that were started for the run."""
         if self._pool is not None:
             self._pool.close()
 
-    def _by_first(self, ask: Callable[[ServerPool], T]) -> T:
+    def _by_first(self, label: str, ask: Callable[[ServerPool], T]) -> T:
         """What the first rank gets from the servers."""
         pool = self._pool
-        return cast(T, self.exchange.everywhere(lambda: None if pool is None else ask(pool))[0])
+        return cast(T, self._exchange.everywhere(label, lambda: None if pool is None else ask(pool))[0])
 
 
 def sent_weights(config: RLConfig, loaded: LoadedModel) -> Weights:
@@ -96,7 +101,13 @@ def sent_weights(config: RLConfig, loaded: LoadedModel) -> Weights:
 
 
 def open_servers(
-    config: RLConfig, loaded: LoadedModel, weights: Weights, end_ids: frozenset[int], folder: Path, run: Path
+    config: RLConfig,
+    loaded: LoadedModel,
+    weights: Weights,
+    end_ids: frozenset[int],
+    folder: Path,
+    run: Path,
+    exchange: RankExchange,
 ) -> ServerEngine:
     """Start or reach the servers, and check them.
 
@@ -113,7 +124,7 @@ def open_servers(
     if servers.start is not None and not weights.adapter_rank:
         # The servers of a run may have to take tokens that the base lacks, so they start with the run's own model.
         needs = replace(needs, model=str(folder))
-    exchange, opened = RankExchange(), list[ServerPool]()
+    opened = list[ServerPool]()
 
     def open_pool() -> None:
         if is_main_process():
@@ -122,7 +133,7 @@ def open_servers(
             if not opened[0].repeats:
                 logger.warning("the servers ignore seeds, so the run would not repeat")
 
-    exchange.everywhere(open_pool)
+    exchange.everywhere("the start of servers", open_pool)
     return ServerEngine(opened[0] if opened else None, exchange)
 
 

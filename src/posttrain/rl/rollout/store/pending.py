@@ -5,6 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from posttrain.base.files import atomic_write_bytes
+from posttrain.base.text import as_shown, first_line
+from posttrain.errors import DataError
+from posttrain.inference.engine import FinishedCompletions
+from posttrain.inference.process.messages import completion_arrays, read_completions, read_requests, request_arrays
 from posttrain.rl.rollout.engines.probe import Expected
 from posttrain.rl.rollout.replay.candidates import Candidates
 from posttrain.rl.rollout.rollout import Rollout
@@ -72,7 +80,29 @@ def read(folder: Path, number: int) -> Stored:
     return Stored(version, None, facts["is_graded"], _weights(place, version), expected, candidates)
 
 
+def write_finished(folder: Path, number: int, finished: FinishedCompletions) -> None:
+    """Write the completions that generation `number` has so far below the checkpoint `folder`."""
+    place, requests = folder / FOLDER, finished.requests()
+    place.mkdir(exist_ok=True)
+    arrays = {**request_arrays(requests), **completion_arrays([*finished.of(requests).items()])}
+    atomic_write_bytes(place / f"{_FINISHED}{number:08d}.safetensors", save(arrays))
+
+
+def read_finished(folder: Path) -> dict[int, FinishedCompletions]:
+    """What `write_finished` wrote, by generation; DataError if a file is damaged."""
+    found: dict[int, FinishedCompletions] = {}
+    for file in (folder / FOLDER).glob(f"{_FINISHED}*.safetensors"):
+        finished = found[int(file.stem.removeprefix(_FINISHED))] = FinishedCompletions()
+        try:
+            arrays = load(file.read_bytes())
+            finished.extend(read_requests(arrays), read_completions(arrays))
+        except (SafetensorError, LookupError) as error:
+            raise DataError(f"{as_shown(file)} is damaged: {first_line(error)}") from None
+    return found
+
+
 _CARRIED = "carried"
+_FINISHED = "finished-"
 
 
 def _candidates(number: int) -> str:
