@@ -10,6 +10,9 @@ from typing import ClassVar
 from posttrain.base.files import atomic_write_text
 
 
+_FOLDER = "posttrain.report"
+
+
 @dataclass(frozen=True)
 class Paragraph:
     """A sentence or two; `tone` colours it."""
@@ -95,12 +98,15 @@ def html(title: str, sections: Sequence[Section], *, refresh_seconds: int | None
     """The page; with `refresh_seconds`, a browser that shows it loads it again that often."""
     from jinja2 import Environment
 
-    folder = files("posttrain.report")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(folder.joinpath("page.html.jinja").read_text(encoding="utf-8"))
-    style = folder.joinpath("style.css").read_text(encoding="utf-8")
+    template = environment.from_string(files(_FOLDER).joinpath("page.html.jinja").read_text(encoding="utf-8"))
     shown = [section for section in sections if section.blocks]
-    return template.render(title=title, sections=shown, style=style, refresh=refresh_seconds)
+    return template.render(title=title, sections=shown, style=shared_style(), refresh=refresh_seconds)
+
+
+def shared_style() -> str:
+    """The look that reports and the dataserver's page have in common, in CSS."""
+    return files(_FOLDER).joinpath("style.css").read_text(encoding="utf-8")
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section], *, refresh_seconds: int | None = None) -> None:

@@ -29,6 +29,7 @@ from posttrain.dataserver.journal.writer import JournalStats
 from posttrain.dataserver.schemas import Split, Status
 from posttrain.dataserver.server import DataServer
 from posttrain.dataserver.service import Refusal
+from posttrain.report.page import shared_style
 
 # The policy in the page: only its own script runs, and it talks to no other server.
 _POLICY = re.compile('http-equiv="Content-Security-Policy" content="([^"]+)"')
@@ -141,6 +142,7 @@ router = APIRouter(include_in_schema=False)
 def get_page() -> Response:
     """Serve the page."""
     html = files("posttrain.dataserver.web").joinpath("page.html").read_text(encoding="utf-8")
+    html = html.replace("<style>", f"<style>\n{shared_style()}", 1)
     found = _POLICY.search(html)
     assert found is not None
     # Only a header can forbid other pages to embed this one.
