@@ -18,7 +18,7 @@ from posttrain.runs.directory import RunDirectory
 from posttrain.runs.resume import ResumePoint, RunCounters
 from posttrain.train.loop import Loop
 from posttrain.train.parallel import connect
-from posttrain.train.recipe import Measure, Recipe, StepResult, UnavailableError
+from posttrain.train.recipe import Evaluation, Measure, Recipe, StepResult, UnavailableError
 from posttrain.train.state import TrainState
 from posttrain.train.step_log import StepLog
 from posttrain.train.watchdogs import Watch
@@ -125,5 +125,8 @@ def train(
     """Train until the end or until something stops it."""
     log = StepLog(trained.run, TrainingProgress(trained.recipe.max_steps), Watch([]))
     run = RunConfig(save_every=save_every, keep_checkpoints=keep)
-    Loop(trained.recipe, trained.state, trained.run, log, settings(), run, validation).train()
+    evaluations = (
+        [] if validation is None else [Evaluation(validation, trained.recipe.measure, trained.recipe.evaluate)]
+    )
+    Loop(trained.recipe, trained.state, trained.run, log, settings(), run, evaluations).train()
     return trained

@@ -128,14 +128,16 @@ def _count(config: DPOConfig, dataset: AnyPreferences) -> int:
 def _tokenised_data(config: DPOConfig, run: RunDirectory, resume: bool) -> "PreferenceData":
     from posttrain.dpo.data import prepare_data
     from posttrain.dpo.train import require_same_tokens, run_identity
+    from posttrain.evaluate.in_training import planned_tasks
     from posttrain.models.load import choose_backend
+    from posttrain.train.identity import with_tasks
 
     accumulation_steps(config.training)
     tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
     require_same_tokens(config, tokenizer)
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)
-    identity = run_identity(config, data, tokenizer)
+    identity = with_tasks(run_identity(config, data, tokenizer), planned_tasks(config))
     show_resume_point(run, identity, data.curriculum, data.max_steps, resume=resume)
     return data
 

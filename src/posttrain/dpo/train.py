@@ -19,7 +19,7 @@ from posttrain.runs.directory import RunDirectory
 from posttrain.runs.failures import run_context
 from posttrain.runs.finish import finish_run, loss_results, summary
 from posttrain.runs.resume import find_resume_point
-from posttrain.train.identity import require_same_weights
+from posttrain.train.identity import require_same_weights, with_tasks
 from posttrain.train.identity import run_identity as identity_of
 from posttrain.train.parallel import connect, require_unsharded
 from posttrain.train.session import Session, require_kernels
@@ -78,23 +78,27 @@ def _train(config: DPOConfig, run: RunDirectory, *, resume: bool) -> dict[str, A
 def open_session(config: DPOConfig, run: RunDirectory) -> tuple[Session, PreferenceData]:
     """Prepare everything that comes before the model: backend, tokenizer and data; prints the data's ledgers."""
     backend = choose_backend(config.model)
+    from posttrain.evaluate.in_training import TrainingTasks  # imports transformers, once the backend is chosen
+
     require_kernels(config.training, backend.name)
     tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
     require_same_tokens(config, tokenizer)
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)
+    tasks = TrainingTasks.read(config)
     session = Session(
         command="toolkit-dpo",
         config=config,
         run=run,
         backend=backend,
-        identity=run_identity(config, data, tokenizer),
+        identity=with_tasks(run_identity(config, data, tokenizer), tasks),
         max_steps=data.max_steps,
         longest=config.chat.max_length,
         evaluations=config.validation,
         watchdogs=training_watchdogs(_NOTHING_LEFT),
         steps_of=partial(_steps_of, curriculum=data.curriculum),
         ledgers=data.ledgers,
+        tasks=tasks,
     )
     return session, data
 

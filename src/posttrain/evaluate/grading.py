@@ -1,7 +1,7 @@
 """Grade kept answers, and keep the grades: other graders grade again without new answers."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ Line = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Answered(Completion):
-    """A kept answer."""
+class Answered(Completion):
+    """An answer to a prompt."""
 
     sample: int
     stop_reason: str
@@ -57,21 +57,28 @@ def graded(prompts: GradedPrompts, answers: Path, folder: Path) -> Grades:
     key = described_hash({"answers": content_digest(answers), "grading": prompts.grading_id})
     path = folder / f"{prompts.name}-{key[:16]}.jsonl"
     if not path.is_file() or any(line["status"] == "error" for line in Grades(path)):
-        completions = list(_completions(answers))
         with output_lines(path) as write:
-
-            def done(completion: _Answered, judged: Judged) -> None:
-                own = {"sample": completion.sample, "stop_reason": completion.stop_reason}
-                write({**graded_line(completion, judged), **own})
-
-            grade_all(prompts.loaded, completions, len(completions), done)
+            for line in grade_answers(prompts, list(_completions(answers))):
+                write(line)
     return Grades(path)
 
 
-def _completions(answers: Path) -> Iterator[_Answered]:
+def grade_answers(prompts: GradedPrompts, answers: Sequence[Answered]) -> list[Line]:
+    """A line for each answer, in order: its grades, prompt, gold and text; ConfigError as `graded`."""
+    lines: list[Line] = []
+
+    def done(answer: Answered, judged: Judged) -> None:
+        own = {"sample": answer.sample, "stop_reason": answer.stop_reason}
+        lines.append({**graded_line(answer, judged), **own})
+
+    grade_all(prompts.loaded, answers, len(answers), done)
+    return lines
+
+
+def _completions(answers: Path) -> Iterator[Answered]:
     with answers.open(encoding="utf-8") as file:
         for number, line in enumerate(map(json.loads, file), start=1):
-            yield _Answered(
+            yield Answered(
                 place=f"{answers.name}:{number}",
                 number=number,
                 sample_id=line["sample_id"],

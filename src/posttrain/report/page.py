@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from posttrain.base.files import atomic_write_text
 
-
 _FOLDER = "posttrain.report"
 
 

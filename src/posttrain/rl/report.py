@@ -22,13 +22,13 @@ from posttrain.rl.config import RLConfig
 from posttrain.rl.generation import Generation, rewards_of
 from posttrain.rl.rollout.choice import Choice, Groups
 from posttrain.rl.rollout.collect.segments import NOTHING
-from posttrain.rl.rollout.evaluation import EVALUATIONS, evaluation_file
 from posttrain.rl.rollout.rollout import Rollout, rollout_means
 from posttrain.rl.rollout.selection import Place
 from posttrain.rl.rollout.store.recording import Recorder
 from posttrain.rl.schedule import stage_of
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.finish import finish_run
+from posttrain.train.evaluate import EVALUATIONS, evaluation_file
 
 # Completions are shown this many times in a run.
 _SHOWINGS = 10

@@ -182,9 +182,10 @@ def open_recipe(
     from posttrain.rl.report import Transcript
     from posttrain.rl.rollout.engines.open import open_rollout_engine
     from posttrain.rl.rollout.engines.threads import trainer_threads
-    from posttrain.rl.rollout.evaluation import EVALUATIONS, Evaluator
+    from posttrain.rl.rollout.evaluation import Evaluator
     from posttrain.rl.rollout.replay.keeper import RolloutKeeper
     from posttrain.rl.rollout.rollout import PromptSource
+    from posttrain.train.evaluate import EVALUATIONS
 
     client, tokenizer = connection.client, loaded.tokenizer
     encoder = conversation_encoder(config.chat, tokenizer)
@@ -304,7 +305,7 @@ def find_resume_point(
 
 def _prepare(run: RunDirectory, connection: Connection, schedule: RolloutSchedule, point: ResumePoint) -> None:
     """Restore RL's files in the run directory to their state at `point`, and write the dataserver's record."""
-    from posttrain.rl.rollout.evaluation import EVALUATIONS, discard_evaluations
+    from posttrain.train.evaluate import EVALUATIONS, discard_evaluations
 
     if point.checkpoint is not None:
         keep_until(run.path / "completions.jsonl", point.counters.step)

@@ -10,6 +10,7 @@ from posttrain.config.sections.datasets import (
     ValidationConfig,
     require_all_used,
 )
+from posttrain.config.sections.evaluation import GradedEvaluationConfig
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig, require_lora_fits
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
@@ -39,6 +40,10 @@ class SFTConfig(StrictModel):
 
     validation: ValidationConfig | None = None
     """Held-out rows; none by default."""
+
+    evaluation: GradedEvaluationConfig | None = None
+    """Graded answers to held-out prompts; none by default. If there is one, its reward decides which checkpoint is the
+    best."""
 
     stages: tuple[StageConfig, ...] = Field(min_length=1)
     """The curriculum: the stages in training order."""
@@ -99,7 +104,7 @@ class SFTConfig(StrictModel):
     @field_validator("run")
     @classmethod
     def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
-        return require_best_is_measured(run, info, "validation")
+        return require_best_is_measured(run, info, "validation", "evaluation")
 
 
 def _as_curriculum_stages(stages: tuple[StageConfig, ...]) -> list[Stage]:

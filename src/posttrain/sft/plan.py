@@ -66,15 +66,17 @@ def _counted_curriculum(config: SFTConfig) -> Curriculum:
 
 
 def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTData":
+    from posttrain.evaluate.in_training import planned_tasks
     from posttrain.models.load import choose_backend
     from posttrain.sft.data import prepare_data
     from posttrain.sft.train import run_identity
+    from posttrain.train.identity import with_tasks
 
     accumulation_steps(config.training)
     tokenizer = choose_backend(config.model).load_tokenizer(config.model, chatml=config.chat.template == "chatml")
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)
-    identity = run_identity(config, data, tokenizer)
+    identity = with_tasks(run_identity(config, data, tokenizer), planned_tasks(config))
     show_resume_point(run, identity, data.curriculum, config.max_steps, resume=resume)
     return data
 

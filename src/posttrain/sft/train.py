@@ -18,6 +18,7 @@ from posttrain.runs.resume import find_resume_point
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.data import SFTData, prepare_data
 from posttrain.train.identity import run_identity as identity_of
+from posttrain.train.identity import with_tasks
 from posttrain.train.parallel import connect, require_unsharded
 from posttrain.train.session import Session, require_kernels
 from posttrain.train.watchdogs import Row, Watchdog, training_watchdogs
@@ -72,22 +73,26 @@ def _train(config: SFTConfig, run: RunDirectory, *, resume: bool) -> dict[str, A
 def open_session(config: SFTConfig, run: RunDirectory) -> tuple[Session, SFTData]:
     """Prepare all that precedes the model (backend, tokenizer and data), and print the ledger."""
     backend = choose_backend(config.model)
+    from posttrain.evaluate.in_training import TrainingTasks  # imports transformers, once the backend is chosen
+
     require_kernels(config.training, backend.name)
     tokenizer = backend.load_tokenizer(config.model, chatml=config.chat.template == "chatml")
     data = prepare_data(config, tokenizer, console.print)
     console.print(ledger_table(data.ledgers), soft_wrap=False)
+    tasks = TrainingTasks.read(config)
     session = Session(
         command="toolkit-sft",
         config=config,
         run=run,
         backend=backend,
-        identity=run_identity(config, data, tokenizer),
+        identity=with_tasks(run_identity(config, data, tokenizer), tasks),
         max_steps=config.max_steps,
         longest=config.chat.max_length,
         evaluations=config.validation,
         watchdogs=sft_watchdogs(),
         steps_of=lambda other: other.max_steps,
         ledgers=data.ledgers,
+        tasks=tasks,
     )
     return session, data
 

@@ -9,6 +9,7 @@ from posttrain.data.preparation import tokenizer_digest
 from posttrain.models.location import weights_digest
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.manifest import read_manifest, require_same_run
+from posttrain.train.recipe import GradedTasks
 
 _TRAINING = ("seed", "rows_per_step", "micro_batch_size", "optimizer", "gradient_checkpointing", "compile")
 
@@ -44,6 +45,11 @@ def run_identity(
         "datasets": dict(digests),
         "validation.dataset": held_out if has_own_rows else None,
     }
+
+
+def with_tasks(identity: dict[str, Any], tasks: GradedTasks | None) -> dict[str, Any]:
+    """The identity of a run that also answers `tasks`: they decide which of its checkpoints is the best."""
+    return identity if tasks is None else {**identity, "evaluation": tasks.identity}
 
 
 def fixed_training(training: Mapping[str, Any]) -> dict[str, Any]:

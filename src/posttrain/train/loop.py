@@ -17,7 +17,7 @@ from posttrain.runs.directory import RunDirectory
 from posttrain.train.memory import Phase, during
 from posttrain.train.optim import learning_rate, update
 from posttrain.train.parallel import any_rank, gathered, summed
-from posttrain.train.recipe import Evaluations, Recipe, StepResult, UnavailableError
+from posttrain.train.recipe import Evaluation, Recipe, StepResult, UnavailableError
 from posttrain.train.signals import StopRequest, stop_on_signals
 from posttrain.train.state import TrainState, seed_step
 from posttrain.train.step_log import StepLog
@@ -33,7 +33,8 @@ class Loop:
     log: StepLog
     training: TrainingConfig
     settings: RunConfig
-    evaluations: Evaluations | None
+    evaluations: Sequence[Evaluation]
+    """The last one decides which checkpoint is the best, and whether training ends early."""
 
     def train(self) -> None:
         """Train to the last step; Ctrl-C or SIGTERM stops earlier, with a checkpoint.
@@ -49,7 +50,8 @@ class Loop:
         with stop_on_signals() as stop, self.log.showing(first):
             recipe.heed(stop)
             try:
-                if self._evaluates_before(first) and self._evaluate(first):
+                missing = [each for each in self.evaluations if self._is_missing(each, first)]
+                if self._evaluate(missing, first):
                     self._save(is_best=True)
                 if self._has_converged():  # and was killed before it recorded the end
                     return
@@ -93,9 +95,8 @@ class Loop:
 
     def _after_step(self, step: int, stop: StopRequest) -> bool:
         """Evaluate and save if due after `step` steps; return whether training ends here."""
-        is_last, is_best = step == self.recipe.max_steps, False
-        if self.evaluations is not None and (step % self.evaluations.every == 0 or is_last):
-            is_best = self._evaluate(step)
+        due = [each for each in self.evaluations if each.is_due(step, self.recipe.max_steps)]
+        is_best, is_last = self._evaluate(due, step), step == self.recipe.max_steps
         ends = is_last or self._has_converged()
         is_stopped = stop.on_any_rank() and not ends and self.recipe.may_stop_after(step)
         if ends or is_stopped or is_best or step % self.settings.save_every == 0:
@@ -112,27 +113,26 @@ class Loop:
 
     def _has_converged(self) -> bool:
         """Whether `patience` evaluations in a row brought no improvement, so that training ends."""
-        patience = self.evaluations.patience if self.evaluations is not None else None
+        patience = self.evaluations[-1].when.patience if self.evaluations else None
         return patience is not None and self.state.progress.since_best >= patience
 
-    def _evaluates_before(self, step: int) -> bool:
-        """Whether to evaluate before the first step: at the start, or if the run ended before a due evaluation."""
-        if self.evaluations is None:
-            return False
-        if step == 0:
-            return self.evaluations.at_start
-        is_due = step % self.evaluations.every == 0 or step >= self.recipe.max_steps
-        return is_due and not any_rank(self.log.has_evaluation(step))
+    def _is_missing(self, evaluation: Evaluation, step: int) -> bool:
+        """Whether to evaluate before the first step of this process: the run may have ended before a due evaluation."""
+        is_due = evaluation.is_due(step, self.recipe.max_steps)
+        return is_due and not any_rank(self.log.has_evaluation(step, evaluation.measure))
 
-    def _evaluate(self, step: int) -> bool:
+    def _evaluate(self, due: Sequence[Evaluation], step: int) -> bool:
         """Evaluate after `step` steps; return whether it is the best so far; before training it never is."""
-        assert self.evaluations is not None
-        with during(Phase.SCORE, f"in the evaluation after optimizer step {step}"):
-            values, facts = self.recipe.evaluate(self.state.model, step)
-        if is_main_process():
-            self.log.write_evaluation(step, {f"eval_{name}": value for name, value in values.items()}, facts)
-        measure = self.recipe.measure
-        return step > 0 and self.state.progress.measured(values[measure], measure, self.evaluations.min_improvement)
+        is_best = False
+        for each in due:
+            with during(Phase.SCORE, f"in the evaluation after optimizer step {step}"):
+                values, facts = each.evaluate(self.state.model, step)
+            if is_main_process():
+                self.log.write_evaluation(step, {f"eval_{name}": value for name, value in values.items()}, facts)
+            if step > 0 and each is self.evaluations[-1]:
+                measured = self.state.progress.measured
+                is_best = measured(values[each.measure], each.measure, each.when.min_improvement)
+        return is_best
 
     def _save(self, *, is_best: bool = False, is_ending: bool = False) -> None:
         keep = self.settings.keep_checkpoints

@@ -18,6 +18,7 @@ from posttrain.data.curriculum.curriculum import Draw
 from posttrain.data.step_plan import StepPlan
 from posttrain.data.tokenized import TokenizedDataset
 from posttrain.errors import ToolkitError
+from posttrain.models.backend import LoadedModel
 from posttrain.runs.resume import RunCounters
 from posttrain.train.signals import StopRequest
 
@@ -43,6 +44,40 @@ class Evaluations(Protocol):
 
     @property
     def min_improvement(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A kind of evaluation during training.
+
+    Attributes:
+        measure: the value by which evaluations are compared.
+        evaluate: evaluates after a number of steps; returns the values by name, with `measure`, and the facts to show.
+            All ranks call it together.
+    """
+
+    when: Evaluations
+    measure: Measure
+    evaluate: Callable[[Any, int], tuple[dict[str, float], str]]
+
+    def is_due(self, step: int, max_steps: int) -> bool:
+        """Whether to evaluate after `step` steps."""
+        if step == 0:
+            return self.when.at_start
+        return step % self.when.every == 0 or step >= max_steps
+
+
+class GradedTasks(Protocol):
+    """What is asked of the model in training besides the recipe's own evaluation."""
+
+    @property
+    def identity(self) -> str:
+        """Changes with what is asked, how it is answered, and how it is graded."""
+        ...
+
+    def evaluation(self, loaded: LoadedModel, run: Path) -> Evaluation:
+        """The evaluation of a model, which keeps its answers in the folder `run`."""
+        ...
 
 
 @dataclass(frozen=True)

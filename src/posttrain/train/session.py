@@ -25,10 +25,11 @@ from posttrain.runs.failures import ranks_explained
 from posttrain.runs.finish import finished_run
 from posttrain.runs.manifest import differences, write_description
 from posttrain.runs.resume import ResumePoint, prepare_run_directory
+from posttrain.train.evaluate import EVALUATIONS, discard_evaluations
 from posttrain.train.identity import require_loaded_weights
 from posttrain.train.memory import Phase, during, memory_explained
 from posttrain.train.optim import schedule_change
-from posttrain.train.recipe import Evaluations, Recipe
+from posttrain.train.recipe import Evaluation, Evaluations, GradedTasks, Recipe
 from posttrain.train.watchdogs import Watch, Watchdog
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Session:
         identity: what must be the same for a resumed run to be the same run.
         longest: tokens of the longest row.
         steps_of: number of optimizer steps that another config of this command would train, on the same data.
+        tasks: graded tasks besides the recipe's own evaluation; they then decide which checkpoint is the best.
         prepare: restores what else is kept in the run directory to its state at a resume point.
     """
 
@@ -78,6 +80,7 @@ class Session:
     watchdogs: Sequence[Watchdog]
     steps_of: Callable[[Any], int]
     ledgers: list[Ledger] = field(default_factory=list)
+    tasks: GradedTasks | None = None
     prepare: Callable[[ResumePoint], None] = lambda point: None
 
     def finished(self, *, resume: bool) -> dict[str, Any] | None:
@@ -140,7 +143,9 @@ class Session:
                 trackers = RunTrackers(config.run.trackers, self.run, told, logged)
             log = StepLog(self.run, TrainingProgress(self.max_steps), Watch(self.watchdogs), trackers)
             accelerator.wait_for_everyone()
-            Loop(recipe, state, self.run, log, config.training, config.run, self.evaluations).train()
+            own = [] if self.evaluations is None else [Evaluation(self.evaluations, recipe.measure, recipe.evaluate)]
+            evaluations = [*own, *([] if self.tasks is None else [self.tasks.evaluation(loaded, self.run.path)])]
+            Loop(recipe, state, self.run, log, config.training, config.run, evaluations).train()
 
     def _describe(self, loaded: LoadedModel, point: ResumePoint, engine: dict[str, Any]) -> None:
         """Print what is trained and from where, and bring the run directory to the state at `point`."""
@@ -150,6 +155,8 @@ class Session:
         prepare_run_directory(self.run, point)
         write_description(self.run, self.command, self.config, self.identity, self.ledgers, engine)
         begin_attempt(self.run)
+        if self.tasks is not None and point.checkpoint is not None:
+            discard_evaluations(self.run.path / EVALUATIONS, point.counters.step)
         self.prepare(point)
 
     def _announce_changes(self, before: Any, step: int) -> None:

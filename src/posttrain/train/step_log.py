@@ -74,12 +74,9 @@ class StepLog:
                 "checkpoint: look at the held-out rows; if the training loss is fine, model.dtype: float32 may help"
             )
 
-    def has_evaluation(self, step: int) -> bool:
-        """Whether metrics.jsonl, as this rank sees it, has an evaluation after `step` steps."""
-        return any(
-            row["step"] == step and any(key.startswith("eval_") for key in row)
-            for row in read_metrics(self.run.metrics)
-        )
+    def has_evaluation(self, step: int, measure: str) -> bool:
+        """Whether metrics.jsonl, as this rank sees it, has an evaluation of `measure` after `step` steps."""
+        return any(row["step"] == step and f"eval_{measure}" in row for row in read_metrics(self.run.metrics))
 
     def say(self, text: str) -> None:
         """Show text without writing it to metrics.jsonl."""

@@ -14,8 +14,9 @@ from posttrain.errors import RunError
 from posttrain.inference.engine import Completion, GenerationRequest, Key, Sampling, StopReason, derive_seed
 from posttrain.rl.config import EvaluationConfig
 from posttrain.rl.report import change_table, paired_difference
-from posttrain.rl.rollout.evaluation import Evaluator, discard_evaluations, evaluation_file
+from posttrain.rl.rollout.evaluation import Evaluator
 from posttrain.rl.rollout.rollout import Prompt
+from posttrain.train.evaluate import discard_evaluations, evaluation_file
 from rl.rl_recipes import WrittenServer
 from rl.rl_runs import WriteRun, folder_of, lines, train_here
 from running import metrics

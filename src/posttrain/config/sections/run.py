@@ -64,9 +64,10 @@ def require_run_name(name: str) -> str:
     return name
 
 
-def require_best_is_measured(run: RunConfig, info: ValidationInfo, section: str) -> RunConfig:
-    """Return the run section; ValueError if it exports the best weights but `section`, which ranks them, is absent."""
-    if run.export == "best" and section in info.data and info.data[section] is None:
-        article = "an" if section[0] in "aeiou" else "a"
-        raise ValueError(f"export: best needs {article} {section} section to tell which is best")
+def require_best_is_measured(run: RunConfig, info: ValidationInfo, *sections: str) -> RunConfig:
+    """Return the run section; ValueError if it exports the best weights but none of `sections`, which rank them, is
+    there."""
+    if run.export == "best" and all(name in info.data and info.data[name] is None for name in sections):
+        wanted = " or ".join(f"{'an' if name[0] in 'aeiou' else 'a'} {name}" for name in sections)
+        raise ValueError(f"export: best needs {wanted} section to tell which is best")
     return run

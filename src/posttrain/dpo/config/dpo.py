@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_
 
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord, require_all_used
+from posttrain.config.sections.evaluation import GradedEvaluationConfig
 from posttrain.config.sections.generation import GenerationConfig
 from posttrain.config.sections.model import LoraConfig, ModelConfig, OneOrSeveralModels, require_lora_fits
 from posttrain.config.sections.run import RunConfig, require_best_is_measured
@@ -106,6 +107,10 @@ class DPOConfig(OneOrSeveralModels):
 
     validation: PreferenceValidationConfig | None = None
     """Held-out rows; none by default."""
+
+    evaluation: GradedEvaluationConfig | None = None
+    """Graded answers to held-out prompts; none by default. If there is one, its reward decides which checkpoint is the
+    best."""
 
     stages: tuple[PreferenceStageConfig, ...] = Field(min_length=1)
     """The curriculum: the stages in training order."""
@@ -213,7 +218,7 @@ class DPOConfig(OneOrSeveralModels):
     @field_validator("run")
     @classmethod
     def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
-        return require_best_is_measured(run, info, "validation")
+        return require_best_is_measured(run, info, "validation", "evaluation")
 
 
 def _require_paired(dataset: AnyPreferences, method: AnyMethod | None, name: str) -> None:
