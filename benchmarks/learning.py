@@ -231,8 +231,8 @@ def is_finished(run: Path) -> bool:
 
 def runs_of(options: argparse.Namespace, name: str) -> dict[str, dict[str, Any]]:
     """By seed: what it started from, held-out rewards by step and per prompt at the end, and groups asked for."""
-    from posttrain.rl.rollout.evaluation import EVALUATIONS, evaluation_file
     from posttrain.runs.metrics import read_metrics
+    from posttrain.train.evaluate import EVALUATIONS, evaluation_file
 
     found = {}
     for seed in options.seeds[:1] if name == CONTROL else options.seeds:
