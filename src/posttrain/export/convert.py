@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 from posttrain.errors import RunError
+from posttrain.export.gguf_types import BY_CONVERTER, GgufType
 from posttrain.export.llama_cpp import LlamaCpp
 from posttrain.export.processes import run
-from posttrain.export.gguf_types import BY_CONVERTER, GgufType
 
 
 def convert(tools: LlamaCpp, model: Path, output: Path, kind: GgufType) -> None:

@@ -153,12 +153,13 @@ def _export(job: Job) -> dict[str, Any]:
         console.print("comparing the file with the model")
         chat = job.weights.chat
         checks = verify(file, model, chat, tools=job.tools, kind=job.kind, prompts=job.prompts)
-        told = {"file": job.output.name, "type": job.kind, "bytes": file.stat().st_size, "blake2b": content_digest(file)}
-        report = {**told, "weights": str(job.weights), "checks": checks}
+        size = file.stat().st_size
+        what = {"file": job.output.name, "type": job.kind, "bytes": size, "blake2b": content_digest(file)}
+        report = {**what, "weights": str(job.weights), "checks": checks}
         _publish(job, file, report)
     answers = checks["answers"]
     console.print(
-        f"wrote {job.output} ({told['bytes'] / 2**20:.0f} MiB): mean KL {answers['kl']:.2g}, same first choice for "
+        f"wrote {job.output} ({size / 2**20:.0f} MiB): mean KL {answers['kl']:.2g}, same first choice for "
         f"{answers['agreement']:.1%} of {answers['tokens']} tokens, {answers['same_answers']} of {answers['answers']} "
         "answers the same",
     )
@@ -195,7 +196,9 @@ def _merged(job: Job, aside: Path) -> ModelConfig:
     merge_adapter(base, adapter, folder, chat=chat)
     stored = {FLOATS[tensor.dtype] for tensor in checkpoint_tensors(folder).values() if tensor.dtype in FLOATS}
     coarsest = min(stored, key=lambda dtype: dtype.itemsize)
-    console.print(f"compared with the adapter: {verify_merge(base, adapter, folder, chat=chat, weights_dtype=coarsest)}")
+    console.print(
+        f"compared with the adapter: {verify_merge(base, adapter, folder, chat=chat, weights_dtype=coarsest)}"
+    )
     return base.model_copy(update={"name": str(folder), "revision": None, "adapter": None, "added_tokens": ()})
 
 

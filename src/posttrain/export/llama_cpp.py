@@ -69,9 +69,7 @@ def find_llama_cpp(folder: Path | None, kind: GgufType) -> LlamaCpp:
         )
     converter = converter or _packaged_converter()
     if converter is None:
-        raise ConfigError(
-            f"there is no {CONVERTER}: {_INSTALL}, or give the folder of llama.cpp with --llama-cpp"
-        )
+        raise ConfigError(f"there is no {CONVERTER}: {_INSTALL}, or give the folder of llama.cpp with --llama-cpp")
     if server is None and find_spec("xllamacpp") is None:
         raise ConfigError(
             "there is no llama.cpp server to check the file with, and a file that is not checked is not written: "

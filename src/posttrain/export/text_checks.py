@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from posttrain.base.text import clipped
+from posttrain.config.sections.chat import ChatConfig
 from posttrain.conversation.chatml import render_prompt, text, with_default_system
 from posttrain.conversation.encoder import ConversationEncoder, HfTextEncoder
 from posttrain.conversation.messages import Conversation
 from posttrain.conversation.templates import template_messages
-from posttrain.config.sections.chat import ChatConfig
 from posttrain.errors import RunError
 from posttrain.export.probes import CONVERSATIONS, PROMPTS, TEXTS
 from posttrain.export.server import LlamaServer

@@ -21,7 +21,13 @@ from posttrain.models.hf import HfBackend
 
 
 def verify(
-    file: Path, model: ModelConfig, chat: ChatConfig, *, tools: LlamaCpp, kind: GgufType, prompts: Sequence[Conversation]
+    file: Path,
+    model: ModelConfig,
+    chat: ChatConfig,
+    *,
+    tools: LlamaCpp,
+    kind: GgufType,
+    prompts: Sequence[Conversation],
 ) -> dict[str, Any]:
     """Check the file, of type `kind`, against the merged model that `model` names; returns the checks' numbers.
 
@@ -39,7 +45,9 @@ def verify(
     encoder = conversation_encoder(chat, tokenizer)
     asked = encoder.prompts(prompts)
     if (longest := max(map(len, asked))) > chat.max_length:
-        raise DataError(f"--prompts: a prompt has {longest} tokens, above chat.max_length {chat.max_length}; shorten it")
+        raise DataError(
+            f"--prompts: a prompt has {longest} tokens, above chat.max_length {chat.max_length}; shorten it"
+        )
     controls = encoder.end_ids | encoder.start_ids
     tensors = check_file(file, Path(local.name), ExpectedText(tokenizer.chat_template, encoder.end_ids, controls))
     with llama_server(tools, file, longest + ANSWER_TOKENS + 1) as server:
