@@ -95,7 +95,8 @@ def test_a_file_without_a_template_is_refused(tiny_model: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("token", "shown"), [(5, r"'.' \(5\)"), (0, r"'<\|endoftext\|>' \(0\)"), (99_999, "a token beyond the vocabulary")]
+    ("token", "shown"),
+    [(5, r"'\S+' \(5\)"), (0, r"'<\|endoftext\|>' \(0\)"), (99_999, "a token beyond the vocabulary")],
 )
 def test_a_wrong_end_token_is_refused_by_name(
     file: Path, tiny_model: Path, expected: ExpectedText, token: int, shown: str

@@ -1,20 +1,16 @@
 """`toolkit-export`: write a trained model as a GGUF file that has been compared with it, and a Modelfile.
 
-Everything is made in a hidden folder beside the output. The file gets its name when all checks have passed, and then
-come the Modelfile and, as a sign that nothing is missing, the file with the checks' numbers.
+Everything is made in a hidden folder beside the output. The file gets its name when all checks have passed.
 """
 
 import json
-import os
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from posttrain.base.console import console
-from posttrain.base.files import atomic_write_text, content_digest, fsync_file, why_unwritten
+from posttrain.base.files import content_digest
 from posttrain.base.locks import own_output, require_unowned
 from posttrain.base.outputs import check_output
 from posttrain.config.sections.datasets import DatasetConfig
@@ -22,12 +18,13 @@ from posttrain.config.sections.generation import GenerationConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.conversation.messages import Conversation
 from posttrain.data.sources import open_source
-from posttrain.errors import ConfigError, RunError, ToolkitError
+from posttrain.errors import ConfigError
 from posttrain.export.convert import convert
 from posttrain.export.gguf_types import GgufType
 from posttrain.export.llama_cpp import LlamaCpp, find_llama_cpp
 from posttrain.export.modelfile import modelfile
 from posttrain.export.probes import PROMPTS
+from posttrain.export.publish import folder_aside, publish
 from posttrain.export.verify import verify
 from posttrain.inference.config import load_inference_config
 from posttrain.inference.weights import ChosenWeights, choose_weights
@@ -145,7 +142,7 @@ def _show_plan(job: Job) -> None:
 
 
 def _export(job: Job) -> dict[str, Any]:
-    with _folder_aside(job.output) as aside:
+    with folder_aside(job.output) as aside:
         model = _merged(job, aside)
         file = aside / job.output.name
         console.print(f"converting to {job.kind}")
@@ -156,7 +153,12 @@ def _export(job: Job) -> dict[str, Any]:
         size = file.stat().st_size
         what = {"file": job.output.name, "type": job.kind, "bytes": size, "blake2b": content_digest(file)}
         report = {**what, "weights": str(job.weights), "checks": checks}
-        _publish(job, file, report)
+        text, reason = _modelfile(job)
+        publish(
+            file, job.output, {job.modelfile: text, job.report: json.dumps(report, indent=2, ensure_ascii=False) + "\n"}
+        )
+        if text is None:
+            console.print(f"no Modelfile was written: {reason}", markup=False)
     answers = checks["answers"]
     console.print(
         f"wrote {job.output} ({size / 2**20:.0f} MiB): mean KL {answers['kl']:.2g}, same first choice for "
@@ -164,25 +166,6 @@ def _export(job: Job) -> dict[str, Any]:
         "answers the same",
     )
     return report
-
-
-@contextmanager
-def _folder_aside(output: Path) -> Iterator[Path]:
-    """A hidden folder beside the output, removed at the end; what a killed process left is removed at the start."""
-    output = Path(os.path.realpath(output))
-    aside = output.with_name(f".{output.name}.new.tmp")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        yield aside
-    except Exception as error:
-        reason = None if isinstance(error, ToolkitError) else why_unwritten(error)
-        if reason is None:
-            raise
-        raise RunError(f"{output} was not written: {reason}. Fix that or free some space, and try again") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _merged(job: Job, aside: Path) -> ModelConfig:
@@ -200,21 +183,6 @@ def _merged(job: Job, aside: Path) -> ModelConfig:
         f"compared with the adapter: {verify_merge(base, adapter, folder, chat=chat, weights_dtype=coarsest)}"
     )
     return base.model_copy(update={"name": str(folder), "revision": None, "adapter": None, "added_tokens": ()})
-
-
-def _publish(job: Job, file: Path, report: dict[str, Any]) -> None:
-    """Give the files their names, the numbers last; those of an earlier export go before its file is replaced."""
-    target = Path(os.path.realpath(job.output))
-    fsync_file(file)
-    text, reason = _modelfile(job)
-    for earlier in (job.report, job.modelfile):
-        earlier.unlink(missing_ok=True)
-    os.replace(file, target)
-    if text is not None:
-        atomic_write_text(job.modelfile, text)
-    else:
-        console.print(f"no Modelfile was written: {reason}", markup=False)
-    atomic_write_text(job.report, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
 
 
 def _modelfile(job: Job) -> tuple[str | None, str]:

@@ -54,6 +54,7 @@ def find_llama_cpp(folder: Path | None, kind: GgufType) -> LlamaCpp:
     """
     converter, server, quantiser = None, None, None
     if folder is not None:
+        folder = folder.absolute()  # programs are started in a folder of their own
         converter = folder / CONVERTER if (folder / CONVERTER).is_file() else None
         server, quantiser = _program(folder, "llama-server"), _program(folder, "llama-quantize")
         if (converter, server, quantiser) == (None, None, None):
@@ -80,7 +81,7 @@ def find_llama_cpp(folder: Path | None, kind: GgufType) -> LlamaCpp:
 
 def _program(folder: Path, name: str) -> Path | None:
     files = [folder / place / name for place in _PLACES]
-    return next((file.absolute() for file in files if file.is_file() and os.access(file, os.X_OK)), None)
+    return next((file for file in files if file.is_file() and os.access(file, os.X_OK)), None)
 
 
 def _packaged_converter() -> Path | None:

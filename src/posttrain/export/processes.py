@@ -24,7 +24,7 @@ def start(command: Sequence[str], work: Path, log: Path) -> "subprocess.Popen[by
     """Start a program that ends with this process; `work` becomes its folder and home, `log` gets its output."""
     with log.open("wb") as output:
         return subprocess.Popen(
-            guarded([*_without_network(), *command]),
+            guarded([*without_network(), *command]),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -72,7 +72,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 @cache
-def _without_network() -> tuple[str, ...]:
+def without_network() -> tuple[str, ...]:
     """The beginning of a command that has no network; nothing where the system does not let users have that."""
     program = shutil.which("unshare")
     if program is None:
