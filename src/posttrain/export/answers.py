@@ -102,7 +102,7 @@ def _divergence(logprob: torch.Tensor, top: dict[int, float]) -> tuple[float, fl
         logprob: log p of every token, shape [vocabulary].
         top: log q of some tokens.
     """
-    log_p = logprob[list(top)].double()
+    log_p = logprob[list(top)]
     log_q = torch.tensor(list(top.values()), dtype=torch.float64)
     p, q = log_p.exp(), log_q.exp()
     rest_p, rest_q = max(0.0, 1 - p.sum().item()), max(1e-12, 1 - q.sum().item())
@@ -116,5 +116,5 @@ def _divergence(logprob: torch.Tensor, top: dict[int, float]) -> tuple[float, fl
 def _logits(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> torch.Tensor:
     """What the model gives at each token of the answer, shape [tokens, vocabulary]."""
     ids = torch.tensor([[*prompt, *answer]], device=model.device)
-    logits = model(ids).logits[0].float().cpu()
+    logits = model(ids).logits[0].cpu().double()
     return logits[len(prompt) - 1 : -1]

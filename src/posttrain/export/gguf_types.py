@@ -26,7 +26,7 @@ class Limits:
 
 
 LIMITS: dict[GgufType, Limits] = {
-    "f32": Limits(kl=1e-5, agreement=1.0),
+    "f32": Limits(kl=1e-4, agreement=1.0),
     "f16": Limits(kl=1e-3, agreement=0.97),
     "bf16": Limits(kl=5e-3, agreement=0.95),
     "q8_0": Limits(kl=0.01, agreement=0.95),

@@ -32,7 +32,7 @@ class LlamaCpp:
     def server_command(self, model: Path, socket: Path, context: int) -> list[str]:
         """The command that serves `model` on the Unix socket `socket`, for one request of `context` tokens at a time.
 
-        It keeps keys and values in float32: the file is measured, and not the cache.
+        It computes attention in float32, keys and values too: the file is measured, and not the cache.
         """
         # A thread for each of two cores: threads that wait for a core that another process has make it far slower.
         threads = str(max(1, (os.cpu_count() or 1) // 2))
@@ -42,7 +42,7 @@ class LlamaCpp:
         return [
             *(str(self.server), "--model", str(model), "--host", str(socket), "--ctx-size", str(context)),
             *("--parallel", "1", "--threads", threads, "--n-gpu-layers", "0", "--jinja", "--no-warmup"),
-            *("--cache-type-k", "f32", "--cache-type-v", "f32"),
+            *("--cache-type-k", "f32", "--cache-type-v", "f32", "--flash-attn", "off"),
         ]
 
 

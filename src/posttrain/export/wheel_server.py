@@ -18,6 +18,7 @@ def _main(model: str, socket: str, context: int, threads: int) -> None:
     params.n_gpu_layers = 0
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.use_jinja = True
     params.warmup = False
     params.ui = False
