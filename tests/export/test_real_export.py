@@ -39,11 +39,12 @@ def command(name: str, *words: str | Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config(smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A config whose run has been trained and merged."""
     folder = tmp_path_factory.mktemp("export")
     shutil.copytree(EXAMPLE, folder / "example", ignore=shutil.ignore_patterns("*.py"))
-    config, options = folder / "example" / "sft.yaml", ["--set", "run.output_dir=../runs"]
+    config, options = folder / "example" / "sft.yaml", ["--set", f"run.output_dir={folder / 'runs'}"]
+    options += ["--set", f"model.name={smollm2_folder}"]
     quick = ["--set", "training.max_steps=3", "--set", "validation=null", "--set", "training.warmup_steps=1"]
     subprocess.run(command("sft", config, *options, *quick), check=True, capture_output=True)
     subprocess.run(command("merge", config, *options, "--no-verify"), check=True, capture_output=True)
@@ -63,7 +64,7 @@ def tools() -> LlamaCpp:
 @pytest.fixture(scope="module")
 def exported(config: Path, run: Path) -> Path:
     """The file of a whole export, which followed one that was killed while it converted."""
-    whole = command("export", config, "--set", "run.output_dir=../runs", "--set", "chat.max_length=256")
+    whole = command("export", config, "--set", f"run.output_dir={run.parent}")
     aside = run / ".word_problems-q8_0.gguf.new.tmp"
     killed = subprocess.Popen(whole, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not (aside / "word_problems-q8_0.gguf").is_file():

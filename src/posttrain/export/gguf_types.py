@@ -30,5 +30,5 @@ LIMITS: dict[GgufType, Limits] = {
     "f16": Limits(kl=1e-3, agreement=0.97),
     "bf16": Limits(kl=5e-3, agreement=0.95),
     "q8_0": Limits(kl=0.01, agreement=0.95),
-    "q4_k_m": Limits(kl=0.25, agreement=0.75),
+    "q4_k_m": Limits(kl=0.1, agreement=0.9),
 }
