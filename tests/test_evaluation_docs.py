@@ -51,7 +51,7 @@ def test_the_commands_run_one_after_another_and_ask_nothing_twice(folder: Path) 
     shutil.copytree("runs/sft", "runs/longer")
     told = [succeed(*shlex.split(command)) for command in COMMANDS]
     assert "nothing was asked" in told[0]
-    titles = re.findall(r"^(\w+): \d+ prompts, baseline base", PAGE, re.MULTILINE)
+    titles = re.findall(r"^(\w+): \d+ prompts, baseline base", blocks(PAGE, "")[1], re.MULTILINE)
     assert titles == ["problems", "capitals", "capitals", "loss"]
     assert re.findall(r"^(\w+): \d+ prompts, baseline base", told[1], re.MULTILINE) == titles
     assert {path.name for path in (folder / "runs" / "eval").iterdir()} >= {
