@@ -21,10 +21,8 @@ def reported(tmp_path_factory: pytest.TempPathFactory, sharp_model: Path, adapte
     rows = [{"prompt": f"{number} {HOSTILE}", "answer": HOSTILE} for number in range(40)]
     (case.folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (case.folder / "graders.py").write_text(f"def score(item):\n    raise ValueError({HOSTILE!r})\n")
-    graders = {
-        "good": {"type": "regex", "pattern": "(?s).*good.*"},
-        "own": {"type": "python", "path": "graders.py:score"},
-    }
+    own, good = {"type": "python", "path": "graders.py:score"}, {"type": "regex", "pattern": "(?s).*good.*"}
+    graders = {"good": good, "o|k": good, "own": own}
     task = {"type": "graded", "path": "questions.jsonl"}
     tasks = {"apples": {**task, "graders": {"good": 1, "o|k": 1}}, "pears": {**task, "graders": {"own": 1}}}
     with chat_server(lambda asked: f"{HOSTILE} {'good' if asked['model'] != 'm' else ''}") as server:
