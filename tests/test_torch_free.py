@@ -216,13 +216,10 @@ def test_what_else_is_not_in_the_base_install_is_told_with_how_to_get_it(
 
 def test_the_base_install_cleans_and_measures_files(base: Path, tmp_path: Path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1 + 1?", "completion": "2"}\n' * 2)
-    words = (
-        ["dedup", "rows.jsonl", "one.jsonl"],
-        ["decontaminate", "rows.jsonl", "two.jsonl", "--against", "rows.jsonl"],
-    )
-    for each in (*words, ["stats", "rows.jsonl"]):
-        paths = [tmp_path / word if word.endswith(".jsonl") else word for word in each]
-        finished = run(base, CALL, SCRIPTS["toolkit-data"], "toolkit-data", *paths)
+    cleaned = ("dedup rows.jsonl one.jsonl", "decontaminate rows.jsonl two.jsonl --against rows.jsonl")
+    for each in (*cleaned, "stats rows.jsonl"):
+        words = [tmp_path / word if word.endswith(".jsonl") else word for word in each.split()]
+        finished = run(base, CALL, SCRIPTS["toolkit-data"], "toolkit-data", *words)
         assert finished.returncode == 0, finished.stderr
     assert [len((tmp_path / name).read_text().splitlines()) for name in ("one.jsonl", "two.jsonl")] == [1, 0]
 
