@@ -18,12 +18,12 @@ def sample_ids(rows: list[dict]) -> Counter[str]:
     return Counter(row["sample_id"] for row in rows)
 
 
-def test_kept_rows_are_those_of_the_grades(case: DataCase, data: Callable):
-    data("run", case.config)
-    (grades,) = case.kept("grades").values()
+def test_kept_rows_are_those_of_the_grades(answered: DataCase, data: Callable):
+    data("run", answered.config)
+    (grades,) = answered.kept("grades").values()
     graded = {(line["sample_id"], line["sample"]): line for line in map(json.loads, grades.splitlines())}
     assert len(graded) == 12 * 4
-    good, pairs = case.rows("good.jsonl"), case.rows("pairs.jsonl")
+    good, pairs = answered.rows("good.jsonl"), answered.rows("pairs.jsonl")
     assert good and pairs
     for row in good:
         line = graded[row["sample_id"], row["sample"]]
@@ -39,48 +39,50 @@ def test_kept_rows_are_those_of_the_grades(case: DataCase, data: Callable):
         assert sides["chosen"]["reward"] - sides["rejected"]["reward"] > 0.3
         assert sides["chosen"]["stop_reason"] != "length"
 
-    ledger = case.ledger()
+    ledger = answered.ledger()
     require_sums(ledger)
     assert ledger["prompts"]["asked"] == 12 and ledger["answers"]["asked"] == 48
     assert ledger["files"]["good.jsonl"]["rows"]["kept"] == len(good)
-    answers = [json.loads(line) for line in next(iter(case.kept("answers").values())).splitlines()]
+    answers = [json.loads(line) for line in next(iter(answered.kept("answers").values())).splitlines()]
     assert ledger["tokens"]["answered"] == sum(line["tokens"] for line in answers)
     chosen = ledger["files"]["pairs.jsonl"]["lengths"]["chosen"]
     assert chosen["max"] == max(len(row["chosen"][0]["content"]) for row in pairs)
 
 
-def test_the_controls_have_as_many_rows_of_each_prompt(case: DataCase, data: Callable):
-    data("run", case.config)
+def test_the_controls_have_as_many_rows_of_each_prompt(answered: DataCase, data: Callable):
+    data("run", answered.config)
     for name in ("good", "pairs"):
-        assert sample_ids(case.rows(f"{name}.control.jsonl")) == sample_ids(case.rows(f"{name}.jsonl"))
-    rewards = [row["reward"] for row in case.rows("good.control.jsonl")]
+        assert sample_ids(answered.rows(f"{name}.control.jsonl")) == sample_ids(answered.rows(f"{name}.jsonl"))
+    rewards = [row["reward"] for row in answered.rows("good.control.jsonl")]
     assert min(rewards) < 0.6
-    data("run", case.config, "--set", "control=false", "--set", f"output={case.folder / 'alone'}")
-    assert not list((case.folder / "alone").glob("*.control.jsonl"))
+    data("run", answered.config, "--set", "control=false", "--set", f"output={answered.folder / 'alone'}")
+    assert not list((answered.folder / "alone").glob("*.control.jsonl"))
 
 
-def test_other_graders_or_another_choice_generate_nothing(case: DataCase, data: Callable):
-    assert "loading" in data("run", case.config).stderr
-    answers = case.kept("answers")
-    before = case.files()
-    again = data("run", case.config)
-    assert "loading" not in again.stderr and case.files() == before
+def test_other_graders_or_another_choice_generate_nothing(answered: DataCase, data: Callable):
+    data("run", answered.config)
+    kept_answers = answered.kept("answers")
+    before = answered.files()
+    again = data("run", answered.config)
+    assert "loading" not in again.stderr and answered.files() == before
 
-    case.change(keep=[{**KEEP[0], "min_reward": 0.3, "choose": "shortest"}])
-    told = data("run", case.config, expect=2).stderr
+    answered.change(keep=[{**KEEP[0], "min_reward": 0.3, "choose": "shortest"}])
+    told = data("run", answered.config, expect=2).stderr
     assert "good.jsonl was written with another config" in told and "min_reward" in told
-    assert case.files() == before
-    assert "loading" not in data("run", case.config, "--overwrite").stderr
-    case.change(graders={"says_a": {"type": "regex", "pattern": "(?s).*"}, "says_e": {"type": "regex", "pattern": "x"}})
-    assert "loading" not in data("run", case.config, "--overwrite").stderr
-    # The first grader, with two thirds of the weight, now finds all answers right.
-    assert {round(row["reward"], 3) for row in case.rows("good.jsonl")} == {0.667}
-    assert case.kept("answers") == answers
+    assert answered.files() == before
+    assert "loading" not in data("run", answered.config, "--overwrite").stderr
+    answered.change(
+        graders={"says_a": {"type": "regex", "pattern": "(?s).*"}, "says_e": {"type": "regex", "pattern": "x"}}
+    )
+    assert "loading" not in data("run", answered.config, "--overwrite").stderr
+    # Only the first grader, with two thirds of the weight, finds them right.
+    assert {round(row["reward"], 3) for row in answered.rows("good.jsonl")} == {0.667}
+    assert answered.kept("answers") == kept_answers
 
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(case: DataCase, data: Callable, tmp_path: Path):
     case.change(sample={"n": 4, "max_new_tokens": 24, "batch_size": 1, "stop": ["e"]})
-    data("run", case.config)
+    assert "loading" in data("run", case.config).stderr
     whole = case.files()
     case.output.rename(tmp_path / "whole")
     process = ForkedCommand(["toolkit-data", "run", case.config], tmp_path / "log", tmp_path / "log")
@@ -102,14 +104,14 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(case: DataCase, data:
     assert all(line in [json.loads(each) for each in answers.splitlines()] for line in kept)
 
 
-def test_a_run_that_was_killed_while_it_wrote_its_rows_writes_them_again(case: DataCase, data: Callable):
-    data("run", case.config)
-    whole = case.files()
-    (case.output / "ledger.json").unlink()
-    (case.output / "pairs.jsonl").unlink()
-    data("run", case.config)
-    assert case.files() == whole
-    require_sums(case.ledger())
+def test_a_run_that_was_killed_while_it_wrote_its_rows_writes_them_again(answered: DataCase, data: Callable):
+    data("run", answered.config)
+    whole = answered.files()
+    (answered.output / "ledger.json").unlink()
+    (answered.output / "pairs.jsonl").unlink()
+    data("run", answered.config)
+    assert answered.files() == whole
+    require_sums(answered.ledger())
 
 
 def test_contaminated_and_repeated_prompts_are_not_asked(case: DataCase, data: Callable):
@@ -150,20 +152,20 @@ def test_rows_that_repeat_others_are_left_out_of_their_file_and_its_control(case
     assert sample_ids(case.rows("good.control.jsonl")) == sample_ids(case.rows("good.jsonl"))
 
 
-def test_answers_without_a_grade_are_neither_chosen_nor_rejected(case: DataCase, data: Callable):
-    (case.folder / "graders.py").write_text(
+def test_answers_without_a_grade_are_neither_chosen_nor_rejected(answered: DataCase, data: Callable):
+    (answered.folder / "graders.py").write_text(
         "def score(item):\n    if len(item.completion) % 2:\n        raise ValueError('no')\n    return 1.0\n"
     )
-    case.change(
+    answered.change(
         prompts={"path": "questions.jsonl", "gold": None, "graders": {"mine": 1}},
         graders={"mine": {"type": "python", "path": "graders.py:score"}},
     )
-    assert "no row was kept for pairs.jsonl" in data("run", case.config, expect=1).stderr
-    ledger = case.ledger()
+    assert "no row was kept for pairs.jsonl" in data("run", answered.config, expect=1).stderr
+    ledger = answered.ledger()
     require_sums(ledger)
     assert ledger["answers"]["ungraded"] > 0
     assert ledger["files"]["pairs.jsonl"]["prompts"]["all right"] == ledger["rewards"]["all right"] > 0
-    assert all(len(row["completion"][0]["content"]) % 2 == 0 for row in case.rows("good.jsonl"))
+    assert all(len(row["completion"][0]["content"]) % 2 == 0 for row in answered.rows("good.jsonl"))
 
 
 def test_rows_of_a_dataserver_are_asked_too(case: DataCase, data: Callable):
@@ -196,13 +198,13 @@ def test_a_dry_run_says_what_would_be_asked_and_writes_nothing(case: DataCase, d
 
 
 @pytest.mark.parametrize("command", ["sft", "dpo"])
-def test_the_kept_rows_are_trained_as_they_are(case: DataCase, data: Callable, command: str, tiny_model: Path):
+def test_the_kept_rows_are_trained_as_they_are(answered: DataCase, data: Callable, command: str, tiny_model: Path):
     from typer.testing import CliRunner
 
     from posttrain.cli.dpo import main as dpo
     from posttrain.cli.sft import main as sft
 
-    data("run", case.config)
+    data("run", answered.config)
     name = {"sft": "good", "dpo": "pairs"}[command]
     config = {
         "model": {"name": str(tiny_model), "dtype": "float32"},
@@ -212,11 +214,11 @@ def test_the_kept_rows_are_trained_as_they_are(case: DataCase, data: Callable, c
         "stages": [{"name": "one", "until_step": 2, "mix": {name: 1, f"{name}.control": 1}}],
         "training": {"rows_per_step": 2, "micro_batch_size": 2},
     }
-    path = case.folder / f"{command}.yaml"
+    path = answered.folder / f"{command}.yaml"
     path.write_text(yaml.safe_dump(config))
     done = CliRunner().invoke({"sft": sft, "dpo": dpo}[command], [str(path)])
     assert done.exit_code == 0, done.output
-    counted = json.loads((case.folder / "runs" / command / "ledger.json").read_text())
+    counted = json.loads((answered.folder / "runs" / command / "ledger.json").read_text())
     read = counted if isinstance(counted, list) else list(counted.values())
-    assert [each["records"] for each in read[:2]] == [len(case.rows(f"{name}.jsonl"))] * 2
+    assert [each["records"] for each in read[:2]] == [len(answered.rows(f"{name}.jsonl"))] * 2
     assert all(each["bad"] == 0 and not each["dropped"] for each in read[:2])
