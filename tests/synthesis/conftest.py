@@ -8,6 +8,7 @@ import pytest
 import torch
 from data_cases import DataCase, write_data_case
 from typer.testing import CliRunner, Result
+from words_server import WordsServer, words_server
 
 from posttrain.cli.data import main
 
@@ -40,6 +41,14 @@ def answered(case: DataCase, answers: Path) -> DataCase:
     """A case whose prompts have been answered, but nothing more."""
     shutil.copytree(answers, case.output / "kept" / "answers")
     return case
+
+
+@pytest.fixture
+def served(case: DataCase) -> Iterator[WordsServer]:
+    """The server that answers in the place of the case's model."""
+    with words_server() as (server, url):
+        case.change(model={"url": url, "model": "words"})
+        yield server
 
 
 @pytest.fixture

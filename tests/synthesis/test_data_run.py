@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from data_cases import KEEP, DataCase, require_sums, write_jsonl_file
+from words_server import WordsServer
 
 from forked_command import ForkedCommand
 
@@ -82,13 +83,14 @@ def test_other_graders_or_another_choice_generate_nothing(answered: DataCase, da
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(case: DataCase, data: Callable, tmp_path: Path):
     case.change(sample={"n": 4, "max_new_tokens": 24, "batch_size": 1, "stop": ["e"]})
-    assert "loading" in data("run", case.config).stderr
+    limited = ("--set", "prompts.limit=5")
+    assert "loading" in data("run", case.config, *limited).stderr
     whole = case.files()
     case.output.rename(tmp_path / "whole")
-    process = ForkedCommand(["toolkit-data", "run", case.config], tmp_path / "log", tmp_path / "log")
+    process = ForkedCommand(["toolkit-data", "run", case.config, *limited], tmp_path / "log", tmp_path / "log")
     try:
         while process.poll() is None and not any(
-            partial.read_bytes().count(b"\n") > 10 for partial in case.output.rglob("*.partial")
+            partial.read_bytes().count(b"\n") > 6 for partial in case.output.rglob("*.partial")
         ):
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
@@ -97,8 +99,8 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(case: DataCase, data:
         process.kill()
     assert not list(case.output.glob("*.jsonl"))
     (partial,) = case.output.rglob("*.partial")
-    kept = [json.loads(line) for line in partial.read_bytes().splitlines()[1:11]]
-    data("run", case.config)
+    kept = [json.loads(line) for line in partial.read_bytes().splitlines()[1:7]]
+    data("run", case.config, *limited)
     assert case.files() == whole
     (answers,) = case.kept("answers").values()
     assert all(line in [json.loads(each) for each in answers.splitlines()] for line in kept)
@@ -114,7 +116,7 @@ def test_a_run_that_was_killed_while_it_wrote_its_rows_writes_them_again(answere
     require_sums(answered.ledger())
 
 
-def test_contaminated_and_repeated_prompts_are_not_asked(case: DataCase, data: Callable):
+def test_contaminated_and_repeated_prompts_are_not_asked(case: DataCase, served: WordsServer, data: Callable):
     long = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
     rows = [{"prompt": text} for text in ("Say it.", "  say IT.", f"{long} apples", f"Now {long}", "What is new?")]
     write_jsonl_file(case.folder / "questions.jsonl", rows)
@@ -136,20 +138,25 @@ def test_contaminated_and_repeated_prompts_are_not_asked(case: DataCase, data: C
         "questions.jsonl:4": "held_out.jsonl:2",
         "questions.jsonl:5": "held_out.jsonl:1",
     }
+    assert {messages[0]["content"].strip().lower() for messages in served.asked} == {"say it."}
     (duplicate,) = ledger["duplicates"]
     assert {Path(duplicate[key]).name for key in ("place", "because_of")} == {"questions.jsonl:1", "questions.jsonl:2"}
 
 
-def test_rows_that_repeat_others_are_left_out_of_their_file_and_its_control(case: DataCase, data: Callable):
-    write_jsonl_file(case.folder / "questions.jsonl", [{"prompt": f"Say {'it ' * (n + 9)}"} for n in range(6)])
-    keep = [{"type": "sft", "path": "good.jsonl", "min_reward": 0}]
-    case.change(dedup={"near": 0.01, "by": "row"}, keep=keep)
-    data("run", case.config)
-    rows = case.ledger()["files"]["good.jsonl"]["rows"]
-    require_sums(case.ledger())
-    # "it it it it it" is in every row.
-    assert rows["kept"] == 1 and rows["duplicate"] == 5
-    assert sample_ids(case.rows("good.control.jsonl")) == sample_ids(case.rows("good.jsonl"))
+def test_rows_that_repeat_others_are_left_out_of_their_file_and_its_control(answered: DataCase, data: Callable):
+    keep = [{"type": "sft", "path": "good.jsonl", "min_reward": 0, "per_prompt": 2}]
+    answered.change(dedup={"near": 0.1, "by": "row"}, keep=keep)
+    data("run", answered.config)
+    ledger = answered.ledger()["files"]["good.jsonl"]
+    require_sums(answered.ledger())
+    # Prompts that say it twice or more have more than five words, which are in both of their rows.
+    of_long = [row for row in answered.rows("good.jsonl") if row["prompt"][0]["content"].count("Say") > 1]
+    assert of_long and set(sample_ids(of_long).values()) == {1}
+    assert ledger["rows"]["duplicate"] >= len(of_long) - 2
+    assert {Path(each["place"].split(" answer ")[0]).name for each in ledger["duplicates"]} <= {
+        f"questions.jsonl:{number + 1}" for number in range(12)
+    }
+    assert sample_ids(answered.rows("good.control.jsonl")) == sample_ids(answered.rows("good.jsonl"))
 
 
 def test_answers_without_a_grade_are_neither_chosen_nor_rejected(answered: DataCase, data: Callable):
@@ -168,8 +175,8 @@ def test_answers_without_a_grade_are_neither_chosen_nor_rejected(answered: DataC
     assert all(len(row["completion"][0]["content"]) % 2 == 0 for row in answered.rows("good.jsonl"))
 
 
-def test_rows_of_a_dataserver_are_asked_too(case: DataCase, data: Callable):
-    served = {
+def test_rows_of_a_dataserver_are_asked_too(case: DataCase, served: WordsServer, data: Callable):
+    rows = {
         "datasets": {
             "apples": {
                 "path": "questions.jsonl",
@@ -182,12 +189,27 @@ def test_rows_of_a_dataserver_are_asked_too(case: DataCase, data: Callable):
         "graders": yaml.safe_load(case.config.read_text())["graders"],
         "stages": [{"name": "one", "until_step": 5, "mix": {"apples": 1}}],
     }
-    (case.folder / "served.yaml").write_text(yaml.safe_dump(served))
+    (case.folder / "served.yaml").write_text(yaml.safe_dump(rows))
     case.change(prompts={"config": "served.yaml", "limit": 8}, graders=None)
     data("run", case.config)
     assert case.ledger()["prompts"]["asked"] == 8
     assert {row["dataset"] for row in case.rows("good.jsonl")} == {"apples"}
     assert case.rows("good.jsonl")[0]["prompt"][0] == {"role": "system", "content": "Say it."}
+    assert len(served.asked) == 8 * 4
+
+
+def test_a_server_answers_and_is_not_asked_twice(case: DataCase, served: WordsServer, data: Callable):
+    data("run", case.config)
+    assert len(served.asked) == 12 * 4
+    before = case.files()
+    case.change(keep=[KEEP[0]])
+    data("run", case.config, "--overwrite")
+    assert len(served.asked) == 12 * 4
+    assert case.files()["good.jsonl"] == before["good.jsonl"]
+    ledger = case.ledger()
+    require_sums(ledger)
+    assert ledger["tokens"] == {"asked": None, "answered": None}
+    assert {row["completion"][0]["content"].count("a") > 0 for row in case.rows("good.jsonl")} == {True}
 
 
 def test_a_dry_run_says_what_would_be_asked_and_writes_nothing(case: DataCase, data: Callable):
