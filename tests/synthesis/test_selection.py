@@ -144,6 +144,17 @@ def test_a_control_is_drawn_without_regard_to_rewards():
     assert 150 < sum(better) < 270
 
 
+def test_what_was_sampled_more_often_is_drawn_more_often():
+    given = answers(*(("often", 1.0) for _ in range(6)), ("once", 1.0), ("too", 1.0))
+    for draw in (
+        lambda seed: random_answers(given, 1, sft(), seed),
+        lambda seed: choose_answers(given, sft(choose="random"), seed)[0],
+    ):
+        drawn = [texts(draw(seed))[0] for seed in range(400)]
+        # 6 of 8 answers: 300 times on average, with a standard deviation of 8.7.
+        assert 270 < drawn.count("often") < 330
+
+
 ANSWER = st.tuples(
     st.sampled_from(["", "a", "bb", "ccc", "dddd", "eeeee"]),
     st.sampled_from([None, 0.0, 0.3, 0.5, 1.0]),
