@@ -28,8 +28,8 @@ _CONFIGS = """\
 A config is a YAML file. Unknown keys are errors, and all errors of a file come at once, each with its line. Paths
 start from the folder of the file that names them; `~` is your home folder. `--set training.seed=1` replaces a key
 for one run, and `--dry-run` checks everything and prints the plan.
-`sft_config_template.yaml`, `dpo_config_template.yaml`, `rl_config_template.yaml`, `rl_data_config_template.yaml` and
-`eval_config_template.yaml` have every key with its default and its sentence.
+`sft_config_template.yaml`, `dpo_config_template.yaml`, `rl_config_template.yaml`, `rl_data_config_template.yaml`,
+`data_config_template.yaml` and `eval_config_template.yaml` have every key with its default and its sentence.
 
 """
 
