@@ -15,12 +15,17 @@ from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.plan import show_plan as show_dataserver_plan
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.plan import show_plan as show_dpo_plan
+from posttrain.evaluate.config import EvalConfig
+from posttrain.evaluate.run import Choice
+from posttrain.evaluate.run import show_plan as show_eval_plan
 from posttrain.inference.config import InferenceConfig
 from posttrain.models.location import PACKAGED
 from posttrain.rl.config import RLConfig
 from posttrain.rl.plan import show_plan as show_rl_plan
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.plan import show_plan
+from posttrain.synthesis.config import DataConfig
+from posttrain.synthesis.prompts import show_plan as show_data_plan
 from posttrain.synthesis.rush_hour import puzzles
 
 ROOT = Path(__file__).parent.parent
@@ -28,17 +33,23 @@ SFT_TEMPLATE = ROOT / "sft_config_template.yaml"
 DPO_TEMPLATE = ROOT / "dpo_config_template.yaml"
 RL_TEMPLATE = ROOT / "rl_config_template.yaml"
 DATA_TEMPLATE = ROOT / "rl_data_config_template.yaml"
+EVAL_TEMPLATE = ROOT / "eval_config_template.yaml"
+SAMPLING_TEMPLATE = ROOT / "data_config_template.yaml"
 TEMPLATES: dict[Path, type[BaseModel]] = {
+    SAMPLING_TEMPLATE: DataConfig,
     SFT_TEMPLATE: SFTConfig,
     DPO_TEMPLATE: DPOConfig,
     RL_TEMPLATE: RLConfig,
     DATA_TEMPLATE: DataserverConfig,
+    EVAL_TEMPLATE: EvalConfig,
 }
 KINDS: dict[str, type[BaseModel]] = {
+    "data": DataConfig,
     "sft": SFTConfig,
     "dpo": DPOConfig,
     "rl": RLConfig,
     "dataserver": DataserverConfig,
+    "eval": EvalConfig,
 }
 EXAMPLES: dict[str, type[BaseModel]] = {
     "sft": SFTConfig,
@@ -63,10 +74,13 @@ def shipped_of(model: type[BaseModel]) -> list[Any]:
 def test_there_is_a_template_and_there_are_configs_and_an_example():
     names = {str(path.relative_to(ROOT)) for path in SHIPPED}
     assert names >= {
+        "data_config_template.yaml",
+        "configs/data/word_problems.yaml",
         "sft_config_template.yaml",
         "dpo_config_template.yaml",
         "rl_config_template.yaml",
         "rl_data_config_template.yaml",
+        "eval_config_template.yaml",
         "configs/sft/lora.yaml",
         "configs/sft/full_finetuning.yaml",
         "configs/sft/curriculum.yaml",
@@ -74,6 +88,7 @@ def test_there_is_a_template_and_there_are_configs_and_an_example():
         "configs/rl/grpo.yaml",
         "configs/dataserver/gsm8k.yaml",
         "configs/dataserver/rush_hour.yaml",
+        "configs/eval/word_problems.yaml",
         "examples/word_problems/sft.yaml",
     }
 
@@ -161,6 +176,32 @@ def test_a_dry_run_of_every_shipped_reinforcement_learning_finds_nothing_wrong(
     assert all(stage.name in shown for stage in load_config(served, DataserverConfig).stages)
 
 
+@pytest.mark.parametrize("path", shipped_of(EvalConfig))
+def test_a_dry_run_of_every_shipped_evaluation_finds_nothing_wrong(
+    path: Path, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """With a tiny model before training, because there is no run; the puzzles have more tokens than it can read."""
+    (tmp_path / "sft.yaml").write_text(f"model: {{name: {tiny_model}}}\nchat: {{max_length: 1024}}\n")
+    models = f"models={{base: {{config: {tmp_path / 'sft.yaml'}, weights: base}}}}"
+    config = load_config(path, EvalConfig, [models, f"output={tmp_path / 'out'}"])
+    tasks = [name for name in config.tasks if name != "puzzles"]
+    show_eval_plan(config, Choice(tasks=tasks))
+    shown = capsys.readouterr().err
+    assert shown.endswith("nothing was asked (--dry-run)\n")
+    assert all(f"task {name}:" in shown for name in tasks)
+
+
+@pytest.mark.parametrize("path", shipped_of(DataConfig))
+def test_a_dry_run_of_every_shipped_sampling_finds_nothing_wrong(
+    path: Path, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "sft.yaml").write_text(f"model: {{name: {tiny_model}}}\n")
+    model = f"model={{config: {tmp_path / 'sft.yaml'}, weights: base}}"
+    show_data_plan(load_config(path, DataConfig, [model, f"output={tmp_path / 'out'}"]))
+    shown = capsys.readouterr().err
+    assert "nothing was asked (--dry-run)" in shown and "good.jsonl, rows for toolkit-sft" in shown
+
+
 # Graders have their own catalogue, and the template shows only a few. The losses of a mixture have the keys of the
 # methods plus a weight. Two-file datasets have the keys of SFT datasets.
 ELSEWHERE = ("graders.", "method (type: mixture).losses.", "datasets.NAME (type: two_files).")
@@ -200,7 +241,8 @@ def _parts_at(data: Any, place: str) -> list[dict[str, Any]]:
             parts = [part[name] for part in parts if isinstance(part, dict) and part.get(name) is not None]
         if tag:
             key, value = tag.removesuffix(")").split(": ")
-            parts = [part for part in parts if part.get(key, "file") == value]
+            value, *required = value.split(", ")
+            parts = [part for part in parts if part.get(key, "file") == value and part.keys() >= {*required}]
     return [part for part in parts if isinstance(part, dict)]
 
 
@@ -227,6 +269,21 @@ def test_the_template_of_reinforcement_learning_does_too():
     assert load_config(RL_TEMPLATE, RLConfig) == with_defaults
 
 
+def test_the_template_of_sampling_does_too():
+    written = read_raw(SAMPLING_TEMPLATE)
+    examples = {
+        # The tags are the defaults, but without the section there would be none.
+        "prompts": {key: written["prompts"][key] for key in ("path", "gold", "graders")} | {"reasoning": {}},
+        "model": {"config": written["model"]["config"]},
+        "graders": written["graders"],
+        "keep": [{key: kept[key] for key in ("type", "path")} for kept in written["keep"]],
+        "dedup": {},
+        "decontaminate": {"against": written["decontaminate"]["against"]},
+    }
+    with_defaults = DataConfig.model_validate(examples, context={"base_dir": ROOT})
+    assert load_config(SAMPLING_TEMPLATE, DataConfig) == with_defaults
+
+
 def test_the_template_of_the_dataserver_does_too():
     written = read_raw(DATA_TEMPLATE)
     wanted = ("type", "path", "task", "gold", "graders", "tasks")
@@ -249,6 +306,23 @@ def test_the_template_of_the_dataserver_does_too():
     }
     with_defaults = DataserverConfig.model_validate(examples, context={"base_dir": ROOT})
     assert load_config(DATA_TEMPLATE, DataserverConfig) == with_defaults
+
+
+def test_the_template_of_evaluations_does_too():
+    written = read_raw(EVAL_TEMPLATE)
+    wanted = ("type", "config", "path", "gold", "graders", "tasks")
+    tasks = {name: {key: task[key] for key in wanted if key in task} for name, task in written["tasks"].items()}
+    # The tags are the defaults, but without the section there would be none.
+    tasks["held_out"]["reasoning"] = {}
+    tasks["two_steps"] |= {key: written["tasks"]["two_steps"][key] for key in ("prompts", "n", "k", "sampling")}
+    models = {
+        "base": {"config": written["models"]["base"]["config"], "weights": "base"},
+        "tuned": written["models"]["tuned"],
+        "served": {key: written["models"]["served"][key] for key in ("url", "model")},
+    }
+    examples = {"models": models, "graders": written["graders"], "tasks": tasks, "output": "runs/eval"}
+    with_defaults = EvalConfig.model_validate(examples, context={"base_dir": ROOT})
+    assert load_config(EVAL_TEMPLATE, EvalConfig) == with_defaults
 
 
 @pytest.mark.parametrize(("template", "model"), TEMPLATES.items(), ids=lambda part: getattr(part, "stem", ""))

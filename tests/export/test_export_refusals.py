@@ -1,17 +1,14 @@
 """What cannot be exported is refused before anything is made: one message, exit code 2, nothing written."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from cli.refusals import contents, the_one_error
 from posttrain.cli.export import main
 from posttrain.export.llama_cpp import CONVERTER
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
-from refusals import contents, the_one_error
 
 
 @pytest.fixture
@@ -51,7 +48,7 @@ WRONG = {
     "an unknown type": (["--type", "q3"], "'q3' is not one of"),
     "an unknown target": (["--to", "onnx"], "'onnx' is not"),
     "a run that is not there": (["--run-name", "other"], "there is no run in"),
-    "a checkpoint that is not there": (["--checkpoint", "7"], "7"),
+    "a checkpoint that is not there": (["--checkpoint", "7"], "there is no complete checkpoint in"),
     "prompts that are not there": (["--prompts", "missing.jsonl"], "no such file: missing.jsonl"),
     "prompts that are none": (["--prompts", "bad.jsonl"], "bad.jsonl:1"),
     "no prompts": (["--prompts", "none.jsonl"], "none.jsonl"),
