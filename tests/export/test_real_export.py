@@ -1,11 +1,13 @@
 """The packaged model, trained for three steps, becomes files that llama.cpp answers with as the model does."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -74,7 +76,8 @@ def exported(config: Path, run: Path) -> Path:
     killed.wait()
     assert not list(run.glob("*.gguf")) and not list(run.glob("*.export.json"))
     assert aside.is_dir()
-    subprocess.run(whole, check=True, capture_output=True)
+    told = subprocess.run(whole, check=True, capture_output=True, text=True).stderr
+    (run.parent / "told.txt").write_text(told)
     assert not aside.exists()
     return run / "word_problems-q8_0.gguf"
 
@@ -83,12 +86,20 @@ def test_a_q8_file_is_within_its_limits_and_its_numbers_are_kept(exported: Path)
     report = json.loads(exported.with_suffix(".export.json").read_text())
     assert (report["file"], report["type"], report["bytes"]) == (exported.name, "q8_0", exported.stat().st_size)
     assert report["blake2b"] == content_digest(exported)
+    assert report["checks"]["llama_cpp"]["server"] == f"xllamacpp {version('xllamacpp')}"
     answers, text = report["checks"]["answers"], report["checks"]["text"]
     assert answers["answers"] == 20 and answers["tokens"] > 400
     assert 0 < answers["kl"] < 0.01 and answers["agreement"] >= 0.95
     assert (text["conversations"], text["end_ids"]) == (20, [2])
     assert report["checks"]["tensors"]["compared"] == report["checks"]["tensors"]["tensors"] == 272
     assert exported.with_suffix(".Modelfile").read_text().startswith("FROM ./word_problems-q8_0.gguf\nTEMPLATE ")
+
+
+def test_the_page_shows_what_is_printed(exported: Path):
+    (page,) = re.findall(r"that prints:\n\n```\n(.*?)```", (SOURCE / "docs" / "export.md").read_text(), re.DOTALL)
+    told = (exported.parents[1] / "told.txt").read_text().replace(f"{exported.parents[2]}/", "")
+    numbers = re.compile(r"\d[\d.e-]*")
+    assert numbers.sub("#", told) == numbers.sub("#", page)
 
 
 def converted(run: Path, tools: LlamaCpp, folder: Path, kind: GgufType) -> Path:

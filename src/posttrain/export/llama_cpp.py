@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,6 +29,11 @@ class LlamaCpp:
     converter: Path
     server: Path | None
     quantiser: Path | None
+
+    def names(self, build: str) -> dict[str, str]:
+        """What made a file and what it was checked with; `build` is what the server says of itself."""
+        server = f"xllamacpp {version('xllamacpp')}" if self.server is None else str(self.server)
+        return {"converter": str(self.converter), "server": server, "build": build}
 
     def server_command(self, model: Path, socket: Path, context: int) -> list[str]:
         """The command that serves `model` on the Unix socket `socket`, for one request of `context` tokens at a time.

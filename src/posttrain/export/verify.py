@@ -51,7 +51,7 @@ def verify(
     controls = encoder.end_ids | encoder.start_ids
     tensors = check_file(file, Path(local.name), ExpectedText(tokenizer.chat_template, encoder.end_ids, controls))
     with llama_server(tools, file, longest + ANSWER_TOKENS + 1) as server:
-        version = server.version()
+        names = tools.names(server.version())
         texts = check_text(server, tokenizer, encoder, chat)
         answers = [server.answer(prompt, ANSWER_TOKENS) for prompt in asked]
     loaded = HfBackend().load_for_inference(local, None, chatml=chatml)
@@ -61,4 +61,4 @@ def verify(
     limits = LIMITS[kind]
     require_within(found, limits, kind)
     allowed = {"kl_limit": limits.kl, "agreement_limit": limits.agreement}
-    return {"llama_cpp": version, "tensors": tensors, "text": texts, "answers": {**found.as_json(), **allowed}}
+    return {"llama_cpp": names, "tensors": tensors, "text": texts, "answers": {**found.as_json(), **allowed}}
