@@ -1,23 +1,16 @@
-"""A server with only the dashboard and a journal that tests fill, and a browser."""
+"""A server with only the dashboard and a journal that tests fill, and a page of it."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Page, Request
 from sqlalchemy import Engine
 from ui_app import Dashboard, make_app, serving
 
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.database import open_database
 from posttrain.dataserver.journal.writer import JournalStats
-
-# Chromium has no sandbox as root, and must not contact Google's servers.
-_OPTIONS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-)
 
 
 @pytest.fixture
@@ -34,18 +27,6 @@ def dashboard(engine: Engine) -> Iterator[Dashboard]:
     served = Dashboard(engine)
     with serving(make_app(engine, JournalStats(40, 2, 1, None), served.broken)) as served.address:
         yield served
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium, closed after each test module: no other event loop can run while it does."""
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.fail("there is no browser (chromium); apt-get install -y --no-install-recommends chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=_OPTIONS.split())
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
