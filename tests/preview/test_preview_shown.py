@@ -36,12 +36,10 @@ def plain(sent: str) -> str:
 
 
 def test_hostile_rows_are_text_on_a_terminal_of_80_columns(write_sft, screen: io.StringIO) -> None:
-    config = write_sft(
-        ROWS, ROWS, stages=[{"name": f"s{HOSTILE[:4]}", "until_step": 2, "mix": {"train": 1, "other": 1}}]
-    )
+    config = write_sft(ROWS, ROWS)
     terminal.show_preview(gather(config, Request()), ids=False)
     text = plain(screen.getvalue())
-    assert "\\x1b[31m<script>alert(1)</script>\\u202eevil[bold]\\x07" in text.replace("\n", "")
+    assert "\\x1b[31m<script>alert(1)</script>\\u202eevil[bold]\\x07" in text.replace("\n", "").replace("⋯", "")
     assert not {"\x1b", "\u202e", "\x07"} & set(text)
     assert max(map(len, text.split("\n"))) <= 80
 
