@@ -25,7 +25,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-pytest_plugins = ["browsers", "conversation_fixtures", "suite"]
+pytest_plugins = ["conversation_fixtures", "suite"]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,12 +1,15 @@
 """Small configs of each kind with their data, and what a preview gathers from them."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from playwright.sync_api import Browser
+
+from chromium import open_browser
 
 HOSTILE = "\x1b[31m<script>alert(1)</script>\u202eevil[bold]\x07"
 
@@ -68,3 +71,10 @@ def write_dpo(tmp_path: Path, tiny_model: Path) -> Write:
         return path
 
     return write
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    """Chromium, for one test: no event loop of a grader can run while it is open."""
+    with open_browser() as browser:
+        yield browser

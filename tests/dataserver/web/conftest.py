@@ -1,4 +1,4 @@
-"""A server with only the dashboard and a journal that tests fill, and a page of it."""
+"""A server with only the dashboard and a journal that tests fill, and a browser."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Page, Request
 from sqlalchemy import Engine
 from ui_app import Dashboard, make_app, serving
 
+from chromium import open_browser
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.database import open_database
 from posttrain.dataserver.journal.writer import JournalStats
@@ -27,6 +28,13 @@ def dashboard(engine: Engine) -> Iterator[Dashboard]:
     served = Dashboard(engine)
     with serving(make_app(engine, JournalStats(40, 2, 1, None), served.broken)) as served.address:
         yield served
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, closed after each test module: no other event loop can run while it is open."""
+    with open_browser() as browser:
+        yield browser
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""A browser for tests of pages."""
+"""Chromium for tests of pages."""
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
@@ -13,9 +14,9 @@ _OPTIONS = (
 )
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium, closed after each test module: no other event loop can run while it does."""
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """Chromium, closed at the end of the block: no other event loop can run while it is open."""
     path = shutil.which("chromium")
     if path is None:
         pytest.fail("there is no browser (chromium); apt-get install -y --no-install-recommends chromium")
