@@ -91,9 +91,7 @@ def test_a_batch_of_which_nothing_is_wanted_ends_at_once(sharp: Loaded, uneven: 
     assert steps == 2
 
 
-def test_the_token_that_completes_a_stop_string_is_told_and_is_the_last(
-    sharp: Loaded, uneven: list[GenerationRequest]
-):
+def test_the_token_that_completes_a_stop_string_is_told_and_is_the_last(sharp: Loaded, uneven: list[GenerationRequest]):
     ids = sharp.ask(uneven[:1], Sampling(8))[0].token_ids
     string = decode(sharp.tokenizer, ids[3:4])
     told, streamed = stream(sharp, uneven[:1], Sampling(8, stop=(string,)))

@@ -187,7 +187,7 @@ class Engine(Completer, Protocol):
 class Hear(Protocol):
     """Hears tokens while they are generated."""
 
-    def __call__(self, key: Key, tokens: Sequence[int]) -> bool:
+    def __call__(self, key: Key, tokens: Sequence[int], /) -> bool:
         """Hear the next tokens of a completion, without its end token; False ends the completion here."""
         ...
 
