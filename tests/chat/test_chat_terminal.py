@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 _SECONDS = 90
+_COMMAND = "from posttrain.cli.chat import main; main()"
 
 
 class Terminal:
@@ -21,9 +23,16 @@ class Terminal:
 
     def __init__(self, config: Path, *options: str) -> None:
         self._ours, theirs = pty.openpty()
-        command = [sys.executable, "-c", "from posttrain.cli.chat import main; main()", config, "--weights", "base"]
+        command: list[str | Path] = [
+            sys.executable,
+            "-c",
+            "from posttrain.cli.chat import main; main()",
+            config,
+            "--weights",
+            "base",
+        ]
         environment = {**os.environ, "COLUMNS": "100", "LINES": "40", "TERM": "xterm", "OMP_NUM_THREADS": "1"}
-        files = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        files: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
         self.process = subprocess.Popen(
             [*command, *options], **files, env=environment, cwd=config.parent, process_group=0
         )
