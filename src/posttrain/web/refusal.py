@@ -14,6 +14,7 @@ Code = Literal[
     "overloaded",
     "not_found",
     "not_ready",
+    "internal",
     "unavailable",
     "unauthorized",
 ]
