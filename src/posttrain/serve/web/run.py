@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +27,10 @@ from posttrain.web.listening import allowed_hosts, bind, token_of, url_of
 from posttrain.web.logs import set_up_logs
 from posttrain.web.refusal import Code
 
-# How long requests in progress may take after SIGTERM, and then the thread that answers to its next token.
+# How long requests in progress may take after SIGTERM; then they are told that the server stops, for which there is
+# as long as the thread that answers needs for its next token.
 _GRACE_SECONDS = 5
-_END_SECONDS = 10.0
+_END_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,24 @@ class ServeJob:
     def first(self) -> str:
         """The model that is loaded at the start."""
         return next(iter(self.weights))
+
+
+class _Server(uvicorn.Server):
+    """Ends the answers that still run after a while of a shutdown, so that their clients are told."""
+
+    def __init__(self, batcher: Batcher, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._batcher = batcher
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Shut down."""
+        ending = asyncio.create_task(self._end_answers())
+        await super().shutdown(sockets)
+        ending.cancel()
+
+    async def _end_answers(self) -> None:
+        await asyncio.sleep(_GRACE_SECONDS)
+        await asyncio.to_thread(self._batcher.close, _END_SECONDS)
 
 
 def serve(job: ServeJob, debug: bool) -> None:
@@ -74,15 +94,16 @@ def serve(job: ServeJob, debug: bool) -> None:
         encoding.shutdown(wait=False, cancel_futures=True)
 
     backend = Backend(models, encoding, batcher, limits, int(time.time()))
-    web_server = uvicorn.Server(
+    web_server = _Server(
+        batcher,
         uvicorn.Config(
             create_app(backend, lifespan, token, allowed_hosts(listen)),
             http=bounded_protocol(limits.connections, limits.receive_seconds, _described, "--limit "),
             log_config=None,
             access_log=False,
-            timeout_graceful_shutdown=_GRACE_SECONDS,
+            timeout_graceful_shutdown=_GRACE_SECONDS + _END_SECONDS,
             lifespan="on",
-        )
+        ),
     )
 
     def stop(number: int, frame: object) -> None:
