@@ -37,6 +37,7 @@ LIGHT_MODULES = [
     *(f"runs.{name}" for name in ("checkpoints", "directory", "manifest", "metrics", "resume", "trained_run")),
     *("sft.config", "sft.plan", "rl.config", "dpo.plan", "inference.config", "inference.weights"),
     "chat.job",
+    "serve.config",
     *("evaluate.config", "evaluate.tasks.catalogue"),
     *("dataserver.schemas", "dataserver.graders.catalogue", "dataserver.journal.config"),
     *("synthesis.rush_hour", "synthesis.crossword", "synthesis.crossword_grid"),
