@@ -27,7 +27,7 @@ def config(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     sections = yaml.safe_load(blocks(PAGE, "yaml")[0])
     sections["model"] = {"name": str(tiny_model), "backend": "hf", "dtype": "float32"}
-    sections["generation"].update(stop=["e", "a", "s"], temperature=1.0)
+    sections["generation"].update(stop=["e", "a"], max_new_tokens=150, temperature=1.0, seed=2)
     (tmp_path / "chat.yaml").write_text(yaml.safe_dump(sections))
     return tmp_path / "chat.yaml"
 
