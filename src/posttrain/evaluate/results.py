@@ -61,11 +61,10 @@ class Results:
 
     def as_json(self) -> dict[str, Any]:
         """The results as JSON can hold them, without the samples."""
-        return {
-            "models": dict(self.models),
-            "baseline": self.baseline,
-            "tasks": {name: {**asdict(task), "samples": None} for name, task in self.tasks.items()},
-        }
+        tasks = {name: asdict(task) for name, task in self.tasks.items()}
+        for task in tasks.values():
+            del task["samples"]
+        return {"models": dict(self.models), "baseline": self.baseline, "tasks": tasks}
 
 
 def task_result(
