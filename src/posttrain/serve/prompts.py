@@ -129,7 +129,7 @@ def _length(prompt: int, wanted: int | None, usual: int, room: Room) -> int:
     if room.positions is None and length > max(room.max_length, usual):
         raise Refusal("bad_request", f"max_tokens: {length} is more than {max(room.max_length, usual)}")
     if fault := too_long(prompt, replace(room, max_new_tokens=length)):
-        raise Refusal("bad_request", fault.replace("generation.max_new_tokens", "max_tokens"))
+        raise Refusal("bad_request", fault.replace("max_new_tokens", "max_tokens"))
     return length
 
 
