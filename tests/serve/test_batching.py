@@ -12,9 +12,9 @@ from serve_cases import NAME
 from posttrain.errors import ModelError
 from posttrain.inference.config import load_inference_config
 from posttrain.inference.engine import Completion, GenerationRequest, Sampling, StopReason, completion_text
+from posttrain.serve.asked import Asked
 from posttrain.serve.batching import Batcher, Ended, Event, Failed, Job, Piece, Scored
 from posttrain.serve.models import Choice, Models, find_models
-from posttrain.serve.prompts import Asked
 from posttrain.serve.wire import Form
 from posttrain.web.refusal import Refusal
 

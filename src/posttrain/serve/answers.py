@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from functools import partial
 
+from posttrain.serve.asked import Asked
 from posttrain.serve.batching import Batcher, Ended, Event, Failed, Job, Piece, Scored
-from posttrain.serve.prompts import Asked
 from posttrain.web.refusal import Refusal
 
 Placed = tuple[int, Piece | Ended | Scored]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from posttrain.inference.engine import StopReason
+from posttrain.serve.asked import Asked
 from posttrain.serve.batching import Ended, Scored
-from posttrain.serve.prompts import Asked
 from posttrain.web.refusal import Code, Refusal
 
 STATUS: dict[Code, int] = {

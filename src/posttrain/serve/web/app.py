@@ -21,10 +21,10 @@ from starlette.types import Lifespan
 from posttrain.errors import ToolkitError
 from posttrain.serve import wire
 from posttrain.serve.answers import Answers
+from posttrain.serve.asked import prepare
 from posttrain.serve.batching import Batcher, Ended, Scored
 from posttrain.serve.config import ServeLimits
 from posttrain.serve.models import Models
-from posttrain.serve.prompts import prepare
 from posttrain.serve.schemas import ChatRequest, CompletionRequest
 from posttrain.web.json_bodies import JsonRoute
 from posttrain.web.middleware import BodyLimit, ClearHeaders, RequestLog, TokenCheck
