@@ -1,12 +1,14 @@
 """Run a step's command in a process of its own, and pass on its output and the signals that end it."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import IO
 
@@ -49,18 +51,15 @@ def command_line(command: Sequence[str], launch: Sequence[str] = ()) -> list[str
     """The words of a process that runs a command."""
     if command[0] == "--":
         return [*launch, *command[1:]]
-    module = command[0].replace("-", "_")
     if launch:  # such as torchrun, which takes a script
-        return [*launch, "--module", f"posttrain.cli.{module}", *command[1:]]
-    return [sys.executable, "-c", _CALL.format(module=module), *command[1:]]
+        return [*launch, str(Path(sys.executable).with_name(f"toolkit-{command[0]}")), *command[1:]]
+    return [sys.executable, "-c", _CALL.format(module=command[0].replace("-", "_")), *command[1:]]
 
 
-def shown(command: Sequence[str]) -> str:
+def shown(command: Sequence[str], launch: Sequence[str] = ()) -> str:
     """A command as a user would type it."""
-    import shlex
-
     words = command[1:] if command[0] == "--" else [f"toolkit-{command[0]}", *command[1:]]
-    return shlex.join(words)
+    return shlex.join([*launch, *words])
 
 
 def _message(lines: Sequence[str]) -> str:

@@ -92,7 +92,7 @@ class Records:
 
     def last(self, step: str) -> Record | None:
         """The newest attempt at a step, with whatever key."""
-        found = [each for each in self._all() if each.step == step]
+        found = [each for each in self if each.step == step]
         return max(found, key=lambda each: each.started, default=None)
 
     def write(self, record: Record) -> None:
@@ -107,7 +107,8 @@ class Records:
     def _path(self, step: str, key: str) -> Path:
         return self._folder / f"{step}-{key}.json"
 
-    def _all(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record]:
+        """All attempts, by step and key."""
         for path in sorted(self._folder.glob("*.json")):
             if (record := _read(path)) is not None:
                 yield record

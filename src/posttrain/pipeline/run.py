@@ -16,6 +16,7 @@ from posttrain.pipeline.context import Context
 from posttrain.pipeline.plan import Planned, in_order, plan, planned, show, told
 from posttrain.pipeline.process import call
 from posttrain.pipeline.records import Made, Record, Records
+from posttrain.pipeline.report import Outcome, write_report
 from posttrain.pipeline.unroll import unrolled
 
 
@@ -34,15 +35,6 @@ class Wanted:
     rerun: Sequence[str] = ()
     skip: Sequence[str] = ()
     stop_at_failure: bool = False
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a step ended."""
-
-    step: Planned
-    state: str
-    error: str = ""
 
 
 def open_context(config: PipelineConfig, name: str, wanted: Wanted) -> Context:
@@ -67,6 +59,26 @@ def show_plan(config: PipelineConfig, name: str, wanted: Wanted) -> None:
     console.print("nothing was run (--dry-run)")
 
 
+def prune(config: PipelineConfig, name: str, wanted: Wanted) -> None:
+    """`--prune`: remove the results of steps and configs that are not those of the config any more.
+
+    Results of a step that waits for another one are kept, whatever they were made from. Raises as `show_plan`.
+    """
+    context = open_context(config, name, wanted)
+    with own_output(context.folder):
+        records = Records(context.folder)
+        steps = {each.name: each.key for each in plan(context, records) if each.state != "skipped"}
+        for record in list(records):
+            if steps.get(record.step, record.key) in (record.key, "") and record.step in context.steps:
+                continue
+            folder = context.folder / f"{record.step}-{record.key}"
+            records.forget(record.step, record.key)
+            for file in (context.config_file(folder), context.model_file(folder)):
+                file.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            console.print(f"removed {folder}")
+
+
 def run_pipeline(config: PipelineConfig, name: str, wanted: Wanted) -> list[Outcome]:
     """Run the steps, and write the report; a failed step leaves those that do not need it going.
 
@@ -83,8 +95,6 @@ def run_pipeline(config: PipelineConfig, name: str, wanted: Wanted) -> list[Outc
         try:
             _run_all(context, records, wanted, outcomes)
         finally:
-            from posttrain.pipeline.report import write_report
-
             write_report(context, records, outcomes)
     failed = [each for each in outcomes if each.state == "failed"]
     if failed:

@@ -20,7 +20,7 @@ def unrolled(context: Context) -> dict[str, StepConfig]:
         if context.model(start).adapter is not None:
             found.setdefault(merged_name(start), MergeStep(run="merge", of=start))
             start = merged_name(start)
-        found[name] = step.model_copy(update={"start": StartConfig(**{"from": start})})
+        found[name] = step.model_copy(update={"start": StartConfig.model_validate({"from": start})})
     return found
 
 

@@ -1,5 +1,6 @@
 """What the steps that train have in common: where their model starts, and what they leave."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -106,13 +107,12 @@ class TrainingStep(ConfiguredStep):
         return None if self.start is None else context.model(self.start.from_)
 
     def _require_shape(self, name: str, lora: LoraConfig, start: Model) -> None:
-        different = [
-            key for key in _SHAPE if start.lora is not None and lora.model_dump(mode="json")[key] != start.lora[key]
-        ]
+        wanted, there = lora.model_dump(mode="json"), start.lora or {}
+        different = [key for key in _SHAPE if key in there and wanted[key] != there[key]]
         if different:
             raise ConfigError(
-                f"steps.{name}.start: the adapter of {self.start.from_} has another {different[0]} than "  # type: ignore[union-attr]
-                f"{self.config}; leave its lora section out, or start with `as: merged`"
+                f"steps.{name}.start: the adapter that it starts from has another {different[0]} than {self.config}; "
+                "leave its lora section out, or start with `as: merged`"
             )
 
     def _require_same_text(self, name: str, own: Model, start: Model) -> None:
