@@ -19,6 +19,7 @@ from posttrain.config.load import load_config
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ModelError
 from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.model_shape import ModelShape, TrainedModel, Weights, read_shape
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.plan import show_plan
 from posttrain.train.estimate import (
@@ -34,7 +35,6 @@ from posttrain.train.estimate import (
     step_seconds,
 )
 from posttrain.train.memory import available_bytes
-from posttrain.train.model_shape import ModelShape, TrainedModel, Weights, read_shape
 from posttrain.train.plan import estimate_line, sampled_steps, show_estimate
 
 # Each layer of the tiny model has four 64 × 64 and three 64 × 128 matrices; the embedding is tied to the head.

@@ -32,8 +32,8 @@ from posttrain.train.plan import (
 
 if TYPE_CHECKING:
     from posttrain.dpo.data import PreferenceData
+    from posttrain.models.model_shape import TrainedModel
     from posttrain.train.estimate import Batch, Estimate
-    from posttrain.train.model_shape import TrainedModel
 
 
 def show_plan(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool = False) -> None:
@@ -144,8 +144,8 @@ def _tokenised_data(config: DPOConfig, run: RunDirectory, resume: bool) -> "Pref
 
 def _estimated(config: DPOConfig, data: "PreferenceData") -> "Estimate":
     """What the steps of a run cost on this machine; ModelError if that is not known."""
+    from posttrain.models.model_shape import TrainedModel
     from posttrain.train.estimate import Work, estimate
-    from posttrain.train.model_shape import TrainedModel
 
     if config.method.unpaired or isinstance(config.reference, SeparateReference):
         raise ModelError("the extra passes of kto or a separate reference model are not estimated")

@@ -229,8 +229,8 @@ def _check_length(config: RLConfig, positions: int | None) -> None:
 
 def _estimated(config: RLConfig) -> "Estimate":
     """Memory for training on prompts and completions of maximum length; no time, since their lengths are unknown."""
+    from posttrain.models.model_shape import TrainedModel
     from posttrain.train.estimate import Batch, Work, estimate
-    from posttrain.train.model_shape import TrainedModel
 
     rows, rollout = config.training.micro_batch_size, config.rollout
     longest = Batch(rows, rollout.max_prompt_tokens + rollout.longest, rows * rollout.longest)

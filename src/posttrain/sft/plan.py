@@ -84,8 +84,8 @@ def _tokenised_data(config: SFTConfig, run: RunDirectory, resume: bool) -> "SFTD
 def estimated(config: SFTConfig, data: "SFTData") -> "Estimate":
     """Estimate the cost of the run's steps on this machine; ModelError if the model's shape is unknown."""
     from posttrain.data.step_plan import StepPlanner
+    from posttrain.models.model_shape import TrainedModel
     from posttrain.train.estimate import Batch, Work, estimate
-    from posttrain.train.model_shape import TrainedModel
 
     sizes = {name: dataset.sizes() for name, dataset in data.datasets.items()}
     planner = StepPlanner(data.curriculum, sizes, config.training.micro_batch_size)

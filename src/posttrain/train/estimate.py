@@ -19,8 +19,8 @@ from posttrain.conversation.masks import IGNORED_LABEL
 from posttrain.models.backend import training_device
 from posttrain.models.kernels.frozen_head import LOGIT_BYTES, rows_at_once
 from posttrain.models.kernels.labelled_head import LabelledHead
+from posttrain.models.model_shape import ModelShape, TrainedModel, read_shape
 from posttrain.train.memory import GIB, available_bytes
-from posttrain.train.model_shape import ModelShape, TrainedModel, read_shape
 
 _FLOOR = 0.52 * GIB
 """Memory of a process besides tensors: torch, transformers and PEFT."""

@@ -13,11 +13,9 @@ import pytest
 from inference.servers.contract_server import ContractServer, contract_server
 from inference.servers.server_engines import HOT, KINDS, expected, opened, requests
 from inference.servers.table_model import TableModel, write_table
-from posttrain.config.sections.servers import ServersConfig
 from posttrain.errors import ConfigError, ModelError, ServerError
 from posttrain.inference.engine import Completion, FinishedCompletions, GenerationRequest, Key, Sampling
 from posttrain.inference.servers.probe import require_scores
-from posttrain.inference.servers.weight_folder import SharedFolder
 from posttrain.inference.servers.wire import ServerOutageError
 
 Serve = Callable[..., ContractServer]
@@ -306,14 +304,6 @@ def test_weights_are_copied_to_the_shared_folder_and_old_ones_removed(
             assert [path.name for path in shared.iterdir()] == [server.label]
             assert same(engine.complete(asked, HOT), expected(folder, asked, HOT))
     assert not list(shared.iterdir())
-
-
-def test_weights_in_a_folder_that_others_can_read_are_for_their_owner_alone(tmp_path: Path) -> None:
-    shared, weights = tmp_path / "shared", write_table(tmp_path / "weights", seed=1)
-    shared.mkdir(0o755)
-    copies = SharedFolder(ServersConfig.model_validate({"urls": ["http://127.0.0.1:1"], "folder": shared}))
-    assert Path(copies.put(weights, "v1")).stat().st_mode & 0o777 == 0o700
-    assert shared.stat().st_mode & 0o777 == 0o755
 
 
 def test_a_prompt_that_does_not_fit_is_refused_here(serve: Serve, model: Path, tmp_path: Path) -> None:

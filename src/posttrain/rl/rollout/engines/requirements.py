@@ -5,10 +5,10 @@ from pathlib import Path
 from posttrain.inference.weight_sync import require_room
 from posttrain.models.backend import LoadedModel, training_device
 from posttrain.models.load import choose_backend
+from posttrain.models.model_shape import TrainedModel
 from posttrain.rl.config import RLConfig
 from posttrain.rl.rollout.engines.open import engine_weights
 from posttrain.rl.rollout.engines.servers import require_servers_fit
-from posttrain.train.model_shape import TrainedModel
 
 
 def require_engine_fits(config: RLConfig, run: Path, steps: int) -> list[str]:
