@@ -9,6 +9,7 @@ from pathlib import Path
 from posttrain.base.console import console
 from posttrain.base.files import atomic_write_text
 from posttrain.base.locks import own_output, require_unowned
+from posttrain.base.text import first_line
 from posttrain.data.tokenized import described_hash
 from posttrain.errors import ConfigError, RunError, RunInterrupted, ToolkitError
 from posttrain.pipeline.config import PipelineConfig
@@ -98,7 +99,7 @@ def run_pipeline(config: PipelineConfig, name: str, wanted: Wanted) -> list[Outc
             write_report(context, records, outcomes)
     failed = [each for each in outcomes if each.state == "failed"]
     if failed:
-        lines = [f"{each.step.name}: {each.error}" for each in failed]
+        lines = [f"{each.step.name}: {each.error.splitlines()[0]}" for each in failed]
         raise RunError("\n  ".join([f"{len(failed)} of {len(outcomes)} steps failed:", *lines]))
     return outcomes
 
@@ -125,7 +126,7 @@ def _run_all(context: Context, records: Records, wanted: Wanted, outcomes: list[
                 raise
             missing.add(name)
             outcomes.append(Outcome(current, "failed", str(error)))
-            console.print(f"{name} failed: {error}")
+            console.print(f"{name} failed: {first_line(error)}")
             if wanted.stop_at_failure:
                 return
 

@@ -125,7 +125,7 @@ class TrainingStep(ConfiguredStep):
 
     def commands(self, folder: Path, config: Path, context: "Context", *, resume: bool) -> list[list[str]]:
         """Train, or go on with training."""
-        where = [f"--output-dir={folder.parent}", f"--run-name={folder.name}"]
+        where = ["--set", f"run.output_dir={folder.parent}", f"--run-name={folder.name}"]
         return [[self.program, str(config), *where, *(["--resume"] if resume else [])]]
 
     def outputs(self, folder: Path) -> list[Path]:
