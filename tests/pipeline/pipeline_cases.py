@@ -92,7 +92,7 @@ def write_commands(folder: Path, count: int = 3) -> Case:
     """Steps `one`, `two`, … : each copies the output of the one before, upper-cased, and one line of its own file."""
     code = (
         "import sys; from pathlib import Path; out, own, *before = map(Path, sys.argv[1:]);"
-        "text = own.read_text().split('#')[0].strip().upper() + ''.join((each / 'text').read_text() for each in before);"
+        "text = own.read_text().split('#')[0].strip().upper() + ''.join((e / 'text').read_text() for e in before);"
         "out.mkdir(exist_ok=True); (out / 'text').write_text(text)"
     )
     steps: dict[str, Any] = {}

@@ -8,6 +8,7 @@ import yaml
 
 from posttrain.base.files import atomic_write_text
 from posttrain.errors import ConfigError
+from posttrain.pipeline.files import without_places
 from posttrain.pipeline.steps.base import Model, StepConfig
 
 BASE = "base"
@@ -89,16 +90,5 @@ class Context:
         raise ConfigError("no step trains a model, so there is no base")
 
     def described(self, value: Any) -> Any:
-        """Plain data with the folder of each step replaced by its name, so that it does not depend on the place."""
-        if isinstance(value, Mapping):
-            return {key: self.described(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.described(item) for item in value]
-        if isinstance(value, str | Path):
-            text = str(value)
-            for name in self.steps:
-                folder = str(self.step_folder(name))
-                if text == folder or text.startswith(f"{folder}/"):
-                    return f"<{name}>{text[len(folder) :]}"
-            return text
-        return value
+        """Plain data without places, for a key: the folder of each step is replaced by its name."""
+        return without_places(value, {str(self.step_folder(name)): name for name in self.steps})

@@ -54,6 +54,27 @@ def _file(text: str) -> Path | None:
     return path if path.is_file() else None
 
 
+def without_places(value: Any, steps: Mapping[str, str] = {}) -> Any:
+    """Plain data with `<file>` and `<folder>` for what exists, since its content counts and not where it is.
+
+    Args:
+        steps: names of steps by their folders, which stand for paths in these.
+    """
+    if isinstance(value, Mapping):
+        return {key: without_places(item, steps) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_places(item, steps) for item in value]
+    if not isinstance(value, str | Path):
+        return value
+    text = str(value)
+    for folder, name in steps.items():
+        if text == folder or text.startswith(f"{folder}/"):
+            return f"<{name}>{text[len(folder) :]}"
+    if (file := _file(text)) is not None:
+        return f"<file>{text.removeprefix(str(file))}"  # a function's name may follow
+    return "<folder>" if text.startswith("/") and Path(text).is_dir() else text
+
+
 def imported_files(path: Path) -> list[Path]:
     """The files in the folder of a Python file that it imports, also indirectly, sorted by name."""
     found: set[Path] = set()

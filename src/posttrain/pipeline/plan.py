@@ -89,7 +89,7 @@ def planned(name: str, context: Context, records: Records, *, rerun: bool = Fals
     folder, record = context.folder / f"{name}-{key}", records.find(name, key)
     is_kept = record is not None and record.digest is not None and not rerun
     if record is not None and is_kept:
-        record.require_unchanged()
+        record.require_unchanged(folder)
     context.place(name, folder, record.digest if record is not None and is_kept else None)
     if is_kept:
         return Planned(name, step, job, "kept", parts, folder, record=record)

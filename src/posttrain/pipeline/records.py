@@ -19,7 +19,7 @@ Parts = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Made:
-    """A file that a step made."""
+    """A file that a step made; `path` starts from the step's folder."""
 
     path: str
     size: int
@@ -27,14 +27,14 @@ class Made:
     digest: str
 
     @classmethod
-    def of(cls, path: Path) -> "Made":
+    def of(cls, path: Path, folder: Path) -> "Made":
         """The file as it is now."""
         stat = path.stat()
-        return cls(str(path), stat.st_size, stat.st_mtime_ns, file_digest(path))
+        return cls(str(path.relative_to(folder)), stat.st_size, stat.st_mtime_ns, file_digest(path))
 
-    def fault(self) -> str | None:
+    def fault(self, folder: Path) -> str | None:
         """Why the file is not the one that was made; None if it is."""
-        path = Path(self.path)
+        path = folder / self.path
         if not path.is_file():
             return f"{path} is gone"
         stat = path.stat()
@@ -66,9 +66,9 @@ class Record:
     digest: str | None = None
     error: str = ""
 
-    def require_unchanged(self) -> None:
-        """Raise ConfigError if a file that the step made is gone, or is another one."""
-        faults = [fault for each in self.made if (fault := each.fault()) is not None]
+    def require_unchanged(self, folder: Path) -> None:
+        """Raise ConfigError if a file that the step made in the folder is gone, or is another one."""
+        faults = [fault for each in self.made if (fault := each.fault(folder)) is not None]
         if faults:
             raise ConfigError(
                 f"{'; '.join(faults)}: restore it, or make the results of {self.step} again with --rerun {self.step}"

@@ -10,7 +10,7 @@ from posttrain.dataserver.config.datasets import FileDataset
 from posttrain.dataserver.config.prompts import DataserverPromptsConfig
 from posttrain.errors import ConfigError
 from posttrain.evaluate.config import EvalConfig
-from posttrain.pipeline.files import file_digests
+from posttrain.pipeline.files import file_digests, without_places
 
 # What changes neither prompts nor rewards.
 _OF_SERVING = {"data_root", "listen", "limits", "journal"}
@@ -24,7 +24,9 @@ def dataserver_facts(path: Path) -> dict[str, Any]:
         if not file.is_file():
             raise ConfigError(f"{path}: datasets.{name}.path: there is no file {file}")
         digests[f"datasets.{name}"] = content_digest(file)
-    return {"config": config.model_dump(mode="json", exclude=_OF_SERVING), "files": {**file_digests(config), **digests}}
+    named = {key: digest for key, digest in file_digests(config).items() if key.split(".")[0] not in _OF_SERVING}
+    dump = without_places(config.model_dump(mode="json", exclude=_OF_SERVING))
+    return {"config": dump, "files": {**named, **digests}}
 
 
 def dataserver_files(config: DataserverConfig) -> dict[str, Path]:
@@ -45,4 +47,4 @@ def eval_facts(config: EvalConfig) -> dict[str, Any]:
     for name in served:
         del dump["tasks"][name]["config"]
     files = {key: digest for key, digest in file_digests(config).items() if not key.startswith("models.")}
-    return {"config": dump, "served": served, "files": files}
+    return {"config": without_places(dump), "served": served, "files": files}

@@ -163,7 +163,7 @@ def _run(step: Planned, context: Context, records: Records) -> None:
         records.write(replace(before, seconds=seconds, error=str(error)))
         raise
     own = step.step.digest(folder, context)
-    digest = own if own is not None else digest_of(made, folder)
+    digest = own if own is not None else digest_of(made)
     seconds = before.seconds + time.monotonic() - began
     records.write(replace(before, seconds=seconds, made=made, digest=digest, error=""))
     context.place(step.name, folder, digest)
@@ -183,9 +183,9 @@ def _made(step: Planned, folder: Path) -> tuple[Made, ...]:
         raise RunError(f"{step.name} has not made {missing[0]}")
     if not paths:
         raise RunError(f"{step.name} has made nothing in {folder}")
-    return tuple(Made.of(path) for path in paths)
+    return tuple(Made.of(path, folder) for path in paths)
 
 
-def digest_of(made: Sequence[Made], folder: Path) -> str:
+def digest_of(made: Sequence[Made]) -> str:
     """Hash of the names and contents of what a step made."""
-    return described_hash({str(Path(each.path).relative_to(folder)): each.digest for each in made})
+    return described_hash({each.path: each.digest for each in made})

@@ -23,7 +23,7 @@ class CommandStep(StepConfig):
     run: Literal["command"]
     """Run a program."""
 
-    argv: tuple[OneLine, ...] = Field(min_length=1)
+    argv: tuple[str, ...] = Field(min_length=1)
     """The program and its arguments; `{out}` stands for the folder of this step, `{NAME}` for that of another step."""
 
     inputs: tuple[ConfigPath, ...] = ()
@@ -52,7 +52,7 @@ class CommandStep(StepConfig):
         key = {
             "run": "command",
             "argv": list(self.argv),
-            "inputs": {str(number): file_digest(path) for number, path in enumerate(self.inputs)},
+            "files": {f"inputs[{number}], {path.name},": file_digest(path) for number, path in enumerate(self.inputs)},
             "outputs": list(self.outputs_),
             "environment": {variable: os.environ.get(variable) for variable in self.environment},
         }

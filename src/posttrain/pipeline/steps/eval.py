@@ -45,7 +45,13 @@ class EvalStep(ConfiguredStep):
         described = {
             label: context.described([model.base, model.adapter, model.text]) for label, model in models.items()
         }
-        key = {"run": "eval", **eval_facts(config), "models": described, "machine": device_facts()}
+        key = {
+            "run": "eval",
+            **eval_facts(config),
+            "models": described,
+            "baseline": baseline,
+            "machine": device_facts(),
+        }
         return Job(key, to_yaml(config))
 
     def models_used(self, context: "Context") -> list[str]:
