@@ -33,12 +33,14 @@ NEEDS_HTTP = ["base.http"]
 LIGHT_MODULES = [
     "errors",
     *(f"data.{name}" for name in ("json_lines", "records", "tables", "sources", "step_plan", "ledger")),
+    *("data.overlap", "data.row_texts"),
     *(f"models.{name}" for name in ("backend", "location", "load", "gguf")),
     *(f"runs.{name}" for name in ("checkpoints", "directory", "manifest", "metrics", "resume", "trained_run")),
     *("sft.config", "sft.plan", "rl.config", "dpo.plan", "inference.config", "inference.weights"),
     *("evaluate.config", "evaluate.tasks.catalogue"),
     *("dataserver.schemas", "dataserver.graders.catalogue", "dataserver.journal.config"),
     *("synthesis.rush_hour", "synthesis.crossword", "synthesis.crossword_grid"),
+    *(f"synthesis.{name}" for name in ("config", "cleaning", "files", "ledger", "lengths", "selection", "stats")),
 ]
 # Packages that load no training package, whatever else they need.
 TORCH_FREE_PACKAGES = ["base", "data", "runs", "dataserver", "rl.client"]
@@ -106,6 +108,10 @@ def test_a_light_module_loads_nothing_heavy(module: str):
 @pytest.mark.parametrize("package", TORCH_FREE_PACKAGES)
 def test_a_torch_free_package_loads_nothing_that_trains(package: str):
     require_without(TRAINING, *modules_of(package))
+
+
+def test_the_plan_and_the_rows_of_sampled_data_load_nothing_that_trains():
+    require_without(TRAINING, "synthesis.prompts", "synthesis.kept_rows")
 
 
 def test_the_base_install_has_all_that_light_modules_load(base: Path):
@@ -206,6 +212,29 @@ def test_what_else_is_not_in_the_base_install_is_told_with_how_to_get_it(
     finished = run(base, CALL, SCRIPTS["toolkit-sft"], "toolkit-sft", config, "--dry-run", "--set", override)
     assert finished.returncode == 2
     assert message in finished.stderr and "Traceback" not in finished.stderr
+
+
+def test_the_base_install_cleans_and_measures_files(base: Path, tmp_path: Path):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1 + 1?", "completion": "2"}\n' * 2)
+    cleaned = ("dedup rows.jsonl one.jsonl", "decontaminate rows.jsonl two.jsonl --against rows.jsonl")
+    for each in (*cleaned, "stats rows.jsonl"):
+        words = [tmp_path / word if word.endswith(".jsonl") else word for word in each.split()]
+        finished = run(base, CALL, SCRIPTS["toolkit-data"], "toolkit-data", *words)
+        assert finished.returncode == 0, finished.stderr
+    assert [len((tmp_path / name).read_text().splitlines()) for name in ("one.jsonl", "two.jsonl")] == [1, 0]
+
+
+def test_a_dry_run_of_sampled_data_loads_nothing_that_trains(config: Path, tmp_path: Path):
+    (tmp_path / "data.yaml").write_text("""\
+prompts: {path: sums.jsonl, gold: {column: completion}, graders: {string_exact: 1}}
+model: {config: run.yaml, weights: base}
+keep: [{type: sft, path: good.jsonl}]
+""")
+    words = ["toolkit-data", "run", tmp_path / "data.yaml", "--dry-run"]
+    finished = run(sys.executable, CALL_AND_TELL_MODULES, SCRIPTS["toolkit-data"], *words)
+    assert finished.returncode == 0, finished.stderr
+    assert "6 to ask for 8 answers each" in finished.stderr
+    assert set(TRAINING).isdisjoint(finished.stderr.splitlines()[-1].split())
 
 
 def test_an_optimizer_whose_package_is_not_there_is_refused_by_name(base: Path):

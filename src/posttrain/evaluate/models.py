@@ -39,10 +39,12 @@ class Questions:
 class Asking:
     """Questions for one model, whose answers are kept in a file that is named by everything they depend on."""
 
-    def __init__(self, asked: Asked, answerer: "AnswererMaker", longest: int) -> None:
+    def __init__(self, asked: Asked, answerer: "AnswererMaker", longest: int, prompt_tokens: int | None = None) -> None:
         self._asked, self._answerer = asked, answerer
         self.longest = longest
         """The largest number of tokens of a prompt and its answer together; 0 for a server."""
+        self.prompt_tokens = prompt_tokens
+        """Tokens of all prompts, each counted once; None for a server."""
         [self.path] = asked.outputs.values()
 
     @property
@@ -140,8 +142,9 @@ class LocalModel:
         def answerer() -> Answerer:
             return EngineAnswers(self.engine, self.text.tokenizer, requests, Sampling.of(sampling))
 
-        longest = max(len(request.prompt_ids) for request in requests) + sampling.max_new_tokens
-        return Asking(_asked(file, prompts.rows, n, identity, folder), answerer, longest)
+        lengths = [len(request.prompt_ids) for request in requests]
+        asked = _asked(file, prompts.rows, n, identity, folder)
+        return Asking(asked, answerer, max(lengths) + sampling.max_new_tokens, sum(lengths))
 
     @property
     def engine(self) -> Engine:
