@@ -174,9 +174,9 @@ def words(node: Node, root: Node, link: Link) -> str:
     def inner(child: Node) -> str:
         return words(child, root, link)
 
-    if tagged := tags(node):
+    if tagged := tags(node, root):
         key, members = tagged
-        return _either([link(ref_name(m["$ref"]), f"{key}: {tag}") for tag, m in members.items()], False)
+        return _either([link(ref, f"{key}: {tag}") for tag, ref in members], False)
     members = alternatives(node)
     if members != [node]:
         nullable = len(members) < len(node.get("anyOf") or node["oneOf"])
@@ -262,14 +262,29 @@ def alternatives(node: Node) -> list[Node]:
     return [member for member in members if member.get("type") != "null"] if members else [node]
 
 
-def tags(node: Node) -> tuple[str, dict[str, Node]] | None:
-    """The key that distinguishes the members of a union, and the member for each of its values; or None."""
+def tags(node: Node, root: Node) -> tuple[str, list[tuple[str, str]]] | None:
+    """The key that distinguishes the members of a union, and each of its values with the name of a member; or None.
+
+    If a value stands for several members, the keys that only one of them requires are added: `graded, path`.
+    """
     discriminator = node.get("discriminator")
     if not discriminator:
         return None
-    as_declared = [member.get("$ref") for member in node["oneOf"]]
-    mapping = sorted(discriminator["mapping"].items(), key=lambda item: as_declared.index(item[1]))
-    return discriminator["propertyName"], {tag: {"$ref": ref} for tag, ref in mapping}
+    as_declared = [ref for member in node["oneOf"] for ref in _refs(member)]
+    found = []
+    for tag, member in discriminator["mapping"].items():
+        names = [ref_name(ref) for ref in _refs({"$ref": member} if isinstance(member, str) else member)]
+        needs = {name: root["$defs"][name].get("required", []) for name in names}
+        for name in names:
+            own = [key for key in needs[name] if sum(key in each for each in needs.values()) == 1]
+            found.append((", ".join([tag, *own]) if len(names) > 1 else tag, name))
+    order = [ref_name(ref) for ref in as_declared]
+    return discriminator["propertyName"], sorted(found, key=lambda each: order.index(each[1]))
+
+
+def _refs(node: Node) -> list[str]:
+    """What a node refers to, or each member of a union."""
+    return [node["$ref"]] if "$ref" in node else [ref for member in node["oneOf"] for ref in _refs(member)]
 
 
 def sections(root: Node) -> list[Section]:
@@ -290,11 +305,11 @@ def sections(root: Node) -> list[Section]:
 
 def _sections_in(node: Node, place: str, root: Node) -> Iterator[tuple[str, str, Node]]:
     """Models that a value may be or contain, each with its place and name."""
-    if tagged := tags(node):
+    if tagged := tags(node, root):
         key, members = tagged
         values: dict[str, list[str]] = {}
-        for tag, member in members.items():
-            values.setdefault(ref_name(member["$ref"]), []).append(tag)
+        for tag, name in members:
+            values.setdefault(name, []).append(tag)
         for name, its_tags in values.items():
             yield f"{place} ({key}: {' or '.join(its_tags)})", name, root["$defs"][name]
         return

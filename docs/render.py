@@ -15,6 +15,7 @@ from grader_reference import render_catalogue
 from posttrain.config.schema import json_schema
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.evaluate.config import EvalConfig
 from posttrain.rl.config import RLConfig
 from posttrain.sft.config import SFTConfig
 
@@ -26,8 +27,8 @@ _CONFIGS = """\
 A config is a YAML file. Unknown keys are errors, and all errors of a file come at once, each with its line. Paths
 start from the folder of the file that names them; `~` is your home folder. `--set training.seed=1` replaces a key
 for one run, and `--dry-run` checks everything and prints the plan.
-`sft_config_template.yaml`, `dpo_config_template.yaml`, `rl_config_template.yaml` and `rl_data_config_template.yaml`
-have every key with its default and its sentence.
+`sft_config_template.yaml`, `dpo_config_template.yaml`, `rl_config_template.yaml`, `rl_data_config_template.yaml` and
+`eval_config_template.yaml` have every key with its default and its sentence.
 
 """
 
@@ -52,6 +53,7 @@ Each line of the examples is run as a test. In them ⏎ is a line break, ⇥ a t
 
 """
 
+_GRADER_PAGE = {"graders.NAME": "[graders](graders.md)"}
 
 _LEFT_OUT = {"errors", "base"}
 """Packages that any other may import."""
@@ -101,7 +103,10 @@ def rendered() -> dict[Path, str]:
         "The config of toolkit-rl-dataserver",
         DataserverConfig,
         page=reference,
-        elsewhere={"graders.NAME": "[graders](graders.md)"},
+        elsewhere=_GRADER_PAGE,
+    )
+    reference += "\n" + render_reference(
+        "The config of toolkit-eval", EvalConfig, page=reference, elsewhere=_GRADER_PAGE
     )
     return {
         ROOT / "docs" / "config-reference.md": reference,
@@ -111,6 +116,7 @@ def rendered() -> dict[Path, str]:
         ROOT / "configs" / "dpo" / "schema.json": json_schema(DPOConfig),
         ROOT / "configs" / "rl" / "schema.json": json_schema(RLConfig),
         ROOT / "configs" / "dataserver" / "schema.json": json_schema(DataserverConfig),
+        ROOT / "configs" / "eval" / "schema.json": json_schema(EvalConfig),
     }
 
 

@@ -15,6 +15,9 @@ from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dataserver.plan import show_plan as show_dataserver_plan
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.plan import show_plan as show_dpo_plan
+from posttrain.evaluate.config import EvalConfig
+from posttrain.evaluate.run import Choice
+from posttrain.evaluate.run import show_plan as show_eval_plan
 from posttrain.inference.config import InferenceConfig
 from posttrain.models.location import PACKAGED
 from posttrain.rl.config import RLConfig
@@ -28,17 +31,20 @@ SFT_TEMPLATE = ROOT / "sft_config_template.yaml"
 DPO_TEMPLATE = ROOT / "dpo_config_template.yaml"
 RL_TEMPLATE = ROOT / "rl_config_template.yaml"
 DATA_TEMPLATE = ROOT / "rl_data_config_template.yaml"
+EVAL_TEMPLATE = ROOT / "eval_config_template.yaml"
 TEMPLATES: dict[Path, type[BaseModel]] = {
     SFT_TEMPLATE: SFTConfig,
     DPO_TEMPLATE: DPOConfig,
     RL_TEMPLATE: RLConfig,
     DATA_TEMPLATE: DataserverConfig,
+    EVAL_TEMPLATE: EvalConfig,
 }
 KINDS: dict[str, type[BaseModel]] = {
     "sft": SFTConfig,
     "dpo": DPOConfig,
     "rl": RLConfig,
     "dataserver": DataserverConfig,
+    "eval": EvalConfig,
 }
 EXAMPLES: dict[str, type[BaseModel]] = {
     "sft": SFTConfig,
@@ -67,6 +73,7 @@ def test_there_is_a_template_and_there_are_configs_and_an_example():
         "dpo_config_template.yaml",
         "rl_config_template.yaml",
         "rl_data_config_template.yaml",
+        "eval_config_template.yaml",
         "configs/sft/lora.yaml",
         "configs/sft/full_finetuning.yaml",
         "configs/sft/curriculum.yaml",
@@ -74,6 +81,7 @@ def test_there_is_a_template_and_there_are_configs_and_an_example():
         "configs/rl/grpo.yaml",
         "configs/dataserver/gsm8k.yaml",
         "configs/dataserver/rush_hour.yaml",
+        "configs/eval/word_problems.yaml",
         "examples/word_problems/sft.yaml",
     }
 
@@ -161,6 +169,21 @@ def test_a_dry_run_of_every_shipped_reinforcement_learning_finds_nothing_wrong(
     assert all(stage.name in shown for stage in load_config(served, DataserverConfig).stages)
 
 
+@pytest.mark.parametrize("path", shipped_of(EvalConfig))
+def test_a_dry_run_of_every_shipped_evaluation_finds_nothing_wrong(
+    path: Path, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """With a tiny model before training, because there is no run; the puzzles have more tokens than it can read."""
+    (tmp_path / "sft.yaml").write_text(f"model: {{name: {tiny_model}}}\nchat: {{max_length: 1024}}\n")
+    models = f"models={{base: {{config: {tmp_path / 'sft.yaml'}, weights: base}}}}"
+    config = load_config(path, EvalConfig, [models, f"output={tmp_path / 'out'}"])
+    tasks = [name for name in config.tasks if name != "puzzles"]
+    show_eval_plan(config, Choice(tasks=tasks))
+    shown = capsys.readouterr().err
+    assert shown.endswith("nothing was asked (--dry-run)\n")
+    assert all(f"task {name}:" in shown for name in tasks)
+
+
 # Graders have their own catalogue, and the template shows only a few. The losses of a mixture have the keys of the
 # methods plus a weight. Two-file datasets have the keys of SFT datasets.
 ELSEWHERE = ("graders.", "method (type: mixture).losses.", "datasets.NAME (type: two_files).")
@@ -200,7 +223,8 @@ def _parts_at(data: Any, place: str) -> list[dict[str, Any]]:
             parts = [part[name] for part in parts if isinstance(part, dict) and part.get(name) is not None]
         if tag:
             key, value = tag.removesuffix(")").split(": ")
-            parts = [part for part in parts if part.get(key, "file") == value]
+            value, *required = value.split(", ")
+            parts = [part for part in parts if part.get(key, "file") == value and part.keys() >= {*required}]
     return [part for part in parts if isinstance(part, dict)]
 
 
@@ -249,6 +273,23 @@ def test_the_template_of_the_dataserver_does_too():
     }
     with_defaults = DataserverConfig.model_validate(examples, context={"base_dir": ROOT})
     assert load_config(DATA_TEMPLATE, DataserverConfig) == with_defaults
+
+
+def test_the_template_of_evaluations_does_too():
+    written = read_raw(EVAL_TEMPLATE)
+    wanted = ("type", "config", "path", "gold", "graders", "tasks")
+    tasks = {name: {key: task[key] for key in wanted if key in task} for name, task in written["tasks"].items()}
+    # The tags are the defaults, but without the section there would be none.
+    tasks["held_out"]["reasoning"] = {}
+    tasks["two_steps"] |= {key: written["tasks"]["two_steps"][key] for key in ("prompts", "n", "k", "sampling")}
+    models = {
+        "base": {"config": written["models"]["base"]["config"], "weights": "base"},
+        "tuned": written["models"]["tuned"],
+        "served": {key: written["models"]["served"][key] for key in ("url", "model")},
+    }
+    examples = {"models": models, "graders": written["graders"], "tasks": tasks, "output": "runs/eval"}
+    with_defaults = EvalConfig.model_validate(examples, context={"base_dir": ROOT})
+    assert load_config(EVAL_TEMPLATE, EvalConfig) == with_defaults
 
 
 @pytest.mark.parametrize(("template", "model"), TEMPLATES.items(), ids=lambda part: getattr(part, "stem", ""))

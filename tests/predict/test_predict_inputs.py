@@ -105,7 +105,7 @@ def test_a_prompt_that_leaves_the_model_no_room_for_the_answer_is_a_bad_row(task
     run(task.config, path, task.output, *BASE, "--set", "generation.max_new_tokens=50")
     message = refused(run, task.config, path, task.folder / "b.jsonl", "--set", "generation.max_new_tokens=99")
     assert f"{path}:1: the prompt has" in message
-    assert "with generation.max_new_tokens: 99 that exceeds the model's 1000 positions" in message
+    assert "with max_new_tokens: 99 that exceeds the model's 1000 positions" in message
 
 
 def test_too_long_prompts_can_be_left_out(task: Task, run: Callable):

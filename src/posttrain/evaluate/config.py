@@ -19,6 +19,9 @@ from posttrain.evaluate.tasks.graded import GradedDataserverTask, GradedFileTask
 
 KEPT = "kept"
 """Folder in the output for answers, grades and log-probabilities, which are found again by what they depend on."""
+RESULTS, COMPARISON, REPORT = "results.json", "comparison.md", "report.html"
+"""The files in the output."""
+_TAKEN = {KEPT, RESULTS, COMPARISON, REPORT}
 
 
 class EvalConfig(StrictModel):
@@ -54,7 +57,7 @@ class EvalConfig(StrictModel):
     @field_validator("models", "tasks")
     @classmethod
     def _names_are_files(cls, named: dict[str, object], info: ValidationInfo) -> dict[str, object]:
-        faults = [Fault((name,), name, fault) for name in named if (fault := _fault_of(name, info.field_name or ""))]
+        faults = [Fault((name,), name, fault) for name in named if (fault := name_fault(name, info.field_name or ""))]
         refuse(faults)
         return named
 
@@ -86,10 +89,10 @@ class EvalConfig(StrictModel):
         return self
 
 
-def _fault_of(name: str, section: str) -> str | None:
+def name_fault(name: str, section: str) -> str | None:
     """Why a model's or task's name cannot be that of a folder or file; None if it can."""
-    if section == "models" and name == KEPT:
-        return f"{KEPT} is a folder of the output; choose another name"
+    if section == "models" and name in _TAKEN:
+        return f"{name} is a name of its own in the output; choose another one"
     try:
         require_run_name(name)
     except ConfigError as error:

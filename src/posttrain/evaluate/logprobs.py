@@ -1,6 +1,7 @@
 """Log-probabilities that a model gives to texts, kept in a file that is named by everything they depend on."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -11,7 +12,7 @@ from posttrain.base.console import Counting
 from posttrain.base.files import atomic_write_text
 from posttrain.conversation.masks import TokenRow
 from posttrain.data.tokenized import described_hash
-from posttrain.errors import ConfigError
+from posttrain.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from posttrain.evaluate.models import LocalModel, Model
@@ -45,13 +46,17 @@ class Scoring:
         return 1 + max(len(row.ids) for row in self.rows)
 
     def run(self) -> list[float]:
-        """For each row the sum of log p over its trained tokens, in nats."""
+        """For each row the sum of log p over its trained tokens, in nats; RunError if one is not a number."""
         if not self.is_done:
             sums = [0.0] * len(self.rows)
             with Counting("scoring", "texts", len(self.rows)) as progress:
                 for number, logprobs in self.model.token_logprobs(self.rows):
                     sums[number] = sum(logprobs)
                     progress.advance()
+            if not all(map(math.isfinite, sums)):
+                raise RunError(
+                    "log-probabilities are not finite: the model's weights are broken, or its dtype too small"
+                )
             self.path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write_text(self.path, json.dumps(sums))
         return json.loads(self.path.read_text(encoding="utf-8"))

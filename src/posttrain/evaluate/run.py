@@ -13,7 +13,7 @@ from posttrain.base.outputs import output_lines
 from posttrain.base.text import counted
 from posttrain.config.sections.answerers import TrainedModelConfig
 from posttrain.errors import ConfigError, DataError, RunError, ToolkitError
-from posttrain.evaluate.config import KEPT, EvalConfig
+from posttrain.evaluate.config import COMPARISON, KEPT, REPORT, RESULTS, EvalConfig, name_fault
 from posttrain.evaluate.grading import Grades
 from posttrain.evaluate.models import EndpointModel, LocalModel, open_model
 from posttrain.evaluate.report import write_report
@@ -47,6 +47,8 @@ class Choice:
             name = path.parent.name if path.name == "config.yaml" else path.stem
             if name in models:
                 raise ConfigError(f"there are two models named {name!r}; give {path} a name in the section models")
+            if fault := name_fault(name, "models"):
+                raise ConfigError(f"{path} cannot be measured under its own name: {fault}, in the section models")
             models[name] = TrainedModelConfig(config=path.absolute())
         if not models:
             raise ConfigError("there are no models: name some in the section models, or give training configs")
@@ -187,7 +189,7 @@ def write_results(results: Results, output: Path) -> None:
     """Print the tables, and write `results.json`, `comparison.md` and `report.html`."""
     for table in result_tables(results):
         console.print(table, soft_wrap=False)
-    atomic_write_text(output / "results.json", json.dumps(results.as_json(), indent=2, ensure_ascii=False) + "\n")
-    atomic_write_text(output / "comparison.md", markdown(results))
-    write_report(results, output / "report.html")
-    console.print(f"wrote results.json, comparison.md and report.html in {output}")
+    atomic_write_text(output / RESULTS, json.dumps(results.as_json(), indent=2, ensure_ascii=False) + "\n")
+    atomic_write_text(output / COMPARISON, markdown(results))
+    write_report(results, output / REPORT)
+    console.print(f"wrote {RESULTS}, {COMPARISON} and {REPORT} in {output}")

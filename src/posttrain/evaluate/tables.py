@@ -49,7 +49,8 @@ def markdown(results: Results) -> str:
     for name, task in results.tasks.items():
         lines += [f"## {name}", ""]
         lines += [f"| {' | '.join(LONG)} |", f"|{'---|' * len(LONG)}"]
-        lines += [f"| {' | '.join(row[column] for column in LONG)} |" for row in task_rows(results, task)]
+        rows = ([row[column].replace("|", r"\|") for column in LONG] for row in task_rows(results, task))
+        lines += [f"| {' | '.join(cells)} |" for cells in rows]
         lines += [*(f"\n{model} failed: {reason}" for model, reason in task.failures.items()), ""]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from pydantic import field_validator
+
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.dataserver.config.datasets import FileRows
 
@@ -26,3 +28,10 @@ class FilePromptsConfig(FileRows):
 
     path: ConfigPath
     """A `.jsonl`, `.json`, `.csv`, `.tsv` (optionally with `.gz`) or `.parquet` file."""
+
+    @field_validator("validation_fraction")
+    @classmethod
+    def _no_rows_are_trained(cls, fraction: float | None) -> float | None:
+        if fraction is not None:
+            raise ValueError("all rows of the file are asked; for a part of them, give `prompts`")
+        return fraction

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from pydantic import Field
 
@@ -32,7 +32,7 @@ class SamplingChange(StrictModel):
     top_k: int | None = Field(default=None, ge=0)
     """Sample from this many of the most likely tokens; 0 sets no limit."""
 
-    stop: tuple[str, ...] | None = None
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] | None = None
     """Texts that end an answer, besides the model's own end token."""
 
     def applied_to(self, sampling: AnsweringConfig) -> AnsweringConfig:

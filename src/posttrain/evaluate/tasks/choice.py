@@ -66,7 +66,7 @@ class ChoiceTaskConfig(TaskConfig):
         """Read and check the questions; DataError if some are wrong."""
         source = open_lines(self.path, None, self.split)
         questions = _read(source, self, skip=setting.skip_unusable)
-        return ChoiceTask(name, self, setting, questions[: self.prompts])
+        return ChoiceTask(name, self, setting, _chosen(questions, self.prompts))
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,16 @@ def _read(source: LineSource, config: ChoiceTaskConfig, *, skip: bool) -> list[Q
     if not questions:
         raise DataError(f"{source.name} holds no questions")
     return questions
+
+
+def _chosen(questions: Sequence[Question], count: int | None) -> list[Question]:
+    """The first `count` in an order that depends on their content, so that they are a fair sample; None takes all."""
+    import numpy as np
+
+    from posttrain.data.splits import by_rank, content_hash
+
+    contents = np.array([content_hash(question.prompt) for question in questions], dtype=np.uint64)
+    return [questions[place] for place in by_rank(contents, 0)[:count]]
 
 
 def _question(number: int, record: Mapping[str, Any], config: ChoiceTaskConfig) -> Question:
@@ -144,9 +154,14 @@ class ChoiceTask:
         chat = local.weights.chat.model_copy(update={"train_on": "last"})
         encoder = conversation_encoder(chat, local.text.tokenizer)
         rows = [row for question in self.questions for row in answer_rows(question, encoder)]
-        longest, positions = max(len(row.ids) for row in rows), local.text.positions
-        if positions is not None and longest > positions:
-            raise DataError(f"tasks.{self.name}: a question has {longest} tokens, more than the model's {positions}")
+        lines = [question.line for question in self.questions for _ in question.choices]
+        positions = local.text.positions
+        for line, row in zip(lines, rows, strict=True):
+            if positions is not None and len(row.ids) > positions:
+                raise DataError(
+                    f"tasks.{self.name}: line {line} of {self.config.path} has {len(row.ids)} tokens with an answer, more "
+                    f"than the {positions} positions of {local.name}"
+                )
         return ChoiceJob(self, Scoring.of(local, self.name, rows, self.setting.folder / "logprobs"))
 
 

@@ -153,13 +153,18 @@ def measured(
     names = list(dict.fromkeys(name for line in lines for name in line["components"]))
     if len(names) > 1:
         scores |= {f"graders/{name}": _of_grader(prompts, lines, name) for name in names}
-    facts = {
-        "cut": fmean(line["stop_reason"] == "length" for line in lines),
-        "empty": fmean(not line["completion"].strip() for line in lines),
-        "tokens": fmean(line["completion_tokens"] or 0 for line in lines),
-    }
     samples = [_sample(line) for line in lines[:_SAMPLES]]
-    return Measured(scores, sum(map(len, rewards.values())), clusters, facts if lines else {}, samples, grades.path)
+    return Measured(scores, sum(map(len, rewards.values())), clusters, _facts(lines), samples, grades.path)
+
+
+def _facts(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    facts = {
+        "cut": [line["stop_reason"] == "length" for line in lines],
+        "empty": [not line["completion"].strip() for line in lines],
+        "tokens": [line["completion_tokens"] for line in lines],
+    }
+    # A server may not tell how long its answers are.
+    return {name: fmean(values) for name, values in facts.items() if values and None not in values}
 
 
 def _of_grader(prompts: Sequence[str], lines: Sequence[Mapping[str, Any]], name: str) -> Scores:

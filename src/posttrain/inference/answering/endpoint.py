@@ -13,6 +13,7 @@ from typing import Any
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
 from posttrain.base.http import LoopThread, PassingError, pause
+from posttrain.base.text import counted
 from posttrain.config.sections.answerers import EndpointConfig
 from posttrain.config.sections.generation import AnsweringConfig, SamplingConfig
 from posttrain.conversation.messages import Conversation
@@ -47,8 +48,12 @@ class EndpointAnswers:
         wanted = [(row, n) for row in range(len(self._rows)) for n in range(self._n) if (row, n) not in done]
         loop, link = LoopThread("connection to the server"), new_link(self._server)
         threads = ThreadPoolExecutor(self._server.concurrency)
+
+        def ask(key: Key) -> tuple[Answer, int]:
+            return loop.run(self._answer(link, *key))
+
         try:
-            asked = {threads.submit(loop.run, self._answer(link, *key)): key for key in wanted}
+            asked = {threads.submit(ask, key): key for key in wanted}
             for future in as_completed(asked):
                 answer, cost = future.result()
                 yield asked[future], answer
@@ -79,9 +84,12 @@ class EndpointAnswers:
             reraise=True,
         )
         try:
-            reply = await attempts(link.post, "/chat/completions", body, self._server.request_seconds)
+            return await attempts(self._ask, link, body)
         except PassingError as error:
-            raise ServerError(f"{error}; {self._server.retries + 1} tries failed") from None
+            raise ServerError(f"{error}; {counted(self._server.retries + 1, 'attempt')} failed") from None
+
+    async def _ask(self, link: Link, body: Mapping[str, Any]) -> tuple[Answer, int]:
+        reply = await link.post("/chat/completions", body, self._server.request_seconds)
         return read_answer(reply, link.place)
 
 
@@ -121,14 +129,14 @@ def conversation_fields(conversation: Conversation) -> dict[str, Any]:
 
 
 def read_answer(reply: Any, place: str) -> tuple[Answer, int]:
-    """The answer in a reply, and its cost in tokens as far as the server tells it; ServerError if there is none."""
+    """The answer in a reply, and its cost in tokens as far as the server tells it; PassingError if there is none."""
     match reply:
         case {"choices": [{"message": {"content": str() | None as content}, "finish_reason": str(reason)}, *_]}:
             usage = reply.get("usage")
             usage = usage if isinstance(usage, Mapping) else {}
             tokens, all_tokens = (_count_in(usage, name) for name in ("completion_tokens", "total_tokens"))
             return Answer(content or "", str(_REASONS.get(reason, StopReason.END)), tokens), all_tokens or tokens or 0
-    raise ServerError(f"{place} answered without a message")
+    raise PassingError(f"{place} answered without a message")
 
 
 def _count_in(usage: Mapping[str, Any], name: str) -> int | None:

@@ -109,7 +109,7 @@ def _too_long(length: int, room: Room) -> str | None:
         return f"the prompt has {length} tokens, more than chat.max_length: {room.max_length}"
     if room.positions is not None and length + room.max_new_tokens > room.positions:
         return (
-            f"the prompt has {length} tokens; with generation.max_new_tokens: {room.max_new_tokens} that exceeds the "
+            f"the prompt has {length} tokens; with max_new_tokens: {room.max_new_tokens} that exceeds the "
             f"model's {room.positions} positions"
         )
     return None
