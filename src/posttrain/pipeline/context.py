@@ -49,6 +49,10 @@ class Context:
         """The folder of a step."""
         return self._places.get(name, self.folder / f"{name}-pending")
 
+    def is_promised(self, path: str | Path) -> bool:
+        """Whether a step makes what is at a path."""
+        return str(path).startswith(f"{self.folder}/")
+
     def config_file(self, folder: Path) -> Path:
         """The file for the resolved config of the step in `folder`."""
         return self.folder / "configs" / f"{folder.name}.yaml"

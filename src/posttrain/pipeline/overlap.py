@@ -1,7 +1,7 @@
 """Held-out prompts that are also trained on, over all steps of a pipeline."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -54,16 +54,11 @@ def require_none(found: list[Overlap], *, allowed: bool) -> None:
     lines += [f"... and {len(found) - _SHOWN:,} more"] if len(found) > _SHOWN else []
     equal = sum(each.exact for each in found)
     if equal and not allowed:
-        raise DataError(
-            "\n  ".join([f"{counted(equal, 'held-out prompt')} would be trained on (allow_overlap: true permits it):", *lines])
-        )
+        told = f"{counted(equal, 'held-out prompt')} would be trained on (allow_overlap: true permits it):"
+        raise DataError("\n  ".join([told, *lines]))
     if found:
-        console.print("\n  ".join([f"{counted(len(found), 'held-out prompt')} overlap with what is trained on:", *lines]))
-
-
-def as_json(found: list[Overlap]) -> list[dict[str, object]]:
-    """The overlaps as JSON can hold them."""
-    return [asdict(each) for each in found]
+        told = f"{counted(len(found), 'held-out prompt')} overlap with what is trained on:"
+        console.print("\n  ".join([told, *lines]))
 
 
 def prompts_in(path: Path | str, split: str, columns: BaseModel | None) -> Prompts:

@@ -2,23 +2,26 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from posttrain.base.console import console, new_table
 from posttrain.base.files import atomic_write_text
+from posttrain.base.text import counted
 from posttrain.evaluate.report import evaluation_sections
 from posttrain.evaluate.results import Results
 from posttrain.inspect.folders import KeptRun, read_run
 from posttrain.inspect.report import cost, curves, ledgers, versions
 from posttrain.pipeline.context import Context
+from posttrain.pipeline.overlap import Overlap
 from posttrain.pipeline.plan import Planned
 from posttrain.pipeline.process import shown
 from posttrain.pipeline.records import Record, Records
+from posttrain.pipeline.steps.data import DataStep
 from posttrain.pipeline.steps.decide import DecideStep, decision
 from posttrain.pipeline.steps.eval import EvalStep
 from posttrain.pipeline.steps.training import TrainingStep
-from posttrain.report.page import Facts, Paragraph, Section, Table, Text, write_page
+from posttrain.report.page import Block, Facts, Paragraph, Section, Table, Text, write_page
 
 _TONES = {"taken": "good", "failed": "bad", "not run": "bad"}
 _COLUMNS = ["step", "command", "result", "time", "steps", "tokens", "peak memory"]
@@ -55,9 +58,12 @@ class Finished:
     runs: Mapping[str, KeptRun]
     evaluations: Mapping[str, Results]
     decisions: Mapping[str, Mapping[str, Any]]
+    overlaps: Sequence[Overlap]
 
     @classmethod
-    def read(cls, context: Context, records: Records, outcomes: Sequence[Outcome]) -> "Finished":
+    def read(
+        cls, context: Context, records: Records, outcomes: Sequence[Outcome], overlaps: Sequence[Overlap]
+    ) -> "Finished":
         """Read the results of all steps that have some; RunError or ConfigError if one is damaged."""
         folders = {each.step.name: each.step.folder for each in outcomes if each.has_results}
         there = {name: folder for name, folder in folders.items() if folder is not None}
@@ -73,6 +79,7 @@ class Finished:
                 if isinstance(steps[name], EvalStep)
             },
             {name: decision(folder) for name, folder in there.items() if isinstance(steps[name], DecideStep)},
+            overlaps,
         )
 
     def rows(self) -> Iterator[list[str]]:
@@ -105,17 +112,18 @@ class Finished:
         return {
             "steps": steps,
             "decisions": dict(self.decisions),
+            "overlaps": [asdict(each) for each in self.overlaps],
             "evaluations": {name: each.as_json() for name, each in self.evaluations.items()},
         }
 
 
-def write_report(context: Context, records: Records, outcomes: Sequence[Outcome]) -> None:
+def write_report(context: Context, records: Records, outcomes: Sequence[Outcome], overlaps: Sequence[Overlap]) -> None:
     """Write `report.html` and `report.json` into the pipeline's folder, and print what became of the steps.
 
     Raises:
         ConfigError, RunError: the results of a step are damaged.
     """
-    found = Finished.read(context, records, outcomes)
+    found = Finished.read(context, records, outcomes, overlaps)
     atomic_write_text(context.folder / "report.json", json.dumps(found.as_json(), indent=2, ensure_ascii=False) + "\n")
     page = context.folder / "report.html"
     write_page(page, context.folder.name, list(_sections(found)))
@@ -137,10 +145,27 @@ def _sections(found: Finished) -> Iterator[Section]:
         for section in evaluation_sections(results):
             yield Section(f"{name}: {section.title}", section.blocks)
     yield from curves(found.runs)
-    yield Section("Data", list(ledgers(found.runs)))
+    yield Section("Data", [*_kept_rows(found), *ledgers(found.runs), *_overlaps(found)])
     yield Section("Configs", [Text(name, text) for name, text in _configs(found)])
     yield Section("Commands", [Text("one after another", "\n".join(_all_commands(found)))])
     yield Section("Versions", list(versions(found.runs)))
+
+
+def _kept_rows(found: Finished) -> Iterator[Text]:
+    """What became of the prompts and answers of each `data` step."""
+    for each in found.outcomes:
+        if isinstance(each.step.step, DataStep) and each.has_results and each.step.folder is not None:
+            yield Text(f"{each.step.name}: ledger", (each.step.folder / "ledger.json").read_text(encoding="utf-8"))
+
+
+def _overlaps(found: Finished) -> Iterator[Block]:
+    if not found.overlaps:
+        yield Paragraph(
+            "No held-out prompt is trained on: none equals a trained one, or has half of its runs of 13 words."
+        )
+        return
+    yield Paragraph(f"{counted(len(found.overlaps), 'held-out prompt')} overlap with what is trained on.", "bad")
+    yield Text("overlaps", "\n".join(map(str, found.overlaps)))
 
 
 def _tone(each: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from posttrain.dataserver.config.prompts import DataserverPromptsConfig
 from posttrain.errors import ConfigError
 from posttrain.evaluate.config import EvalConfig
 from posttrain.pipeline.files import file_digests, without_places
+from posttrain.pipeline.overlap import Prompts, prompts_in, served_prompts
 
 # What changes neither prompts nor rewards.
 _OF_SERVING = {"data_root", "listen", "limits", "journal"}
@@ -33,6 +34,15 @@ def dataserver_files(config: DataserverConfig) -> dict[str, Path]:
     """The files of a dataserver's data sets, by their names."""
     datasets = config.datasets.items()
     return {name: config.data_root / each.path for name, each in datasets if isinstance(each, FileDataset)}
+
+
+def task_prompts(config: EvalConfig) -> Prompts:
+    """The prompts of an evaluation's tasks; errors as `dataserver_facts`."""
+    for task in config.tasks.values():
+        if isinstance(task, DataserverPromptsConfig):
+            yield from served_prompts(task.config, task.dataset, task.split)
+        elif (path := getattr(task, "path", None)) is not None:
+            yield from prompts_in(path, getattr(task, "split", "train"), getattr(task, "columns", None))
 
 
 def eval_facts(config: EvalConfig) -> dict[str, Any]:

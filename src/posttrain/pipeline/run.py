@@ -14,6 +14,7 @@ from posttrain.data.tokenized import described_hash
 from posttrain.errors import ConfigError, RunError, RunInterrupted, ToolkitError
 from posttrain.pipeline.config import PipelineConfig
 from posttrain.pipeline.context import Context
+from posttrain.pipeline.overlap import Overlap, find_overlaps, require_none
 from posttrain.pipeline.plan import Planned, in_order, plan, planned, show, told
 from posttrain.pipeline.process import call
 from posttrain.pipeline.records import Made, Record, Records
@@ -57,6 +58,7 @@ def show_plan(config: PipelineConfig, name: str, wanted: Wanted) -> None:
     context = open_context(config, name, wanted)
     require_unowned(context.folder)
     show(plan(context, Records(context.folder), wanted.rerun), context)
+    _require_no_overlap(context, allowed=config.allow_overlap)
     console.print("nothing was run (--dry-run)")
 
 
@@ -91,17 +93,30 @@ def run_pipeline(config: PipelineConfig, name: str, wanted: Wanted) -> list[Outc
     context = open_context(config, name, wanted)
     with own_output(context.folder):
         records = Records(context.folder)
-        show(plan(context, records, wanted.rerun), context)
+        steps = plan(context, records, wanted.rerun)
+        show(steps, context)
+        found = _require_no_overlap(context, allowed=config.allow_overlap)
         outcomes: list[Outcome] = []
         try:
             _run_all(context, records, wanted, outcomes)
         finally:
-            write_report(context, records, outcomes)
+            write_report(context, records, outcomes, found)
     failed = [each for each in outcomes if each.state == "failed"]
     if failed:
         lines = [f"{each.step.name}: {each.error.splitlines()[0]}" for each in failed]
         raise RunError("\n  ".join([f"{len(failed)} of {len(outcomes)} steps failed:", *lines]))
     return outcomes
+
+
+def _require_no_overlap(context: Context, *, allowed: bool) -> list[Overlap]:
+    """What is held out and also trained on; DataError if a prompt is that must not be."""
+    steps = {name: step for name, step in context.steps.items() if name not in context.skipped}
+    found = find_overlaps(
+        ((f"{name}: {place}", text) for name, step in steps.items() for place, text in step.held_out(name, context)),
+        ((f"{name}: {place}", text) for name, step in steps.items() for place, text in step.trained(name, context)),
+    )
+    require_none(found, allowed=allowed)
+    return found
 
 
 def _run_all(context: Context, records: Records, wanted: Wanted, outcomes: list[Outcome]) -> None:

@@ -12,6 +12,7 @@ from posttrain.config.load import Override
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine
 from posttrain.errors import ConfigError
+from posttrain.pipeline.overlap import Prompts
 
 if TYPE_CHECKING:
     from posttrain.pipeline.context import Context
@@ -88,6 +89,18 @@ class StepConfig(StrictModel):
     def needs(self) -> tuple[str, ...]:
         """The steps whose results it uses; the one that it starts from comes first."""
         return ()
+
+    def trained(self, name: str, context: "Context") -> Prompts:
+        """The prompts that are trained on, with their places; of files that other steps make, once they are there.
+
+        Raises:
+            ConfigError, DataError: something is wrong.
+        """
+        yield from ()
+
+    def held_out(self, name: str, context: "Context") -> Prompts:
+        """The prompts that must not be trained on; errors as `trained`."""
+        yield from ()
 
     def models_used(self, context: "Context") -> list[str]:
         """The steps whose models its commands name by a config."""

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from posttrain.pipeline.steps.command import CommandStep
+from posttrain.pipeline.steps.data import DataStep
 from posttrain.pipeline.steps.decide import DecideStep
 from posttrain.pipeline.steps.dpo import DPOStep
 from posttrain.pipeline.steps.eval import EvalStep
@@ -14,6 +15,6 @@ from posttrain.pipeline.steps.rl_train import RLTrainStep
 from posttrain.pipeline.steps.sft import SFTStep
 
 AnyStep = Annotated[
-    SFTStep | DPOStep | RLTrainStep | MergeStep | EvalStep | PredictStep | DecideStep | CommandStep,
+    SFTStep | DPOStep | RLTrainStep | MergeStep | EvalStep | PredictStep | DataStep | DecideStep | CommandStep,
     Field(discriminator="run"),
 ]

@@ -9,7 +9,8 @@ from posttrain.config.load import load_config, to_yaml
 from posttrain.config.values import OneLine
 from posttrain.evaluate.config import EvalConfig
 from posttrain.pipeline.machine import device_facts
-from posttrain.pipeline.resolved import eval_facts
+from posttrain.pipeline.overlap import Prompts
+from posttrain.pipeline.resolved import eval_facts, task_prompts
 from posttrain.pipeline.steps.base import ConfiguredStep, Job, replaced
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class EvalStep(ConfiguredStep):
             "machine": device_facts(),
         }
         return Job(key, to_yaml(config))
+
+    def held_out(self, name: str, context: "Context") -> Prompts:
+        """The prompts of all tasks."""
+        values = replaced(name, "models", {"models": {}, "baseline": None})
+        return task_prompts(load_config(self.config, EvalConfig, [*self.overrides(name, context), *values]))
 
     def models_used(self, context: "Context") -> list[str]:
         """The models that are measured."""

@@ -15,8 +15,10 @@ from posttrain.evaluate.config import EvalConfig
 from posttrain.models.location import weights_digest
 from posttrain.pipeline.files import file_digests
 from posttrain.pipeline.machine import device_facts
-from posttrain.pipeline.resolved import eval_facts
+from posttrain.pipeline.overlap import Prompts, prompts_in
+from posttrain.pipeline.resolved import eval_facts, task_prompts
 from posttrain.pipeline.steps.base import ConfiguredStep, Job, Model, replaced
+from posttrain.runs.checks import require_data_files, require_room_for_run
 
 if TYPE_CHECKING:
     from posttrain.pipeline.context import Context
@@ -70,13 +72,14 @@ class TrainingStep(ConfiguredStep):
             ConfigError: it is wrong, or its base, adapter or chat format does not fit the step that it starts from.
         """
         config = self._started(name, context)
+        self.require_data(config, context)
+        require_room_for_run(config.run)
         dump = config.model_dump(mode="json")
         for key in ("output_dir", "name", "trackers"):
             del dump["run"][key]
         files = file_digests(config)
-        promised = f"{context.folder}/"
-        own_model = not config.model.name.startswith(promised)
-        weights = weights_digest(config.model.model_copy(update={"adapter": None})) if own_model else None
+        own_model = config.model.model_copy(update={"adapter": None})
+        weights = None if context.is_promised(own_model.name) else weights_digest(own_model)
         key = {
             "run": self.program,
             "config": context.described(dump),
@@ -86,6 +89,27 @@ class TrainingStep(ConfiguredStep):
             "machine": device_facts(),
         }
         return Job(key, to_yaml(config))
+
+    def trained(self, name: str, context: "Context") -> Prompts:
+        """The prompts of all data sets; those of a file of which a share is held out are all taken for trained."""
+        config = self.read(self.overrides(name, context))
+        for key, source in config.data_sources().items():
+            if not key.startswith("validation."):
+                yield from prompts_in(source.path, source.split, getattr(source, "columns", None))
+
+    def held_out(self, name: str, context: "Context") -> Prompts:
+        """The prompts of held-out data sets, and those that are answered during training."""
+        config = self.read(self.overrides(name, context))
+        for key, source in config.data_sources().items():
+            if key.startswith("validation."):
+                yield from prompts_in(source.path, source.split, getattr(source, "columns", None))
+        if config.evaluation is not None and config.evaluation.tasks is not None:
+            yield from task_prompts(load_config(config.evaluation.tasks, EvalConfig))
+
+    def require_data(self, config: Any, context: "Context") -> None:
+        """Raise DataError if a file of data is not there that no step makes."""
+        sources = config.data_sources().items()
+        require_data_files({key: each for key, each in sources if not context.is_promised(each.path)})
 
     def _started(self, name: str, context: "Context") -> Any:
         overrides = self.overrides(name, context)
