@@ -3,7 +3,7 @@
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from posttrain.config.sections.run import require_run_name
 from posttrain.config.strict import ConfigPath, StrictModel
@@ -11,7 +11,10 @@ from posttrain.config.values import OneLine
 from posttrain.dataserver.config.names import Fault, refuse
 from posttrain.errors import ConfigError
 from posttrain.pipeline.context import BASE
+from posttrain.pipeline.rounds import RoundsConfig, with_rounds
+from posttrain.pipeline.steps.base import StepConfig
 from posttrain.pipeline.steps.catalogue import AnyStep
+from posttrain.pipeline.sweep import SweepConfig, with_sweep
 
 
 class PipelineConfig(StrictModel):
@@ -26,6 +29,12 @@ class PipelineConfig(StrictModel):
     steps: dict[OneLine, AnyStep] = Field(min_length=1)
     """The steps by name, in any order."""
 
+    rounds: RoundsConfig | None = None
+    """Steps that are repeated; null repeats none."""
+
+    sweep: SweepConfig | None = None
+    """Settings to try for one step; null tries none."""
+
     allow_overlap: bool = False
     """Allow held-out prompts that a step trains on; otherwise the pipeline does not start."""
 
@@ -36,20 +45,31 @@ class PipelineConfig(StrictModel):
 
     @field_validator("steps")
     @classmethod
-    def _steps_fit(cls, steps: dict[str, AnyStep]) -> dict[str, AnyStep]:
+    def _names_fit(cls, steps: dict[str, AnyStep]) -> dict[str, AnyStep]:
         refuse(fault for name in steps if (fault := _name_fault(name)) is not None)
-        unknown = [
-            Fault((name,), name, _unknown(needed, steps))
+        return steps
+
+    @model_validator(mode="after")
+    def _steps_fit(self) -> "PipelineConfig":
+        steps = self.all_steps()
+        refuse(
+            Fault(("steps", name) if name in self.steps else (), name, _unknown(needed, steps))
             for name, step in steps.items()
             for needed in step.needs
             if needed not in steps
-        ]
-        refuse(unknown)
+        )
         try:
             TopologicalSorter({name: step.needs for name, step in steps.items()}).prepare()
         except CycleError as error:
             raise ValueError(f"the steps need each other in a circle: {' → '.join(reversed(error.args[1]))}") from None
-        return steps
+        return self
+
+    def all_steps(self) -> dict[str, StepConfig]:
+        """The steps by name, with those of all rounds and of the sweep; ValueError if these do not fit."""
+        steps: dict[str, StepConfig] = dict(self.steps)
+        if self.rounds is not None:
+            steps = with_rounds(steps, self.rounds)
+        return steps if self.sweep is None else with_sweep(steps, self.sweep)
 
 
 def _name_fault(name: str) -> Fault | None:
@@ -64,7 +84,7 @@ def _name_fault(name: str) -> Fault | None:
     return None
 
 
-def _unknown(needed: str, steps: dict[str, AnyStep]) -> str:
+def _unknown(needed: str, steps: dict[str, StepConfig]) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(needed, steps, n=1)

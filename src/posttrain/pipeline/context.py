@@ -29,6 +29,10 @@ class Context:
         self._places: dict[str, Path] = {}
         self._digests: dict[str, str] = {}
 
+    def leave_out(self, name: str) -> None:
+        """Go on as if a step were skipped."""
+        self.skipped |= {name}
+
     def place(self, name: str, folder: Path, digest: str | None) -> None:
         """Say where the results of a step are or will be, and their digest if they are there.
 

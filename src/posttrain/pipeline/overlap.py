@@ -16,7 +16,7 @@ from posttrain.errors import DataError
 
 Prompts = Iterator[tuple[str, str]]
 """Places and texts."""
-_SHOWN = 10
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,13 @@ def require_none(found: list[Overlap], *, allowed: bool) -> None:
     """
     lines = [str(each) for each in found[:_SHOWN]]
     lines += [f"... and {len(found) - _SHOWN:,} more"] if len(found) > _SHOWN else []
-    equal = sum(each.exact for each in found)
+    equal = len({each.held_out for each in found if each.exact})
     if equal and not allowed:
         told = f"{counted(equal, 'held-out prompt')} would be trained on (allow_overlap: true permits it):"
         raise DataError("\n  ".join([told, *lines]))
     if found:
-        told = f"{counted(len(found), 'held-out prompt')} overlap with what is trained on:"
+        places = {each.held_out for each in found}
+        told = f"{counted(len(places), 'held-out prompt')} share runs of words with trained ones:"
         console.print("\n  ".join([told, *lines]))
 
 

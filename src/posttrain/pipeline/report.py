@@ -17,6 +17,7 @@ from posttrain.pipeline.overlap import Overlap
 from posttrain.pipeline.plan import Planned
 from posttrain.pipeline.process import shown
 from posttrain.pipeline.records import Record, Records
+from posttrain.pipeline.steps.choose import COLUMNS, WORDS, ChooseStep, choice, table_rows
 from posttrain.pipeline.steps.data import DataStep
 from posttrain.pipeline.steps.decide import DecideStep, decision
 from posttrain.pipeline.steps.eval import EvalStep
@@ -24,8 +25,8 @@ from posttrain.pipeline.steps.training import TrainingStep
 from posttrain.report.page import Block, Facts, Paragraph, Section, Table, Text, write_page
 
 _TONES = {"taken": "good", "failed": "bad", "not run": "bad"}
-_COLUMNS = ["step", "command", "result", "time", "steps", "tokens", "peak memory"]
-_WORDS = frozenset({"command", "result"})
+_STEPS = ["step", "command", "result", "time", "steps", "tokens", "peak memory"]
+_STEP_WORDS = frozenset({"command", "result"})
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Finished:
         runs: of training, by step.
         evaluations: by step.
         decisions: by step.
+        choices: of sweeps, by step.
     """
 
     context: Context
@@ -58,6 +60,7 @@ class Finished:
     runs: Mapping[str, KeptRun]
     evaluations: Mapping[str, Results]
     decisions: Mapping[str, Mapping[str, Any]]
+    choices: Mapping[str, Mapping[str, Any]]
     overlaps: Sequence[Overlap]
 
     @classmethod
@@ -79,6 +82,7 @@ class Finished:
                 if isinstance(steps[name], EvalStep)
             },
             {name: decision(folder) for name, folder in there.items() if isinstance(steps[name], DecideStep)},
+            {name: choice(folder) for name, folder in there.items() if isinstance(steps[name], ChooseStep)},
             overlaps,
         )
 
@@ -112,6 +116,7 @@ class Finished:
         return {
             "steps": steps,
             "decisions": dict(self.decisions),
+            "choices": dict(self.choices),
             "overlaps": [asdict(each) for each in self.overlaps],
             "evaluations": {name: each.as_json() for name, each in self.evaluations.items()},
         }
@@ -127,19 +132,28 @@ def write_report(context: Context, records: Records, outcomes: Sequence[Outcome]
     atomic_write_text(context.folder / "report.json", json.dumps(found.as_json(), indent=2, ensure_ascii=False) + "\n")
     page = context.folder / "report.html"
     write_page(page, context.folder.name, list(_sections(found)))
-    table = new_table("Results", *_COLUMNS, words=_WORDS)
+    table = new_table("Results", *_STEPS, words=_STEP_WORDS)
     for row in found.rows():
         table.add_row(*row)
     console.print(table, soft_wrap=False)
-    for each in found.decisions.values():
+    for name, each in found.choices.items():
+        cells = new_table(name, *COLUMNS, words=WORDS)
+        for row in table_rows(each):
+            cells.add_row(*row)
+        console.print(cells, soft_wrap=False)
+    for each in [*found.choices.values(), *found.decisions.values()]:
         console.print(each["sentence"])
     console.print(f"report  {page}")
 
 
 def _sections(found: Finished) -> Iterator[Section]:
     yield Section("Decision", [Paragraph(each["sentence"], _tone(each)) for each in found.decisions.values()])
+    for name, each in found.choices.items():
+        yield Section(
+            f"{name}: settings", [Paragraph(each["sentence"]), Table(COLUMNS, list(table_rows(each)), words=WORDS)]
+        )
     failures = [Paragraph(f"{each.step.name}: {each.error}", "bad") for each in found.outcomes if each.error]
-    yield Section("Steps", [Table(_COLUMNS, list(found.rows()), words=_WORDS), *failures])
+    yield Section("Steps", [Table(_STEPS, list(found.rows()), words=_STEP_WORDS), *failures])
     yield Section("Which weights went where", list(_weights(found)))
     for name, results in found.evaluations.items():
         for section in evaluation_sections(results):
@@ -164,7 +178,9 @@ def _overlaps(found: Finished) -> Iterator[Block]:
             "No held-out prompt is trained on: none equals a trained one, or has half of its runs of 13 words."
         )
         return
-    yield Paragraph(f"{counted(len(found.overlaps), 'held-out prompt')} overlap with what is trained on.", "bad")
+    count = len({each.held_out for each in found.overlaps})
+    tone = "bad" if any(each.exact for each in found.overlaps) else ""
+    yield Paragraph(f"{counted(count, 'held-out prompt')} share runs of words with prompts that are trained on.", tone)
     yield Text("overlaps", "\n".join(map(str, found.overlaps)))
 
 

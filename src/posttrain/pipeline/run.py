@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,11 +14,14 @@ from posttrain.data.tokenized import described_hash
 from posttrain.errors import ConfigError, RunError, RunInterrupted, ToolkitError
 from posttrain.pipeline.config import PipelineConfig
 from posttrain.pipeline.context import Context
-from posttrain.pipeline.overlap import Overlap, find_overlaps, require_none
+from posttrain.pipeline.overlap import Overlap, Prompts, find_overlaps, require_none
 from posttrain.pipeline.plan import Planned, in_order, plan, planned, show, told
 from posttrain.pipeline.process import call
 from posttrain.pipeline.records import Made, Record, Records
 from posttrain.pipeline.report import Outcome, write_report
+from posttrain.pipeline.steps.base import StepConfig
+from posttrain.pipeline.steps.choose import ChooseStep
+from posttrain.pipeline.steps.eval import EvalStep
 from posttrain.pipeline.unroll import unrolled
 
 
@@ -41,11 +44,11 @@ class Wanted:
 
 def open_context(config: PipelineConfig, name: str, wanted: Wanted) -> Context:
     """The steps of a config in their order; ConfigError if the command line names one that is not there."""
-    for option, names in (("--skip", wanted.skip), ("--rerun", wanted.rerun)):
-        if unknown := [each for each in names if each not in config.steps]:
-            raise ConfigError(f"{option}: there is no step {unknown[0]!r}, only {', '.join(config.steps)}")
     folder, skipped = config.output_dir.absolute() / name, frozenset(wanted.skip)
-    steps = unrolled(Context(config.steps, folder, skipped))
+    steps = unrolled(Context(in_order(config.all_steps()), folder, skipped))
+    for option, names in (("--skip", wanted.skip), ("--rerun", wanted.rerun)):
+        if unknown := [each for each in names if each not in steps]:
+            raise ConfigError(f"{option}: there is no step {unknown[0]!r}, only {', '.join(steps)}")
     return Context(in_order(steps, wanted.until), folder, skipped)
 
 
@@ -109,18 +112,26 @@ def run_pipeline(config: PipelineConfig, name: str, wanted: Wanted) -> list[Outc
 
 
 def _require_no_overlap(context: Context, *, allowed: bool) -> list[Overlap]:
-    """What is held out and also trained on; DataError if a prompt is that must not be."""
+    """What is held out and also trained on, or chosen by; DataError if a prompt is that must not be."""
     steps = {name: step for name, step in context.steps.items() if name not in context.skipped}
-    found = find_overlaps(
-        ((f"{name}: {place}", text) for name, step in steps.items() for place, text in step.held_out(name, context)),
-        ((f"{name}: {place}", text) for name, step in steps.items() for place, text in step.trained(name, context)),
-    )
+    choosing = {step.of for step in steps.values() if isinstance(step, ChooseStep)}
+    evals = {name: step for name, step in steps.items() if isinstance(step, EvalStep) and name not in choosing}
+
+    def placed(steps: Mapping[str, StepConfig], *, trained: bool = False) -> Prompts:
+        for name, step in steps.items():
+            for place, text in step.trained(name, context) if trained else step.held_out(name, context):
+                yield f"{name}: {place}", text
+
+    found = find_overlaps(placed(steps), placed(steps, trained=True))
+    if choosing:
+        found += find_overlaps(placed(evals), placed({name: steps[name] for name in choosing}))
     require_none(found, allowed=allowed)
     return found
 
 
 def _run_all(context: Context, records: Records, wanted: Wanted, outcomes: list[Outcome]) -> None:
     missing: set[str] = set()
+    optional = {cell for step in context.steps.values() if isinstance(step, ChooseStep) for cell in step.cells}
     for name, step in context.steps.items():
         if blocked := [needed for needed in step.needs if needed in missing]:
             missing.add(name)
@@ -139,8 +150,11 @@ def _run_all(context: Context, records: Records, wanted: Wanted, outcomes: list[
             if isinstance(error, RunInterrupted):
                 outcomes.append(Outcome(current, "stopped"))
                 raise
-            missing.add(name)
             outcomes.append(Outcome(current, "failed", str(error)))
+            if name in optional:
+                context.leave_out(name)
+            else:
+                missing.add(name)
             console.print(f"{name} failed: {first_line(error)}")
             if wanted.stop_at_failure:
                 return

@@ -159,8 +159,8 @@ class ChoiceTask:
         for line, row in zip(lines, rows, strict=True):
             if positions is not None and len(row.ids) > positions:
                 raise DataError(
-                    f"tasks.{self.name}: line {line} of {self.config.path} has {len(row.ids)} tokens with an answer, more "
-                    f"than the {positions} positions of {local.name}"
+                    f"tasks.{self.name}: line {line} of {self.config.path} has {len(row.ids)} tokens with an answer, "
+                    f"more than the {positions} positions of {local.name}"
                 )
         return ChoiceJob(self, Scoring.of(local, self.name, rows, self.setting.folder / "logprobs"))
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, JsonValue
 
@@ -102,6 +102,10 @@ class StepConfig(StrictModel):
         """The prompts that must not be trained on; errors as `trained`."""
         yield from ()
 
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The step with other names for the steps that it refers to, where `names` has one."""
+        return self
+
     def models_used(self, context: "Context") -> list[str]:
         """The steps whose models its commands name by a config."""
         return []
@@ -162,6 +166,14 @@ class ConfiguredStep(StepConfig):
     def needs(self) -> tuple[str, ...]:
         """The steps whose files it reads."""
         return tuple(each.from_ for each in self.inputs.values())
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The step with other names for the steps whose files it reads."""
+        inputs = {
+            key: each.model_copy(update={"from_": names.get(each.from_, each.from_)})
+            for key, each in self.inputs.items()
+        }
+        return self.model_copy(update={"inputs": inputs})
 
     def overrides(self, name: str, context: "Context") -> list[Override]:
         """The keys that the pipeline replaces in the config; paths among them are relative to the config."""

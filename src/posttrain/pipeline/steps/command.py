@@ -1,8 +1,10 @@
 """Step `command`: a program of the user's own."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from string import Formatter
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field
 
@@ -15,6 +17,20 @@ from posttrain.pipeline.steps.base import Job, StepConfig
 
 if TYPE_CHECKING:
     from posttrain.pipeline.context import Context
+
+
+class _Places(Formatter):
+    """Fills in placeholders that may hold dots, as names of steps in rounds do."""
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        """The value of a placeholder."""
+        return kwargs[field_name], field_name
+
+
+def _renamed(word: str, names: Mapping[str, str]) -> str:
+    for old, new in names.items():
+        word = word.replace(f"{{{old}}}", f"{{{new}}}")
+    return word
 
 
 class CommandStep(StepConfig):
@@ -43,6 +59,12 @@ class CommandStep(StepConfig):
         """The steps whose results it uses."""
         return self.after
 
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The step with other names for the steps whose results it uses."""
+        after = {name: names.get(name, name) for name in self.after}
+        argv = tuple(_renamed(word, after) for word in self.argv)
+        return self.model_copy(update={"after": tuple(after.values()), "argv": argv})
+
     def job(self, name: str, context: "Context") -> Job:
         """Check files and placeholders; ConfigError or DataError if something is wrong."""
         for path in self.inputs:
@@ -61,7 +83,7 @@ class CommandStep(StepConfig):
     def _filled(self, word: str, name: str, out: Path, context: "Context") -> str:
         folders = {step: str(context.step_folder(step)) for step in self.after}
         try:
-            return word.format(out=out, **folders)
+            return _Places().vformat(word, (), {"out": str(out), **folders})
         except (KeyError, IndexError, ValueError):
             known = ", ".join(f"{{{each}}}" for each in ("out", *self.after))
             raise ConfigError(

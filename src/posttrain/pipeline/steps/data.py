@@ -1,7 +1,8 @@
 """Step `data`: answers of another step's model that are worth training on."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from posttrain.config.load import load_config, to_yaml
 from posttrain.config.values import OneLine
@@ -30,6 +31,10 @@ class DataStep(ConfiguredStep):
     def needs(self) -> tuple[str, ...]:
         """The step whose model answers, and those whose files are read."""
         return (*([] if self.model_of == "base" else [self.model_of]), *super().needs)
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The step with other names for the step whose model answers, and for those whose files it reads."""
+        return super().renamed(names).model_copy(update={"model_of": names.get(self.model_of, self.model_of)})
 
     def _read(self, name: str, context: "Context") -> DataConfig:
         model = context.model(self.model_of)

@@ -1,8 +1,9 @@
 """Step `decide`: take a model if it is better than another one, or keep the other."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field
 
@@ -48,6 +49,13 @@ class DecideStep(StepConfig):
     def needs(self) -> tuple[str, ...]:
         """The `eval` step and the models."""
         return tuple(dict.fromkeys((self.take, *([] if self.over == "base" else [self.over]), self.of)))
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The step with other names for the evaluation and the models."""
+        return self.model_copy(update={key: names.get(name, name) for key, name in self._named().items()})
+
+    def _named(self) -> dict[str, str]:
+        return {"of": self.of, "take": self.take, "over": self.over}
 
     def job(self, name: str, context: "Context") -> Job:
         """Check that both models are measured; ConfigError if not."""

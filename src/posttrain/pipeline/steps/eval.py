@@ -1,7 +1,8 @@
 """Step `eval`: measure the models of other steps, and compare them."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field
 
@@ -33,6 +34,11 @@ class EvalStep(ConfiguredStep):
     def needs(self) -> tuple[str, ...]:
         """The steps whose models are measured, and those whose files are read."""
         return (*(step for step in self.models.values() if step != "base"), *super().needs)
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The step with other names for the steps that are measured, and for those whose files it reads."""
+        models = {label: names.get(step, step) for label, step in self.models.items()}
+        return super().renamed(names).model_copy(update={"models": models})
 
     def job(self, name: str, context: "Context") -> Job:
         """Load the config with the models; ConfigError if something is wrong."""

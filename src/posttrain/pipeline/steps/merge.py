@@ -1,7 +1,8 @@
 """Step `merge`: the model of another step with its adapter merged in."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field
 
@@ -31,6 +32,10 @@ class MergeStep(StepConfig):
     def needs(self) -> tuple[str, ...]:
         """The step whose adapter is merged."""
         return (self.of,)
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The step with another name for the step whose adapter is merged."""
+        return self.model_copy(update={"of": names.get(self.of, self.of)})
 
     def job(self, name: str, context: "Context") -> Job:
         """Check that there is an adapter; ConfigError if not."""

@@ -1,7 +1,8 @@
 """Step `predict`: the answers of another step's model to a file of prompts."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from posttrain.base.cache import file_digest
 from posttrain.base.files import require_file
@@ -34,6 +35,10 @@ class PredictStep(ConfiguredStep):
     def needs(self) -> tuple[str, ...]:
         """The step whose model answers."""
         return (*([] if self.model_of == "base" else [self.model_of]), *super().needs)
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The step with other names for the step whose model answers, and for those whose files it reads."""
+        return super().renamed(names).model_copy(update={"model_of": names.get(self.model_of, self.model_of)})
 
     def job(self, name: str, context: "Context") -> Job:
         """Load the config; ConfigError or DataError if something is wrong."""

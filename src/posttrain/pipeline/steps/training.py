@@ -1,8 +1,9 @@
 """What the steps that train have in common: where their model starts, and what they leave."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -55,6 +56,13 @@ class TrainingStep(ConfiguredStep):
     def needs(self) -> tuple[str, ...]:
         """The step that it starts from, and those whose files it reads."""
         return (*([] if self.start is None else [self.start.from_]), *super().needs)
+
+    def renamed(self, names: Mapping[str, str]) -> Self:
+        """The step with other names for the step that it starts from, and for those whose files it reads."""
+        if self.start is None:
+            return super().renamed(names)
+        start = self.start.model_copy(update={"from_": names.get(self.start.from_, self.start.from_)})
+        return super().renamed(names).model_copy(update={"start": start})
 
     def read(self, overrides: list[Override]) -> Any:
         """Load the command's config."""
