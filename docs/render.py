@@ -18,6 +18,7 @@ from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.evaluate.config import EvalConfig
 from posttrain.rl.config import RLConfig
 from posttrain.sft.config import SFTConfig
+from posttrain.synthesis.config import DataConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,8 +28,8 @@ _CONFIGS = """\
 A config is a YAML file. Unknown keys are errors, and all errors of a file come at once, each with its line. Paths
 start from the folder of the file that names them; `~` is your home folder. `--set training.seed=1` replaces a key
 for one run, and `--dry-run` checks everything and prints the plan.
-`sft_config_template.yaml`, `dpo_config_template.yaml`, `rl_config_template.yaml`, `rl_data_config_template.yaml` and
-`eval_config_template.yaml` have every key with its default and its sentence.
+`sft_config_template.yaml`, `dpo_config_template.yaml`, `rl_config_template.yaml`, `rl_data_config_template.yaml`,
+`data_config_template.yaml` and `eval_config_template.yaml` have every key with its default and its sentence.
 
 """
 
@@ -99,6 +100,8 @@ def rendered() -> dict[Path, str]:
     reference = _CONFIGS + render_reference("The config of toolkit-sft", SFTConfig)
     reference += "\n" + render_reference("The config of toolkit-dpo", DPOConfig, page=reference)
     reference += "\n" + render_reference("The config of toolkit-rl-train", RLConfig, page=reference)
+    graders = {"graders.NAME": "[graders](graders.md)"}
+    reference += "\n" + render_reference("The config of toolkit-data", DataConfig, page=reference, elsewhere=graders)
     reference += "\n" + render_reference(
         "The config of toolkit-rl-dataserver",
         DataserverConfig,
@@ -112,6 +115,7 @@ def rendered() -> dict[Path, str]:
         ROOT / "docs" / "config-reference.md": reference,
         ROOT / "docs" / "architecture.md": _architecture(),
         ROOT / "docs" / "graders.md": _GRADERS + render_catalogue(),
+        ROOT / "configs" / "data" / "schema.json": json_schema(DataConfig),
         ROOT / "configs" / "sft" / "schema.json": json_schema(SFTConfig),
         ROOT / "configs" / "dpo" / "schema.json": json_schema(DPOConfig),
         ROOT / "configs" / "rl" / "schema.json": json_schema(RLConfig),

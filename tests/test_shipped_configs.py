@@ -24,6 +24,8 @@ from posttrain.rl.config import RLConfig
 from posttrain.rl.plan import show_plan as show_rl_plan
 from posttrain.sft.config import SFTConfig
 from posttrain.sft.plan import show_plan
+from posttrain.synthesis.config import DataConfig
+from posttrain.synthesis.prompts import show_plan as show_data_plan
 from posttrain.synthesis.rush_hour import puzzles
 
 ROOT = Path(__file__).parent.parent
@@ -32,7 +34,9 @@ DPO_TEMPLATE = ROOT / "dpo_config_template.yaml"
 RL_TEMPLATE = ROOT / "rl_config_template.yaml"
 DATA_TEMPLATE = ROOT / "rl_data_config_template.yaml"
 EVAL_TEMPLATE = ROOT / "eval_config_template.yaml"
+SAMPLING_TEMPLATE = ROOT / "data_config_template.yaml"
 TEMPLATES: dict[Path, type[BaseModel]] = {
+    SAMPLING_TEMPLATE: DataConfig,
     SFT_TEMPLATE: SFTConfig,
     DPO_TEMPLATE: DPOConfig,
     RL_TEMPLATE: RLConfig,
@@ -40,6 +44,7 @@ TEMPLATES: dict[Path, type[BaseModel]] = {
     EVAL_TEMPLATE: EvalConfig,
 }
 KINDS: dict[str, type[BaseModel]] = {
+    "data": DataConfig,
     "sft": SFTConfig,
     "dpo": DPOConfig,
     "rl": RLConfig,
@@ -69,6 +74,8 @@ def shipped_of(model: type[BaseModel]) -> list[Any]:
 def test_there_is_a_template_and_there_are_configs_and_an_example():
     names = {str(path.relative_to(ROOT)) for path in SHIPPED}
     assert names >= {
+        "data_config_template.yaml",
+        "configs/data/word_problems.yaml",
         "sft_config_template.yaml",
         "dpo_config_template.yaml",
         "rl_config_template.yaml",
@@ -184,6 +191,17 @@ def test_a_dry_run_of_every_shipped_evaluation_finds_nothing_wrong(
     assert all(f"task {name}:" in shown for name in tasks)
 
 
+@pytest.mark.parametrize("path", shipped_of(DataConfig))
+def test_a_dry_run_of_every_shipped_sampling_finds_nothing_wrong(
+    path: Path, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "sft.yaml").write_text(f"model: {{name: {tiny_model}}}\n")
+    model = f"model={{config: {tmp_path / 'sft.yaml'}, weights: base}}"
+    show_data_plan(load_config(path, DataConfig, [model, f"output={tmp_path / 'out'}"]))
+    shown = capsys.readouterr().err
+    assert "nothing was asked (--dry-run)" in shown and "good.jsonl, rows for toolkit-sft" in shown
+
+
 # Graders have their own catalogue, and the template shows only a few. The losses of a mixture have the keys of the
 # methods plus a weight. Two-file datasets have the keys of SFT datasets.
 ELSEWHERE = ("graders.", "method (type: mixture).losses.", "datasets.NAME (type: two_files).")
@@ -249,6 +267,21 @@ def test_the_template_of_reinforcement_learning_does_too():
     }
     with_defaults = RLConfig.model_validate(examples, context={"base_dir": ROOT})
     assert load_config(RL_TEMPLATE, RLConfig) == with_defaults
+
+
+def test_the_template_of_sampling_does_too():
+    written = read_raw(SAMPLING_TEMPLATE)
+    examples = {
+        # The tags are the defaults, but without the section there would be none.
+        "prompts": {key: written["prompts"][key] for key in ("path", "gold", "graders")} | {"reasoning": {}},
+        "model": {"config": written["model"]["config"]},
+        "graders": written["graders"],
+        "keep": [{key: kept[key] for key in ("type", "path")} for kept in written["keep"]],
+        "dedup": {},
+        "decontaminate": {"against": written["decontaminate"]["against"]},
+    }
+    with_defaults = DataConfig.model_validate(examples, context={"base_dir": ROOT})
+    assert load_config(SAMPLING_TEMPLATE, DataConfig) == with_defaults
 
 
 def test_the_template_of_the_dataserver_does_too():

@@ -62,7 +62,7 @@ def test_what_the_table_names_is_there():
             names = {node.name for node in ast.walk(ast.parse((TESTS / file).read_text())) if hasattr(node, "name")}
             assert function in names, place
     packages = {folder.name for folder in TESTS.iterdir() if any(folder.glob("**/test_*.py"))}
-    assert packages - {"gpu", "benchmarks"} == times()["budget"].keys() - {"tests"}
+    assert packages - {"gpu"} == times()["budget"].keys() - {"tests"}
 
 
 def test_no_test_is_begun_when_the_time_is_over(pytester: pytest.Pytester, suite: Suite):

@@ -66,7 +66,7 @@ WRONG_TOGETHER = {
     "the best of nothing measured": (
         "",
         "run: {export: best}",
-        "run.yaml:18: run: export: best needs a validation section to tell which is best",
+        "run.yaml:18: run: export: best needs a validation or an evaluation section to tell which is best",
     ),
     "an adapter and the shape of another": (
         "backend: hf}",

@@ -372,8 +372,8 @@ def test_all_that_is_wrong_is_told_at_once_by_line(refusal: Callable[..., str]) 
         "  run.yaml:5: datasets.sums.gold.column: should be text, found 3; put it in quotes",
         "  run.yaml:5: datasets.sums.gold.extract.after: should have at least 1 character, found ''",
         "  run.yaml:6: datasets.sums.nope: unknown key; the keys here are: system, reasoning, graders, gates, "
-        "on_missing_score, validation_fraction, type, path, columns, max_prompt_chars, max_prompt_percentile, "
-        "strip_tags, gold, task_column, tasks",
+        "on_missing_score, validation_fraction, columns, max_prompt_chars, max_prompt_percentile, strip_tags, gold, "
+        "task_column, tasks, type, path",
         "  --set limits.workers=0: limits.workers: should be greater than or equal to 1, found 0",
         "  --set listen.prot=1: listen.prot: unknown key; did you mean port?",
     ]

@@ -90,7 +90,7 @@ def test_the_kind_of_a_data_set_is_told_by_its_keys(load, tmp_path: Path):
             "x cannot mean two things at once",
         ),
         ({"on_useless_pair": "keep"}, "on_useless_pair: should be 'drop' or 'error', found 'keep'"),
-        ({"run": {"export": "best"}}, "export: best needs a validation section"),
+        ({"run": {"export": "best"}}, "export: best needs a validation or an evaluation section"),
         ({"lora": None, "model": {"name": "x", "quantization": "4bit"}}, "quantised weights cannot be trained in full"),
     ],
 )

@@ -94,7 +94,7 @@ def chat_server(answer: Answer, **options: Any) -> Iterator[ChatServer]:
             with suppress(OSError):
                 super().finish()
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
 
     listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -38,7 +38,7 @@ def case(tmp_path: Path, sharp_model: Path, adapter: Path) -> Case:
     return write_case(tmp_path, sharp_model, adapter)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run() -> Callable[..., Result]:
     """`run(*arguments)` runs toolkit-eval in this process; `expect` is its exit code."""
 

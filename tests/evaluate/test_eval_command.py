@@ -197,13 +197,44 @@ def _model(case: Case) -> str:
         (["--set", "models.tuned.config=nothing.yaml"], "nothing.yaml"),
         (["--set", "models.api={url: 'http://127.0.0.1:9', model: x}", "--tasks", "loss"], "log-probabilities"),
         (["--set", "models.api={url: 'http://example.org/v1', model: x, token_env: KEY}"], "without TLS"),
+        (["--set", "models.api={url: 'http://127.0.0.1:9', model: x, request: {api_key: abc}}"], "token_env"),
+        (["--set", "models.kept={config: tuned.yaml}"], "choose another one"),
+        (["--set", "models.tuned.weights=merged"], "merge"),
+        (["--set", "models.tuned.checkpoint='7'"], "7"),
+        (["--set", "models.base.checkpoint=latest"], "no checkpoints"),
+        (["--set", "models.tuned.model_index=1"], "model"),
+        (["--set", "tasks={}"], "tasks"),
+        (["--set", "tasks.apples.validation_fraction=0.1"], "give `prompts`"),
+        (["--set", "tasks.apples.sampling.stop=['']"], "stop"),
+        (["--set", "tasks.apples.graders={mine: 1}", "--set", "graders.mine={type: python, path: no.py:x}"], "no.py"),
+        (["--set", "tasks.which.score=[]"], "score"),
+        (["--set", "tasks.loss.path=questions.jsonl"], "questions.jsonl"),
+        (["--set", "tasks.apples.sampling.max_new_tokens=600"], "positions"),
+        (["--set", "sampling.devices=[cpu, 'cuda:0']"], "beside"),
+        (["--set", "max_ungraded_share=2"], "max_ungraded_share"),
+        (["--limit", "0"], "--limit"),
+        (["nothing.yaml"], "nothing.yaml"),
     ],
 )
 def test_wrong_input_is_refused_before_anything_is_asked(case: Case, run: Callable, arguments: list[str], reason: str):
+    before = files(case.folder)
     result = run(case.config, *arguments, expect=2)
-    assert reason in result.stderr
+    assert reason in " ".join(result.stderr.split())
     assert result.stdout == ""
-    assert not list(case.output.rglob("*.json*"))
+    assert files(case.folder) == before
+
+
+def test_an_output_that_is_a_file_is_refused(case: Case, run: Callable):
+    case.change(output="questions.jsonl")
+    before = files(case.folder)
+    assert "questions.jsonl" in run(case.config, expect=2).stderr
+    assert files(case.folder) == before
+
+
+def test_a_config_whose_name_is_taken_in_the_output_is_refused(case: Case, run: Callable):
+    (case.folder / "kept.yaml").write_bytes((case.folder / "tuned.yaml").read_bytes())
+    assert "kept.yaml cannot be measured" in run(case.config, case.folder / "kept.yaml", expect=2).stderr
+    assert "two models named 'tuned'" in run(case.config, case.folder / "tuned.yaml", expect=2).stderr
 
 
 def test_two_evaluations_do_not_write_to_one_output_at_once(case: Case, run: Callable):

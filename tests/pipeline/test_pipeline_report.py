@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import yaml
-from chromium import open_browser
 from playwright.sync_api import Browser
 from typer.testing import Result
 
+from chromium import open_browser
 from pipeline.pipeline_cases import Case
 from posttrain.evaluate.results import Results
 

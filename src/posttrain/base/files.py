@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -83,6 +84,14 @@ def temporary_sibling(path: Path) -> Path:
     """An unused hidden name in the same folder, for a file or folder that will be renamed to `path`."""
     # Part of the name is enough to recognise it; the whole name could exceed the file system's limit.
     return path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
+
+
+def remove_left_behind(path: Path) -> None:
+    """Remove temporary files of `path` left by killed processes; no other process may be writing it now."""
+    left = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.tmp")  # no match for names over 40 characters
+    for each in path.parent.iterdir():
+        if left.fullmatch(each.name):
+            each.unlink()
 
 
 def fsync_tree(folder: Path) -> None:

@@ -25,7 +25,20 @@ def check_output(output: Path, inputs: Collection[Path], *, overwrite: bool) -> 
         raise ConfigError(f"{output} is a folder; the output must be a file, e.g. {output / 'rows.jsonl'}")
     if output.exists() and not overwrite:
         raise ConfigError(f"{output} already exists; choose another name, or replace it with --overwrite")
-    existing = next(parent for parent in Path(os.path.realpath(output)).parents if parent.exists())
+    _require_room(output, Path(os.path.realpath(output)).parent)
+
+
+def check_output_folder(output: Path) -> None:
+    """Refuse a folder of outputs that cannot be written; nothing is created.
+
+    Raises:
+        ConfigError: it is a file, or no file can be created there.
+    """
+    _require_room(output, Path(os.path.realpath(output)))
+
+
+def _require_room(output: Path, folder: Path) -> None:
+    existing = next(each for each in (folder, *folder.parents) if each.exists())
     if not existing.is_dir():
         raise ConfigError(f"{output} cannot be written: {existing} is a file, not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):

@@ -54,9 +54,7 @@ class Scoring:
                     sums[number] = sum(logprobs)
                     progress.advance()
             if not all(map(math.isfinite, sums)):
-                raise RunError(
-                    "log-probabilities are not finite: the model's weights are broken, or its dtype too small"
-                )
+                raise RunError("log-probabilities are not finite; are the weights damaged, or does the dtype not fit?")
             self.path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write_text(self.path, json.dumps(sums))
         return json.loads(self.path.read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from posttrain.base.console import console
 from posttrain.base.files import atomic_write_text
 from posttrain.base.locks import own_output, require_unowned
-from posttrain.base.outputs import output_lines
+from posttrain.base.outputs import check_output_folder, output_lines
 from posttrain.base.text import counted
 from posttrain.config.sections.answerers import TrainedModelConfig
 from posttrain.errors import ConfigError, DataError, RunError, ToolkitError
@@ -78,6 +78,7 @@ def evaluate(config: EvalConfig, choice: Choice) -> Results:
         RunError: some model has no result for some task; the others are written.
     """
     config = choice.applied_to(config)
+    check_output_folder(config.output)
     with own_output(config.output), ExitStack() as opened:
         work = prepare(config, opened)
         work.show()
@@ -109,6 +110,7 @@ def show_plan(config: EvalConfig, choice: Choice) -> None:
         ConfigError, DataError, ModelError: as `evaluate`.
     """
     config = choice.applied_to(config)
+    check_output_folder(config.output)
     require_unowned(config.output)
     with ExitStack() as opened:
         prepare(config, opened).show()

@@ -62,7 +62,7 @@ def _copy(
     exact = sum(each.exact for each in left_out.values())
     console.print(
         f"wrote {len(rows) - len(left_out):,} of {counted(len(rows), 'row')} to {output}; left out "
-        f"{exact:,} that are equal to another and {len(left_out) - exact:,} that are like one"
+        f"{exact:,} equal to another and {len(left_out) - exact:,} like one"
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.base.console import console
-from posttrain.base.files import atomic_write_text
+from posttrain.base.files import atomic_write_text, remove_left_behind
 from posttrain.base.locks import own_output
 from posttrain.base.outputs import output_lines
 from posttrain.config.sections.generation import AnsweringConfig
@@ -55,6 +55,7 @@ def run(config: DataConfig, *, overwrite: bool = False) -> Ledger:
                 path = asking.run()
         with _timed(ledger, "grading"):
             grades = graded(prompts, path, config.output / _KEPT / "grades")
+        remove_left_behind(grades.path)
         answers = _count(list(grades), asking, config.sample.n, ledger)
         outputs.write(prompts, answers, ledger)
     ledger.show()
@@ -108,6 +109,12 @@ class Outputs:
     job: dict[str, Any]
 
     @property
+    def names(self) -> list[str]:
+        """Names of the files with rows."""
+        names = [kept.path for kept in self.config.keep]
+        return names + ([control_name(name) for name in names] if self.config.control else [])
+
+    @property
     def _job_file(self) -> Path:
         return self.config.output / _KEPT / "job.json"
 
@@ -117,9 +124,7 @@ class Outputs:
         Raises:
             ConfigError: a file exists that another config wrote.
         """
-        names = [kept.path for kept in self.config.keep]
-        names += [control_name(name) for name in names] if self.config.control else []
-        taken = [path for name in names if (path := self.config.output / name).exists()]
+        taken = [path for name in self.names if (path := self.config.output / name).exists()]
         if overwrite or not taken:
             return
         there = json.loads(self._job_file.read_text(encoding="utf-8")) if self._job_file.is_file() else {}
@@ -147,3 +152,5 @@ class Outputs:
                 selected.ledger.control_lengths.clear()
         text = json.dumps(ledger.as_json(), indent=2, ensure_ascii=False)
         atomic_write_text(config.output / "ledger.json", text + "\n")
+        for path in (self._job_file, *(config.output / name for name in (*self.names, "ledger.json"))):
+            remove_left_behind(path)

@@ -5,7 +5,7 @@ An answer without a grade is not a wrong one: it is neither chosen nor rejected.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from posttrain.base.chance import chance
@@ -24,11 +24,14 @@ class Candidate:
     """An answer that has a grade and a text that no earlier answer to its prompt has.
 
     Attributes:
+        sample: number of the first answer with this text.
+        samples: numbers of all answers with it, so that what is drawn is as frequent as it was sampled.
         tokens: its length; None if a server does not tell.
         is_cut: it reached `max_new_tokens`.
     """
 
     sample: int
+    samples: tuple[int, ...]
     text: str
     reward: float
     tokens: int | None
@@ -78,10 +81,13 @@ def sort_answers(sample_id: str, lines: Iterable[Mapping[str, Any]]) -> Answers:
             counts["empty"] += 1
         elif text in candidates:
             counts["repeated"] += 1
+            first = candidates[text]
+            candidates[text] = replace(first, samples=(*first.samples, line["sample"]))
         else:
             is_cut = line["stop_reason"] == "length"
             counts["cut" if is_cut else "whole"] += 1
-            candidates[text] = Candidate(line["sample"], text, reward, line["completion_tokens"], is_cut)
+            sample, tokens = line["sample"], line["completion_tokens"]
+            candidates[text] = Candidate(sample, (sample,), text, reward, tokens, is_cut)
     return Answers(sample_id, list(candidates.values()), counts, _in_common(rewards))
 
 
@@ -103,7 +109,9 @@ def choose_answers(answers: Answers, kept: KeptAnswers, seed: int) -> tuple[list
         "shortest": lambda each: len(each.text),
         "random": lambda each: 0,
     }[kept.choose]
-    chosen = sorted(good, key=lambda each: (order(each), _draw(seed, kept.path, answers, each)))[: kept.per_prompt]
+    chosen = sorted(good, key=lambda each: (order(each), _draw(seed, "choose", kept.path, answers, each)))[
+        : kept.per_prompt
+    ]
     return chosen, "kept" if chosen else "below min_reward"
 
 
@@ -114,7 +122,7 @@ def choose_pairs(answers: Answers, kept: KeptPairs, seed: int) -> tuple[list[Pai
     if not answers.whole or len(answers.candidates) < 2:
         return [], "too few"
     by_best, by_worst = float(kept.chosen == "best"), float(kept.rejected == "worst")
-    draws = {each.sample: _draw(seed, kept.path, answers, each) for each in answers.candidates}
+    draws = {each.sample: _draw(seed, "choose", kept.path, answers, each) for each in answers.candidates}
     chosen = sorted(answers.whole, key=lambda each: (-each.reward * by_best, draws[each.sample]))
     rejected = sorted(answers.candidates, key=lambda each: (each.reward * by_worst, draws[each.sample]))
     pairs: list[Pair] = []
@@ -150,8 +158,9 @@ def _fits(one: Candidate, other: Candidate, ratio: float | None) -> bool:
 
 
 def _shuffled(answers: Answers, candidates: Iterable[Candidate], path: str, seed: int) -> list[Candidate]:
-    return sorted(candidates, key=lambda each: chance(seed, "control", path, answers.sample_id, each.sample))
+    return sorted(candidates, key=lambda each: _draw(seed, "control", path, answers, each))
 
 
-def _draw(seed: int, path: str, answers: Answers, candidate: Candidate) -> float:
-    return chance(seed, "choose", path, answers.sample_id, candidate.sample)
+def _draw(seed: int, purpose: str, path: str, answers: Answers, candidate: Candidate) -> float:
+    """A number whose order is that in which the texts first occur if all answers are shuffled."""
+    return min(chance(seed, purpose, path, answers.sample_id, sample) for sample in candidate.samples)

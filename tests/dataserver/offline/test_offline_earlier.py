@@ -220,7 +220,7 @@ def test_a_journal_of_another_version_is_told_and_not_read(version: int, age: st
         read(None, journal)
     assert str(caught.value) == (
         f"journal: {journal.path} was written by {age} version of the toolkit (its tables have version {version}, this "
-        "one uses 4); name another database, or use that version"
+        "one uses 5); name another database, or use that version"
     )
     assert everything_in(tmp_path) == before
 

@@ -1,23 +1,17 @@
 """A server with only the dashboard and a journal that tests fill, and a browser."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Page, Request
 from sqlalchemy import Engine
 from ui_app import Dashboard, make_app, serving
 
+from chromium import open_browser
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.database import open_database
 from posttrain.dataserver.journal.writer import JournalStats
-
-# Chromium has no sandbox as root, and must not contact Google's servers.
-_OPTIONS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-)
 
 
 @pytest.fixture
@@ -38,14 +32,9 @@ def dashboard(engine: Engine) -> Iterator[Dashboard]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, closed after each test module: no other event loop can run while it does."""
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.fail("there is no browser (chromium); apt-get install -y --no-install-recommends chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=_OPTIONS.split())
+    """Chromium, closed after each test module: no other event loop can run while it is open."""
+    with open_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -158,10 +158,8 @@ class ChoiceTask:
         positions = local.text.positions
         for line, row in zip(lines, rows, strict=True):
             if positions is not None and len(row.ids) > positions:
-                raise DataError(
-                    f"tasks.{self.name}: line {line} of {self.config.path} has {len(row.ids)} tokens with an answer, "
-                    f"more than the {positions} positions of {local.name}"
-                )
+                told = f"tasks.{self.name}: line {line} of {self.config.path} has {len(row.ids)} tokens with an answer"
+                raise DataError(f"{told}, more than the {positions} positions of {local.name}")
         return ChoiceJob(self, Scoring.of(local, self.name, rows, self.setting.folder / "logprobs"))
 
 

@@ -7,7 +7,6 @@ each output appears under its own name in one step.
 
 import io
 import os
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from posttrain.base.files import atomic_write_bytes, atomic_writer
+from posttrain.base.files import atomic_write_bytes, atomic_writer, remove_left_behind
 from posttrain.base.strict_json import json_line, parse_object
 from posttrain.conversation.messages import Conversation
 from posttrain.conversation.templates import template_messages
@@ -162,7 +161,7 @@ class PartialOutput:
                     file.write(self._file.read(length))
         self.close()
         for path in (self.path, *outputs.values()):
-            _remove_left_behind(path)
+            remove_left_behind(path)
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -190,14 +189,6 @@ class PartialOutput:
             self._places[key] = (start, length)
             self.counts[answer["stop_reason"]] += 1
             self.counts["empty"] += not answer["messages"][-1]["content"].strip()
-
-
-def _remove_left_behind(path: Path) -> None:
-    """Remove temporary files of `path` left by killed runs; no other process may be writing it now."""
-    left = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.tmp")  # no match for names over 40 characters
-    for each in path.parent.iterdir():
-        if left.fullmatch(each.name):
-            each.unlink()
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:
