@@ -11,7 +11,7 @@ from chromium import open_browser
 from pipeline.pipeline_cases import Case
 from posttrain.evaluate.results import Results
 
-HOSTILE = "<img src=http:x onerror=window.hacked=1>"
+HOSTILE = "<img src=x onerror=hacked=1>"
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def loaded(folder: Path, **changes: object) -> PipelineConfig:
         },
         "rounds": {"times": 2, "previous": "sft", "steps": ROUND, **changes},
     }
-    (folder / "p.yaml").write_text(yaml.safe_dump(config))
+    (folder / "p.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     return load_config(folder / "p.yaml", PipelineConfig)
 
 
