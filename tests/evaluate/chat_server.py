@@ -87,7 +87,7 @@ def chat_server(answer: Answer, **options: Any) -> Iterator[ChatServer]:
                 self.close_connection = reply.cut
 
         def handle(self) -> None:
-            with suppress(OSError):
+            with suppress(OSError, json.JSONDecodeError):  # the client is gone, perhaps amid its request
                 super().handle()
 
         def finish(self) -> None:
