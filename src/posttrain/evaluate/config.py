@@ -10,9 +10,7 @@ from posttrain.config.sections.generation import AnsweringConfig, why_alike
 from posttrain.config.sections.run import require_run_name
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine
-from posttrain.dataserver.config.names import Fault, GraderCheck, refuse, section_faults
-from posttrain.dataserver.graders.base import Grader
-from posttrain.dataserver.graders.catalogue import AnyGrader
+from posttrain.dataserver.config.names import Fault, GraderCheck, NamedGraders, refuse
 from posttrain.errors import ConfigError
 from posttrain.evaluate.tasks.catalogue import AnyTask
 from posttrain.evaluate.tasks.graded import GradedDataserverTask, GradedFileTask
@@ -39,7 +37,7 @@ class EvalConfig(StrictModel):
     allow_code_execution: bool = False
     """Whether graders of tasks with files may run code written by a model; see docs/security.md."""
 
-    graders: dict[OneLine, AnyGrader] = Field(default_factory=dict)
+    graders: NamedGraders = Field(default_factory=dict)
     """Graders with parameters of their own, by the names that tasks with files use."""
 
     tasks: dict[OneLine, AnyTask] = Field(min_length=1)
@@ -60,12 +58,6 @@ class EvalConfig(StrictModel):
         faults = [Fault((name,), name, fault) for name in named if (fault := name_fault(name, info.field_name or ""))]
         refuse(faults)
         return named
-
-    @field_validator("graders")
-    @classmethod
-    def _names_are_free(cls, graders: dict[str, Grader]) -> dict[str, Grader]:
-        refuse(section_faults(graders))
-        return graders
 
     @field_validator("tasks")
     @classmethod

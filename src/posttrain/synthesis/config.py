@@ -10,10 +10,8 @@ from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.config.sections.generation import AnsweringConfig, why_alike
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine
-from posttrain.dataserver.config.names import Fault, GraderCheck, refuse, section_faults
+from posttrain.dataserver.config.names import Fault, GraderCheck, NamedGraders, refuse
 from posttrain.dataserver.config.prompts import DataserverPromptsConfig, FilePromptsConfig, RowSplit
-from posttrain.dataserver.graders.base import Grader
-from posttrain.dataserver.graders.catalogue import AnyGrader
 
 PROMPTS = "prompts"
 """Name of the section of prompts, and of the data set that a file of prompts becomes."""
@@ -162,7 +160,7 @@ class DataConfig(StrictModel):
     sample: SampleConfig = SampleConfig()
     """How prompts are answered."""
 
-    graders: dict[OneLine, AnyGrader] = Field(default_factory=dict)
+    graders: NamedGraders = Field(default_factory=dict)
     """Graders with parameters of their own, by the names that a file's `graders` use."""
 
     allow_code_execution: bool = False
@@ -186,12 +184,6 @@ class DataConfig(StrictModel):
 
     seed: int = Field(default=0, ge=0)
     """Seed for what is chosen at random; `sample.seed` is that of the answers."""
-
-    @field_validator("graders")
-    @classmethod
-    def _names_are_free(cls, graders: dict[str, Grader]) -> dict[str, Grader]:
-        refuse(section_faults(graders))
-        return graders
 
     @field_validator("keep")
     @classmethod

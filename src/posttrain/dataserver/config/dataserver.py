@@ -12,10 +12,8 @@ from posttrain.config.values import OneLine
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.dataserver.config.adaptive import AdaptiveConfig
 from posttrain.dataserver.config.datasets import AnyDataset, GradedDataset, GradingOverride
-from posttrain.dataserver.config.names import Fault, GraderCheck, refuse, section_faults
+from posttrain.dataserver.config.names import Fault, GraderCheck, NamedGraders, refuse
 from posttrain.dataserver.config.serving import LimitsConfig, ListenConfig
-from posttrain.dataserver.graders.base import Grader
-from posttrain.dataserver.graders.catalogue import AnyGrader
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.errors import ConfigError
 
@@ -46,7 +44,7 @@ class DataserverConfig(StrictModel):
     tokenizer: ConfigPath | None = None
     """The model's `tokenizer.json` file, so that `max_prompt_percentile` counts tokens instead of characters."""
 
-    graders: dict[OneLine, AnyGrader] = Field(default_factory=dict)
+    graders: NamedGraders = Field(default_factory=dict)
     """Graders with parameters of their own, by the names that the data sets use."""
 
     datasets: dict[OneLine, AnyDataset] = Field(min_length=1)
@@ -95,12 +93,6 @@ class DataserverConfig(StrictModel):
 
     # A check that spans several sections runs at the last of them and reports the key at fault. A section missing from
     # `info.data` is itself invalid, which is reported on its own.
-
-    @field_validator("graders")
-    @classmethod
-    def _names_are_free(cls, graders: dict[str, Grader]) -> dict[str, Grader]:
-        refuse(section_faults(graders))
-        return graders
 
     @field_validator("datasets")
     @classmethod

@@ -3,15 +3,16 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, ValidationError
 from pydantic_core import InitErrorDetails
 
 from posttrain.config.keys import KeyPath
+from posttrain.config.values import OneLine
 from posttrain.dataserver.config.datasets import GradedDataset, GradingOverride, TaskGrading
 from posttrain.dataserver.graders.base import Grader
-from posttrain.dataserver.graders.catalogue import built_in_graders
+from posttrain.dataserver.graders.catalogue import AnyGrader, built_in_graders
 
 
 class Fault(NamedTuple):
@@ -55,12 +56,18 @@ def find_grader(name: str, graders: Mapping[str, Grader]) -> Grader:
         ) from None
 
 
-def section_faults(graders: Mapping[str, Grader]) -> Iterator[Fault]:
-    """Names in the section `graders` that belong to a built-in grader of another type."""
-    for name, grader in graders.items():
-        built_in = built_in_graders().get(name)
-        if built_in is not None and not isinstance(grader, built_in):
-            yield Fault((name,), name, f"{name} is the name of a built-in grader; choose another name")
+def _require_free_names(graders: dict[str, Grader]) -> dict[str, Grader]:
+    """Refuse names that belong to a built-in grader of another type."""
+    refuse(
+        Fault((name,), name, f"{name} is the name of a built-in grader; choose another name")
+        for name, grader in graders.items()
+        if (built_in := built_in_graders().get(name)) is not None and not isinstance(grader, built_in)
+    )
+    return graders
+
+
+NamedGraders = Annotated[dict[OneLine, AnyGrader], AfterValidator(_require_free_names)]
+"""The section `graders` of a config: graders with parameters of their own, by name."""
 
 
 @dataclass(frozen=True)
