@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from posttrain.base.files import atomic_write_text
 
@@ -82,7 +82,51 @@ class Text:
     kind: ClassVar[str] = "text"
 
 
-Block = Paragraph | Table | Facts | Picture | Comparison | Text
+class Piece(NamedTuple):
+    """A piece of text in a tone, with a hint that shows under the pointer."""
+
+    text: str
+    tone: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Texts in pieces, side by side.
+
+    Attributes:
+        sides: for each its name, a remark, and its pieces.
+    """
+
+    sides: Sequence[tuple[str, str, Sequence[Piece]]]
+    kind: ClassVar[str] = "tokens"
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Bars one below the other, each beginning where the one above ends.
+
+    Attributes:
+        bars: for each its title, and its parts: the name, by which parts have the same colour, the width as a share of
+            the whole, and a hint.
+    """
+
+    bars: Sequence[tuple[str, Sequence[tuple[str, float, str]]]]
+    kind: ClassVar[str] = "bars"
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the parts, each once."""
+        return list(dict.fromkeys(name for _, parts in self.bars for name, _, _ in parts))
+
+    @property
+    def starts(self) -> list[float]:
+        """Where each bar begins, in percent of the whole."""
+        widths = [sum(width for _, width, _ in parts) for _, parts in self.bars]
+        return [100 * sum(widths[:number]) for number in range(len(widths))]
+
+
+Block = Paragraph | Table | Facts | Picture | Comparison | Text | Tokens | Bars
 
 
 @dataclass(frozen=True)
