@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS ?= -n 2 --dist loadfile
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-long test-versions test-engines test-trackers lint quick quick-lint quick-tests walks docs bench audit clean
+.PHONY: demo test test-long test-versions test-engines test-trackers test-export lint quick quick-lint quick-tests walks docs bench audit clean
 
 demo: $(VENV)/.train-ready  ## fine-tune, merge and query a real model, and show what changed
 	$(BIN)/python examples/word_problems/demo.py
@@ -25,6 +25,9 @@ test-engines: $(VENV)/.dev-ready  ## run the tests that start real servers; ENGI
 
 test-trackers: $(VENV)/.dev-ready  ## install all trackers together and send a run to each, offline
 	$(BIN)/python checks/trackers.py
+
+test-export: $(VENV)/.dev-ready  ## export the packaged model with llama.cpp's packages, and check the checks
+	$(BIN)/python checks/export.py
 
 quick: $(VENV)/.dev-ready  ## the inner loop: check what changed since the last commit, within a minute
 	$(MAKE) --no-print-directory --keep-going -j2 --output-sync=target quick-lint quick-tests

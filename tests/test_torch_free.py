@@ -39,6 +39,7 @@ LIGHT_MODULES = [
     *("sft.config", "sft.plan", "rl.config", "dpo.plan", "inference.config", "inference.weights"),
     *("evaluate.config", "evaluate.tasks.catalogue"),
     *("dataserver.schemas", "dataserver.graders.catalogue", "dataserver.journal.config"),
+    "export.gguf_types",
     *("synthesis.rush_hour", "synthesis.crossword", "synthesis.crossword_grid"),
     *(f"synthesis.{name}" for name in ("config", "cleaning", "files", "ledger", "lengths", "selection", "stats")),
 ]
