@@ -37,6 +37,8 @@ LIGHT_MODULES = [
     *(f"models.{name}" for name in ("backend", "location", "load", "gguf")),
     *(f"runs.{name}" for name in ("checkpoints", "directory", "manifest", "metrics", "resume", "trained_run")),
     *("sft.config", "sft.plan", "rl.config", "dpo.plan", "inference.config", "inference.weights"),
+    "chat.job",
+    "serve.config",
     *("evaluate.config", "evaluate.tasks.catalogue"),
     *("dataserver.schemas", "dataserver.graders.catalogue", "dataserver.journal.config"),
     "export.gguf_types",
@@ -44,7 +46,7 @@ LIGHT_MODULES = [
     *(f"synthesis.{name}" for name in ("config", "cleaning", "files", "ledger", "lengths", "selection", "stats")),
 ]
 # Packages that load no training package, whatever else they need.
-TORCH_FREE_PACKAGES = ["base", "data", "runs", "dataserver", "rl.client"]
+TORCH_FREE_PACKAGES = ["base", "data", "runs", "dataserver", "web", "rl.client"]
 
 
 def modules_of(package: str) -> list[str]:

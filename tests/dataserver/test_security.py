@@ -18,8 +18,8 @@ import pytest
 
 from dataserver.serving import Server, a_config, serving
 from posttrain.config.load import load_config
+from posttrain.config.sections.listen import ListenConfig
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.config.serving import ListenConfig
 from posttrain.errors import ConfigError
 from running import BIN
 
@@ -235,7 +235,7 @@ def test_unless_told_otherwise_only_this_machine_is_listened_to(local_server: Se
 def test_other_machines_are_listened_to_with_a_token_only(tmp_path: Path, host: str) -> None:
     config = a_config(tmp_path / "config", listen={"host": host})
 
-    with pytest.raises(ConfigError, match=f"on host {host} other machines can reach prompts and rewards.*token_env"):
+    with pytest.raises(ConfigError, match=f"on host {host} other machines can reach this server.*token_env"):
         load_config(config, DataserverConfig, [])
 
 

@@ -16,8 +16,8 @@ from posttrain.dataserver.journal.reader import JournalReader, RowFilter
 from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.schemas import GradeItem, GradeRequest, Sample, SampleRequest
 from posttrain.dataserver.server import DataServer
-from posttrain.dataserver.service import Refusal
 from posttrain.errors import ConfigError
+from posttrain.web.refusal import Refusal
 
 T = TypeVar("T")
 CHEAP = {"orders": {"type": "regex", "pattern": "right"}}

@@ -15,8 +15,9 @@ from starlette.types import Receive, Scope, Send
 
 from dataserver.serving import Server, a_config, gold_of, good, serving
 from posttrain.dataserver.metrics import Metrics
-from posttrain.dataserver.web.middleware import RequestLog
-from posttrain.dataserver.web.serve import JsonLines
+from posttrain.dataserver.web.refusals import failure_response
+from posttrain.web.logs import JsonLines
+from posttrain.web.middleware import RequestLog
 
 JSON = {"Content-Type": "application/json"}
 
@@ -297,7 +298,7 @@ def test_a_failure_is_told_with_the_id_under_which_it_is_logged(caplog: pytest.L
 
     async def ask() -> httpx.Response:
         metrics = Metrics()
-        transport = httpx.ASGITransport(RequestLog(broken, metrics, ["/grade"]))
+        transport = httpx.ASGITransport(RequestLog(broken, ["/grade"], failure_response, metrics.request))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             response = await client.post("/grade", headers={"X-Request-ID": "mine"})
         assert b'dataserver_requests_total{endpoint="/grade",status="500"} 1.0' in metrics.exposition()

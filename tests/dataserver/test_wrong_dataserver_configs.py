@@ -115,13 +115,13 @@ WRONG_KEYS = {
     "other machines without a token": (
         "",
         "listen: {host: 0.0.0.0}\n",
-        "run.yaml:22: listen: on host 0.0.0.0 other machines can reach prompts and rewards; set token_env to the name "
+        "run.yaml:22: listen: on host 0.0.0.0 other machines can reach this server; set token_env to the name "
         "of an environment variable that holds a token",
     ),
     "a host name without a token": (
         "",
         "listen: {host: gpu-7.example.org}\n",
-        "run.yaml:22: listen: on host gpu-7.example.org other machines can reach prompts and rewards; set token_env to "
+        "run.yaml:22: listen: on host gpu-7.example.org other machines can reach this server; set token_env to "
         "the name of an environment variable that holds a token",
     ),
     "a grader that may take longer than a request": (

@@ -21,7 +21,7 @@ from posttrain.base.secrets import (
     without_passwords,
     without_secrets,
 )
-from posttrain.dataserver.config.serving import ListenConfig
+from posttrain.config.sections.listen import ListenConfig
 from posttrain.dataserver.graders.http import HttpGrader
 from posttrain.dataserver.graders.llm_judge import LlmJudge
 from posttrain.rl.config import DataserverSection

@@ -1,5 +1,6 @@
 """Make text from users, files and models safe to show in a message or a terminal."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,15 @@ def as_shown(path: Path) -> str:
 def on_one_line(text: str) -> str:
     """Escape line breaks and other unprintable characters."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+# Control characters other than line breaks and tabs, characters that change the direction of text, and surrogates.
+_STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def harmless(text: str) -> str:
+    """The text with its line breaks, and with each character escaped that would steer a terminal."""
+    return _STEERS.sub(lambda found: repr(found.group())[1:-1], text)
 
 
 # A message may quote the data.

@@ -5,7 +5,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from cachetools import LRUCache
 
@@ -24,7 +24,8 @@ from posttrain.dataserver.metrics import Metrics
 from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.schemas import GradeItem, GradeRequest, GradeResponse, SampleRequest, SampleResponse
 from posttrain.dataserver.step_reports import StepReport, StepResponse
-from posttrain.errors import ConfigError, DataError, ServerError, ToolkitError
+from posttrain.errors import ConfigError, DataError, ServerError
+from posttrain.web.refusal import Refusal
 
 T = TypeVar("T")
 
@@ -34,30 +35,6 @@ _REMEMBERED_REQUESTS = 10_000
 # Applies if rewards must be on disk before they are returned; the rest of the time is for writing them.
 _SHARE_FOR_GRADING = 0.8
 _SHORTEST_WRITE = 0.2
-
-
-Code = Literal[
-    "bad_request",
-    "no_substitute",
-    "config_mismatch",
-    "request_id_reused",
-    "too_large",
-    "too_slow",
-    "overloaded",
-    "not_found",
-    "not_ready",
-    "unavailable",
-    "unauthorized",
-]
-
-
-class Refusal(ToolkitError):
-    """A request that is refused as a whole; the web layer maps each code to an HTTP status."""
-
-    def __init__(self, code: Code, message: str) -> None:
-        """`message`: what is wrong with the request, for the trainer's user."""
-        super().__init__(message)
-        self.code: Code = code
 
 
 class Service:

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from posttrain.config.sections.generation import SamplingConfig
 from posttrain.conversation.masks import TokenRow
@@ -27,6 +27,8 @@ class StopReason(StrEnum):
     """It reached `max_new_tokens`."""
     STOP = "stop"
     """A stop string appeared in the text; the last token completed it."""
+    CUT = "cut"
+    """Whoever listened wanted no more of it."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,37 @@ class Engine(Completer, Protocol):
         ...
 
 
+class Hear(Protocol):
+    """Hears tokens while they are generated."""
+
+    def __call__(self, key: Key, tokens: Sequence[int], /) -> bool:
+        """Hear the next tokens of a completion, without its end token; False ends the completion here."""
+        ...
+
+
+@runtime_checkable
+class StreamingEngine(Engine, Protocol):
+    """An engine that tells each token when it is there."""
+
+    def stream(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, hear: Hear
+    ) -> Iterator[tuple[Key, Completion]]:
+        """As `generate`, with the same completions, and `hear` is called with each of their tokens."""
+        ...
+
+
+def heard(
+    engine: Engine, requests: Sequence[GenerationRequest], sampling: Sampling, hear: Hear
+) -> Iterator[tuple[Key, Completion]]:
+    """Generate with any engine: one that does not stream tells all tokens of a completion at once."""
+    if isinstance(engine, StreamingEngine):
+        yield from engine.stream(requests, sampling, hear)
+        return
+    for key, completion in engine.generate(requests, sampling):
+        hear(key, without_end(completion))
+        yield key, completion
+
+
 class Generate(Protocol):
     """`Engine.generate`."""
 
@@ -246,9 +279,13 @@ def decode(tokenizer: Any, ids: Sequence[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
+def without_end(completion: Completion) -> tuple[int, ...]:
+    """The tokens of a completion, without the end token if it has one."""
+    return completion.token_ids[:-1] if completion.stop_reason is StopReason.END else completion.token_ids
+
+
 def completion_text(tokenizer: Any, completion: Completion, stop: Sequence[str]) -> str:
     """The text of a completion, without the end token and up to the first stop string."""
-    ended = completion.stop_reason is StopReason.END
-    text = decode(tokenizer, completion.token_ids[:-1] if ended else completion.token_ids)
+    text = decode(tokenizer, without_end(completion))
     found = [position for string in stop if (position := text.find(string)) >= 0]
     return text[: min(found)] if found else text

@@ -4,7 +4,7 @@ Sampling is seeded per batch, and batches depend on the requests alone, so a rep
 `generate` runs the logits processors passed to it in their order, before temperature, top-k, top-p and min-p.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any
@@ -13,9 +13,7 @@ import torch
 from transformers import (
     DynamicCache,
     GenerationConfig,
-    LogitsProcessor,
     LogitsProcessorList,
-    StoppingCriteria,
     StoppingCriteriaList,
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
@@ -24,14 +22,16 @@ from posttrain.conversation.masks import IGNORED_LABEL, TokenRow
 from posttrain.inference.engine import (
     Completion,
     FinishedCompletions,
+    GenerationBatch,
     GenerationRequest,
+    Hear,
     Key,
     Sampling,
     StopReason,
     complete_by,
-    decode,
     plan_batches,
 )
+from posttrain.inference.hf_hooks import Listener, LogProbRecorder, RepetitionPenalty, StopStrings
 from posttrain.models.kernels.compiled_layers import as_written
 from posttrain.models.kernels.labelled_head import LabelledHead
 from posttrain.models.padding import pad_rows
@@ -64,9 +64,23 @@ class HfEngine:
         for batch in plan_batches(requests, self._batch_size):
             if all(key in done for key in batch.keys):
                 continue
-            prompts = [requests[position].prompt_ids for position, _ in batch.keys]
-            completions = self._complete(prompts, batch.seed, sampling)
+            completions = self._complete(_prompts(requests, batch), batch.seed, sampling)
             yield from (pair for pair in zip(batch.keys, completions, strict=True) if pair[0] not in done)
+
+    def stream(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, hear: Hear
+    ) -> Iterator[tuple[Key, Completion]]:
+        """Yield completions as `generate` does, and tell each of their tokens as soon as it is there.
+
+        A batch goes on until the last of its completions has ended.
+        """
+        for batch in plan_batches(requests, self._batch_size):
+
+            def hear_row(row: int, token: int, keys: Sequence[Key] = batch.keys) -> bool:
+                return hear(keys[row], (token,))
+
+            completions = self._complete(_prompts(requests, batch), batch.seed, sampling, hear_row)
+            yield from zip(batch.keys, completions, strict=True)
 
     def complete(
         self,
@@ -111,12 +125,20 @@ class HfEngine:
         self._model = self._head = None
 
     @torch.inference_mode()
-    def _complete(self, prompts: Sequence[tuple[int, ...]], seed: int, sampling: Sampling) -> list[Completion]:
+    def _complete(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        seed: int,
+        sampling: Sampling,
+        hear: Callable[[int, int], bool] | None = None,
+    ) -> list[Completion]:
         ids, mask = _left_padded(prompts, self._tokenizer.pad_token_id, self._model.device)
         width = ids.shape[1]
         recorder = LogProbRecorder(sampling.temperature) if sampling.logprobs else None
         penalty = RepetitionPenalty(sampling.repetition_penalty, mask) if sampling.repetition_penalty != 1 else None
         stops = StopStrings(sampling.stop, self._tokenizer, width) if sampling.stop else None
+        stopped = stops.lengths if stops else {}
+        listener = Listener(hear, self._end_ids, stopped, width) if hear else None
         with _model_defaults_aside(self._model), as_written(self._model), _seeded(seed, ids.device):
             sequences = self._model.generate(
                 input_ids=ids,
@@ -124,12 +146,12 @@ class HfEngine:
                 past_key_values=self._shared_prefill(prompts, ids, mask),
                 generation_config=self._config(sampling),
                 logits_processor=LogitsProcessorList(hook for hook in (recorder, penalty) if hook),
-                stopping_criteria=StoppingCriteriaList([stops] if stops else []),
+                stopping_criteria=StoppingCriteriaList(hook for hook in (stops, listener) if hook),
             )
         logprobs = recorder.finish(sequences).tolist() if recorder else [None] * len(prompts)
-        stopped = stops.lengths if stops else {}
+        cut = listener.lengths if listener else {}
         return [
-            self._completion(answer, row_logprobs, stopped.get(row))
+            self._completion(answer, row_logprobs, stopped.get(row), cut.get(row))
             for row, (answer, row_logprobs) in enumerate(zip(sequences[:, width:].tolist(), logprobs, strict=True))
         ]
 
@@ -173,15 +195,23 @@ class HfEngine:
             **sampled,
         )
 
-    def _completion(self, ids: list[int], logprobs: list[float] | None, stopped: int | None) -> Completion:
-        """Cut a row at its end token, its stop string or the limit, whichever comes first."""
+    def _completion(
+        self, ids: list[int], logprobs: list[float] | None, stopped: int | None, cut: int | None
+    ) -> Completion:
+        """Cut a row at its end token, its stop string, its listener's wish or the limit, whichever comes first."""
         ends = [(len(ids), StopReason.LENGTH)]
+        if cut is not None:
+            ends.append((cut, StopReason.CUT))
         if stopped is not None:
             ends.append((stopped, StopReason.STOP))
         if end := next((length for length, token in enumerate(ids, start=1) if token in self._end_ids), None):
             ends.append((end, StopReason.END))
         length, reason = min(reversed(ends), key=lambda pair: pair[0])
         return Completion(tuple(ids[:length]), reason, None if logprobs is None else tuple(logprobs[:length]))
+
+
+def _prompts(requests: Sequence[GenerationRequest], batch: GenerationBatch) -> list[tuple[int, ...]]:
+    return [requests[position].prompt_ids for position, _ in batch.keys]
 
 
 def _left_padded(
@@ -212,80 +242,3 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
-
-
-class LogProbRecorder(LogitsProcessor):
-    """Records the log-probability of each sampled token, one step late: a step's token is known only at the next step.
-
-    Must be the first of the processors, so that it gets the model's own logits.
-    """
-
-    def __init__(self, temperature: float) -> None:
-        self._temperature = temperature or 1.0
-        self._pending: torch.Tensor | None = None
-        self._recorded: list[torch.Tensor] = []
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Take ids of shape [rows, seq] and logits of shape [rows, vocabulary]; return the logits unchanged."""
-        self._record(input_ids[:, -1])
-        self._pending = torch.log_softmax(scores.float() / self._temperature, dim=-1)
-        return scores
-
-    def finish(self, sequences: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities of all generated tokens, shape [rows, new tokens]."""
-        self._record(sequences[:, -1])
-        return torch.stack(self._recorded, dim=1)
-
-    def _record(self, tokens: torch.Tensor) -> None:
-        if self._pending is not None:
-            self._recorded.append(self._pending.gather(1, tokens[:, None]).squeeze(1))
-            self._pending = None
-
-
-class RepetitionPenalty(LogitsProcessor):
-    """Divides the positive logits of tokens that already occurred by `penalty`, and multiplies the negative ones.
-
-    Unlike the version in transformers it ignores padding, so that a completion does not depend on its batch.
-    """
-
-    def __init__(self, penalty: float, mask: torch.Tensor) -> None:
-        self._penalty = penalty
-        self._padding = mask == 0
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Take ids of shape [rows, seq] and logits of shape [rows, vocabulary]."""
-        ids = input_ids.clone()
-        width = self._padding.shape[1]
-        # Replace padding with the last token of the prompt, which is penalised anyway.
-        ids[:, :width] = torch.where(self._padding, ids[:, width - 1 : width], ids[:, :width])
-        said = scores.gather(1, ids)
-        return scores.scatter(1, ids, torch.where(said < 0, said * self._penalty, said / self._penalty))
-
-
-class StopStrings(StoppingCriteria):
-    """Ends a row once its completion's text contains a stop string; the prompt does not count.
-
-    `lengths` maps each row ended this way to its number of completion tokens at that point.
-    """
-
-    def __init__(self, stop: Sequence[str], tokenizer: Any, prompt_width: int) -> None:
-        self.lengths: dict[int, int] = {}
-        self._stop = stop
-        self._tokenizer = tokenizer
-        self._prompt_width = prompt_width
-        # A token is at least one byte, so a stop string that ends in the last token starts at most this many tokens
-        # back. A few more are added because the decoder may render the first tokens of a text differently from later
-        # ones.
-        self._tail = max(len(string.encode()) for string in stop) + 8
-
-    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-        """Take ids of shape [rows, seq]; return which rows have ended, shape [rows]."""
-        length = input_ids.shape[1] - self._prompt_width
-        tails = input_ids[:, -min(self._tail, length) :].tolist()
-        for row, tail in enumerate(tails):
-            if row not in self.lengths:
-                text = decode(self._tokenizer, tail)
-                if any(string in text for string in self._stop):
-                    self.lengths[row] = length
-        ended = [row in self.lengths for row in range(len(tails))]
-        return torch.tensor(ended, device=input_ids.device)

@@ -15,10 +15,10 @@ from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.dataserver.journal.records import JournalRow
 from posttrain.dataserver.journal.steps import StepStore
 from posttrain.dataserver.journal.writer import JournalStats, JournalWriter
-from posttrain.dataserver.service import Refusal
 from posttrain.dataserver.step_reports import StepReport
 from posttrain.dataserver.web import dashboard
-from posttrain.dataserver.web.middleware import refusal_response
+from posttrain.dataserver.web.refusals import refusal_response
+from posttrain.web.refusal import Refusal
 
 
 @dataclass

@@ -7,13 +7,14 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from posttrain.config.sections.datasets import OnBadRecord, StageConfig
+from posttrain.config.sections.listen import ListenConfig
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine
 from posttrain.data.curriculum.curriculum import Curriculum, Stage
 from posttrain.dataserver.config.adaptive import AdaptiveConfig
 from posttrain.dataserver.config.datasets import AnyDataset, GradedDataset, GradingOverride
 from posttrain.dataserver.config.names import Fault, GraderCheck, NamedGraders, refuse
-from posttrain.dataserver.config.serving import LimitsConfig, ListenConfig
+from posttrain.dataserver.config.serving import LimitsConfig
 from posttrain.dataserver.journal.config import JournalConfig
 from posttrain.errors import ConfigError
 

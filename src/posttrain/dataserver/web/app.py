@@ -15,11 +15,12 @@ from starlette.types import Lifespan
 
 from posttrain.dataserver.schemas import GradeRequest, GradeResponse, Meta, Problem, SampleRequest, SampleResponse
 from posttrain.dataserver.server import DataServer
-from posttrain.dataserver.service import Refusal
 from posttrain.dataserver.step_reports import StepReport, StepResponse
 from posttrain.dataserver.web import dashboard
-from posttrain.dataserver.web.json_bodies import JsonRoute
-from posttrain.dataserver.web.middleware import BodyLimit, ClearHeaders, RequestLog, TokenCheck, refusal_response
+from posttrain.dataserver.web.refusals import failure_response, refusal_response
+from posttrain.web.json_bodies import JsonRoute
+from posttrain.web.middleware import BodyLimit, ClearHeaders, RequestLog, TokenCheck
+from posttrain.web.refusal import Refusal
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "The prompts have fewer substitutes than `attempt` says"},
@@ -30,6 +31,9 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     429: {"model": Problem, "description": "Too much is waiting; come back after Retry-After seconds"},
     503: {"model": Problem, "description": "Not ready, or without its journal; come back after Retry-After seconds"},
 }
+
+# An item has about twelve values; a body with more than twice as many for each item that it may hold is no request.
+_VALUES_PER_ITEM = 32
 
 # How many wrong fields of a request are reported.
 _SHOWN_FIELDS = 20
@@ -102,14 +106,19 @@ def create_app(server: DataServer, lifespan: Lifespan[FastAPI], token: str | Non
             None accepts any.
     """
     paths = [route.path for route in (*router.routes, *dashboard.router.routes) if isinstance(route, APIRoute)]
-    middleware = [Middleware(RequestLog, metrics=server.metrics, paths=paths), Middleware(ClearHeaders)]
+    middleware = [
+        Middleware(RequestLog, paths=paths, failed=failure_response, count=server.metrics.request),
+        Middleware(ClearHeaders, respond=refusal_response),
+    ]
     if hosts is not None:
         middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=hosts))
     if token is not None:
-        middleware.append(Middleware(TokenCheck, token=token))
+        middleware.append(Middleware(TokenCheck, respond=refusal_response, token=token))
     limits = server.loaded.config.limits
     together = int(limits.bodies_mb * 2**20)
-    middleware.append(Middleware(BodyLimit, max_bytes=limits.body_bytes, max_bytes_together=together))
+    sizes = {"max_bytes": limits.body_bytes, "max_bytes_together": together}
+    names = ("limits.body_mb", "limits.bodies_mb")
+    middleware.append(Middleware(BodyLimit, respond=refusal_response, **sizes, names=names))
     app = FastAPI(
         title="toolkit-rl-dataserver",
         version=version("posttrain-toolkit"),
@@ -120,6 +129,7 @@ def create_app(server: DataServer, lifespan: Lifespan[FastAPI], token: str | Non
         redoc_url=None,
     )
     app.state.server = server
+    app.state.most_values = _VALUES_PER_ITEM * (limits.items + 1)
     app.include_router(router)
     app.include_router(dashboard.router)
     app.add_exception_handler(Refusal, _refused)

@@ -28,8 +28,8 @@ from posttrain.dataserver.journal.steps import GroupRewardCell, GroupUse, Number
 from posttrain.dataserver.journal.writer import JournalStats
 from posttrain.dataserver.schemas import Split, Status
 from posttrain.dataserver.server import DataServer
-from posttrain.dataserver.service import Refusal
 from posttrain.report.page import shared_style
+from posttrain.web.refusal import Refusal
 
 # The policy in the page: only its own script runs, and it talks to no other server.
 _POLICY = re.compile('http-equiv="Content-Security-Policy" content="([^"]+)"')

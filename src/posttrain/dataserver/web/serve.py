@@ -1,19 +1,13 @@
 """Start the server process, report its address, and stop it without losing acknowledged rewards."""
 
 import asyncio
-import errno
 import json
-import logging
 import math
 import os
 import signal
-import socket
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 import uvicorn
 from fastapi import FastAPI
@@ -21,21 +15,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from posttrain.base.console import console
 from posttrain.base.files import atomic_write_text
-from posttrain.base.secrets import DiscreetFormatter
 from posttrain.dataserver.config.dataserver import DataserverConfig
-from posttrain.dataserver.config.serving import LimitsConfig, ListenConfig
+from posttrain.dataserver.config.serving import LimitsConfig
 from posttrain.dataserver.grading.golds import Progress as GoldProgress
 from posttrain.dataserver.grading.worker import spare_garbage_collector
 from posttrain.dataserver.runtime import Loaded
 from posttrain.dataserver.server import DataServer
 from posttrain.dataserver.web.app import create_app
-from posttrain.dataserver.web.protocol import bounded_protocol
+from posttrain.dataserver.web.refusals import problem_content
 from posttrain.errors import ConfigError
+from posttrain.web.connections import bounded_protocol
+from posttrain.web.listening import allowed_hosts, bind, token_of, url_of
+from posttrain.web.logs import set_up_logs
 
 # How much longer than limits.grade_seconds requests in progress may take after SIGTERM.
 _GRACE_SECONDS = 10
-
-_SHORTEST_TOKEN = 16
 
 
 def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> None:
@@ -50,14 +44,13 @@ def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> Non
             cannot be used.
         ServerError: the journal's database cannot be reached.
     """
-    say = set_up_logs(config.listen.log, debug)
-    token = _token(config.listen)
+    say = set_up_logs(config.listen.log, debug, "posttrain.dataserver")
+    token = token_of(config.listen, "listen.token_env")
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)
     loaded = Loaded.read(config, say)
-    listener = _bind(config.listen)
-    host = f"[{config.listen.host}]" if ":" in config.listen.host else config.listen.host
-    url = f"http://{host}:{listener.getsockname()[1]}"
+    listener = bind(config.listen)
+    url = url_of(config.listen, listener)
     server = DataServer(loaded)
     say(f"toolkit-rl-dataserver listens on {url} (config_id {loaded.meta.config_id})")
     failures: list[Exception] = []
@@ -73,8 +66,8 @@ def serve(config: DataserverConfig, ready_file: Path | None, debug: bool) -> Non
                 await starting
             await server.close()
 
-    hosts = ["localhost", "127.0.0.1", "[::1]", host] if config.listen.is_loopback else None
-    web_server = _web_server(create_app(server, lifespan, token, hosts), config.limits)
+    app = create_app(server, lifespan, token, allowed_hosts(config.listen))
+    web_server = _web_server(app, config.limits)
 
     def stop() -> None:
         web_server.should_exit = True
@@ -94,7 +87,7 @@ def _web_server(app: FastAPI, limits: LimitsConfig) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http=bounded_protocol(limits.connections, limits.receive_seconds),
+            http=bounded_protocol(limits.connections, limits.receive_seconds, problem_content, "limits."),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=math.ceil(limits.grade_seconds) + _GRACE_SECONDS,
@@ -137,34 +130,6 @@ def _retract(ready_file: Path) -> None:
             ready_file.unlink()
 
 
-def _token(listen: ListenConfig) -> str | None:
-    if listen.token_env is None:
-        return None
-    token = os.environ.get(listen.token_env, "")
-    if len(token) < _SHORTEST_TOKEN:
-        state = "not set" if not token else f"shorter than {_SHORTEST_TOKEN} characters"
-        raise ConfigError(
-            f"listen.token_env: the environment variable {listen.token_env} is {state}; set it to a long random "
-            f"string, e.g. export {listen.token_env}=$(openssl rand -hex 32)"
-        )
-    return token
-
-
-def _bind(listen: ListenConfig) -> socket.socket:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen()  # from here on a second server is refused, and clients wait
-    except OSError as error:
-        hint = "; is another server running? --port 0 picks a free port" if error.errno == errno.EADDRINUSE else ""
-        raise ConfigError(
-            f"cannot listen on {listen.host} port {listen.port}: {error.strerror or error}{hint}"
-        ) from None
-    return listener
-
-
 @contextmanager
 def _gold_progress(say: Callable[[str], None]) -> Iterator[GoldProgress]:
     """Show a bar per data set on a terminal, and print a line when one is done."""
@@ -187,37 +152,3 @@ def _gold_progress(say: Callable[[str], None]) -> Iterator[GoldProgress]:
 
     with bars:
         yield show
-
-
-_OWN = ("request_id", "status", "ms")
-
-
-class JsonLines(logging.Formatter):
-    """Formats a record as one line of JSON."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        line.update({key: getattr(record, key) for key in _OWN if hasattr(record, key)})
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
-
-
-def set_up_logs(form: Literal["text", "json"], debug: bool) -> Callable[[str], None]:
-    """Send the log to the error stream; requests are logged only in JSON or with `debug`.
-
-    Returns the function that reports the start: it writes to the log if that is JSON, else to the console.
-    """
-    handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(DiscreetFormatter(JsonLines() if form == "json" else text))
-    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("posttrain").setLevel(logging.DEBUG if debug or form == "json" else logging.WARNING)
-    for chatty in ("httpx", "httpcore", "asyncio"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    return logging.getLogger("posttrain.dataserver").info if form == "json" else console.print

@@ -53,7 +53,7 @@ def answer_line(row: Row, sample: int, answer: Answer) -> dict[str, Any]:
         "line": row.line,
         "row": row.index,
         "sample": sample,
-        "messages": [*_plain_messages(row.prompt), {"role": "assistant", "content": answer.text}],
+        "messages": [*plain_messages(row.prompt), {"role": "assistant", "content": answer.text}],
         "stop_reason": answer.stop_reason,
         "tokens": answer.tokens,
         **row.facts,
@@ -68,8 +68,8 @@ def answer_line(row: Row, sample: int, answer: Answer) -> dict[str, Any]:
     return line
 
 
-def _plain_messages(conversation: Conversation) -> list[dict[str, Any]]:
-    """The messages as plain objects, with `train: false` on those that must not be trained on."""
+def plain_messages(conversation: Conversation) -> list[dict[str, Any]]:
+    """The messages of a row of training data, with `train: false` on those that must not be trained on."""
     plain = template_messages(conversation)
     for message, object_ in zip(conversation.messages, plain, strict=True):
         if not message.train:

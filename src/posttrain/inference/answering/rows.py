@@ -79,7 +79,7 @@ def encode_prompts(
     encoded = iter(_encode([row for row in rows if row.prompt.messages], encoder))
     for row in rows:
         ids = next(encoded) if row.prompt.messages else "there is no prompt before the answer"
-        fault = ids if isinstance(ids, str) else _too_long(len(ids), room)
+        fault = ids if isinstance(ids, str) else too_long(len(ids), room)
         if fault:
             prompts.faults.append(f"{row.place}: {fault}")
         elif not isinstance(ids, str):
@@ -104,7 +104,8 @@ def _encode(rows: Sequence[Row], encoder: ConversationEncoder) -> Sequence[list[
         return [str(error)] if len(rows) == 1 else [ids for row in rows for ids in _encode([row], encoder)]
 
 
-def _too_long(length: int, room: Room) -> str | None:
+def too_long(length: int, room: Room) -> str | None:
+    """Why a prompt of this length cannot be answered; None if it can."""
     if length > room.max_length:
         return f"the prompt has {length} tokens, more than chat.max_length: {room.max_length}"
     if room.positions is not None and length + room.max_new_tokens > room.positions:

@@ -1,6 +1,6 @@
-"""Handle request ids, access log, token check and body limits before the routes.
+"""Handle request ids, access log, token check and body limits before the routes of a server.
 
-A request that is refused here is answered with a `Problem`, as in the protocol.
+How a refused request is answered is the server's: a `Respond` writes it.
 """
 
 import asyncio
@@ -12,16 +12,15 @@ import re
 import time
 import uuid
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
+from typing import Protocol
 
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from posttrain.dataserver.metrics import Metrics
-from posttrain.dataserver.schemas import Problem
-from posttrain.dataserver.service import Code, Refusal
+from posttrain.web.refusal import Refusal
 
-logger = logging.getLogger("posttrain.dataserver.requests")
+logger = logging.getLogger("posttrain.web.requests")
 
 # Health checks for load balancers; they reveal no prompts and no rewards.
 _OPEN_TO_ALL = ("/healthz", "/readyz")
@@ -39,63 +38,37 @@ _PIECE_BYTES = 2**20
 
 _ABOUT_THE_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
 
-_STATUS: dict[Code, int] = {
-    "bad_request": 422,
-    "no_substitute": 400,
-    "config_mismatch": 409,
-    "request_id_reused": 409,
-    "too_large": 413,
-    "overloaded": 429,
-    "not_found": 404,
-    "not_ready": 503,
-    "unavailable": 503,
-    "unauthorized": 401,
-}
-_RETRY_AFTER_SECONDS: dict[Code, int] = {"overloaded": 1, "not_ready": 2, "unavailable": 2}
 
+class Respond(Protocol):
+    """Writes the response to a refused request."""
 
-def refusal_response(refusal: Refusal, fields: Sequence[str] = (), ends_connection: bool = False) -> JSONResponse:
-    """The response to a refused request, as a `Problem`.
-
-    Args:
-        ends_connection: read nothing more from the client, not even the rest of a body that it is still sending.
-    """
-    problem = Problem(code=refusal.code, message=str(refusal), fields=list(fields))
-    headers = {"Connection": "close"} if ends_connection else {}
-    if refusal.code in _RETRY_AFTER_SECONDS:
-        headers["Retry-After"] = str(_RETRY_AFTER_SECONDS[refusal.code])
-    if refusal.code == "unauthorized":
-        # A browser then asks for a name and a password; any name works, with the token as the password.
-        headers["WWW-Authenticate"] = 'Basic realm="toolkit-rl-dataserver", charset="UTF-8"'
-    return JSONResponse(problem.model_dump(), _STATUS[refusal.code], headers)
-
-
-def failure_response(request_id: str) -> JSONResponse:
-    """The response to a request that the server failed to handle, as a `Problem`."""
-    message = f"the server failed; see its log for the request id {request_id}"
-    return JSONResponse(Problem(code="internal", message=message).model_dump(), 500)
+    def __call__(self, refusal: Refusal, *, ends_connection: bool = False) -> Response:
+        """`ends_connection`: read nothing more from the client, not even the rest of a body that it is sending."""
+        ...
 
 
 class ClearHeaders:
-    """Answers 422 if a header that may occur only once comes twice."""
+    """Refuses a request in which a header that may occur only once comes twice."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, respond: Respond) -> None:
         self._app = app
+        self._respond = respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         names = [name for name, _ in scope["headers"]] if scope["type"] == "http" else []
         if len(set(names)) < len(names) and (twice := [name for name in _ONCE if names.count(name) > 1]):
             refusal = Refusal("bad_request", f"the request has the header {twice[0].decode()} twice")
-            await refusal_response(refusal, ends_connection=True)(scope, receive, send)
+            await self._respond(refusal, ends_connection=True)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
 
 class TokenCheck:
-    """Answers 401 unless a request carries the token, as a bearer token or as the password of Basic authentication."""
+    """Refuses a request without the token, as a bearer token or as the password of Basic authentication."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, respond: Respond, token: str) -> None:
         self._app = app
+        self._respond = respond
         self._token = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,7 +76,7 @@ class TokenCheck:
             await self._app(scope, receive, send)
             return
         refusal = Refusal("unauthorized", "this server requires a token: Authorization: Bearer <token>")
-        await refusal_response(refusal, ends_connection=True)(scope, receive, send)
+        await self._respond(refusal, ends_connection=True)(scope, receive, send)
 
     def _is_welcome(self, scope: Scope) -> bool:
         kind, _, value = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
@@ -120,13 +93,26 @@ class TokenCheck:
 
 
 class RequestLog:
-    """Gives each request an id (the client's own, if usable), logs and counts it, and answers 500 if it fails."""
+    """Gives each request an id (the client's own, if usable), logs and counts it, and answers it if it fails."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str]) -> None:
-        """`paths`: those counted under their own names; any other is counted as unknown."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        paths: Collection[str],
+        failed: Callable[[str], Response],
+        count: Callable[[str, int, float], None] = lambda endpoint, status, seconds: None,
+    ) -> None:
+        """Wrap `app`.
+
+        Args:
+            paths: those logged and counted under their own names; any other is unknown.
+            failed: the response to a request with this id that the server failed to handle.
+            count: gets the path, the status and the seconds of each request.
+        """
         self._app = app
-        self._metrics = metrics
         self._paths = frozenset(paths)
+        self._failed = failed
+        self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -151,10 +137,10 @@ class RequestLog:
             logger.exception("%s %s failed", scope["method"], endpoint, extra={"request_id": request_id})
             if status != _NOT_ANSWERED:
                 raise
-            await failure_response(request_id)(scope, receive, send_with_id)
+            await self._failed(request_id)(scope, receive, send_with_id)
         finally:
             seconds = time.perf_counter() - begin
-            self._metrics.request(endpoint, status, seconds)
+            self._count(endpoint, status, seconds)
             logger.info(
                 "%s %s %d %.1f ms",
                 scope["method"],
@@ -166,11 +152,19 @@ class RequestLog:
 
 
 class BodyLimit:
-    """Answers 413 as soon as a body is known to be too large, packed or unpacked, and 429 if it would be too much
-    together with those in progress."""
+    """Refuses a body as soon as it is known to be too large, packed or unpacked, or too much together with those in
+    progress.
 
-    def __init__(self, app: ASGIApp, max_bytes: int, max_bytes_together: int) -> None:
+    Args:
+        names: of the two limits, for messages.
+    """
+
+    def __init__(
+        self, app: ASGIApp, respond: Respond, max_bytes: int, max_bytes_together: int, names: tuple[str, str]
+    ) -> None:
         self._app = app
+        self._respond = respond
+        self._name, self._name_together = names
         self._max_bytes = max_bytes
         self._left = max_bytes_together
 
@@ -183,7 +177,7 @@ class BodyLimit:
             is_whole = await self._read(body, dict(scope["headers"]), receive)
         except Refusal as refusal:
             # What has not been read of the body never will be.
-            await refusal_response(refusal, ends_connection=True)(scope, receive, send)
+            await self._respond(refusal, ends_connection=True)(scope, receive, send)
         else:
             if is_whole:
                 scope["headers"] = [pair for pair in scope["headers"] if pair[0] not in _ABOUT_THE_BODY]
@@ -234,14 +228,14 @@ class BodyLimit:
         if max(received, body.size + len(part)) > self._max_bytes:
             raise self._too_large()
         if len(part) > self._left:
-            raise Refusal("overloaded", "the bodies being received fill limits.bodies_mb; try again later")
+            raise Refusal("overloaded", f"the bodies being received fill {self._name_together}; try again later")
         body.content += part
         body.size += len(part)
         self._left -= len(part)
 
     def _too_large(self) -> Refusal:
         megabytes = self._max_bytes / 2**20
-        return Refusal("too_large", f"the body is larger than {megabytes:g} MiB (limits.body_mb); send fewer items")
+        return Refusal("too_large", f"the body is larger than {megabytes:g} MiB ({self._name}); send fewer items")
 
 
 class _Body:

@@ -4,20 +4,26 @@ All limits apply before the client is authenticated.
 """
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-from posttrain.dataserver.schemas import Problem
 
 # For the first line and all headers of a request, as in most servers, and for anything else that is not content.
 _MOST_HEAD_BYTES = 16 * 2**10
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which itself accepts heads of any size and waits for ever. Subclasses set the two limits."""
+    """uvicorn's protocol, which itself accepts heads of any size and waits for ever.
 
+    Subclasses set what is declared here.
+    """
+
+    describe: ClassVar[Callable[[str, str], bytes]]
+    """The JSON of a refusal's code and message."""
+    section: ClassVar[str]
+    """What comes before the names of the limits in messages."""
     most_connections: ClassVar[int]
     seconds_to_ask: ClassVar[float]
     """How long a request may take to arrive, from when its connection was made or its first byte came."""
@@ -31,7 +37,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._set_deadline()
         if len(self.connections) > self.most_connections:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", "too many connections (limits.connections)")
+            self._refuse(
+                HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", f"too many connections ({self.section}connections)"
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the deadline."""
@@ -87,7 +95,7 @@ class BoundedProtocol(HttpToolsProtocol):
             # Send no answer where nothing was asked: it would be taken for the answer to the next request.
             self.transport.close()
             return
-        message = f"the request did not arrive within {self.seconds_to_ask:g} s (limits.receive_seconds)"
+        message = f"the request did not arrive within {self.seconds_to_ask:g} s ({self.section}receive_seconds)"
         self._refuse(HTTPStatus.REQUEST_TIMEOUT, "too_slow", message)
 
     def _refuse(self, status: HTTPStatus, code: str, message: str) -> None:
@@ -95,7 +103,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self.cycle is None or self.cycle.response_complete:
-            content = Problem(code=code, message=message).model_dump_json().encode()
+            content = type(self).describe(code, message)
             lines = [
                 f"HTTP/1.1 {status.value} {status.phrase}",
                 "Content-Type: application/json",
@@ -107,7 +115,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def bounded_protocol(connections: int, receive_seconds: float) -> type[asyncio.Protocol]:
+def bounded_protocol(
+    connections: int, receive_seconds: float, describe: Callable[[str, str], bytes], section: str
+) -> type[asyncio.Protocol]:
     """The protocol class with these limits; uvicorn creates one instance per connection."""
-    limits: dict[str, Any] = {"most_connections": connections, "seconds_to_ask": receive_seconds}
-    return type("Protocol", (BoundedProtocol,), limits)
+    own: dict[str, Any] = {
+        "most_connections": connections,
+        "seconds_to_ask": receive_seconds,
+        "describe": staticmethod(describe),
+        "section": section,
+    }
+    return type("Protocol", (BoundedProtocol,), own)

@@ -15,14 +15,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
-from posttrain.dataserver.service import Refusal
+from posttrain.web.refusal import Refusal
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 # Smaller bodies are parsed in some hundredths of a second at most, whatever they hold.
 _LARGE_BYTES = 2 * 2**20
-# An item has about twelve values; a body with more than twice as many for each item that it may hold is no request.
-_VALUES_PER_ITEM = 32
 # More than the numbers of a report of a step.
 _MOST_KEYS = 256
 
@@ -31,6 +29,8 @@ M = TypeVar("M", bound=BaseModel)
 
 class JsonRoute(APIRoute):
     """A route whose `body` is a model, read and checked before FastAPI sees it.
+
+    `app.state.most_values` limits the values in a large body.
 
     FastAPI itself would build all values of a body, and then a message for each wrong one, while nobody else is
     served.
@@ -44,9 +44,8 @@ class JsonRoute(APIRoute):
             return handle
 
         async def handle_checked(request: Request) -> Response:
-            most_items = request.app.state.server.meta.limits.max_items
             checked = _CheckedRequest(request.scope, request.receive)
-            await checked.check(model, _VALUES_PER_ITEM * (most_items + 1))
+            await checked.check(model, request.app.state.most_values)
             return await handle(checked)
 
         return handle_checked
@@ -77,7 +76,7 @@ class _CheckedRequest(Request):
 
 def _parsed_large(body: bytes, model: type[M], most_values: int) -> M:
     if _has_more_values(body, most_values):
-        raise Refusal("bad_request", f"the body has more than {most_values} values, far more than limits.items allows")
+        raise Refusal("bad_request", f"the body has more than {most_values} values, far more than any request has")
     return _parsed(body, model)
 
 
