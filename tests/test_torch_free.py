@@ -242,7 +242,7 @@ keep: [{type: sft, path: good.jsonl}]
 
 def test_an_optimizer_whose_package_is_not_there_is_refused_by_name(base: Path):
     code = """
-from posttrain.cli.checks import require_optimizer
+from posttrain.runs.checks import require_optimizer
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ConfigError
 require_optimizer(TrainingConfig(optimizer="adamw"))

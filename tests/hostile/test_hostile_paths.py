@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from cli.refusals import contents, the_one_error
 from hostile.hostile_values import ODD_TEXTS, STEERS, profiles, refusal_of, texts, tried
-from posttrain.cli.checks import choose_run_name
 from posttrain.config.load import load_config
 from posttrain.config.sections.model import ModelConfig, run_of_model
 from posttrain.config.sections.run import RunConfig, require_run_name
@@ -23,6 +22,7 @@ from posttrain.dataserver.config.datasets import FileDataset
 from posttrain.dataserver.data.loading import confined_file, load_file
 from posttrain.dataserver.graders.llm_judge import fill_template
 from posttrain.errors import ConfigError, DataError
+from posttrain.runs.checks import choose_run_name
 from posttrain.runs.directory import RunDirectory, check_run_directory, clear_run_directory
 from posttrain.runs.trained_run import load_trained_run
 from posttrain.sft.config import SFTConfig

@@ -5,11 +5,11 @@ from typing import Annotated
 
 from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
-from posttrain.cli.checks import choose_run_name, require_data_files, require_optimizer, require_room_for_run
 from posttrain.config.load import load_config
 from posttrain.config.sections.model import run_of_model
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.several import train_each
+from posttrain.runs.checks import choose_run_name, require_data_files, require_optimizer, require_room_for_run
 
 main = doorway.command_app()
 

@@ -6,9 +6,9 @@ import typer
 
 from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
-from posttrain.cli.checks import choose_run_name
 from posttrain.config.load import load_config
 from posttrain.rl.config import RLConfig
+from posttrain.runs.checks import choose_run_name
 
 main = doorway.command_app()
 _SAMPLES = "Completions of each prompt; rollout.generations unless given."

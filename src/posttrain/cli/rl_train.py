@@ -7,9 +7,9 @@ import typer
 
 from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
-from posttrain.cli.checks import choose_run_name, require_optimizer, require_room_for_run
 from posttrain.config.load import load_config
 from posttrain.rl.config import RLConfig
+from posttrain.runs.checks import choose_run_name, require_optimizer, require_room_for_run
 
 main = doorway.command_app()
 _ROLLOUTS = "Train on the rollouts that this run recorded (rollout.record), without generating any."

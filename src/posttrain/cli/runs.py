@@ -11,9 +11,11 @@ main = doorway.command_app()
 _JSON: Any = typer.Option("--json", help="Print one JSON object.", metavar="")
 _RUN = "The folder of a run."
 _DIR = "The folder that holds the runs."
+_PAGE = "The page to write; DIR/report.html unless given."
+_WATCH = "Write it again whenever a run goes on, until Ctrl-C."
 
 
-@main.callback(help="Compare runs, verify them, and list them.")
+@main.callback(help="Compare runs, verify them, list them, and report on them.")
 def runs(version: doorway.Version = False) -> None:
     """Only what all of them share."""
 
@@ -65,3 +67,24 @@ def list_(
         from posttrain.inspect.show import show_runs
 
         show_runs(list_runs(folder), str(folder))
+
+
+@main.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help=_DIR)] = Path("runs"),
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help=_PAGE)] = None,
+    watch: Annotated[bool, typer.Option("--watch", help=_WATCH, metavar="")] = False,
+    debug: doorway.Debug = False,
+) -> None:
+    """Write a page about the runs below DIR, or about the run DIR: curves over each other, evaluations, answers."""
+    with doorway.clear_errors(debug):
+        from posttrain.base.console import console
+        from posttrain.base.extras import require_extra
+        from posttrain.inspect.report import watch_report, write_report
+
+        require_extra("train", "toolkit-runs report")
+        page = output or folder / "report.html"
+        if watch:
+            watch_report(folder, page, console.print)
+        write_report(folder, page)
+        console.print(f"wrote {page}")

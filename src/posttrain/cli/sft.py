@@ -4,8 +4,8 @@ from typing import Annotated
 
 from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
-from posttrain.cli.checks import choose_run_name, require_data_files, require_optimizer, require_room_for_run
 from posttrain.config.load import load_config
+from posttrain.runs.checks import choose_run_name, require_data_files, require_optimizer, require_room_for_run
 from posttrain.sft.config import SFTConfig
 
 main = doorway.command_app()

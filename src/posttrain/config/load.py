@@ -33,8 +33,8 @@ T = TypeVar("T", bound=BaseModel)
 _AFTER_ALL_LINES = MAX_BYTES
 
 
-def load_config(path: Path, model: type[T], overrides: Sequence[str] = ()) -> T:
-    """Read a YAML file, apply `--set` overrides in order, and validate.
+def load_config(path: Path, model: type[T], overrides: "Sequence[str | Override]" = ()) -> T:
+    """Read a YAML file, apply overrides in order, the text of `--set` or others, and validate.
 
     Raises one `ConfigError` with all problems, sorted by line. The config keeps no reference to its file.
     """
@@ -66,18 +66,17 @@ def read_raw(path: Path) -> dict[str, Any]:
 
 
 def _apply_overrides(
-    data: dict[str, Any], places: dict[KeyPath, Place], overrides: Sequence[str]
+    data: dict[str, Any], places: dict[KeyPath, Place], overrides: "Sequence[str | Override]"
 ) -> tuple[list[tuple[int, str]], list[KeyPath]]:
     """Apply overrides to `data` and `places`; return the problems and the key paths that could not be set."""
     problems, failed = [], []
-    for order, text in enumerate(overrides, start=_AFTER_ALL_LINES):
+    for order, each in enumerate(overrides, start=_AFTER_ALL_LINES):
         try:
-            override = parse_override(text)
+            override = each if isinstance(each, Override) else parse_override(each)
             path = apply_override(data, override)
         except ConfigError as error:
             problems.append((order, str(error)))
-            head = read_dotted(text)
-            failed += [head[0]] if head else []
+            failed += [each.path] if isinstance(each, Override) else [head[0] for head in [read_dotted(each)] if head]
             continue
         for old in [key for key in places if key[: len(path)] == path]:
             del places[old]

@@ -1,6 +1,6 @@
 """Prompts whose answers can be graded: rows of a dataserver's config, or of a file with graders of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,8 +57,9 @@ def read_prompts(
     graders: Mapping[str, AnyGrader],
     *,
     allow_code_execution: bool = False,
+    tell: Callable[[str], None] = console.print,
 ) -> GradedPrompts:
-    """Read and check the rows, and choose `count` of them by their content.
+    """Read and check the rows, telling what is read, and choose `count` of them by their content.
 
     Raises:
         ConfigError, DataError: the rows or their graders are wrong, or there are none.
@@ -70,7 +71,7 @@ def read_prompts(
             raise ConfigError(f"{name}.dataset: {config.config} has no data set {chosen!r}, only {there}")
     else:
         served, chosen, split = _served(name, config, graders, allow_code_execution), name, "all"
-    loaded = Loaded.read(served, console.print)
+    loaded = Loaded.read(served, tell)
     slots = _slots(loaded, list(served.datasets) if chosen is None else [chosen], split)[:count]
     if not slots:
         raise ConfigError(f"{name}: no rows are held out; set validation_fraction of the data set, or split: all here")

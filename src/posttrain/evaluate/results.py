@@ -2,8 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from posttrain.errors import RunError
 from posttrain.evaluate.statistics.comparison import Comparison, compare
 from posttrain.evaluate.statistics.estimate import Estimate, estimate
 from posttrain.evaluate.statistics.scores import Scale
@@ -60,11 +64,16 @@ class Results:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """The results as JSON can hold them, without the samples."""
-        tasks = {name: asdict(task) for name, task in self.tasks.items()}
-        for task in tasks.values():
-            del task["samples"]
-        return {"models": dict(self.models), "baseline": self.baseline, "tasks": tasks}
+        """The results as JSON can hold them."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, path: Path) -> "Results":
+        """What was written as `as_json`; RunError if the file is damaged."""
+        try:
+            return TypeAdapter(cls).validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise RunError(f"{path} is damaged; run the evaluation again") from error
 
 
 def task_result(

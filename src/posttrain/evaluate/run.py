@@ -18,6 +18,7 @@ from posttrain.evaluate.grading import Grades
 from posttrain.evaluate.models import EndpointModel, LocalModel, open_model
 from posttrain.evaluate.report import write_report
 from posttrain.evaluate.results import Results, task_result
+from posttrain.evaluate.scores_file import write_scores
 from posttrain.evaluate.tables import markdown, result_tables
 from posttrain.evaluate.tasks.base import Job, LoadedTask, Measured, Setting
 
@@ -84,6 +85,7 @@ def evaluate(config: EvalConfig, choice: Choice) -> Results:
         measured, failures = work.run()
         for name, found in measured.items():
             for model, each in found.items():
+                write_scores(config.output, model, name, each)
                 if each.lines is not None:
                     write_answers(each.lines, model, config.output / model / f"{name}.jsonl")
         results = Results(

@@ -43,6 +43,12 @@ class KeptRun:
         """The metrics lines of optimizer steps."""
         return [row for row in self.rows if "order_hash" in row]
 
+    @property
+    def ledgers(self) -> list[dict[str, Any]]:
+        """What became of every row, a ledger for each data set."""
+        path = self.directory.ledger
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+
 
 def read_run(path: Path) -> KeptRun:
     """Read the run in a folder.

@@ -35,6 +35,21 @@ class Summary:
     tokens: int | None
     seconds: float
 
+    def cells(self) -> list[str]:
+        """The row in words, as `COLUMNS` name them."""
+        done = f"{self.step}/{self.last_step}" if self.last_step else str(self.step)
+        tokens = "" if self.tokens is None else f"{self.tokens:,}"
+        return [self.name, self.kind, done, self.status, self.latest, self.best, tokens, _duration(self.seconds)]
+
+
+COLUMNS = ("run", "kind", "step", "status", "last", "best held out", "tokens", "time")
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
 
 def list_runs(folder: Path) -> list[Summary]:
     """All runs in a folder and its subfolders, by name; the folder of a run gives that run.
@@ -44,7 +59,12 @@ def list_runs(folder: Path) -> list[Summary]:
     """
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}; give the one that contains the runs (run.output_dir)")
-    return [_summary(path, str(path.relative_to(folder)) if path != folder else path.name) for path in _runs(folder)]
+    return [_summary(path, name) for name, path in run_folders(folder)]
+
+
+def run_folders(folder: Path) -> list[tuple[str, Path]]:
+    """Names and folders of all runs in a folder and its subfolders; of a run's folder, that run."""
+    return [(str(path.relative_to(folder)) if path != folder else path.name, path) for path in _runs(folder)]
 
 
 def _runs(folder: Path) -> Iterator[Path]:

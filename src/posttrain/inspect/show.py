@@ -9,7 +9,7 @@ from rich.console import Console
 
 from posttrain.base.console import new_table
 from posttrain.inspect.diff import Comparison
-from posttrain.inspect.listing import Summary
+from posttrain.inspect.listing import COLUMNS, Summary
 from posttrain.inspect.verify import Finding
 
 # Line width where nothing is folded to the terminal: enough for digests and paths.
@@ -52,21 +52,8 @@ def show_runs(summaries: Sequence[Summary], folder: str) -> None:
     if not summaries:
         _console().print(f"there are no runs in {folder}")
         return
-    columns = ("run", "kind", "step", "status", "last", "best held out", "tokens", "time")
-    rows = [
-        (
-            each.name,
-            each.kind,
-            f"{each.step}/{each.last_step}" if each.last_step else str(each.step),
-            each.status,
-            each.latest,
-            each.best,
-            "" if each.tokens is None else f"{each.tokens:,}",
-            _duration(each.seconds),
-        )
-        for each in summaries
-    ]
-    _print_table("", columns, rows, folded=False)
+    rows = [each.cells() for each in summaries]
+    _print_table("", COLUMNS, rows, folded=False)
 
 
 def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, folded: bool = True) -> None:
@@ -82,12 +69,6 @@ def _cells(values: Sequence[Any]) -> list[str]:
     full = ["–" if value is None else str(value) for value in values]
     short = [f"{value:.6g}" if isinstance(value, float) else text for value, text in zip(values, full, strict=True)]
     return short if len(set(short)) == len(set(full)) else full
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
 
 
 def _console(*, wide: bool = False) -> Console:

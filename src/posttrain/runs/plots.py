@@ -1,7 +1,8 @@
 """Draw the plots of a finished run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 Rows = list[dict[str, Any]]
@@ -55,6 +57,48 @@ def plot_run(rows: Rows, folder: Path, pictures: Mapping[str, Picture] = PICTURE
     return paths
 
 
+def overlaid(runs: Mapping[str, Rows], label: str, keys: Sequence[str]) -> str | None:
+    """Draw the same curves of several runs over each other.
+
+    Args:
+        runs: the lines of metrics.jsonl, by the runs' names.
+        label: label of the vertical axis.
+        keys: of metrics.jsonl: the first one is drawn as a line, the others with a marker at each value.
+
+    Returns:
+        The picture in SVG; None if there is nothing to draw.
+    """
+    curves = {name: [_points(rows, key) for key in keys] for name, rows in runs.items()}
+    if not any(points for each in curves.values() for points in each):
+        return None
+    figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
+    for number, (name, each) in enumerate(curves.items()):
+        for order, points in enumerate(each):
+            if points:
+                marks: dict[str, Any] = {"linewidth": 1.2} if order == 0 else {"marker": "o", "linestyle": "--"}
+                shown = name if order == 0 else f"{name}, held out"
+                axes.plot(*zip(*points, strict=True), color=f"C{number % 10}", label=shown, markersize=4, **marks)
+    for text in axes.legend(loc="best").get_texts():
+        text.set_parse_math(False)  # two dollar signs in a name make no formula
+    _name_axes(axes, label)
+    return _svg(figure)
+
+
+def _svg(figure: Figure) -> str:
+    """The figure in SVG, the same text for the same picture; the figure is closed."""
+    written = StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "posttrain"}):
+        figure.savefig(written, format="svg", metadata={"Date": None})
+    plt.close(figure)
+    return written.getvalue()
+
+
+def _name_axes(axes: Axes, label: str) -> None:
+    axes.set_xlabel("optimizer step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylabel(label)
+
+
 def _keys(rows: Rows, picture: Picture) -> dict[str, str]:
     """The name of each curve, and its key."""
     found = {name: key for name, key in picture.curves.items() if not key.endswith("/")}
@@ -80,9 +124,7 @@ def _draw(steps: Rows, curves: Mapping[str, list[tuple[int, float]]], label: str
             axes.plot(*zip(*points, strict=True), label=name, **marks)
     if len(axes.get_lines()) > 1:
         axes.legend(loc="best")
-    axes.set_xlabel("optimizer step")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel(label)
+    _name_axes(axes, label)
     axes.set_xlim(left=0, right=max(row["step"] for row in steps))
     figure.savefig(path, dpi=120)
     plt.close(figure)

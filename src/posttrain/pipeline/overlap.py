@@ -1,0 +1,94 @@
+"""Held-out prompts that are also trained on, over all steps of a pipeline."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from posttrain.base.console import console
+from posttrain.base.text import counted
+from posttrain.data.overlap import overlaps
+from posttrain.data.row_texts import prompt_text, read_texts
+from posttrain.data.sources import open_lines
+from posttrain.dataserver.config.prompts import DataserverPromptsConfig, RowSplit
+from posttrain.errors import DataError
+
+Prompts = Iterator[tuple[str, str]]
+"""Places and texts."""
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """A held-out prompt that is also trained on, wholly or in part.
+
+    Attributes:
+        held_out, trained: places of the prompts, each with its step.
+        share: how much of the held-out prompt's runs of 13 words the trained one has, from 0 to 1.
+        exact: whether they are the same but for case and white space.
+    """
+
+    held_out: str
+    trained: str
+    share: float
+    exact: bool
+
+    def __str__(self) -> str:
+        return f"{self.held_out} {'equals' if self.exact else f'is for {self.share:.0%} in'} {self.trained}"
+
+
+def find_overlaps(held_out: Prompts, trained: Prompts) -> list[Overlap]:
+    """Each held-out prompt with each trained one that it equals, or that has half of it; equal ones come first."""
+    found = [Overlap(each.place, place, each.share, each.exact) for each, place in overlaps(held_out, trained)]
+    return sorted(found, key=lambda each: not each.exact)
+
+
+def require_none(found: list[Overlap], *, allowed: bool) -> None:
+    """Print what overlaps.
+
+    Raises:
+        DataError: a held-out prompt is trained on, and that is not allowed.
+    """
+    lines = [str(each) for each in found[:_SHOWN]]
+    lines += [f"... and {len(found) - _SHOWN:,} more"] if len(found) > _SHOWN else []
+    equal = len({each.held_out for each in found if each.exact})
+    if equal and not allowed:
+        told = f"{counted(equal, 'held-out prompt')} would be trained on (allow_overlap: true permits it):"
+        raise DataError("\n  ".join([told, *lines]))
+    if found:
+        places = {each.held_out for each in found}
+        told = f"{counted(len(places), 'held-out prompt')} share runs of words with trained ones:"
+        console.print("\n  ".join([told, *lines]))
+
+
+def prompts_in(path: Path | str, split: str, columns: BaseModel | None) -> Prompts:
+    """The prompts of a file of conversations, pairs, questions or prompts; rows that are none of these are left out.
+
+    A Hugging Face data set and a file that is not there (yet) have none.
+    """
+    if not Path(path).is_file():
+        return
+    names: Mapping[str, str | None] = {} if columns is None else columns.model_dump()
+    source = open_lines(path, None, split)
+    for line in source.lines():
+        if line.value is None:
+            continue
+        renamed = {key: line.value[name] for key, name in names.items() if name is not None and name in line.value}
+        try:
+            yield source.place(line.number), read_texts({**line.value, **renamed}).prompt
+        except DataError:
+            continue  # the step that reads it says what is wrong
+
+
+def served_prompts(config: Path, dataset: str | None, split: RowSplit) -> Prompts:
+    """The prompts of a dataserver's config; none if no rows are held out.
+
+    Raises:
+        ConfigError, DataError: they are wrong.
+    """
+    from posttrain.evaluate.prompts import read_prompts
+
+    wanted = DataserverPromptsConfig(config=config, dataset=dataset, split=split)
+    for row in read_prompts("dataserver", wanted, None, {}, allow_code_execution=True, tell=lambda text: None).rows:
+        yield row.place, prompt_text(row.prompt)

@@ -1,0 +1,60 @@
+"""Configs that another config names, resolved: what they say, and the files that they name in turn."""
+
+from pathlib import Path
+from typing import Any
+
+from posttrain.base.files import content_digest
+from posttrain.config.load import load_config
+from posttrain.dataserver.config.dataserver import DataserverConfig
+from posttrain.dataserver.config.datasets import FileDataset
+from posttrain.dataserver.config.prompts import DataserverPromptsConfig
+from posttrain.errors import ConfigError
+from posttrain.evaluate.config import EvalConfig
+from posttrain.pipeline.files import file_digests, without_places
+from posttrain.pipeline.overlap import Prompts, prompts_in, served_prompts
+
+# What changes neither prompts nor rewards.
+_OF_SERVING = {"data_root", "listen", "limits", "journal"}
+
+
+def dataserver_facts(path: Path) -> dict[str, Any]:
+    """What a dataserver's prompts and rewards depend on; ConfigError if the config is wrong or a file is missing."""
+    config = load_config(path, DataserverConfig)
+    digests = {}
+    for name, file in dataserver_files(config).items():
+        if not file.is_file():
+            raise ConfigError(f"{path}: datasets.{name}.path: there is no file {file}")
+        digests[f"datasets.{name}"] = content_digest(file)
+    named = {key: digest for key, digest in file_digests(config).items() if key.split(".")[0] not in _OF_SERVING}
+    dump = without_places(config.model_dump(mode="json", exclude=_OF_SERVING))
+    return {"config": dump, "files": {**named, **digests}}
+
+
+def dataserver_files(config: DataserverConfig) -> dict[str, Path]:
+    """The files of a dataserver's data sets, by their names."""
+    datasets = config.datasets.items()
+    return {name: config.data_root / each.path for name, each in datasets if isinstance(each, FileDataset)}
+
+
+def task_prompts(config: EvalConfig) -> Prompts:
+    """The prompts of an evaluation's tasks; errors as `dataserver_facts`."""
+    for task in config.tasks.values():
+        if isinstance(task, DataserverPromptsConfig):
+            yield from served_prompts(task.config, task.dataset, task.split)
+        elif (path := getattr(task, "path", None)) is not None:
+            yield from prompts_in(path, getattr(task, "split", "train"), getattr(task, "columns", None))
+
+
+def eval_facts(config: EvalConfig) -> dict[str, Any]:
+    """What an evaluation's numbers depend on besides its models; errors as `dataserver_facts`."""
+    served = {
+        name: dataserver_facts(task.config)
+        for name, task in config.tasks.items()
+        if isinstance(task, DataserverPromptsConfig)
+    }
+    dump = config.model_dump(mode="json", exclude={"output", "models", "baseline"})
+    del dump["sampling"]["devices"]
+    for name in served:
+        del dump["tasks"][name]["config"]
+    files = {key: digest for key, digest in file_digests(config).items() if not key.startswith("models.")}
+    return {"config": without_places(dump), "served": served, "files": files}

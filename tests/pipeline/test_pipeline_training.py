@@ -1,0 +1,110 @@
+"""Training steps: what they start from, what is checked before, and what skipping one does."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from typer.testing import Result
+
+from pipeline.pipeline_cases import Case
+from posttrain.config.load import load_config
+from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.rl.config import RLConfig
+
+Run = Callable[..., Result]
+
+
+def test_dpo_goes_on_with_the_adapter_and_its_reference_is_where_it_starts(trained: Case) -> None:
+    config = load_config(trained.folder_of("dpo") / "config.yaml", DPOConfig)
+    assert config.model.adapter == trained.folder_of("sft")
+    rows = [json.loads(line) for line in (trained.folder_of("dpo") / "metrics.jsonl").read_text().splitlines()]
+    losses = [row["loss"] for row in rows if "loss" in row]
+    assert losses[0] == pytest.approx(0.6931, abs=1e-3)  # ln 2: policy and reference are the same model
+
+
+def test_what_starts_from_a_merged_model_trains_a_new_adapter_on_it(trained: Case) -> None:
+    config = load_config(trained.folder_of("grpo") / "config.yaml", RLConfig)
+    assert config.model.name == str(trained.folder_of("dpo.merged"))
+    assert config.model.adapter is None
+
+
+def test_a_skipped_step_is_replaced_by_where_it_would_have_started(copied: Case, run: Run) -> None:
+    from posttrain.pipeline.config import PipelineConfig
+    from posttrain.pipeline.run import Wanted, open_context
+
+    config = load_config(copied.config, PipelineConfig)
+    context = open_context(config, "chain", Wanted(skip=["dpo"]))
+    assert context.model("dpo").adapter == context.model("sft").adapter
+    context = open_context(config, "chain", Wanted(skip=["sft", "dpo"]))
+    assert context.model("dpo").base == context.base().base
+    said = run(copied, "--skip", "dpo", "--dry-run").output
+    assert "skipped" in said
+
+
+def test_a_step_that_is_not_enabled_is_skipped(copied: Case, run: Run) -> None:
+    copied.change("chain.yaml", steps={"dpo": {**STEPS["dpo"], "enabled": False}})
+    assert "skipped" in run(copied, "--dry-run").output
+
+
+STEPS = {
+    "dpo": {"run": "dpo", "config": "dpo/dpo.yaml", "start": {"from": "sft", "as": "adapter"}},
+    "grpo": {"run": "rl-train", "config": "grpo/grpo.yaml", "start": {"from": "dpo", "as": "merged"}},
+}
+
+WRONG: dict[str, tuple[Callable[[Case], None], list[str]]] = {
+    "a typo in the last config": (lambda case: case.change("grpo/grpo.yaml", rolout={}), ["grpo.yaml", "rollout"]),
+    "a file of data that is missing": (lambda case: (case.folder / "dpo/pairs.jsonl").unlink(), ["pairs.jsonl"]),
+    "a dataserver's file that is missing": (lambda case: (case.folder / "grpo/b.jsonl").unlink(), ["b.jsonl"]),
+    "another length": (lambda case: case.change("dpo/dpo.yaml", chat={"max_length": 200}), ["steps.dpo.start", "200"]),
+    "another rank": (lambda case: case.change("dpo/dpo.yaml", lora={"r": 5}), ["steps.dpo.start", "merged"]),
+    "several models": (
+        lambda case: case.change("dpo/dpo.yaml", model=None, models=[{"name": "a"}, {"name": "b"}]),
+        ["models"],
+    ),
+    "a step that makes no model": (
+        lambda case: case.change("chain.yaml", steps={"dpo": {**STEPS["dpo"], "start": {"from": "scores"}}}),
+        ["scores"],
+    ),
+    "a decision about what is not measured": (
+        lambda case: case.change(
+            "chain.yaml",
+            steps={"choice": {"run": "decide", "of": "scores", "take": "dpo.merged", "over": "sft", "task": "fruits"}},
+        ),
+        ["dpo.merged"],
+    ),
+    "a held-out prompt that is trained on": (
+        lambda case: (case.folder / "questions.jsonl").write_text('{"prompt": "  SAY one ", "answer": "x"}\n'),
+        ["questions.jsonl:1", "pairs.jsonl:1", "allow_overlap"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_anywhere_is_told_before_anything_runs(copied: Case, run: Run, name: str) -> None:
+    change, words = WRONG[name]
+    change(copied)
+    before = (copied.output / "report.json").stat().st_mtime_ns
+    said = run(copied, expect=2).output.replace("\n", " ")
+    assert all(word in said for word in words), said
+    assert (copied.output / "report.json").stat().st_mtime_ns == before
+
+
+def test_an_overlap_that_is_allowed_is_told_and_reported(copied: Case, run: Run) -> None:
+    (copied.folder / "questions.jsonl").write_text('{"prompt": "  SAY one ", "answer": "x"}\n')
+    copied.change("chain.yaml", allow_overlap=True)
+    assert "pairs.jsonl:1" in run(copied, "--dry-run").output
+
+
+@pytest.mark.long
+def test_an_edit_in_the_middle_trains_what_follows_and_a_kill_costs_nothing(copied: Case, run: Run) -> None:
+    copied.change("dpo/dpo.yaml", training={"learning_rate": 2e-2})
+    run(copied)
+    assert copied.results() == {
+        "sft": "kept",
+        **dict.fromkeys(["dpo", "dpo.merged", "grpo", "scores", "choice"], "done"),
+    }
+    run(copied)
+    assert set(copied.results().values()) == {"kept"}
+    run(copied, "--rerun", "dpo")
+    # The same bytes again, so that nothing below it runs.
+    assert copied.results() == {**dict.fromkeys(copied.results(), "kept"), "dpo": "done"}
