@@ -54,9 +54,9 @@ def plan(run: Callable[..., Result]) -> Callable[[Case], dict[str, str]]:
     def plan_(case: Case, *arguments: str) -> dict[str, str]:
         from posttrain.config.load import load_config
         from posttrain.pipeline.config import PipelineConfig
+        from posttrain.pipeline.pipeline import Wanted, open_context
         from posttrain.pipeline.plan import plan as plan_steps
         from posttrain.pipeline.records import Records
-        from posttrain.pipeline.run import Wanted, open_context
 
         context = open_context(load_config(case.config, PipelineConfig, arguments), "chain", Wanted())
         return {each.name: each.state for each in plan_steps(context, Records(context.folder))}

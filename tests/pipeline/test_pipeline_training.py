@@ -30,7 +30,7 @@ def test_what_starts_from_a_merged_model_trains_a_new_adapter_on_it(trained: Cas
 
 def test_a_skipped_step_is_replaced_by_where_it_would_have_started(copied: Case, run: Run) -> None:
     from posttrain.pipeline.config import PipelineConfig
-    from posttrain.pipeline.run import Wanted, open_context
+    from posttrain.pipeline.pipeline import Wanted, open_context
 
     config = load_config(copied.config, PipelineConfig)
     context = open_context(config, "chain", Wanted(skip=["dpo"]))

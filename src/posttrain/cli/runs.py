@@ -80,7 +80,7 @@ def report(
     with doorway.clear_errors(debug):
         from posttrain.base.console import console
         from posttrain.base.extras import require_extra
-        from posttrain.inspect.report import watch_report, write_report
+        from posttrain.inspect.runs_report import watch_report, write_report
 
         require_extra("train", "toolkit-runs report")
         page = output or folder / "report.html"

@@ -8,7 +8,7 @@ import yaml
 
 from posttrain.base.files import atomic_write_text
 from posttrain.errors import ConfigError
-from posttrain.pipeline.files import without_places
+from posttrain.pipeline.named_files import without_places
 from posttrain.pipeline.steps.base import Model, StepConfig
 
 BASE = "base"

@@ -10,7 +10,7 @@ from posttrain.dataserver.config.datasets import FileDataset
 from posttrain.dataserver.config.prompts import DataserverPromptsConfig
 from posttrain.errors import ConfigError
 from posttrain.evaluate.config import EvalConfig
-from posttrain.pipeline.files import file_digests, without_places
+from posttrain.pipeline.named_files import file_digests, without_places
 from posttrain.pipeline.overlap import Prompts, prompts_in, served_prompts
 
 # What changes neither prompts nor rewards.

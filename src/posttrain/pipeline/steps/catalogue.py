@@ -5,10 +5,10 @@ from typing import Annotated
 from pydantic import Field
 
 from posttrain.pipeline.steps.command import CommandStep
-from posttrain.pipeline.steps.data import DataStep
 from posttrain.pipeline.steps.decide import DecideStep
 from posttrain.pipeline.steps.dpo import DPOStep
 from posttrain.pipeline.steps.eval import EvalStep
+from posttrain.pipeline.steps.make_data import DataStep
 from posttrain.pipeline.steps.merge import MergeStep
 from posttrain.pipeline.steps.predict import PredictStep
 from posttrain.pipeline.steps.rl_train import RLTrainStep

@@ -14,8 +14,8 @@ from posttrain.config.values import OneLine
 from posttrain.errors import ConfigError
 from posttrain.evaluate.config import EvalConfig
 from posttrain.models.location import weights_digest
-from posttrain.pipeline.files import file_digests
 from posttrain.pipeline.machine import device_facts
+from posttrain.pipeline.named_files import file_digests
 from posttrain.pipeline.overlap import Prompts, prompts_in
 from posttrain.pipeline.resolved import eval_facts, task_prompts
 from posttrain.pipeline.steps.base import ConfiguredStep, Job, Model, replaced

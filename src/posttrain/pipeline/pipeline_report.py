@@ -11,16 +11,16 @@ from posttrain.base.text import counted
 from posttrain.evaluate.report import evaluation_sections
 from posttrain.evaluate.results import Results
 from posttrain.inspect.folders import KeptRun, read_run
-from posttrain.inspect.report import cost, curves, ledgers, versions
+from posttrain.inspect.runs_report import cost, curves, ledgers, versions
 from posttrain.pipeline.context import Context
 from posttrain.pipeline.overlap import Overlap
 from posttrain.pipeline.plan import Planned
 from posttrain.pipeline.process import shown
 from posttrain.pipeline.records import Record, Records
 from posttrain.pipeline.steps.choose import COLUMNS, WORDS, ChooseStep, choice, table_rows
-from posttrain.pipeline.steps.data import DataStep
 from posttrain.pipeline.steps.decide import DecideStep, decision
 from posttrain.pipeline.steps.eval import EvalStep
+from posttrain.pipeline.steps.make_data import DataStep
 from posttrain.pipeline.steps.training import TrainingStep
 from posttrain.report.page import Block, Facts, Paragraph, Section, Table, Text, write_page
 

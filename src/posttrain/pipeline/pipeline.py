@@ -15,10 +15,10 @@ from posttrain.errors import ConfigError, RunError, RunInterrupted, ToolkitError
 from posttrain.pipeline.config import PipelineConfig
 from posttrain.pipeline.context import Context
 from posttrain.pipeline.overlap import Overlap, Prompts, find_overlaps, require_none
+from posttrain.pipeline.pipeline_report import Outcome, write_report
 from posttrain.pipeline.plan import Planned, in_order, plan, planned, show, told
 from posttrain.pipeline.process import call
 from posttrain.pipeline.records import Made, Record, Records
-from posttrain.pipeline.report import Outcome, write_report
 from posttrain.pipeline.steps.base import StepConfig
 from posttrain.pipeline.steps.choose import ChooseStep
 from posttrain.pipeline.steps.eval import EvalStep

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, Self
 from posttrain.config.load import load_config, to_yaml
 from posttrain.config.values import OneLine
 from posttrain.dataserver.config.prompts import DataserverPromptsConfig
-from posttrain.pipeline.files import file_digests, without_places
 from posttrain.pipeline.machine import device_facts
+from posttrain.pipeline.named_files import file_digests, without_places
 from posttrain.pipeline.overlap import Prompts, prompts_in, served_prompts
 from posttrain.pipeline.resolved import dataserver_facts
 from posttrain.pipeline.steps.base import ConfiguredStep, Job, replaced
