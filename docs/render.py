@@ -16,6 +16,7 @@ from posttrain.config.schema import json_schema
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.evaluate.config import EvalConfig
+from posttrain.pipeline.config import PipelineConfig
 from posttrain.rl.config import RLConfig
 from posttrain.sft.config import SFTConfig
 from posttrain.synthesis.config import DataConfig
@@ -111,6 +112,7 @@ def rendered() -> dict[Path, str]:
     reference += "\n" + render_reference(
         "The config of toolkit-eval", EvalConfig, page=reference, elsewhere=_GRADER_PAGE
     )
+    reference += "\n" + render_reference("The config of toolkit-pipeline", PipelineConfig, page=reference)
     return {
         ROOT / "docs" / "config-reference.md": reference,
         ROOT / "docs" / "architecture.md": _architecture(),
@@ -121,6 +123,7 @@ def rendered() -> dict[Path, str]:
         ROOT / "configs" / "rl" / "schema.json": json_schema(RLConfig),
         ROOT / "configs" / "dataserver" / "schema.json": json_schema(DataserverConfig),
         ROOT / "configs" / "eval" / "schema.json": json_schema(EvalConfig),
+        ROOT / "configs" / "pipeline" / "schema.json": json_schema(PipelineConfig),
     }
 
 

@@ -20,6 +20,9 @@ from posttrain.evaluate.run import Choice
 from posttrain.evaluate.run import show_plan as show_eval_plan
 from posttrain.inference.config import InferenceConfig
 from posttrain.models.location import PACKAGED
+from posttrain.pipeline.config import PipelineConfig
+from posttrain.pipeline.pipeline import Wanted
+from posttrain.pipeline.pipeline import show_plan as show_pipeline_plan
 from posttrain.rl.config import RLConfig
 from posttrain.rl.plan import show_plan as show_rl_plan
 from posttrain.sft.config import SFTConfig
@@ -50,12 +53,15 @@ KINDS: dict[str, type[BaseModel]] = {
     "rl": RLConfig,
     "dataserver": DataserverConfig,
     "eval": EvalConfig,
+    "pipeline": PipelineConfig,
 }
 EXAMPLES: dict[str, type[BaseModel]] = {
     "sft": SFTConfig,
     "dpo": DPOConfig,
     "grpo": RLConfig,
     "rl_data": DataserverConfig,
+    "data": DataConfig,
+    "eval": EvalConfig,
 }
 SHIPPED = sorted([*ROOT.glob("configs/**/*.yaml"), *ROOT.glob("examples/**/*.yaml"), *ROOT.glob("[!.]*.yaml")])
 
@@ -89,6 +95,7 @@ def test_there_is_a_template_and_there_are_configs_and_an_example():
         "configs/dataserver/gsm8k.yaml",
         "configs/dataserver/rush_hour.yaml",
         "configs/eval/word_problems.yaml",
+        "configs/pipeline/word_problems.yaml",
         "examples/word_problems/sft.yaml",
     }
 
@@ -200,6 +207,19 @@ def test_a_dry_run_of_every_shipped_sampling_finds_nothing_wrong(
     show_data_plan(load_config(path, DataConfig, [model, f"output={tmp_path / 'out'}"]))
     shown = capsys.readouterr().err
     assert "nothing was asked (--dry-run)" in shown and "good.jsonl, rows for toolkit-sft" in shown
+
+
+@pytest.mark.parametrize("path", shipped_of(PipelineConfig))
+def test_a_dry_run_of_every_shipped_pipeline_finds_nothing_wrong(
+    path: Path, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    raw = read_raw(path)
+    trained = [name for name, step in raw["steps"].items() if step["run"] in ("sft", "dpo", "rl-train")]
+    models = [f'steps.{name}.set={{"model.name": "{tiny_model}"}}' for name in trained]
+    show_pipeline_plan(load_config(path, PipelineConfig, [*models, f"output_dir={tmp_path}"]), path.stem, Wanted())
+    shown = capsys.readouterr().err
+    assert shown.endswith("nothing was run (--dry-run)\n")
+    assert all(name in shown for name in raw["steps"])
 
 
 # Graders have their own catalogue, and the template shows only a few. The losses of a mixture have the keys of the

@@ -34,12 +34,12 @@ def pipeline(
     """Run the steps of CONFIG whose results are missing, and write a report; interrupted, it goes on."""
     with doorway.clear_errors(debug):
         settings = load_config(config, PipelineConfig, set_ or ())
-        from posttrain.pipeline import run
+        from posttrain.pipeline import pipeline as steps
 
-        wanted = run.Wanted(until, rerun or (), skip or (), stop_at_failure)
+        wanted = steps.Wanted(until, rerun or (), skip or (), stop_at_failure)
         name = settings.name or config.stem
         if dry_run:
-            return run.show_plan(settings, name, wanted)
+            return steps.show_plan(settings, name, wanted)
         if prune:
-            return run.prune(settings, name, wanted)
-        run.run_pipeline(settings, name, wanted)
+            return steps.prune(settings, name, wanted)
+        steps.run_pipeline(settings, name, wanted)
