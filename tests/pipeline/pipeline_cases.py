@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,18 +88,17 @@ def write_training(folder: Path, model: Path) -> Case:
     return _written(folder, steps)
 
 
-def write_commands(folder: Path, count: int = 3) -> Case:
-    """Steps `one`, `two`, … : each copies the output of the one before, upper-cased, and one line of its own file."""
+def write_commands(folder: Path, names: Sequence[str] = ("one", "two", "three")) -> Case:
+    """Steps by the names: each copies the output of the one before, upper-cased, and one line of its own file."""
     code = (
         "import sys; from pathlib import Path; out, own, *before = map(Path, sys.argv[1:]);"
         "text = own.read_text().split('#')[0].strip().upper() + ''.join((e / 'text').read_text() for e in before);"
         "out.mkdir(exist_ok=True); (out / 'text').write_text(text)"
     )
     steps: dict[str, Any] = {}
-    names = ["one", "two", "three", "four", "five"][:count]
     for number, name in enumerate(names):
         (folder / f"{name}.txt").write_text(f"{name}\n")
-        before = names[number - 1 : number] if number else []
+        before = list(names[max(0, number - 1) : number])
         steps[name] = {
             "run": "command",
             "argv": [sys.executable, "-c", code.replace("{", "{{"), "{out}", str(folder / f"{name}.txt")]

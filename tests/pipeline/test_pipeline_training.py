@@ -1,6 +1,7 @@
 """Training steps: what they start from, what is checked before, and what skipping one does."""
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -44,6 +45,18 @@ def test_a_skipped_step_is_replaced_by_where_it_would_have_started(copied: Case,
 def test_a_step_that_is_not_enabled_is_skipped(copied: Case, run: Run) -> None:
     copied.change("chain.yaml", steps={"dpo": {**STEPS["dpo"], "enabled": False}})
     assert "skipped" in run(copied, "--dry-run").output
+
+
+def test_a_skipped_step_that_is_measured_has_an_empty_row(copied: Case, run: Run) -> None:
+    run(copied, "--skip", "grpo", "--until", "scores")
+    assert "grpo" not in copied.report()["evaluations"]["scores"]["models"]
+    page = re.sub(r"<[^>]*>", " ", (copied.output / "report.html").read_text())
+    assert re.search(r"grpo(\s+–)+\s+left out", page)
+
+
+def test_a_decision_about_a_skipped_step_is_refused(copied: Case, run: Run) -> None:
+    said = run(copied, "--skip", "grpo", "--dry-run", expect=2).output
+    assert "steps.choice.take" in said and "skip choice" in said.replace("\n", " ")
 
 
 STEPS = {

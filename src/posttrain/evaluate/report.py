@@ -1,6 +1,6 @@
 """The report of an evaluation as a page, and its sections for other reports."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,15 @@ def write_report(results: Results, path: Path) -> None:
     write_page(path, "Evaluation", list(evaluation_sections(results)))
 
 
-def evaluation_sections(results: Results) -> Iterator[Section]:
-    """The verdicts, the tables, and a few prompts with all models' answers."""
+def evaluation_sections(results: Results, left_out: Collection[str] = ()) -> Iterator[Section]:
+    """The verdicts, the tables, and a few prompts with all models' answers.
+
+    Args:
+        left_out: models that were not measured, and have empty rows.
+    """
     yield Section("Verdicts", [*verdicts(results), Facts({**results.models, "baseline": results.baseline})])
     for name, task in results.tasks.items():
-        rows = [[row[column] for column in LONG] for row in task_rows(results, task)]
+        rows = [[row[column] for column in LONG] for row in task_rows(results, task, left_out)]
         failures = [Paragraph(f"{model} failed: {reason}", "bad") for model, reason in task.failures.items()]
         yield Section(name, [Table(LONG, rows, words=WORDS), *failures, *_facts(task)])
     yield Section("How to read this", [Paragraph(_READING)])

@@ -1,6 +1,6 @@
 """Results as tables, for the terminal and in Markdown."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from rich.table import Table
 
@@ -64,14 +64,16 @@ def _summary(result: MeasureResult, baseline: str) -> str:
     return ", ".join(told)
 
 
-def task_rows(results: Results, task: TaskResult) -> Iterator[dict[str, str]]:
-    """The cells of each row of a task's table, by column."""
+def task_rows(results: Results, task: TaskResult, left_out: Collection[str] = ()) -> Iterator[dict[str, str]]:
+    """The cells of each row of a task's table, by column; models that were `left_out` have an empty row."""
     for measure, result in task.measures.items():
         for model in results.models:
             if model in result.estimates:
                 yield {"model": model, "measure": measure, **_cells(result, model)}
     for model in task.failures:
         yield {**dict.fromkeys(LONG, NONE), "model": model, "verdict": "failed"}
+    for model in left_out:
+        yield {**dict.fromkeys(LONG, NONE), "model": model, "verdict": "left out"}
 
 
 def _cells(result: MeasureResult, model: str) -> dict[str, str]:

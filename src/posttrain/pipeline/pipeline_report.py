@@ -156,7 +156,9 @@ def _sections(found: Finished) -> Iterator[Section]:
     yield Section("Steps", [Table(_STEPS, list(found.rows()), words=_STEP_WORDS), *failures])
     yield Section("Which weights went where", list(_weights(found)))
     for name, results in found.evaluations.items():
-        for section in evaluation_sections(results):
+        step = found.context.steps[name]
+        left_out = step.left_out(found.context) if isinstance(step, EvalStep) else []
+        for section in evaluation_sections(results, left_out):
             yield Section(f"{name}: {section.title}", section.blocks)
     yield from curves(found.runs)
     yield Section("Data", [*_kept_rows(found), *ledgers(found.runs), *_overlaps(found)])

@@ -63,7 +63,7 @@ class DecideStep(StepConfig):
         return Job({"run": "decide", "task": self.task, "measure": self.measure, "by": self.by})
 
     def _labels(self, name: str, context: "Context") -> tuple[str, str]:
-        """The names of both models in the evaluation."""
+        """The names of both models in the evaluation; ConfigError if it does not measure them."""
         measured = getattr(context.steps[self.of], "models", None)
         if measured is None:
             raise ConfigError(f"steps.{name}.of: {self.of} is no eval step")
@@ -71,6 +71,8 @@ class DecideStep(StepConfig):
         for key, step in (("take", self.take), ("over", self.over)):
             if step not in by_step:
                 raise ConfigError(f"steps.{name}.{key}: {self.of} does not measure {step}; add it to its models")
+            if step in context.skipped:
+                raise ConfigError(f"steps.{name}.{key}: {step} is skipped, so there is nothing to decide; skip {name}")
         return by_step[self.take], by_step[self.over]
 
     def make(self, folder: Path, context: "Context") -> None:

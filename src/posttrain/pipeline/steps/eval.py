@@ -74,6 +74,10 @@ class EvalStep(ConfiguredStep):
         """The models that are measured, without those of steps that are skipped."""
         return {label: step for label, step in self.models.items() if step not in context.skipped}
 
+    def left_out(self, context: "Context") -> list[str]:
+        """The names of the models that are not measured because their steps are skipped."""
+        return [label for label in self.models if label not in self.measured(context)]
+
     def commands(self, folder: Path, config: Path, context: "Context", *, resume: bool) -> list[list[str]]:
         """Measure; what was answered before is not asked again."""
         return [["eval", str(config), "--set", f"output={folder}"]]
