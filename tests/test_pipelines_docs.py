@@ -57,7 +57,7 @@ def run(*arguments: str) -> str:
     [
         (CHAIN, ["sft", "pairs", "dpo", "dpo.merged", "grpo", "scores", "choice"]),
         (ROUNDS, ["sft", "round1.sample", "round1.dpo", "round3.sample", "round3.dpo", "scores"]),
-        (SWEEP, ["sft[learning_rate=0.0003,r=8,seed=1]", "sft.scores", "sft", "scores"]),
+        (SWEEP, ["sft[learning_rate=3e-4,r=8,seed=1]", "sft.scores", "sft", "scores"]),
     ],
 )
 def test_the_configs_pass_a_dry_run(config: str, steps: list[str], folder: Path) -> None:
@@ -73,10 +73,11 @@ def test_the_configs_pass_a_dry_run(config: str, steps: list[str], folder: Path)
 
 def test_the_commands_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With programs in the place of training."""
-    case = write_commands(tmp_path, ("dpo", "grpo", "scores"))
+    case = write_commands(tmp_path, ("scores", "grpo", "dpo"))
     case.config.rename(tmp_path / "pipeline.yaml")
     monkeypatch.chdir(tmp_path)
     said = [run(*shlex.split(command)[1:]) for command in COMMANDS]
     assert "nothing was run" in said[0]
-    assert "grpo: kept" in said[2]
+    assert "grpo: kept" in said[3] and "dpo: runs: --rerun" in said[3]
+    assert "dpo: skipped" in said[4]
     assert len(COMMANDS) == 6

@@ -120,6 +120,10 @@ def test_prune_removes_results_that_the_config_does_not_name_any_more(commands: 
     assert set(commands.results().values()) == {"kept"}
 
 
+def test_a_program_that_reads_what_a_skipped_step_would_make_is_refused(commands: Case, run: Run) -> None:
+    assert "steps.two.argv: one is skipped" in run(commands, "--skip", "one", expect=2).output
+
+
 def start(case: Case) -> "subprocess.Popen[bytes]":
     code = "from posttrain.cli.pipeline import main; main()"
     return subprocess.Popen([sys.executable, "-c", code, str(case.config)], stderr=subprocess.PIPE)

@@ -44,7 +44,7 @@ def call(command: Sequence[str], launch: Sequence[str] = ()) -> None:
     if asked:
         raise RunInterrupted("stopped; the same command goes on", 128 + asked[0])
     if code:
-        raise RunError(_message(lines) or f"{command[0]} ended with exit code {code}")
+        raise RunError(_message(lines) or f"{shown(command).split()[0]} ended with exit code {code}")
 
 
 def command_line(command: Sequence[str], launch: Sequence[str] = ()) -> list[str]:

@@ -80,7 +80,7 @@ def _cells(sweep: SweepConfig) -> list[Cell]:
 
 
 def cell_name(step: str, cell: Cell) -> str:
-    """The name of a cell, such as `sft[learning_rate=0.0003,seed=1]`; also that of its folder."""
+    """The name of a cell, such as `sft[learning_rate=3e-4,seed=1]`; also that of its folder."""
     values = {key.rsplit(".", 1)[-1]: value for key, value in cell.settings.items()}
     inner = ",".join(f"{key}={value}" for key, value in [*values.items(), ("seed", cell.seed)])
     return f"{step}[{inner}]".replace("/", "-")

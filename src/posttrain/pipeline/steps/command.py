@@ -71,6 +71,8 @@ class CommandStep(StepConfig):
             require_file(path)
         for word in self.argv:
             self._filled(word, name, Path("out"), context)
+            if skipped := [step for step in self.after if f"{{{step}}}" in word and step in context.skipped]:
+                raise ConfigError(f"steps.{name}.argv: {skipped[0]} is skipped, so it has no folder; skip {name} too")
         key = {
             "run": "command",
             "argv": list(self.argv),
