@@ -46,6 +46,11 @@ WRONG = {
         "--type q4_k_m needs llama.cpp's program",
     ),
     "an unknown type": (["--type", "q3"], "'q3' is not one of"),
+    "no place for a model that no run has": (["--weights", "base"], "give --output"),
+    "a checkpoint of a model before training": (
+        ["--weights", "base", "--checkpoint", "3", "--output", "new.gguf"],
+        "no checkpoints",
+    ),
     "an unknown target": (["--to", "onnx"], "'onnx' is not"),
     "a run that is not there": (["--run-name", "other"], "there is no run in"),
     "a checkpoint that is not there": (["--checkpoint", "7"], "there is no complete checkpoint in"),
@@ -74,6 +79,14 @@ def test_a_dry_run_says_what_it_would_do_and_writes_nothing(folder: Path, monkey
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 0, result.output
     assert contents(folder) == before
+
+
+def test_the_model_before_training_can_be_written_too(folder: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    command = ["task.yaml", "--llama-cpp", "llama.cpp", "--weights", "base", "--output", "new.gguf", "--dry-run"]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert str(tiny_model) in result.stderr.replace("\n", "")
 
 
 def test_a_converter_that_fails_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch):

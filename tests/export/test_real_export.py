@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import yaml
 from gguf import GGUFReader
 
 from export.gguf_files import replace_text, set_number, swap_tensors
@@ -138,6 +139,21 @@ def test_a_damaged_template_is_refused_by_name(exported: Path, run: Path, tools:
     # What llama.cpp renders with it is refused too.
     with llama_server(tools, file, 256) as server, pytest.raises(RunError, match=r"^chat template: llama\.cpp renders"):
         check_rendering(server, lambda conversation: text(render_prompt(conversation)))
+
+
+def test_a_pipeline_exports_what_a_step_trained_and_keeps_it(config: Path, run: Path, tmp_path: Path):
+    quick = {"training.max_steps": 1, "validation": None, "training.warmup_steps": 0}
+    model = str(yaml.safe_load((run / "config.yaml").read_text())["model"]["name"])
+    steps = {
+        "sft": {"run": "sft", "config": str(config), "set": {**quick, "model.name": model}},
+        "file": {"run": "export", "of": "sft", "type": "q8_0"},
+    }
+    chain = tmp_path / "chain.yaml"
+    chain.write_text(yaml.safe_dump({"output_dir": str(tmp_path), "steps": steps}))
+    subprocess.run(command("pipeline", chain), check=True, capture_output=True)
+    (made,) = tmp_path.glob("chain/file-*/model.gguf")
+    again = subprocess.run(command("pipeline", chain), check=True, capture_output=True, text=True).stderr
+    assert "file: kept" in again and made.is_file()
 
 
 def test_a_wrong_end_token_is_refused_by_name(exported: Path, run: Path, tools: LlamaCpp, tmp_path: Path):

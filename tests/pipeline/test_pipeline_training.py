@@ -85,6 +85,10 @@ WRONG: dict[str, tuple[Callable[[Case], None], list[str]]] = {
         ),
         ["dpo.merged"],
     ),
+    "an export without llama.cpp": (
+        lambda case: case.change("chain.yaml", steps={"file": {"run": "export", "of": "dpo", "type": "q4_k_m"}}),
+        ["llama-quantize"],
+    ),
     "a held-out prompt that is trained on": (
         lambda case: (case.folder / "questions.jsonl").write_text('{"prompt": "  SAY one ", "answer": "x"}\n'),
         ["questions.jsonl:1", "pairs.jsonl:1", "allow_overlap"],

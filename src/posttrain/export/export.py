@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from posttrain.base.console import console
 from posttrain.base.files import content_digest
@@ -71,6 +71,7 @@ def export(  # noqa: PLR0913 - one parameter for each option of the command
     llama_cpp: Path | None = None,
     output: Path | None = None,
     prompts: Path | None = None,
+    weights: Literal["trained", "base"] = "trained",
     checkpoint: str | None = None,
     run_name: str | None = None,
     model_index: int | None = None,
@@ -78,12 +79,13 @@ def export(  # noqa: PLR0913 - one parameter for each option of the command
     overwrite: bool = False,
     dry_run: bool = False,
 ) -> dict[str, Any] | None:
-    """Export what the run of `config_path` trained.
+    """Export what the run of `config_path` trained, or the model that it names.
 
     Args:
         llama_cpp: the folder of the user's own llama.cpp; what it lacks comes from the extra `gguf`.
         output: a file that ends in .gguf; by default NAME-TYPE.gguf in the run's folder.
         prompts: a file of prompts to answer in the check, in the place of general questions.
+        weights: `base` for the model that the config names, which needs an `output`.
         checkpoint: a step, or `latest`; None takes what the run exported at its end.
         dry_run: check, print what would be done, and return None.
 
@@ -97,11 +99,14 @@ def export(  # noqa: PLR0913 - one parameter for each option of the command
         RunError: a program of llama.cpp failed, the disk is full, or the file is not what the model is.
     """
     which = {"checkpoint": checkpoint, "run_name": run_name, "model_index": model_index}
-    weights = choose_weights(config_path, "adapter", **which, overrides=overrides)
-    folder = weights.adapter or Path(weights.model.name)
+    if weights == "base" and output is None:
+        raise ConfigError("--weights base is no run's, so there is no folder to write to; give --output FILE.gguf")
+    kind_of_weights = "base" if weights == "base" else "adapter"
+    chosen = choose_weights(config_path, kind_of_weights, **which, overrides=overrides)
+    folder = chosen.adapter or Path(chosen.model.name)
     run, name = (folder, folder.name) if checkpoint is None else (folder.parent, f"{folder.parent.name}-{folder.name}")
     job = Job(
-        weights=weights,
+        weights=chosen,
         generation=load_inference_config(config_path, overrides).generation,
         name=name,
         kind=kind,
