@@ -16,7 +16,8 @@ TRAINED_ADAPTER = "default"
 def save_trained_weights(loaded: LoadedModel, folder: Path) -> None:
     """Write the adapter, or all weights if there is none, and the tokenizer, in PEFT's and transformers' formats."""
     if isinstance(loaded.model, PeftModel):
-        for config in loaded.model.peft_config.values():
+        adapters: dict[str, Any] = loaded.model.peft_config
+        for config in adapters.values():
             if isinstance(config.target_modules, set):
                 config.target_modules = sorted(config.target_modules)  # equal runs write equal files
         loaded.model.save_pretrained(str(folder), selected_adapters=[TRAINED_ADAPTER])
