@@ -7,6 +7,7 @@ from posttrain.errors import ConfigError
 
 # An extra that is not listed has one module, named like the extra.
 _MODULES = {
+    "lm-eval": ("lm_eval",),
     "train": ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "matplotlib"),
     "server": (
         "fastapi",

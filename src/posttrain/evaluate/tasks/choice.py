@@ -165,15 +165,21 @@ class ChoiceTask:
 
 def answer_rows(question: Question, encoder: ConversationEncoder) -> list[TokenRow]:
     """Each answer as the assistant's turn after the prompt; its tokens are labelled, but not the one that ends it."""
-    answered = [
-        replace(question.prompt, messages=(*question.prompt.messages, Message("assistant", choice)))
-        for choice in question.choices
-    ]
+    return answer_tokens([answered(question.prompt, choice) for choice in question.choices], encoder)
+
+
+def answered(prompt: Conversation, text: str) -> Conversation:
+    """The prompt with the text as the assistant's turn."""
+    return replace(prompt, messages=(*prompt.messages, Message("assistant", text)))
+
+
+def answer_tokens(conversations: Sequence[Conversation], encoder: ConversationEncoder) -> list[TokenRow]:
+    """Conversations as tokens, of which those of the last turn are labelled, but not the one that ends it."""
     return [
         TokenRow(
             row.ids, [flag and token not in encoder.end_ids for token, flag in zip(row.ids, row.trained, strict=True)]
         )
-        for row in encoder.rows(answered)
+        for row in encoder.rows(conversations)
     ]
 
 
