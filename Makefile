@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS ?= -n 2 --dist loadfile
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-long test-versions test-engines test-trackers test-export lint quick quick-lint quick-tests walks docs bench audit clean
+.PHONY: demo test test-long test-versions test-engines test-extras test-export lint quick quick-lint quick-tests walks docs bench audit clean
 
 demo: $(VENV)/.train-ready  ## fine-tune, merge and query a real model, and show what changed
 	$(BIN)/python examples/word_problems/demo.py
@@ -23,8 +23,8 @@ test-versions: $(VENV)/.dev-ready  ## train a step of each kind with the oldest 
 test-engines: $(VENV)/.dev-ready  ## run the tests that start real servers; ENGINES="vllm --long", or vllm and sglang
 	$(BIN)/python checks/engines.py $(ENGINES)
 
-test-trackers: $(VENV)/.dev-ready  ## install all trackers together and send a run to each, offline
-	$(BIN)/python checks/trackers.py
+test-extras: $(VENV)/.dev-ready  ## install trackers and lm_eval together, send a run to each tracker, and evaluate; offline
+	$(BIN)/python checks/extras.py
 
 test-export: $(VENV)/.dev-ready  ## export the packaged model with llama.cpp's packages, and check the checks
 	$(BIN)/python checks/export.py
@@ -48,7 +48,7 @@ walks: $(VENV)/.dev-ready  ## list the modules that an SFT row, a DPO pair, an R
 audit: $(VENV)/.dev-ready  ## check pinned packages for known vulnerabilities (asks the package index) and licences
 	$(PYTHON) -m venv $(VENV)/audit
 	$(VENV)/audit/bin/pip --disable-pip-version-check --quiet install pip-audit==2.10.1
-	$(VENV)/audit/bin/pip-audit --strict --requirement constraints-cpu.txt --requirement constraints-trackers.txt \
+	$(VENV)/audit/bin/pip-audit --strict --requirement constraints-cpu.txt --requirement constraints-extras.txt \
 		--no-deps --disable-pip
 	$(BIN)/python docs/licences.py --check
 

@@ -13,7 +13,7 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "licences.md"
-PINS, TRACKERS = "constraints-cpu.txt", "constraints-trackers.txt"
+PINS, EXTRAS = "constraints-cpu.txt", "constraints-extras.txt"
 
 # Licences that only require notices to stay with the code; MPL-2.0 also requires sharing changes to its own files.
 ALLOWED = {
@@ -35,6 +35,8 @@ ALLOWED = {
 
 # Used unmodified, as libraries, and not distributed with the toolkit: the LGPL asks for no more than that.
 EXCEPTIONS = {
+    "chardet": "LGPL-2.1-or-later",
+    "dominate": "GNU Lesser General Public License v3 (LGPLv3)",
     "pebble": "LGPL",
     "psycopg": "LGPL-3.0-only",
     "psycopg-binary": "LGPL-3.0-only",
@@ -42,7 +44,7 @@ EXCEPTIONS = {
 }
 
 # Packages with no licence in their metadata; these are from their licence files.
-READ_BY_HAND = {"openai-harmony": "Apache-2.0", "zss": "BSD-3-Clause"}
+READ_BY_HAND = {"openai-harmony": "Apache-2.0", "word2number": "MIT", "zss": "BSD-3-Clause"}
 
 _TROVE = {
     "Apache Software License": "Apache-2.0",
@@ -71,10 +73,10 @@ and development together, by the licences that the packages name themselves. A n
 those in `docs/licences.py` fails the tests; [security](security.md) says more.
 
 """
-_TRACKERS_HEAD = """
-## Trackers
+_EXTRAS_HEAD = """
+## Trackers and lm_eval
 
-`constraints-trackers.txt` adds these, for the extras `wandb`, `trackio` and `mlflow`.
+`constraints-extras.txt` adds these, for the extras `wandb`, `trackio`, `mlflow` and `lm-eval`.
 
 """
 _TABLE = "| package | version | licence |\n|---|---|---|\n"
@@ -118,10 +120,10 @@ def is_allowed(name: str, licence: str) -> bool:
 def licences(file: str = PINS) -> dict[str, str]:
     """The licence of each pinned package, or `not installed`.
 
-    The trackers are in an environment of their own (`make test-trackers`). Elsewhere, their licences are those that the
+    They are in an environment of their own (`make test-extras`). Elsewhere, their licences are those that the
     page gives for the same versions.
     """
-    told = PAGE.read_text(encoding="utf-8").splitlines() if file == TRACKERS else []
+    told = PAGE.read_text(encoding="utf-8").splitlines() if file == EXTRAS else []
     found = {}
     for name, version in pinned(file).items():
         start = f"| {name} | {version} | "
@@ -135,7 +137,7 @@ def licences(file: str = PINS) -> dict[str, str]:
 
 def rendered() -> dict[Path, str]:
     """The page and its text."""
-    return {PAGE: _HEAD + _table(PINS) + _TRACKERS_HEAD + _table(TRACKERS)}
+    return {PAGE: _HEAD + _table(PINS) + _EXTRAS_HEAD + _table(EXTRAS)}
 
 
 def _table(file: str) -> str:
@@ -146,7 +148,7 @@ def _table(file: str) -> str:
 
 def main() -> None:
     """Write or check the page, and report what is not allowed."""
-    found = {**licences(), **licences(TRACKERS)}
+    found = {**licences(), **licences(EXTRAS)}
     wrong = [f"{name}: {licence} is not allowed" for name, licence in found.items() if not is_allowed(name, licence)]
     text = rendered()[PAGE]
     if "--check" not in sys.argv[1:]:

@@ -21,7 +21,7 @@ from posttrain.config.sections.trackers import TrackerName
 ROOT = Path(__file__).parent.parent.parent
 LICENCES = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "licences.py")))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-TRACKERS = "constraints-trackers.txt"
+EXTRAS = "constraints-extras.txt"
 SET_UP = (ROOT / "Makefile").read_text(encoding="utf-8")
 
 # The packaging tools and the toolkit itself.
@@ -49,10 +49,10 @@ def test_each_package_is_pinned_once(file: str) -> None:
     assert len(pins(file)) == len(lines) > 50
 
 
-def test_what_only_trackers_need_is_pinned_once_and_for_them_alone() -> None:
-    lines = [line for line in (ROOT / TRACKERS).read_text().splitlines() if line and not line.startswith("#")]
-    assert len(pins(TRACKERS)) == len(lines) > 30
-    assert pins(TRACKERS).keys().isdisjoint({*pins("constraints-cpu.txt"), *pins("constraints-cuda.txt")})
+def test_what_only_these_extras_need_is_pinned_once_and_for_them_alone() -> None:
+    lines = [line for line in (ROOT / EXTRAS).read_text().splitlines() if line and not line.startswith("#")]
+    assert len(pins(EXTRAS)) == len(lines) > 30
+    assert pins(EXTRAS).keys().isdisjoint({*pins("constraints-cpu.txt"), *pins("constraints-cuda.txt")})
 
 
 def _installed() -> Iterable[Distribution]:
@@ -77,7 +77,7 @@ def test_what_is_installed_is_what_is_pinned() -> None:
     ],
 )
 def test_the_pinned_versions_meet_every_requirement(file: str, names: tuple[str, ...]) -> None:
-    pinned = {**pins(TRACKERS), **pins(file)}
+    pinned = {**pins(EXTRAS), **pins(file)}
     wanted = extras(*names)
 
     missing = [str(each) for each in wanted if normal(each.name) not in pinned]
@@ -191,7 +191,7 @@ def test_the_script_fails_where_a_package_is_not_allowed_or_the_page_is_old(tmp_
     script = tmp_path / "docs" / "licences.py"
     script.write_text((ROOT / "docs" / "licences.py").read_text())
     (tmp_path / "constraints-cpu.txt").write_text(f"typer=={version}\nno-such-package==1\n")
-    (tmp_path / "constraints-trackers.txt").write_text("not-here==2\nnor-this==3\n")
+    (tmp_path / "constraints-extras.txt").write_text("not-here==2\nnor-this==3\n")
     (tmp_path / "docs" / "licences.md").write_text("| not-here | 2 | MIT |\n| nor-this | 2 | MIT |\n")
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ main = doorway.command_app()
 _OUTPUT = "The .gguf file to write; <run>/NAME-TYPE.gguf unless given."
 _LLAMA_CPP = "Folder of your own llama.cpp, built or not; what it lacks comes from the extra gguf."
 _PROMPTS = "Prompts to compare answers to, as for toolkit-predict; general questions unless given."
-_WEIGHTS = "What was trained, or base: the model that the config names, written to --output."
+_WEIGHTS = "adapter, what was trained; or base, the model that the config names, written to --output."
 
 
 @main.command()
@@ -24,7 +24,7 @@ def export(
     llama_cpp: Annotated[Path | None, typer.Option(metavar="DIR", help=_LLAMA_CPP)] = None,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help=_OUTPUT)] = None,
     prompts: Annotated[Path | None, typer.Option(metavar="FILE", help=_PROMPTS)] = None,
-    weights: Annotated[Literal["trained", "base"], typer.Option(help=_WEIGHTS)] = "trained",
+    weights: Annotated[Literal["adapter", "base"], typer.Option(help=_WEIGHTS)] = "adapter",
     checkpoint: Annotated[str | None, typer.Option(metavar="STEP", help="A checkpoint's step, or latest.")] = None,
     set_: doorway.Overrides = None,
     run_name: doorway.RunName = None,

@@ -71,7 +71,7 @@ def export(  # noqa: PLR0913 - one parameter for each option of the command
     llama_cpp: Path | None = None,
     output: Path | None = None,
     prompts: Path | None = None,
-    weights: Literal["trained", "base"] = "trained",
+    weights: Literal["adapter", "base"] = "adapter",
     checkpoint: str | None = None,
     run_name: str | None = None,
     model_index: int | None = None,
@@ -101,8 +101,7 @@ def export(  # noqa: PLR0913 - one parameter for each option of the command
     which = {"checkpoint": checkpoint, "run_name": run_name, "model_index": model_index}
     if weights == "base" and output is None:
         raise ConfigError("--weights base is no run's, so there is no folder to write to; give --output FILE.gguf")
-    kind_of_weights = "base" if weights == "base" else "adapter"
-    chosen = choose_weights(config_path, kind_of_weights, **which, overrides=overrides)
+    chosen = choose_weights(config_path, weights, **which, overrides=overrides)
     folder = chosen.adapter or Path(chosen.model.name)
     run, name = (folder, folder.name) if checkpoint is None else (folder.parent, f"{folder.parent.name}-{folder.name}")
     job = Job(
@@ -116,7 +115,7 @@ def export(  # noqa: PLR0913 - one parameter for each option of the command
     )
     if job.output.suffix != ".gguf":
         raise ConfigError(f"--output: {job.output} does not end in .gguf; name the file that is to be written")
-    inputs = [config_path] if prompts is None else [config_path, prompts]
+    inputs = [config_path, *([] if prompts is None else [prompts])]
     check_output(job.output, inputs, overwrite=overwrite)
     if dry_run:
         require_unowned(job.output)

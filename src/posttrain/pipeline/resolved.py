@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from posttrain.base.cache import file_digest
 from posttrain.base.files import content_digest
 from posttrain.config.load import load_config
 from posttrain.dataserver.config.dataserver import DataserverConfig
@@ -10,6 +11,7 @@ from posttrain.dataserver.config.datasets import FileDataset
 from posttrain.dataserver.config.prompts import DataserverPromptsConfig
 from posttrain.errors import ConfigError
 from posttrain.evaluate.config import EvalConfig
+from posttrain.evaluate.tasks.lm_eval import LmEvalTaskConfig
 from posttrain.pipeline.named_files import file_digests, without_places
 from posttrain.pipeline.overlap import Prompts, prompts_in, served_prompts
 
@@ -41,6 +43,9 @@ def task_prompts(config: EvalConfig) -> Prompts:
     for task in config.tasks.values():
         if isinstance(task, DataserverPromptsConfig):
             yield from served_prompts(task.config, task.dataset, task.split)
+        elif isinstance(task, LmEvalTaskConfig):
+            for file in task.files()[1:]:
+                yield from prompts_in(file, "train", None)
         elif (path := getattr(task, "path", None)) is not None:
             yield from prompts_in(path, getattr(task, "split", "train"), getattr(task, "columns", None))
 
@@ -57,4 +62,7 @@ def eval_facts(config: EvalConfig) -> dict[str, Any]:
     for name in served:
         del dump["tasks"][name]["config"]
     files = {key: digest for key, digest in file_digests(config).items() if not key.startswith("models.")}
+    for name, task in config.tasks.items():
+        if isinstance(task, LmEvalTaskConfig):
+            files |= {f"tasks.{name}, {path.name}": file_digest(path) for path in task.files()}
     return {"config": without_places(dump), "served": served, "files": files}

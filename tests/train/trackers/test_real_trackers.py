@@ -1,6 +1,6 @@
 """Real W&B, Trackio and MLflow, all offline, keep what a run sends them, and each step once after a kill and a resume.
 
-`make test-trackers` runs this in an environment that has them.
+`make test-extras` runs this in an environment that has them.
 """
 
 import json
@@ -18,7 +18,7 @@ from running import metrics
 from sft.small_sft import train_sft, write_sft_run
 from train.trackers.wandb_file import records
 
-pytestmark = pytest.mark.trackers
+pytestmark = pytest.mark.extras
 
 SECRETS = {"WANDB_API_KEY": "wandb-nobody-" + "s" * 27, "HF_TOKEN": "hf-nobody", "MLFLOW_TRACKING_TOKEN": "ml-nobody"}
 LEARNT = ("checkpoint-3", "checkpoint-4", "checkpoint-5", "best", "latest", "result.json", "adapter_model.safetensors")

@@ -1,6 +1,6 @@
 """Task `lm_eval`: a task of the lm-evaluation-harness, read from a YAML file with local data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,7 +49,7 @@ class LmEvalTaskConfig(TaskConfig):
         """The task's config, with whole paths of its data files.
 
         Raises:
-            ConfigError: it is not one, or needs code, other files or a network.
+            ConfigError, DataError: it is not one, its data are not there, or it needs code, other files or a network.
         """
         require_file(self.path)
         try:
@@ -99,9 +99,12 @@ def _refuse_code(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
 _NoCode.add_constructor("!function", _refuse_code)
 
 
-def _leaves(files: Any) -> list[str]:
-    inner = files.values() if isinstance(files, Mapping) else files if isinstance(files, list) else None
-    return [files] if inner is None else [leaf for each in inner for leaf in _leaves(each)]
+def _leaves(files: Any) -> Iterator[str]:
+    if isinstance(files, str):
+        yield files
+        return
+    for each in files.values() if isinstance(files, Mapping) else files:
+        yield from _leaves(each)
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,7 @@ class ExportStep(StepConfig):
         words = [f"--type={self.type}", f"--output={folder / _FILE}"]
         words += [] if self.llama_cpp is None else [f"--llama-cpp={self.llama_cpp}"]
         model = context.model(self.of)
-        weights = "base" if model.weights == "base" else "trained"
-        return [["export", str(model.config), f"--weights={weights}", *words]]
+        return [["export", str(model.config), f"--weights={model.weights}", *words]]
 
     def outputs(self, folder: Path) -> list[Path]:
         """The file."""
