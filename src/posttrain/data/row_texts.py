@@ -21,11 +21,13 @@ class RowTexts:
         prompt: what is said before the answer, without the system message.
         answers: by name: `answer`, or `chosen` and `rejected`; none if the row is only a prompt.
         turns: number of messages, the answer's included; of a pair, of its chosen side.
+        asked: the user's turns that an answer follows, and the last turn if it is the user's.
     """
 
     prompt: str
     answers: Mapping[str, str]
     turns: int
+    asked: Sequence[str] = ()
 
     @property
     def whole(self) -> str:
@@ -60,7 +62,7 @@ def read_texts(row: Mapping[str, Any], column: str | None = None) -> RowTexts:
     while end and messages[end - 1].role == "assistant":
         end -= 1
     answers = {"answer": _said(messages[end:])} if end < len(messages) else {}
-    return RowTexts(prompt_text(Conversation(messages[:end])), answers, len(messages))
+    return RowTexts(prompt_text(Conversation(messages[:end])), answers, len(messages), _asked(messages))
 
 
 def _pair(row: Mapping[str, Any]) -> RowTexts:
@@ -80,7 +82,13 @@ def _pair(row: Mapping[str, Any]) -> RowTexts:
         begins_with_prompt = list(side[: len(prompt)]) == list(prompt)
         sides[name] = side[len(prompt) :] if begins_with_prompt else side
     texts = {name: _said(side) for name, side in sides.items()}
-    return RowTexts(prompt_text(Conversation(tuple(prompt))), texts, len(prompt) + len(sides["chosen"]))
+    turns = len(prompt) + len(sides["chosen"])
+    return RowTexts(prompt_text(Conversation(tuple(prompt))), texts, turns, _asked([*prompt, *sides["chosen"]]))
+
+
+def _asked(messages: Sequence[Message]) -> list[str]:
+    turns = zip(messages, [*messages[1:], None], strict=True)
+    return [one.content for one, after in turns if one.role == "user" and (after is None or after.role == "assistant")]
 
 
 def _side(row: Mapping[str, Any], name: str) -> Sequence[Message]:

@@ -45,9 +45,12 @@ class KeptRun:
 
     @property
     def ledgers(self) -> list[dict[str, Any]]:
-        """What became of every row, a ledger for each data set."""
+        """What became of every row, a ledger for each data set; ConfigError if the file is damaged."""
         path = self.directory.ledger
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        try:
+            return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        except ValueError as error:
+            raise ConfigError(f"{path} is damaged: {error}") from None
 
 
 def read_run(path: Path) -> KeptRun:

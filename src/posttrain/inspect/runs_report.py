@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from posttrain.base.outputs import check_output
 from posttrain.base.text import counted
 from posttrain.errors import ConfigError
 from posttrain.inspect.folders import KeptRun, read_run
@@ -43,8 +44,9 @@ def write_report(folder: Path, output: Path, refresh_seconds: int | None = None)
         refresh_seconds: a browser that shows the page loads it again that often; None never.
 
     Raises:
-        ConfigError: there is no such folder, or it has no runs.
+        ConfigError: there is no such folder, it has no runs, or the output cannot be written.
     """
+    check_output(output, [], overwrite=True)
     summaries = list_runs(folder)
     if not summaries:
         raise ConfigError(f"there are no runs in {folder}")
@@ -63,7 +65,7 @@ def write_report(folder: Path, output: Path, refresh_seconds: int | None = None)
 
 def watch_report(folder: Path, output: Path, tell: Callable[[str], None]) -> None:
     """Write the page again whenever a run in the folder goes on, until Ctrl-C; errors as `write_report`."""
-    seen: list[int] = []
+    seen: list[int] | None = None
     while True:
         if (now := _progress(folder)) != seen:
             write_report(folder, output, _WATCH_SECONDS)
@@ -154,7 +156,7 @@ def ledgers(runs: Mapping[str, KeptRun]) -> Iterator[Table]:
 def versions(runs: Mapping[str, KeptRun]) -> Iterator[Facts]:
     """The packages and machine of the newest run, and of others where they differ."""
     seen: list[dict[str, str]] = []
-    for name, run in reversed(list(runs.items())):
+    for name, run in sorted(runs.items(), key=lambda each: each[1].directory.manifest.stat().st_mtime, reverse=True):
         found = _surroundings(run.manifest)
         if found not in seen:
             seen.append(found)

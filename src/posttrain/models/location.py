@@ -163,6 +163,22 @@ def _described(config: "ModelConfig", file: Path) -> tuple[str, str]:
         raise ModelError(f"{config.key}: cannot read {file}: {error.strerror or error}") from None
 
 
+def hub_commit(name: str, revision: str | None) -> str | None:
+    """The commit that a Hugging Face id and a revision stand for now; without a network, the one that is cached.
+
+    None if it is neither cached nor to be asked for.
+    """
+    import httpx
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    try:
+        return HfApi().model_info(name, revision=revision, timeout=10).sha
+    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, OSError, httpx.HTTPError):
+        folder = _whole_snapshot(name, revision)
+        return None if folder is None else folder.name  # the folders of the cache have the names of commits
+
+
 def _whole_snapshot(name: str, revision: str | None) -> Path | None:
     """The folder in the hub cache that has all weights of the model; None if there is none yet."""
     from huggingface_hub import try_to_load_from_cache

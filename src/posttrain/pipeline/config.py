@@ -9,12 +9,10 @@ from posttrain.config.sections.run import require_run_name
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine
 from posttrain.dataserver.config.names import Fault, refuse
-from posttrain.errors import ConfigError
-from posttrain.pipeline.context import BASE
-from posttrain.pipeline.rounds import RoundsConfig, with_rounds
-from posttrain.pipeline.steps.base import StepConfig
+from posttrain.pipeline.expansion.rounds import RoundsConfig, with_rounds
+from posttrain.pipeline.expansion.sweep import SweepConfig, with_sweep
+from posttrain.pipeline.steps.base import StepConfig, name_fault
 from posttrain.pipeline.steps.catalogue import AnyStep
-from posttrain.pipeline.sweep import SweepConfig, with_sweep
 
 
 class PipelineConfig(StrictModel):
@@ -46,7 +44,7 @@ class PipelineConfig(StrictModel):
     @field_validator("steps")
     @classmethod
     def _names_fit(cls, steps: dict[str, AnyStep]) -> dict[str, AnyStep]:
-        refuse(fault for name in steps if (fault := _name_fault(name)) is not None)
+        refuse(fault for name in steps if (fault := name_fault(name)) is not None)
         return steps
 
     @model_validator(mode="after")
@@ -70,18 +68,6 @@ class PipelineConfig(StrictModel):
         if self.rounds is not None:
             steps = with_rounds(steps, self.rounds)
         return steps if self.sweep is None else with_sweep(steps, self.sweep)
-
-
-def _name_fault(name: str) -> Fault | None:
-    if name == BASE:
-        return Fault((name,), name, f"{BASE} is the model before all training; choose another name")
-    if "." in name or "/" in name:
-        return Fault((name,), name, "a step's name must not contain a dot or a slash")
-    try:
-        require_run_name(name)
-    except ConfigError as error:
-        return Fault((name,), name, str(error).replace("a run's name", "a step's name"))
-    return None
 
 
 def _unknown(needed: str, steps: dict[str, StepConfig]) -> str:

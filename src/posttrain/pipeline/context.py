@@ -7,31 +7,45 @@ from typing import Any
 import yaml
 
 from posttrain.base.files import atomic_write_text
+from posttrain.config.sections.model import ModelConfig
 from posttrain.errors import ConfigError
-from posttrain.pipeline.named_files import without_places
+from posttrain.pipeline.machine import packaged_or_hub
+from posttrain.pipeline.named_files import file_digests, without_places
 from posttrain.pipeline.steps.base import Model, StepConfig
 
 BASE = "base"
 """Name of the model before the first training step."""
+_COUNTING = ("dtype", "quantization", "attention")
+"""Settings of a model that change what it answers."""
 
 
 class Context:
     """Steps, in an order in which each comes after those that it needs, and where their results are or will be.
 
     Args:
+        steps: those that are to run.
         folder: the folder of the pipeline.
         skipped: steps that do not run.
+        all_steps: those of the whole config, if not all are to run.
     """
 
-    def __init__(self, steps: Mapping[str, StepConfig], folder: Path, skipped: frozenset[str] = frozenset()) -> None:
-        self.steps, self.folder = steps, folder
-        self.skipped = skipped | {name for name, step in steps.items() if not step.enabled}
+    def __init__(
+        self,
+        steps: Mapping[str, StepConfig],
+        folder: Path,
+        skipped: frozenset[str] = frozenset(),
+        all_steps: Mapping[str, StepConfig] | None = None,
+    ) -> None:
+        self.steps, self.folder, self.all_steps = steps, folder, all_steps or steps
+        self.skipped = skipped | {name for name, step in self.all_steps.items() if not step.enabled}
         self._places: dict[str, Path] = {}
         self._digests: dict[str, str] = {}
+        self._models: dict[str, Model] = {}
 
     def leave_out(self, name: str) -> None:
         """Go on as if a step were skipped."""
         self.skipped |= {name}
+        self._models.clear()
 
     def place(self, name: str, folder: Path, digest: str | None) -> None:
         """Say where the results of a step are or will be, and their digest if they are there.
@@ -39,14 +53,15 @@ class Context:
         Until then its folder is one that does not exist.
         """
         self._places[name] = folder
+        self._models.pop(name, None)
         if digest is not None:
             self._digests[name] = digest
 
     def digest(self, name: str) -> str | None:
         """The digest of what a step made, or of where it would have started if it is skipped; None if not known yet."""
         if name in self.skipped:
-            start = next(iter(self.steps[name].needs), None)
-            return BASE if start is None else self.digest(start)
+            start = self.all_steps[name].starts_from
+            return BASE if start in (None, BASE) else self.digest(start)
         return self._digests.get(name)
 
     def step_folder(self, name: str) -> Path:
@@ -55,7 +70,7 @@ class Context:
 
     def is_promised(self, path: str | Path) -> bool:
         """Whether a step makes what is at a path."""
-        return str(path).startswith(f"{self.folder}/")
+        return self.folder in Path(path).parents
 
     def config_file(self, folder: Path) -> Path:
         """The file for the resolved config of the step in `folder`."""
@@ -81,21 +96,41 @@ class Context:
         """
         if name == BASE:
             return self.base()
-        step = self.steps[name]
-        if name in self.skipped:
-            start = step.needs[0] if step.needs else None
-            return self.model(start) if start is not None else self.base()
-        model = step.model(self.step_folder(name), self)
+        if name in self._models:
+            return self._models[name]
+        step = self.all_steps[name]
+        if name not in self.skipped:
+            model = step.model(self.step_folder(name), self)
+        elif step.starts_from is not None:
+            model = self.model(step.starts_from)
+        else:
+            model = step.start_model(self)
         if model is None:
             raise ConfigError(f"steps.{name} makes no model")
+        if name in self._places:  # and so are the steps that it needs
+            self._models[name] = model
         return model
 
     def base(self) -> Model:
-        """The model that the first training step starts from."""
-        for step in self.steps.values():
+        """The model that the first training step of the config starts from."""
+        for step in self.all_steps.values():
             if (model := step.start_model(self)) is not None:
                 return model
         raise ConfigError("no step trains a model, so there is no base")
+
+    def described_model(self, model: Model) -> dict[str, Any]:
+        """What a model is, for a key; what a step makes is described by the step's digest, elsewhere in the key."""
+        section = model.sections["model"]
+        settings = {name: section[name] for name in _COUNTING}
+        base = ModelConfig.model_validate({"name": model.base, "revision": section["revision"]})
+        adapter = None if model.adapter is None or self.is_promised(model.adapter) else model.adapter
+        named = base.model_copy(update={"adapter": adapter})
+        return {
+            "model": self.described([model.base, model.adapter, model.text]),
+            "settings": settings,
+            "weights": None if self.is_promised(model.base) else packaged_or_hub(base),
+            "files": file_digests(named, self.is_promised),
+        }
 
     def described(self, value: Any) -> Any:
         """Plain data without places, for a key: the folder of each step is replaced by its name."""

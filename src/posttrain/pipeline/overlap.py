@@ -1,6 +1,6 @@
 """Held-out prompts that are also trained on, over all steps of a pipeline."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from posttrain.data.sources import open_lines
 from posttrain.dataserver.config.prompts import DataserverPromptsConfig, RowSplit
 from posttrain.errors import DataError
 
-Prompts = Iterator[tuple[str, str]]
-"""Places and texts."""
+Prompts = Iterator[tuple[str, str | None]]
+"""Places and texts; None where prompts cannot be read, or not yet."""
 _SHOWN = 5
 
 
@@ -38,13 +38,36 @@ class Overlap:
         return f"{self.held_out} {'equals' if self.exact else f'is for {self.share:.0%} in'} {self.trained}"
 
 
-def find_overlaps(held_out: Prompts, trained: Prompts) -> list[Overlap]:
-    """Each held-out prompt with each trained one that it equals, or that has half of it; equal ones come first."""
-    found = [Overlap(each.place, place, each.share, each.exact) for each, place in overlaps(held_out, trained)]
-    return sorted(found, key=lambda each: not each.exact)
+@dataclass(frozen=True)
+class Overlaps:
+    """What was found, the exact ones first.
+
+    Attributes:
+        unread: places whose prompts could not be read, so that nothing is known of them.
+    """
+
+    found: Sequence[Overlap] = ()
+    unread: Sequence[str] = ()
 
 
-def require_none(found: list[Overlap], *, allowed: bool) -> None:
+def find_overlaps(held_out: Prompts, trained: Prompts) -> Overlaps:
+    """Each held-out prompt with each trained one that it equals, or that has half of it."""
+    unread: list[str] = []
+
+    def texts(prompts: Prompts) -> Iterator[tuple[str, str]]:
+        for place, text in prompts:
+            if text is None:
+                unread.append(place)
+            else:
+                yield place, text
+
+    found = overlaps(texts(held_out), texts(trained))
+    each = {Overlap(held.place, place, held.share, held.exact) for held, place in found}
+    ordered = sorted(each, key=lambda each: (not each.exact, each.held_out, each.trained))
+    return Overlaps(ordered, tuple(dict.fromkeys(unread)))
+
+
+def require_none(found: Sequence[Overlap], *, allowed: bool) -> None:
     """Print what overlaps.
 
     Raises:
@@ -63,11 +86,12 @@ def require_none(found: list[Overlap], *, allowed: bool) -> None:
 
 
 def prompts_in(path: Path | str, split: str, columns: BaseModel | None) -> Prompts:
-    """The prompts of a file of conversations, pairs, questions or prompts; rows that are none of these are left out.
+    """The prompts of a file of conversations, pairs, questions or prompts, and each user's turn that is answered.
 
-    A Hugging Face data set and a file that is not there (yet) have none.
+    Rows that are none of these are left out. A Hugging Face data set and a file that is not there (yet) cannot be read.
     """
     if not Path(path).is_file():
+        yield str(path), None
         return
     names: Mapping[str, str | None] = {} if columns is None else columns.model_dump()
     source = open_lines(path, None, split)
@@ -76,7 +100,8 @@ def prompts_in(path: Path | str, split: str, columns: BaseModel | None) -> Promp
             continue
         renamed = {key: line.value[name] for key, name in names.items() if name is not None and name in line.value}
         try:
-            yield source.place(line.number), read_texts({**line.value, **renamed}).prompt
+            texts = read_texts({**line.value, **renamed})
+            yield from ((source.place(line.number), text) for text in dict.fromkeys((texts.prompt, *texts.asked)))
         except DataError:
             continue  # the step that reads it says what is wrong
 

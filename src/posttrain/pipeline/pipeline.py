@@ -2,19 +2,19 @@
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posttrain.base.console import console
 from posttrain.base.files import atomic_write_text
 from posttrain.base.locks import own_output, require_unowned
-from posttrain.base.text import first_line
 from posttrain.data.tokenized import described_hash
 from posttrain.errors import ConfigError, RunError, RunInterrupted, ToolkitError
 from posttrain.pipeline.config import PipelineConfig
 from posttrain.pipeline.context import Context
-from posttrain.pipeline.overlap import Overlap, Prompts, find_overlaps, require_none
+from posttrain.pipeline.expansion.unroll import unrolled
+from posttrain.pipeline.overlap import Overlaps, Prompts, find_overlaps, require_none
 from posttrain.pipeline.pipeline_report import Outcome, write_report
 from posttrain.pipeline.plan import Planned, in_order, plan, planned, show, told
 from posttrain.pipeline.process import call
@@ -22,7 +22,7 @@ from posttrain.pipeline.records import Made, Record, Records
 from posttrain.pipeline.steps.base import StepConfig
 from posttrain.pipeline.steps.choose import ChooseStep
 from posttrain.pipeline.steps.eval import EvalStep
-from posttrain.pipeline.unroll import unrolled
+from posttrain.pipeline.steps.training import TrainingStep
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,30 @@ class Wanted:
 
 
 def open_context(config: PipelineConfig, name: str, wanted: Wanted) -> Context:
-    """The steps of a config in their order; ConfigError if the command line names one that is not there."""
-    folder, skipped = config.output_dir.absolute() / name, frozenset(wanted.skip)
-    steps = unrolled(Context(in_order(config.all_steps()), folder, skipped))
+    """The steps of a config in their order.
+
+    Raises:
+        ConfigError: the command line names a step that is not there, or the folder is not this pipeline's.
+    """
+    folder = config.output_dir.absolute() / name
+    if (folder / "manifest.json").exists():
+        raise ConfigError(f"{folder} is the folder of a run; give the pipeline another name")
+    every = in_order(config.all_steps())
+    skipped = frozenset(_with_cells(wanted.skip, every))
+    steps = unrolled(Context(every, folder, skipped))
     for option, names in (("--skip", wanted.skip), ("--rerun", wanted.rerun)):
         if unknown := [each for each in names if each not in steps]:
             raise ConfigError(f"{option}: there is no step {unknown[0]!r}, only {', '.join(steps)}")
-    return Context(in_order(steps, wanted.until), folder, skipped)
+    return Context(in_order(steps, wanted.until), folder, skipped, in_order(steps))
+
+
+def _with_cells(names: Iterable[str], steps: Mapping[str, StepConfig]) -> Iterator[str]:
+    """The steps, and what a sweep has made of one."""
+    for name in names:
+        yield name
+        step = steps.get(name)
+        if isinstance(step, ChooseStep):
+            yield from (*step.cells, step.of)
 
 
 def show_plan(config: PipelineConfig, name: str, wanted: Wanted) -> None:
@@ -61,7 +78,7 @@ def show_plan(config: PipelineConfig, name: str, wanted: Wanted) -> None:
     context = open_context(config, name, wanted)
     require_unowned(context.folder)
     show(plan(context, Records(context.folder), wanted.rerun), context)
-    _require_no_overlap(context, allowed=config.allow_overlap)
+    check_overlaps(context, allowed=config.allow_overlap)
     console.print("nothing was run (--dry-run)")
 
 
@@ -70,6 +87,8 @@ def prune(config: PipelineConfig, name: str, wanted: Wanted) -> None:
 
     Results of a step that waits for another one are kept, whatever they were made from. Raises as `show_plan`.
     """
+    if wanted.until is not None or wanted.skip:
+        raise ConfigError("--prune looks at the whole config; give it without --until and --skip")
     context = open_context(config, name, wanted)
     with own_output(context.folder):
         records = Records(context.folder)
@@ -98,69 +117,78 @@ def run_pipeline(config: PipelineConfig, name: str, wanted: Wanted) -> list[Outc
         records = Records(context.folder)
         steps = plan(context, records, wanted.rerun)
         show(steps, context)
-        found = _require_no_overlap(context, allowed=config.allow_overlap)
-        outcomes: list[Outcome] = []
+        run = _Run(context, records, wanted, allowed=config.allow_overlap)
+        run.overlaps = check_overlaps(context, allowed=run.allowed)
         try:
-            _run_all(context, records, wanted, outcomes)
+            run.all_steps()
         finally:
-            write_report(context, records, outcomes, found)
-    failed = [each for each in outcomes if each.state == "failed"]
+            write_report(context, records, run.outcomes, run.overlaps)
+    failed = [each for each in run.outcomes if each.state == "failed"]
     if failed:
         lines = [f"{each.step.name}: {each.error.splitlines()[0]}" for each in failed]
-        raise RunError("\n  ".join([f"{len(failed)} of {len(outcomes)} steps failed:", *lines]))
-    return outcomes
+        raise RunError("\n  ".join([f"{len(failed)} of {len(run.outcomes)} steps failed:", *lines]))
+    return run.outcomes
 
 
-def _require_no_overlap(context: Context, *, allowed: bool) -> list[Overlap]:
-    """What is held out and also trained on, or chosen by; DataError if a prompt is that must not be."""
-    steps = {name: step for name, step in context.steps.items() if name not in context.skipped}
-    choosing = {step.of for step in steps.values() if isinstance(step, ChooseStep)}
-    evals = {name: step for name, step in steps.items() if isinstance(step, EvalStep) and name not in choosing}
+class _Run:
+    """The steps of a pipeline while they are run.
 
-    def placed(steps: Mapping[str, StepConfig], *, trained: bool = False) -> Prompts:
-        for name, step in steps.items():
-            for place, text in step.trained(name, context) if trained else step.held_out(name, context):
-                yield f"{name}: {place}", text
+    Attributes:
+        outcomes: of the steps so far.
+        overlaps: of held-out and trained prompts, as far as these could be read so far.
+    """
 
-    found = find_overlaps(placed(steps), placed(steps, trained=True))
-    if choosing:
-        found += find_overlaps(placed(evals), placed({name: steps[name] for name in choosing}))
-    require_none(found, allowed=allowed)
-    return found
+    def __init__(self, context: Context, records: Records, wanted: Wanted, *, allowed: bool) -> None:
+        self.allowed = allowed
+        self.outcomes: list[Outcome] = []
+        self.overlaps = Overlaps()
+        self._context, self._records, self._wanted = context, records, wanted
+        self._missing: set[str] = set()
+        chosen = [step for step in context.steps.values() if isinstance(step, ChooseStep)]
+        self._optional = {cell for step in chosen for cell in step.cells}
 
-
-def _run_all(context: Context, records: Records, wanted: Wanted, outcomes: list[Outcome]) -> None:
-    missing: set[str] = set()
-    optional = {cell for step in context.steps.values() if isinstance(step, ChooseStep) for cell in step.cells}
-    for name, step in context.steps.items():
-        if blocked := [needed for needed in step.needs if needed in missing]:
-            missing.add(name)
-            waiting = Planned(name, step, None, "waits", reasons=tuple(blocked))
-            outcomes.append(Outcome(waiting, "not run", f"needs {', '.join(blocked)}"))
-            continue
-        current = planned(name, context, records, rerun=name in wanted.rerun)
-        if current.state in ("kept", "skipped"):
-            console.print(f"{name}: {current.state}")
-            outcomes.append(Outcome(current, current.state))
-            continue
-        try:
-            _run(current, context, records)
-            outcomes.append(Outcome(current, "done"))
-        except ToolkitError as error:
-            if isinstance(error, RunInterrupted):
-                outcomes.append(Outcome(current, "stopped"))
-                raise
-            outcomes.append(Outcome(current, "failed", str(error)))
-            if name in optional:
-                context.leave_out(name)
-            else:
-                missing.add(name)
-            console.print(f"{name} failed: {first_line(error)}")
-            if wanted.stop_at_failure:
+    def all_steps(self) -> None:
+        """Run what is to be run, in order."""
+        for name, step in self._context.steps.items():
+            if blocked := [needed for needed in step.needs if needed in self._missing]:
+                self._missing.add(name)
+                waiting = Planned(name, step, None, "waits", reasons=tuple(blocked))
+                self.outcomes.append(Outcome(waiting, "not run", f"needs {', '.join(blocked)}"))
+            elif not self._step(name, step) and self._wanted.stop_at_failure:
                 return
 
+    def _step(self, name: str, step: StepConfig) -> bool:
+        """Run a step if that is necessary; whether its results are there.
 
-def _run(step: Planned, context: Context, records: Records) -> None:
+        Raises:
+            RunInterrupted: it was stopped.
+        """
+        current = Planned(name, step, None, "waits")
+        try:
+            current = planned(name, self._context, self._records, rerun=name in self._wanted.rerun)
+            if current.state in ("kept", "skipped"):
+                console.print(f"{name}: {current.state}")
+                self.outcomes.append(Outcome(current, current.state))
+                return True
+            if isinstance(step, TrainingStep) and self.overlaps.unread:  # it may read what was made since
+                self.overlaps = check_overlaps(self._context, allowed=self.allowed)
+            run_step(current, self._context, self._records)
+            self.outcomes.append(Outcome(current, "done"))
+            return True
+        except RunInterrupted:
+            self.outcomes.append(Outcome(current, "stopped"))
+            raise
+        except ToolkitError as error:
+            self.outcomes.append(Outcome(current, "failed", str(error)))
+            if name in self._optional:
+                self._context.leave_out(name)
+            else:
+                self._missing.add(name)
+            console.print(f"{name} failed: {error}")
+            return False
+
+
+def run_step(step: Planned, context: Context, records: Records) -> None:
     """Run a step and keep what it made.
 
     Raises:
@@ -170,8 +198,10 @@ def _run(step: Planned, context: Context, records: Records) -> None:
     folder, job = step.folder, step.job
     assert folder is not None and job is not None
     console.print(f"{step.name}: {told(step)}")
-    if step.state == "runs":
+    if step.state == "runs" or not step.step.resumes:
         _clear(folder, records, step)
+    if not step.step.resumes:
+        folder.mkdir(parents=True)
     before = step.record or Record(step.name, step.key, step.parts, time.time())
     records.write(replace(before, error=""))
     config = context.config_file(folder)
@@ -182,8 +212,7 @@ def _run(step: Planned, context: Context, records: Records) -> None:
         context.write_model(name)
     began = time.monotonic()
     try:
-        resume = (folder / "manifest.json").is_file()
-        for command in step.step.commands(folder, config, context, resume=resume):
+        for command in step.step.commands(folder, config, context, resume=folder.is_dir()):
             call(command, step.step.launch)
         step.step.make(folder, context)
         made = _made(step, folder)
@@ -218,3 +247,27 @@ def _made(step: Planned, folder: Path) -> tuple[Made, ...]:
 def digest_of(made: Sequence[Made]) -> str:
     """Hash of the names and contents of what a step made."""
     return described_hash({each.path: each.digest for each in made})
+
+
+def check_overlaps(context: Context, *, allowed: bool) -> Overlaps:
+    """What is held out by any step of the config and trained on by one that is run, or chosen by.
+
+    Raises:
+        DataError: a prompt is that must not be.
+    """
+    every = {name: step for name, step in context.all_steps.items() if name not in context.skipped}
+    run = {name: step for name, step in every.items() if name in context.steps}
+    choosing = {step.of for step in every.values() if isinstance(step, ChooseStep)}
+    evals = {name: step for name, step in every.items() if isinstance(step, EvalStep) and name not in choosing}
+
+    def placed(steps: Mapping[str, StepConfig], *, trained: bool = False) -> Prompts:
+        for name, step in steps.items():
+            for place, text in step.trained(name, context) if trained else step.held_out(name, context):
+                yield f"{name}: {place}", text
+
+    found = find_overlaps(placed(every), placed(run, trained=True))
+    if choosing:
+        chosen = find_overlaps(placed(evals), placed({name: every[name] for name in choosing}))
+        found = Overlaps([*found.found, *chosen.found], [*found.unread, *chosen.unread])
+    require_none(found.found, allowed=allowed)
+    return found

@@ -13,7 +13,7 @@ from posttrain.evaluate.results import Results
 from posttrain.inspect.folders import KeptRun, read_run
 from posttrain.inspect.runs_report import cost, curves, ledgers, versions
 from posttrain.pipeline.context import Context
-from posttrain.pipeline.overlap import Overlap
+from posttrain.pipeline.overlap import Overlaps
 from posttrain.pipeline.plan import Planned
 from posttrain.pipeline.process import shown
 from posttrain.pipeline.records import Record, Records
@@ -61,12 +61,10 @@ class Finished:
     evaluations: Mapping[str, Results]
     decisions: Mapping[str, Mapping[str, Any]]
     choices: Mapping[str, Mapping[str, Any]]
-    overlaps: Sequence[Overlap]
+    overlaps: Overlaps
 
     @classmethod
-    def read(
-        cls, context: Context, records: Records, outcomes: Sequence[Outcome], overlaps: Sequence[Overlap]
-    ) -> "Finished":
+    def read(cls, context: Context, records: Records, outcomes: Sequence[Outcome], overlaps: Overlaps) -> "Finished":
         """Read the results of all steps that have some; RunError or ConfigError if one is damaged."""
         folders = {each.step.name: each.step.folder for each in outcomes if each.has_results}
         there = {name: folder for name, folder in folders.items() if folder is not None}
@@ -117,12 +115,13 @@ class Finished:
             "steps": steps,
             "decisions": dict(self.decisions),
             "choices": dict(self.choices),
-            "overlaps": [asdict(each) for each in self.overlaps],
+            "overlaps": [asdict(each) for each in self.overlaps.found],
+            "not looked through for overlaps": list(self.overlaps.unread),
             "evaluations": {name: each.as_json() for name, each in self.evaluations.items()},
         }
 
 
-def write_report(context: Context, records: Records, outcomes: Sequence[Outcome], overlaps: Sequence[Overlap]) -> None:
+def write_report(context: Context, records: Records, outcomes: Sequence[Outcome], overlaps: Overlaps) -> None:
     """Write `report.html` and `report.json` into the pipeline's folder, and print what became of the steps.
 
     Raises:
@@ -175,15 +174,21 @@ def _kept_rows(found: Finished) -> Iterator[Text]:
 
 
 def _overlaps(found: Finished) -> Iterator[Block]:
-    if not found.overlaps:
+    overlaps = found.overlaps.found
+    if overlaps:
+        count = len({each.held_out for each in overlaps})
+        tone = "bad" if any(each.exact for each in overlaps) else ""
         yield Paragraph(
-            "No held-out prompt is trained on: none equals a trained one, or has half of its runs of 13 words."
+            f"{counted(count, 'held-out prompt')} share runs of words with prompts that are trained on.", tone
         )
-        return
-    count = len({each.held_out for each in found.overlaps})
-    tone = "bad" if any(each.exact for each in found.overlaps) else ""
-    yield Paragraph(f"{counted(count, 'held-out prompt')} share runs of words with prompts that are trained on.", tone)
-    yield Text("overlaps", "\n".join(map(str, found.overlaps)))
+        yield Text("overlaps", "\n".join(map(str, overlaps)))
+    else:
+        yield Paragraph(
+            "No held-out prompt equals a prompt that is trained on, or has half of its runs of 13 words in one."
+        )
+    if found.overlaps.unread:
+        yield Paragraph("These could not be looked through, so nothing is known of their prompts:")
+        yield Text("not looked through", "\n".join(found.overlaps.unread))
 
 
 def _tone(each: Mapping[str, Any]) -> str:

@@ -14,7 +14,8 @@ from posttrain.pipeline.steps.base import Job, StepConfig
 from posttrain.runs.manifest import changed_values
 
 State = Literal["kept", "goes on", "runs", "waits", "skipped"]
-_FILES = ("files.", "inputs.", "prompts")
+# Their values are hashes, of which only the key says something.
+_HASHED = ("files.", "inputs.", "prompts", "environment.", "weights")
 _SHOWN_REASONS = 3
 
 
@@ -57,9 +58,12 @@ def in_order(steps: Mapping[str, StepConfig], until: str | None = None) -> dict[
 
 
 def _needed(name: str, steps: Mapping[str, StepConfig]) -> set[str]:
-    found = {name}
-    for each in steps[name].needs:
-        found |= _needed(each, steps)
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        if (each := waiting.pop()) not in found:
+            found.add(each)
+            waiting += steps[each].needs
     return found
 
 
@@ -84,12 +88,14 @@ def planned(name: str, context: Context, records: Records, *, rerun: bool = Fals
     digests = {needed: context.digest(needed) for needed in step.needs}
     if missing := [needed for needed, digest in digests.items() if digest is None]:
         return Planned(name, step, job, "waits", reasons=tuple(missing))
-    parts = {**job.key, "inputs": digests}
+    parts = {**job.key, "launch": list(step.launch), "inputs": digests}
     key = key_of(parts)
     folder, record = context.folder / f"{name}-{key}", records.find(name, key)
     is_kept = record is not None and record.digest is not None and not rerun
     if record is not None and is_kept:
         record.require_unchanged(folder)
+        if gone := [path for path in step.further_files(folder) if not path.is_file()]:
+            raise ConfigError(f"{gone[0]} is gone: restore it, or make the results of {name} again with --rerun {name}")
     context.place(name, folder, record.digest if record is not None and is_kept else None)
     if is_kept:
         return Planned(name, step, job, "kept", parts, folder, record=record)
@@ -105,7 +111,7 @@ def changes(before: Parts, now: Parts) -> Iterator[str]:
     for key, old, new in changed_values(before, now):
         if key.startswith("inputs."):
             yield f"{key.removeprefix('inputs.')} made something else"
-        elif key == "weights" or any(part in key for part in _FILES):
+        elif key == "weights" or any(part in key for part in _HASHED):
             yield f"{key.removeprefix('files.').removesuffix('.path')} changed"
         else:
             yield f"{key.removeprefix('config.')}: {_shown(old)} → {_shown(new)}"

@@ -1,5 +1,6 @@
 """Run a step's command in a process of its own, and pass on its output and the signals that end it."""
 
+import ctypes
 import os
 import shlex
 import signal
@@ -16,6 +17,7 @@ from posttrain.errors import RunError, RunInterrupted
 
 _CALL = "from posttrain.cli.{module} import main; main()"
 _ERROR = "error: "
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def call(command: Sequence[str], launch: Sequence[str] = ()) -> None:
@@ -31,7 +33,7 @@ def call(command: Sequence[str], launch: Sequence[str] = ()) -> None:
     words = command_line(command, launch)
     with _signals_passed_on() as (children, asked):
         try:
-            process = subprocess.Popen(words, stderr=subprocess.PIPE)
+            process = subprocess.Popen(words, stderr=subprocess.PIPE, preexec_fn=_end_with_parent)
         except OSError as error:
             raise RunError(f"{words[0]} cannot be started: {error.strerror or error}") from None
         children.append(process)
@@ -86,10 +88,11 @@ def _signals_passed_on() -> Iterator[tuple[list["subprocess.Popen[bytes]"], list
 
     def remember(number: int, frame: FrameType | None) -> None:
         asked.append(number)
-        # Ctrl-C in a terminal reaches the children anyway; a second one does not hurt.
-        for child in children:
-            if child.poll() is None:
-                child.send_signal(number if number == signal.SIGTERM else signal.SIGINT)
+        # Ctrl-C in a terminal reaches the children anyway, and a second one would end them at once.
+        if number == signal.SIGTERM or not _is_in_front():
+            for child in children:
+                if child.poll() is None:
+                    child.send_signal(number)
 
     before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -97,3 +100,18 @@ def _signals_passed_on() -> Iterator[tuple[list["subprocess.Popen[bytes]"], list
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_in_front() -> bool:
+    """Whether this process is in the foreground of a terminal, whose Ctrl-C reaches its children too."""
+    try:
+        with open("/dev/tty") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _end_with_parent() -> None:
+    """Let the system send SIGTERM to this process when its parent ends, even by SIGKILL; on Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

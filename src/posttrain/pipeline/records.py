@@ -84,11 +84,14 @@ class Records:
     """All attempts at the steps of a pipeline, kept in its folder."""
 
     def __init__(self, folder: Path) -> None:
+        """Read them; a damaged file counts as none."""
         self._folder = folder / _FOLDER
+        found = [record for path in sorted(self._folder.glob("*.json")) if (record := _read(path)) is not None]
+        self._known = {(record.step, record.key): record for record in found}
 
     def find(self, step: str, key: str) -> Record | None:
-        """The attempt at a step with that key, if there was one; a damaged file counts as none."""
-        return _read(self._path(step, key))
+        """The attempt at a step with that key, if there was one."""
+        return self._known.get((step, key))
 
     def last(self, step: str) -> Record | None:
         """The newest attempt at a step, with whatever key."""
@@ -97,11 +100,13 @@ class Records:
 
     def write(self, record: Record) -> None:
         """Keep an attempt, in the place of an earlier one with the same key."""
+        self._known[record.step, record.key] = record
         self._folder.mkdir(parents=True, exist_ok=True)
         atomic_write_text(self._path(record.step, record.key), json.dumps(asdict(record), indent=1) + "\n")
 
     def forget(self, step: str, key: str) -> None:
         """Remove an attempt."""
+        self._known.pop((step, key), None)
         self._path(step, key).unlink(missing_ok=True)
 
     def _path(self, step: str, key: str) -> Path:
@@ -109,9 +114,7 @@ class Records:
 
     def __iter__(self) -> Iterator[Record]:
         """All attempts, by step and key."""
-        for path in sorted(self._folder.glob("*.json")):
-            if (record := _read(path)) is not None:
-                yield record
+        return iter(self._known.values())
 
 
 def _read(path: Path) -> Record | None:

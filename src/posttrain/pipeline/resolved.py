@@ -16,7 +16,7 @@ from posttrain.pipeline.named_files import file_digests, without_places
 from posttrain.pipeline.overlap import Prompts, prompts_in, served_prompts
 
 # What changes neither prompts nor rewards.
-_OF_SERVING = {"data_root", "listen", "limits", "journal"}
+_OF_SERVING = {"data_root", "listen", "journal"}
 
 
 def dataserver_facts(path: Path) -> dict[str, Any]:

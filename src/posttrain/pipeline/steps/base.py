@@ -1,16 +1,18 @@
 """What all steps of a pipeline have in common."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue
 
 from posttrain.config.keys import read_dotted
 from posttrain.config.load import Override
+from posttrain.config.sections.run import require_run_name
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine
+from posttrain.dataserver.config.names import Fault
 from posttrain.errors import ConfigError
 from posttrain.pipeline.overlap import Prompts
 
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
     from posttrain.pipeline.context import Context
 
 
+_RESERVED = {
+    "base": "the model before all training",
+    "previous": "the model that a round starts from",
+    "out": "a program's own folder",
+}
 _CHAT = ("template", "default_system", "max_length")
 
 
@@ -85,10 +92,18 @@ class StepConfig(StrictModel):
     launch: tuple[OneLine, ...] = ()
     """Words before the command, such as `[torchrun, --standalone, --nproc-per-node, "2"]`."""
 
+    resumes: ClassVar[bool] = True
+    """Whether what an interrupted attempt left is of use; if not, each attempt gets an empty folder."""
+
     @property
     def needs(self) -> tuple[str, ...]:
-        """The steps whose results it uses; the one that it starts from comes first."""
+        """The steps whose results it uses."""
         return ()
+
+    @property
+    def starts_from(self) -> str | None:
+        """The step whose model stands for this step's if this one is skipped; None if there is none."""
+        return None
 
     def trained(self, name: str, context: "Context") -> Prompts:
         """The prompts that are trained on, with their places; of files that other steps make, once they are there.
@@ -110,6 +125,14 @@ class StepConfig(StrictModel):
         """The steps whose models its commands name by a config."""
         return []
 
+    def file_names(self, name: str, context: "Context") -> Collection[str] | None:
+        """The names of the files that it makes for other steps; None if they are not known before.
+
+        Raises:
+            ConfigError: something is wrong.
+        """
+        return None
+
     def job(self, name: str, context: "Context") -> Job:
         """Load and check everything that the step names.
 
@@ -125,7 +148,7 @@ class StepConfig(StrictModel):
 
         Args:
             config: the file with the resolved config.
-            resume: whether an earlier attempt has left a run in the folder.
+            resume: whether an earlier attempt has left something in the folder.
         """
         return []
 
@@ -135,6 +158,10 @@ class StepConfig(StrictModel):
     def outputs(self, folder: Path) -> list[Path]:
         """The files whose content other steps may use; each must exist once the step has run."""
         raise NotImplementedError
+
+    def further_files(self, folder: Path) -> list[Path]:
+        """Files that are read later, whose content is no result: it may differ when the step is run again."""
+        return []
 
     def digest(self, folder: Path, context: "Context") -> str | None:
         """What other steps depend on, if it is not the content of `outputs`."""
@@ -179,9 +206,18 @@ class ConfiguredStep(StepConfig):
         """The keys that the pipeline replaces in the config; paths among them are relative to the config."""
         found = [_override(name, f"set.{key}", key, value) for key, value in self.set.items()]
         for key, each in self.inputs.items():
+            self._require_made(f"steps.{name}.inputs.{key}", each, context)
             path = str(context.step_folder(each.from_) / each.file)
             found.append(_override(name, f"inputs.{key}", key, path))
         return found
+
+    def _require_made(self, where: str, wanted: InputConfig, context: "Context") -> None:
+        maker = context.steps[wanted.from_]
+        if wanted.from_ in context.skipped:
+            raise ConfigError(f"{where}: {wanted.from_} is skipped, so it makes no file; skip this step too")
+        names = maker.file_names(wanted.from_, context)
+        if names is not None and wanted.file not in names:
+            raise ConfigError(f"{where}: {wanted.from_} makes no {wanted.file!r}, only {', '.join(names)}")
 
 
 def _override(step: str, where: str, key: str, value: Any) -> Override:
@@ -194,3 +230,16 @@ def _override(step: str, where: str, key: str, value: Any) -> Override:
 def replaced(step: str, why: str, values: Mapping[str, Any]) -> list[Override]:
     """Keys that a step's own keys replace in its config; `why` names that key in messages."""
     return [_override(step, why, key, value) for key, value in values.items()]
+
+
+def name_fault(name: str) -> Fault | None:
+    """Why a step cannot have a name; None if it can."""
+    if name in _RESERVED:
+        return Fault((name,), name, f"{name} stands for {_RESERVED[name]}; choose another name")
+    if "." in name or "/" in name:
+        return Fault((name,), name, "a step's name must not contain a dot or a slash")
+    try:
+        require_run_name(name)
+    except ConfigError as error:
+        return Fault((name,), name, str(error).replace("a run's name", "a step's name"))
+    return None

@@ -17,8 +17,10 @@ from posttrain.config.values import OneLine
 from posttrain.errors import RunError
 from posttrain.evaluate.scores_file import read_scores
 from posttrain.evaluate.statistics.comparison import compare
+from posttrain.evaluate.statistics.estimate import Clusters
 from posttrain.evaluate.statistics.scores import Scores
 from posttrain.pipeline.steps.base import Job, Model, StepConfig
+from posttrain.pipeline.steps.decide import require_task
 
 if TYPE_CHECKING:
     from posttrain.pipeline.context import Context
@@ -64,12 +66,18 @@ class ChooseStep(StepConfig):
     """The measure of the task; its first one by default."""
 
     @property
+    def starts_from(self) -> str | None:
+        """A cell, each of which starts from the same model."""
+        return next(iter(self.cells))
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """The cells and their evaluation."""
         return (*self.cells, self.of)
 
     def job(self, name: str, context: "Context") -> Job:
-        """Nothing to check: the evaluation checks the task's config."""
+        """Check that the evaluation has the task; ConfigError if not."""
+        require_task(name, self.of, self.task, context)
         return Job({"run": "choose", "task": self.task, "measure": self.measure})
 
     def make(self, folder: Path, context: "Context") -> None:
@@ -79,8 +87,10 @@ class ChooseStep(StepConfig):
             raise RunError("no cell was trained")
         results = context.step_folder(self.of)
         scores = {name: self._scores(results, name) for name in there}
+        _, clusters = read_scores(results, there[0], self.task)
         seconds = {name: _seconds(context.step_folder(name)) for name in there}
-        found = compared_settings({name: self.cells[name].point for name in there}, scores, seconds)
+        points = {name: self.cells[name].point for name in there}
+        found = compared_settings(points, scores, seconds, clusters)
         folder.mkdir(parents=True, exist_ok=True)
         atomic_write_text(folder / _CHOICE, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
 
@@ -106,13 +116,17 @@ class ChooseStep(StepConfig):
 
 
 def compared_settings(
-    points: Mapping[str, str], scores: Mapping[str, Scores], seconds: Mapping[str, float]
+    points: Mapping[str, str],
+    scores: Mapping[str, Scores],
+    seconds: Mapping[str, float],
+    clusters: Clusters | None = None,
 ) -> dict[str, Any]:
     """The settings with their means over the seeds, each compared with the best prompt by prompt, and the best cell.
 
     Args:
         points: the settings of each cell, in words.
         seconds: how long each cell was trained.
+        clusters: the group of each prompt, if prompts resemble each other.
     """
     is_loss = next(iter(scores.values())).scale == "loss"
     cells: dict[str, list[str]] = {}
@@ -120,7 +134,7 @@ def compared_settings(
         cells.setdefault(point, []).append(name)
     together = {point: over_seeds([scores[name] for name in names]) for point, names in cells.items()}
     best = _best({point: mean_of(each) for point, each in together.items()}, is_loss)
-    compared = compare({point: each for point, each in together.items() if point != best}, together[best])
+    compared = compare({point: each for point, each in together.items() if point != best}, together[best], clusters)
     rows: list[dict[str, Any]] = []
     for point, names in cells.items():
         row = {

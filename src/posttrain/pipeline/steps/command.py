@@ -1,17 +1,18 @@
 """Step `command`: a program of the user's own."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from string import Formatter
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from posttrain.base.cache import file_digest
 from posttrain.base.files import require_file
 from posttrain.config.strict import ConfigPath
 from posttrain.config.values import OneLine
+from posttrain.data.tokenized import described_hash
 from posttrain.errors import ConfigError
 from posttrain.pipeline.steps.base import Job, StepConfig
 
@@ -54,6 +55,15 @@ class CommandStep(StepConfig):
     environment: tuple[OneLine, ...] = ()
     """Names of environment variables that it reads: if one changes, the step runs again."""
 
+    resumes: ClassVar[bool] = False
+
+    @field_validator("outputs_")
+    @classmethod
+    def _outputs_are_in_the_folder(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]:
+            raise ValueError(f"{wrong[0]!r} is not in the folder of the step; name files in it")
+        return names
+
     @property
     def needs(self) -> tuple[str, ...]:
         """The steps whose results it uses."""
@@ -78,7 +88,8 @@ class CommandStep(StepConfig):
             "argv": list(self.argv),
             "files": {f"inputs[{number}], {path.name},": file_digest(path) for number, path in enumerate(self.inputs)},
             "outputs": list(self.outputs_),
-            "environment": {variable: os.environ.get(variable) for variable in self.environment},
+            # Hashed, because they may be secrets.
+            "environment": {variable: described_hash({"": os.environ.get(variable)}) for variable in self.environment},
         }
         return Job(key)
 
@@ -95,6 +106,10 @@ class CommandStep(StepConfig):
     def commands(self, folder: Path, config: Path, context: "Context", *, resume: bool) -> list[list[str]]:
         """Run the program."""
         return [["--", *(self._filled(word, folder.name, folder, context) for word in self.argv)]]
+
+    def file_names(self, name: str, context: "Context") -> Collection[str]:
+        """The files that it writes."""
+        return self.outputs_
 
     def outputs(self, folder: Path) -> list[Path]:
         """The files that it writes."""

@@ -13,6 +13,7 @@ from posttrain.errors import ConfigError, RunError
 from posttrain.evaluate.scores_file import read_scores
 from posttrain.evaluate.statistics.comparison import Comparison, compare
 from posttrain.pipeline.steps.base import Job, Model, StepConfig
+from posttrain.pipeline.steps.eval import EvalStep
 
 if TYPE_CHECKING:
     from posttrain.pipeline.context import Context
@@ -46,6 +47,11 @@ class DecideStep(StepConfig):
     """How much better the model must be."""
 
     @property
+    def starts_from(self) -> str | None:
+        """The model that would be taken."""
+        return self.take
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """The `eval` step and the models."""
         return tuple(dict.fromkeys((self.take, *([] if self.over == "base" else [self.over]), self.of)))
@@ -58,21 +64,27 @@ class DecideStep(StepConfig):
         return {"of": self.of, "take": self.take, "over": self.over}
 
     def job(self, name: str, context: "Context") -> Job:
-        """Check that both models are measured; ConfigError if not."""
-        self._labels(name, context)
-        return Job({"run": "decide", "task": self.task, "measure": self.measure, "by": self.by})
+        """Check that both models are measured by the task; ConfigError if not."""
+        labels = self._labels(name, context)
+        require_task(name, self.of, self.task, context)
+        key = {"run": "decide", "task": self.task, "measure": self.measure, "by": self.by}
+        return Job({**key, "take": [self.take, labels[0]], "over": [self.over, labels[1]]})
 
     def _labels(self, name: str, context: "Context") -> tuple[str, str]:
         """The names of both models in the evaluation; ConfigError if it does not measure them."""
         measured = getattr(context.steps[self.of], "models", None)
         if measured is None:
             raise ConfigError(f"steps.{name}.of: {self.of} is no eval step")
+        if self.of in context.skipped:
+            raise ConfigError(f"steps.{name}.of: {self.of} is skipped, so there is nothing to decide; skip {name} too")
         by_step = {step: label for label, step in measured.items()}
         for key, step in (("take", self.take), ("over", self.over)):
             if step not in by_step:
                 raise ConfigError(f"steps.{name}.{key}: {self.of} does not measure {step}; add it to its models")
             if step in context.skipped:
-                raise ConfigError(f"steps.{name}.{key}: {step} is skipped, so there is nothing to decide; skip {name}")
+                raise ConfigError(
+                    f"steps.{name}.{key}: {step} is skipped, so there is nothing to decide; skip {name} too"
+                )
         return by_step[self.take], by_step[self.over]
 
     def make(self, folder: Path, context: "Context") -> None:
@@ -125,6 +137,14 @@ class DecideStep(StepConfig):
     def model(self, folder: Path, context: "Context") -> Model:
         """The winner's model; before the decision, that of `take`."""
         return context.model(decision(folder)["winner"] if (folder / _DECISION).is_file() else self.take)
+
+
+def require_task(name: str, of: str, task: str, context: "Context") -> None:
+    """Raise ConfigError if the `eval` step `of` has no such task; `name` is the step that asks for it."""
+    evaluation = context.steps[of]
+    tasks = evaluation.tasks(of, context) if isinstance(evaluation, EvalStep) else ()
+    if task not in tasks:
+        raise ConfigError(f"steps.{name}: {of} has no task {task!r}, only {', '.join(tasks)}")
 
 
 def decision(folder: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Step `eval`: measure the models of other steps, and compare them."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -8,6 +9,7 @@ from pydantic import Field
 
 from posttrain.config.load import load_config, to_yaml
 from posttrain.config.values import OneLine
+from posttrain.errors import ConfigError
 from posttrain.evaluate.config import EvalConfig
 from posttrain.pipeline.machine import device_facts
 from posttrain.pipeline.overlap import Prompts
@@ -44,14 +46,18 @@ class EvalStep(ConfiguredStep):
         """Load the config with the models; ConfigError if something is wrong."""
         models = {label: context.model(step) for label, step in self.measured(context).items()}
         chosen = {label: {"config": str(model.config), "weights": model.weights} for label, model in models.items()}
-        baseline = self.baseline if self.baseline in chosen else next(iter(chosen), None)
+        if self.baseline is not None and self.baseline not in self.models:
+            raise ConfigError(
+                f"steps.{name}.baseline: there is no model {self.baseline!r}, only {', '.join(self.models)}"
+            )
+        if not chosen:
+            raise ConfigError(f"steps.{name}.models: all of them are skipped; skip {name} too")
+        baseline = self.baseline if self.baseline in chosen else next(iter(chosen))
         values: dict[str, Any] = {"models": chosen, "baseline": baseline}
         config = load_config(
             self.config, EvalConfig, [*self.overrides(name, context), *replaced(name, "models", values)]
         )
-        described = {
-            label: context.described([model.base, model.adapter, model.text]) for label, model in models.items()
-        }
+        described = {label: context.described_model(model) for label, model in models.items()}
         key = {
             "run": "eval",
             **eval_facts(config),
@@ -61,10 +67,17 @@ class EvalStep(ConfiguredStep):
         }
         return Job(key, to_yaml(config))
 
+    def tasks(self, name: str, context: "Context") -> Collection[str]:
+        """The names of the tasks; ConfigError if the config is wrong."""
+        return self._without_models(name, context).tasks
+
+    def _without_models(self, name: str, context: "Context") -> EvalConfig:
+        values = replaced(name, "models", {"models": {}, "baseline": None})
+        return load_config(self.config, EvalConfig, [*self.overrides(name, context), *values])
+
     def held_out(self, name: str, context: "Context") -> Prompts:
         """The prompts of all tasks."""
-        values = replaced(name, "models", {"models": {}, "baseline": None})
-        return task_prompts(load_config(self.config, EvalConfig, [*self.overrides(name, context), *values]))
+        return task_prompts(self._without_models(name, context))
 
     def models_used(self, context: "Context") -> list[str]:
         """The models that are measured."""
@@ -80,7 +93,7 @@ class EvalStep(ConfiguredStep):
 
     def commands(self, folder: Path, config: Path, context: "Context", *, resume: bool) -> list[list[str]]:
         """Measure; what was answered before is not asked again."""
-        return [["eval", str(config), "--set", f"output={folder}"]]
+        return [["eval", str(config), "--set", f"output={json.dumps(str(folder))}"]]
 
     def outputs(self, folder: Path) -> list[Path]:
         """The results."""

@@ -1,6 +1,6 @@
 """Step `export`: the model of another step as a GGUF file that has been compared with it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -56,7 +56,12 @@ class ExportStep(StepConfig):
         words = [f"--type={self.type}", f"--output={folder / _FILE}"]
         words += [] if self.llama_cpp is None else [f"--llama-cpp={self.llama_cpp}"]
         model = context.model(self.of)
+        words += ["--overwrite"] if resume and (folder / _FILE).exists() else []
         return [["export", str(model.config), f"--weights={model.weights}", *words]]
+
+    def file_names(self, name: str, context: "Context") -> Collection[str]:
+        """The file."""
+        return [_FILE]
 
     def outputs(self, folder: Path) -> list[Path]:
         """The file."""

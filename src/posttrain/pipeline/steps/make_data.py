@@ -1,6 +1,7 @@
 """Step `data`: answers of another step's model that are worth training on."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -12,7 +13,7 @@ from posttrain.pipeline.named_files import file_digests, without_places
 from posttrain.pipeline.overlap import Prompts, prompts_in, served_prompts
 from posttrain.pipeline.resolved import dataserver_facts
 from posttrain.pipeline.steps.base import ConfiguredStep, Job, replaced
-from posttrain.synthesis.config import DataConfig
+from posttrain.synthesis.config import DataConfig, control_name
 
 if TYPE_CHECKING:
     from posttrain.pipeline.context import Context
@@ -58,7 +59,7 @@ class DataStep(ConfiguredStep):
             "config": without_places(dump),
             "files": files,
             "served": served,
-            "model": context.described([model.base, model.adapter, model.text]),
+            "model": context.described_model(model),
             "machine": device_facts(),
         }
         return Job(key, to_yaml(config))
@@ -76,7 +77,12 @@ class DataStep(ConfiguredStep):
 
     def commands(self, folder: Path, config: Path, context: "Context", *, resume: bool) -> list[list[str]]:
         """Sample, grade and keep; what was answered before is not asked again."""
-        return [["data", "run", str(config), "--set", f"output={folder}"]]
+        return [["data", "run", str(config), "--set", f"output={json.dumps(str(folder))}"]]
+
+    def file_names(self, name: str, context: "Context") -> Collection[str]:
+        """The files of kept rows."""
+        paths = [kept.path for kept in self._read(name, context).keep]
+        return [*paths, *map(control_name, paths)]
 
     def outputs(self, folder: Path) -> list[Path]:
         """The kept rows."""

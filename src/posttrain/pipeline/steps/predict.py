@@ -1,6 +1,6 @@
 """Step `predict`: the answers of another step's model to a file of prompts."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -9,6 +9,7 @@ from posttrain.base.files import require_file
 from posttrain.config.load import load_config, to_yaml
 from posttrain.config.strict import ConfigPath
 from posttrain.config.values import OneLine
+from posttrain.errors import ConfigError
 from posttrain.inference.config import InferenceConfig
 from posttrain.pipeline.machine import device_facts
 from posttrain.pipeline.steps.base import ConfiguredStep, Job
@@ -43,13 +44,18 @@ class PredictStep(ConfiguredStep):
     def job(self, name: str, context: "Context") -> Job:
         """Load the config; ConfigError or DataError if something is wrong."""
         require_file(self.prompts)
+        for key in self.set:
+            if key.partition(".")[0] not in InferenceConfig.model_fields:
+                known = ", ".join(InferenceConfig.model_fields)
+                raise ConfigError(f"steps.{name}.set.{key}: this command reads only {known}")
         config = load_config(self.config, InferenceConfig, self.overrides(name, context))
         model = context.model(self.model_of)
         key = {
             "run": "predict",
             "generation": config.generation.model_dump(mode="json", exclude={"devices"}),
+            "on_bad_record": config.on_bad_record,
             "prompts": file_digest(self.prompts),
-            "model": context.described([model.base, model.adapter, model.text]),
+            "model": context.described_model(model),
             "machine": device_facts(),
         }
         return Job(key, to_yaml(config))
@@ -61,9 +67,15 @@ class PredictStep(ConfiguredStep):
     def commands(self, folder: Path, config: Path, context: "Context", *, resume: bool) -> list[list[str]]:
         """Answer, or go on answering."""
         model = context.model(self.model_of)
-        generation = load_config(config, InferenceConfig).generation.model_dump_json()
-        words = [str(model.config), str(self.prompts), str(folder / _ANSWERS), f"--weights={model.weights}"]
-        return [["predict", *words, "--set", f"generation={generation}"]]
+        own, output = load_config(config, InferenceConfig), folder / _ANSWERS
+        words = [str(model.config), str(self.prompts), str(output), f"--weights={model.weights}"]
+        settings = [f"generation={own.generation.model_dump_json()}", f"on_bad_record={own.on_bad_record}"]
+        words += [part for each in settings for part in ("--set", each)]
+        return [["predict", *words, *(["--overwrite"] if resume and output.exists() else [])]]
+
+    def file_names(self, name: str, context: "Context") -> Collection[str]:
+        """The answers."""
+        return [_ANSWERS]
 
     def outputs(self, folder: Path) -> list[Path]:
         """The answers."""

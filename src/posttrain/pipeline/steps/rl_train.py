@@ -28,7 +28,9 @@ class RLTrainStep(TrainingStep):
     def trained(self, name: str, context: "Context") -> Prompts:
         """The prompts of the dataserver's config that are not held out; those of a running server are not known."""
         path = self.read(self.overrides(name, context)).dataserver.config
-        return iter(()) if path is None else served_prompts(path, None, "train")
+        if path is None:
+            return iter([("the prompts of a dataserver that is running", None)])
+        return served_prompts(path, None, "train")
 
     def held_out(self, name: str, context: "Context") -> Prompts:
         """The prompts that the dataserver's config holds out, if they are measured."""

@@ -1,5 +1,6 @@
 """What the steps that train have in common: where their model starts, and what they leave."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,7 @@ from posttrain.config.strict import StrictModel
 from posttrain.config.values import OneLine
 from posttrain.errors import ConfigError
 from posttrain.evaluate.config import EvalConfig
-from posttrain.models.location import weights_digest
-from posttrain.pipeline.machine import device_facts
+from posttrain.pipeline.machine import device_facts, packaged_or_hub
 from posttrain.pipeline.named_files import file_digests
 from posttrain.pipeline.overlap import Prompts, prompts_in
 from posttrain.pipeline.resolved import eval_facts, task_prompts
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from posttrain.pipeline.context import Context
 
 _EXPORTED = ("*.safetensors", "adapter_config.json", "config.json", "tokenizer.json", "chat_template.jinja")
+# Keys of `run` that change nothing in what is trained.
+_OF_NO_RESULT = ("output_dir", "name", "trackers", "keep_checkpoints", "stop_seconds")
 # What cannot change while an adapter is trained further.
 _SHAPE = ("r", "alpha", "target_modules", "rslora", "dora")
 
@@ -57,11 +59,17 @@ class TrainingStep(ConfiguredStep):
         """The step that it starts from, and those whose files it reads."""
         return (*([] if self.start is None else [self.start.from_]), *super().needs)
 
+    @property
+    def starts_from(self) -> str | None:
+        """The step that it starts from."""
+        return None if self.start is None else self.start.from_
+
     def renamed(self, names: Mapping[str, str]) -> Self:
         """The step with other names for the step that it starts from, and for those whose files it reads."""
         if self.start is None:
             return super().renamed(names)
-        start = self.start.model_copy(update={"from_": names.get(self.start.from_, self.start.from_)})
+        name = names.get(self.start.from_, self.start.from_)
+        start = None if name == "base" else self.start.model_copy(update={"from_": name})
         return super().renamed(names).model_copy(update={"start": start})
 
     def read(self, overrides: list[Override]) -> Any:
@@ -83,17 +91,14 @@ class TrainingStep(ConfiguredStep):
         self.require_data(config, context)
         require_room_for_run(config.run)
         dump = config.model_dump(mode="json")
-        for key in ("output_dir", "name", "trackers"):
+        for key in _OF_NO_RESULT:
             del dump["run"][key]
-        files = file_digests(config)
-        own_model = config.model.model_copy(update={"adapter": None})
-        weights = None if context.is_promised(own_model.name) else weights_digest(own_model)
         key = {
             "run": self.program,
             "config": context.described(dump),
-            "files": {place: digest for place, digest in files.items() if not place.startswith("model.")},
+            "files": file_digests(config, context.is_promised),
             "configs": self.named_configs(config),
-            "weights": weights,
+            "weights": packaged_or_hub(config.model),
             "machine": device_facts(),
         }
         return Job(key, to_yaml(config))
@@ -157,12 +162,17 @@ class TrainingStep(ConfiguredStep):
 
     def commands(self, folder: Path, config: Path, context: "Context", *, resume: bool) -> list[list[str]]:
         """Train, or go on with training."""
-        where = ["--set", f"run.output_dir={folder.parent}", f"--run-name={folder.name}"]
-        return [[self.program, str(config), *where, *(["--resume"] if resume else [])]]
+        where = ["--set", f"run.output_dir={json.dumps(str(folder.parent))}", f"--run-name={folder.name}"]
+        begun = resume and (folder / "manifest.json").is_file()
+        return [[self.program, str(config), *where, *(["--resume"] if begun else [])]]
 
     def outputs(self, folder: Path) -> list[Path]:
         """The exported weights, their config and tokenizer."""
         return sorted({path for pattern in _EXPORTED for path in folder.glob(pattern)})
+
+    def further_files(self, folder: Path) -> list[Path]:
+        """The run's own config, and its numbers."""
+        return [folder / "config.yaml", folder / "result.json"]
 
     def model(self, folder: Path, context: "Context") -> Model:
         """The trained model, which need not be there yet."""

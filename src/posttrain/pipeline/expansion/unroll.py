@@ -2,6 +2,7 @@
 
 from posttrain.pipeline.context import Context
 from posttrain.pipeline.steps.base import StepConfig
+from posttrain.pipeline.steps.decide import DecideStep
 from posttrain.pipeline.steps.merge import MergeStep
 from posttrain.pipeline.steps.training import StartConfig, TrainingStep
 
@@ -14,10 +15,13 @@ def unrolled(context: Context) -> dict[str, StepConfig]:
     """
     found = dict(context.steps)
     for name, step in context.steps.items():
-        if not isinstance(step, TrainingStep) or step.start is None or step.start.as_ != "merged":
+        if name in context.skipped or not isinstance(step, TrainingStep):
+            continue
+        if step.start is None or step.start.as_ != "merged":
             continue
         start = step.start.from_
-        if context.model(start).adapter is not None:
+        may_be_base = isinstance(context.steps[start], DecideStep)
+        if may_be_base or context.model(start).adapter is not None:
             found.setdefault(merged_name(start), MergeStep(run="merge", of=start))
             start = merged_name(start)
         found[name] = step.model_copy(update={"start": StartConfig.model_validate({"from": start})})

@@ -7,12 +7,15 @@ from pydantic import Field, JsonValue
 
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine
+from posttrain.data.tokenized import described_hash
 from posttrain.pipeline.steps.base import StepConfig
 from posttrain.pipeline.steps.choose import Cell, ChooseStep
 from posttrain.pipeline.steps.eval import EvalStep
 from posttrain.pipeline.steps.training import TrainingStep
 
 _SEED = "training.seed"
+_LONGEST = 24
+"""Characters of a value in a name."""
 
 
 class MeasuredByConfig(StrictModel):
@@ -55,7 +58,12 @@ def with_sweep(steps: Mapping[str, StepConfig], sweep: SweepConfig) -> dict[str,
     if not isinstance(step, TrainingStep):
         what = "there is no such step" if step is None else "it trains no model"
         raise ValueError(f"sweep.step: {sweep.step}: {what}")
-    cells = {cell_name(sweep.step, cell): cell for cell in _cells(sweep)}
+    if _SEED in sweep.grid:
+        raise ValueError(f"sweep.grid: {_SEED} is set by `seeds`")
+    every = _cells(sweep)
+    cells = {cell_name(sweep.step, cell): cell for cell in every}
+    if len(cells) < len(every):
+        raise ValueError("sweep: a value or a seed is there twice")
     if len(cells) < 2:
         raise ValueError("sweep: there is one combination, so there is nothing to choose from")
     found: dict[str, StepConfig] = {}
@@ -67,10 +75,10 @@ def with_sweep(steps: Mapping[str, StepConfig], sweep: SweepConfig) -> dict[str,
             settings = {**step.set, **values.settings, _SEED: values.seed}
             found[cell] = step.model_copy(update={"set": settings})
         scores = f"{name}.scores"
-        found[scores] = EvalStep(run="eval", config=sweep.choose.config, models={cell: cell for cell in cells})
-        found[name] = ChooseStep(
-            run="choose", of=scores, cells=cells, task=sweep.choose.task, measure=sweep.choose.measure
-        )
+        models = {cell: cell for cell in cells}
+        choose = {"cells": cells, "task": sweep.choose.task, "measure": sweep.choose.measure}
+        found[scores] = EvalStep(run="eval", config=sweep.choose.config, models=models, enabled=step.enabled)
+        found[name] = ChooseStep(run="choose", of=scores, **choose, enabled=step.enabled)
     return found
 
 
@@ -81,6 +89,14 @@ def _cells(sweep: SweepConfig) -> list[Cell]:
 
 def cell_name(step: str, cell: Cell) -> str:
     """The name of a cell, such as `sft[learning_rate=3e-4,seed=1]`; also that of its folder."""
-    values = {key.rsplit(".", 1)[-1]: value for key, value in cell.settings.items()}
-    inner = ",".join(f"{key}={value}" for key, value in [*values.items(), ("seed", cell.seed)])
+    short = [key.rsplit(".", 1)[-1] for key in cell.settings]
+    keys = short if len({*short}) == len(short) else list(cell.settings)
+    values = [*zip(keys, map(_shown, cell.settings.values()), strict=True), ("seed", cell.seed)]
+    inner = ",".join(f"{key}={value}" for key, value in values)
     return f"{step}[{inner}]".replace("/", "-")
+
+
+def _shown(value: JsonValue) -> str:
+    """A value, or a hash of one that is too long for a name."""
+    text = str(value)
+    return text if len(text) <= _LONGEST else described_hash({"value": value})[:8]

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from posttrain.config.strict import StrictModel
 from posttrain.config.values import OneLine
-from posttrain.pipeline.steps.base import StepConfig
+from posttrain.dataserver.config.names import refuse
+from posttrain.pipeline.steps.base import StepConfig, name_fault
 from posttrain.pipeline.steps.catalogue import AnyStep
 from posttrain.pipeline.steps.training import TrainingStep
 
@@ -29,6 +30,12 @@ class RoundsConfig(StrictModel):
     steps: dict[OneLine, AnyStep] = Field(min_length=1)
     """The steps of a round; elsewhere they are named `round1.NAME`, `round2.NAME` and so on. In `set`, the text
     `{round}` stands for the number of the round."""
+
+    @field_validator("steps")
+    @classmethod
+    def _names_fit(cls, steps: dict[str, StepConfig]) -> dict[str, StepConfig]:
+        refuse(fault for name in steps if (fault := name_fault(name)) is not None)
+        return steps
 
 
 def with_rounds(steps: Mapping[str, StepConfig], rounds: RoundsConfig) -> dict[str, StepConfig]:
@@ -53,6 +60,11 @@ def _numbered(step: StepConfig, number: int) -> StepConfig:
     settings: Mapping[str, Any] | None = getattr(step, "set", None)
     if not settings:
         return step
-    return step.model_copy(
-        update={"set": {key: number if value == _ROUND else value for key, value in settings.items()}}
-    )
+    return step.model_copy(update={"set": {key: _with_number(value, number) for key, value in settings.items()}})
+
+
+def _with_number(value: Any, number: int) -> Any:
+    """The value with the number in the place of `{round}`; a number, where that is all of it."""
+    if value == _ROUND:
+        return number
+    return value.replace(_ROUND, str(number)) if isinstance(value, str) else value
