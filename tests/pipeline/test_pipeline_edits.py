@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,7 +42,20 @@ def times_of_files(case: Case) -> None:
         os.utime(file, (1, 1))
 
 
-EDITS: dict[str, tuple[Callable[[Case], None], str | None]] = {
+def move_model(case: Case, file: str, added_key: str | None = None) -> None:
+    """Train a copy of the base model, to one file of which a key may be added."""
+    config = yaml.safe_load((case.folder / "sft/sft.yaml").read_text())
+    folder = Path(shutil.copytree(config["model"]["name"], case.folder / "model"))
+    if added_key is not None:
+        values = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps({**values, added_key: not values.get(added_key)}))
+    case.change("sft/sft.yaml", model={"name": str(folder)})
+
+
+SFT = {"run": "sft", "config": "sft/sft.yaml"}
+CHOICE = {"run": "decide", "of": "scores", "task": "fruits"}
+
+EDITS: dict[str, tuple[Callable[[Case], object], str | None]] = {
     "nothing but the place": (lambda case: None, None),
     "a comment": (comment, None),
     "the order of keys": (order_of_keys, None),
@@ -68,6 +82,28 @@ EDITS: dict[str, tuple[Callable[[Case], None], str | None]] = {
     "a grader of eval": (
         lambda case: case.change("eval.yaml", graders={"says_a": {"type": "regex", "pattern": "b"}}),
         "scores",
+    ),
+    "the base model in another place": (lambda case: move_model(case, "config.json"), None),
+    "a file of the base model": (lambda case: move_model(case, "config.json", "tie_word_embeddings"), "sft"),
+    "a text that looks like a path": (
+        lambda case: [
+            case.change(f"{name}/{name}.yaml", chat={"default_system": "/no_think " + "x" * 300})
+            for name in ("sft", "dpo", "grpo")
+        ],
+        "sft",
+    ),
+    "how many checkpoints are kept": (lambda case: case.change("sft/sft.yaml", run={"keep_checkpoints": 7}), None),
+    "how a step is launched": (
+        lambda case: case.change("chain.yaml", steps={"sft": {**SFT, "launch": ["env", "A=1"]}}),
+        "sft",
+    ),
+    "how long a grader may take": (
+        lambda case: case.change("grpo/data.yaml", limits={"grader_seconds": 9.0}),
+        "grpo",
+    ),
+    "which model is taken over which": (
+        lambda case: case.change("chain.yaml", steps={"choice": {**CHOICE, "take": "sft", "over": "grpo"}}),
+        "choice",
     ),
     "how many devices answer": (lambda case: case.change("eval.yaml", sampling={"devices": ["cpu"]}), None),
 }

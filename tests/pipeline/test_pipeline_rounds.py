@@ -51,6 +51,18 @@ def test_the_number_of_the_round_and_names_of_steps_are_filled_in(tmp_path: Path
     assert steps["round2.count"].argv[1] == "{round2.sample}/pairs.jsonl"
 
 
+def test_the_first_round_may_start_from_the_model_before_all_training(tmp_path: Path) -> None:
+    steps = loaded(tmp_path, previous="base").all_steps()
+    assert steps["round1.dpo"].needs == ("round1.sample",)
+    assert steps["round2.dpo"].needs == ("round1.dpo", "round2.sample")
+
+
+def test_the_number_may_be_part_of_a_text(tmp_path: Path) -> None:
+    sample = {**ROUND["sample"], "set": {"prompts.path": "part-{round}.jsonl"}}
+    steps = loaded(tmp_path, steps={**ROUND, "sample": sample}).all_steps()
+    assert steps["round2.sample"].set == {"prompts.path": "part-2.jsonl"}
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [

@@ -12,6 +12,9 @@ import pytest
 from typer.testing import Result
 
 from pipeline.pipeline_cases import Case
+from posttrain.pipeline.plan import in_order
+from posttrain.pipeline.steps.base import StepConfig
+from posttrain.pipeline.steps.command import CommandStep
 
 Run = Callable[..., Result]
 
@@ -124,6 +127,55 @@ def test_a_program_that_reads_what_a_skipped_step_would_make_is_refused(commands
     assert "steps.two.argv: one is skipped" in run(commands, "--skip", "one", expect=2).output
 
 
+def test_each_attempt_at_a_program_gets_an_empty_folder(commands: Case, run: Run) -> None:
+    code = (
+        "import pathlib, sys; out = pathlib.Path(sys.argv[1]); assert not list(out.iterdir()); (out / 'text').touch()"
+    )
+    change_step(commands, "one", argv=[sys.executable, "-c", f"{code}; sys.exit(3)", "{out}"])
+    run(commands, expect=1)
+    run(commands, expect=1)
+    assert "exit code 3" in next(each["error"] for each in commands.report()["steps"] if each["step"] == "one")
+
+
+def test_values_of_the_environment_are_not_kept(commands: Case, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    change_step(commands, "one", environment=["API_TOKEN"])
+    monkeypatch.setenv("API_TOKEN", "first-secret")
+    run(commands)
+    monkeypatch.setenv("API_TOKEN", "second-secret")
+    said = run(commands).output
+    assert "environment.API_TOKEN changed" in said.replace("\n", " ") and "secret" not in said
+    kept = [file.read_bytes() for file in commands.output.rglob("*") if file.is_file()]
+    assert kept and not any(b"-secret" in data for data in kept)
+
+
+def test_prune_looks_at_the_whole_config(commands: Case, run: Run) -> None:
+    run(commands)
+    for option in ("--until", "--skip"):
+        assert "--prune" in run(commands, "--prune", option, "one", expect=2).output
+    assert all(commands.folder_of(step).is_dir() for step in ("one", "two", "three"))
+
+
+def test_the_folder_of_a_run_is_no_folder_of_a_pipeline(commands: Case, run: Run) -> None:
+    commands.output.mkdir(parents=True)
+    (commands.output / "manifest.json").write_text("{}")
+    assert "another name" in run(commands, expect=2).output
+
+
+def test_steps_that_all_need_the_two_before_are_found_at_once() -> None:
+    steps: dict[str, StepConfig] = {
+        f"s{n}": CommandStep.model_validate(
+            {
+                "run": "command",
+                "argv": ["x"],
+                "outputs": ["y"],
+                "after": [f"s{each}" for each in range(max(0, n - 2), n)],
+            }
+        )
+        for n in range(60)
+    }
+    assert list(in_order(steps, "s59")) == list(steps)
+
+
 def start(case: Case) -> "subprocess.Popen[bytes]":
     code = "from posttrain.cli.pipeline import main; main()"
     return subprocess.Popen([sys.executable, "-c", code, str(case.config)], stderr=subprocess.PIPE)
@@ -176,9 +228,22 @@ WRONG: dict[str, tuple[dict, list[str]]] = {
     "cycle": ({"after": ["three"]}, ["two", "three"]),
     "missing file": ({"inputs": ["nowhere.txt"]}, ["nowhere.txt"]),
     "unknown placeholder": ({"argv": ["true", "{nowhere}"]}, ["{nowhere}", "steps.two.argv"]),
+    "outputs elsewhere": ({"outputs": ["/etc/passwd"]}, ["/etc/passwd"]),
+    "outputs above the folder": ({"outputs": ["../text"]}, ["../text"]),
     "unknown kind": ({"run": "comand"}, ["steps.two", "command"]),
     "unknown key": ({"outptus": ["x"]}, ["outptus", "outputs"]),
 }
+
+
+@pytest.mark.parametrize("name", ["base", "previous", "out", "a.b", "../evil"])
+def test_names_that_mean_something_else_are_refused(commands: Case, run: Run, name: str) -> None:
+    step = {"run": "command", "argv": ["true"], "outputs": ["x"]}
+    text = commands.config.read_text()
+    commands.change("chain.yaml", steps={name: step})
+    assert name in run(commands, expect=2).output
+    commands.config.write_text(text)
+    commands.change("chain.yaml", rounds={"times": 1, "previous": "one", "steps": {name: step}})
+    assert name in run(commands, expect=2).output
 
 
 @pytest.mark.parametrize("name", WRONG)

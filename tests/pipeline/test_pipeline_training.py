@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.rl.config import RLConfig
 
 Run = Callable[..., Result]
+Plan = Callable[..., dict[str, str]]
 
 
 def test_dpo_goes_on_with_the_adapter_and_its_reference_is_where_it_starts(trained: Case) -> None:
@@ -59,10 +61,67 @@ def test_a_decision_about_a_skipped_step_is_refused(copied: Case, run: Run) -> N
     assert "steps.choice.take" in said and "skip choice" in said.replace("\n", " ")
 
 
+def test_a_step_that_was_killed_before_it_was_recorded_runs_again_over_what_it_left(copied: Case, run: Run) -> None:
+    [record] = (copied.output / ".steps").glob("dpo.merged-*.json")
+    kept = json.loads(record.read_text())
+    record.write_text(json.dumps({**kept, "made": [], "digest": None}))
+    run(copied)
+    assert copied.results() == {**dict.fromkeys(copied.results(), "kept"), "dpo.merged": "done"}
+
+
+def test_a_merge_of_a_decision_for_the_base_passes_it_on(copied: Case, run: Run, plan: Plan) -> None:
+    choice = {"run": "decide", "of": "scores", "take": "sft", "over": "base", "task": "fruits", "by": 1.0}
+    copied.change("chain.yaml", steps={"choice": choice, "merged": {"run": "merge", "of": "choice"}})
+    run(copied)
+    assert copied.report()["decisions"]["choice"]["winner"] == "base"
+    assert copied.results()["merged"] == "done"
+    more = {"run": "dpo", "config": "dpo/dpo.yaml", "start": {"from": "choice", "as": "merged"}}
+    copied.change("chain.yaml", steps={"more": more})
+    assert plan(copied)["more"] == "waits"
+
+
+def test_a_held_out_question_in_an_earlier_turn_is_found(copied: Case, run: Run) -> None:
+    question = json.loads((copied.folder / "questions.jsonl").read_text().splitlines()[0])["prompt"]
+    turns = [("user", question), ("assistant", "Plums."), ("user", "Thanks."), ("assistant", "Gladly.")]
+    row = {"messages": [{"role": role, "content": content} for role, content in turns]}
+    (copied.folder / "sft/a.jsonl").write_text(json.dumps(row) + "\n")
+    assert "questions.jsonl:1 equals sft" in run(copied, "--dry-run", expect=2).output.replace("\n", " ")
+
+
+def test_a_held_out_question_in_a_file_that_a_step_makes_fails_the_step_that_would_train_on_it(
+    copied: Case, run: Run
+) -> None:
+    code = "import sys, pathlib; pathlib.Path(sys.argv[2], 'rows.jsonl').write_text(open(sys.argv[1]).read())"
+    questions = [json.loads(line)["prompt"] for line in (copied.folder / "questions.jsonl").read_text().splitlines()]
+    rows = "".join(json.dumps({"prompt": question, "completion": "plums"}) + "\n" for question in questions)
+    (copied.folder / "source.jsonl").write_text(rows)
+    make = {
+        "run": "command",
+        "argv": [sys.executable, "-c", code, str(copied.folder / "source.jsonl"), "{out}"],
+        "outputs": ["rows.jsonl"],
+    }
+    sft = {
+        "run": "sft",
+        "config": "sft/sft.yaml",
+        "inputs": {"datasets.a.path": {"from": "make", "file": "rows.jsonl"}},
+    }
+    copied.change("chain.yaml", steps={"make": make, "sft": sft})
+    said = run(copied, "--until", "sft", expect=1).output
+    assert copied.results() == {"make": "done", "sft": "failed"}
+    assert "allow_overlap" in said
+    copied.change(
+        "chain.yaml", steps={"sft": {**sft, "inputs": {"datasets.a.path": {"from": "make", "file": "row.jsonl"}}}}
+    )
+    assert "'row.jsonl', only rows.jsonl" in run(copied, expect=2).output.replace("\n", " ")
+
+
 STEPS = {
     "dpo": {"run": "dpo", "config": "dpo/dpo.yaml", "start": {"from": "sft", "as": "adapter"}},
     "grpo": {"run": "rl-train", "config": "grpo/grpo.yaml", "start": {"from": "dpo", "as": "merged"}},
 }
+
+CHOICE = {"run": "decide", "of": "scores", "take": "grpo", "over": "sft", "task": "fruits"}
+SCORES = {"run": "eval", "config": "eval.yaml", "models": {"base": "base", "sft": "sft", "dpo": "dpo", "grpo": "grpo"}}
 
 WRONG: dict[str, tuple[Callable[[Case], None], list[str]]] = {
     "a typo in the last config": (lambda case: case.change("grpo/grpo.yaml", rolout={}), ["grpo.yaml", "rollout"]),
@@ -77,6 +136,14 @@ WRONG: dict[str, tuple[Callable[[Case], None], list[str]]] = {
     "a step that makes no model": (
         lambda case: case.change("chain.yaml", steps={"dpo": {**STEPS["dpo"], "start": {"from": "scores"}}}),
         ["scores"],
+    ),
+    "a decision by a task that is not there": (
+        lambda case: case.change("chain.yaml", steps={"choice": {**CHOICE, "task": "fruit"}}),
+        ["steps.choice", "fruits"],
+    ),
+    "a baseline that is not there": (
+        lambda case: case.change("chain.yaml", steps={"scores": {**SCORES, "baseline": "stf"}}),
+        ["steps.scores.baseline", "stf"],
     ),
     "a decision about what is not measured": (
         lambda case: case.change(

@@ -10,6 +10,7 @@ from pipeline.pipeline_cases import Case
 from posttrain.config.load import load_config
 from posttrain.evaluate.statistics.scores import Scores
 from posttrain.pipeline.config import PipelineConfig
+from posttrain.pipeline.pipeline import Wanted, open_context
 from posttrain.pipeline.steps.choose import compared_settings, half_width, over_seeds
 
 Run = Callable[..., Result]
@@ -34,6 +35,30 @@ def test_each_combination_is_trained_with_each_seed_and_measured(copied: Case) -
     assert steps["sft"].needs == (*CELLS, "sft.scores")
     assert steps[CELLS[3]].set == {"training.learning_rate": 0.02, "training.seed": 1}
     assert steps["dpo"].needs == ("sft",)
+
+
+def test_keys_that_end_alike_and_long_values_have_names_of_their_own(copied: Case) -> None:
+    add_sweep(copied, grid={"lora.r": [4, 8], "other.r": [[1] * 40, [2] * 40]}, seeds=[0])
+    names = [name for name in load_config(copied.config, PipelineConfig).all_steps() if name.startswith("sft[")]
+    assert len(names) == 4 and names[0].startswith("sft[lora.r=4,other.r=")
+    assert max(map(len, names)) < 60
+
+
+def test_prompts_of_one_group_count_as_one() -> None:
+    """Sixty prompts of two texts differ alike; with two texts nothing can be told."""
+    one, other = rewards(*[1.0] * 60), rewards(*[0.0] * 60)
+    alone = compared_settings({"a": "x", "b": "y"}, {"a": one, "b": other}, {"a": 1.0, "b": 1.0})
+    assert alone["rows"][1]["verdict"] == "worse"
+    clusters = {str(number): f"text {number % 2}" for number in range(60)}
+    grouped = compared_settings({"a": "x", "b": "y"}, {"a": one, "b": other}, {"a": 1.0, "b": 1.0}, clusters)
+    assert grouped["rows"][1]["verdict"] != "worse"
+
+
+def test_a_sweep_that_is_skipped_trains_no_cell(copied: Case) -> None:
+    add_sweep(copied)
+    context = open_context(load_config(copied.config, PipelineConfig), "chain", Wanted(skip=["sft"]))
+    assert {*CELLS, "sft.scores", "sft"} <= context.skipped
+    assert context.model("dpo").base == context.base().base
 
 
 def test_settings_are_compared_by_means_over_seeds_and_the_best_seed_is_taken() -> None:
@@ -94,6 +119,9 @@ def test_prompts_that_a_choice_is_made_by_are_no_test(copied: Case, run: Run) ->
         ({"step": "scores"}, ["sweep.step", "scores"]),
         ({"grid": {}, "seeds": [0]}, ["sweep"]),
         ({"seeds": []}, ["sweep.seeds"]),
+        ({"grid": {"training.seed": [1, 2]}}, ["sweep.grid", "seeds"]),
+        ({"seeds": [1, 1]}, ["twice"]),
+        ({"choose": {"config": "choosing.yaml", "task": "fruit"}}, ["fruit", "fruits"]),
         ({"grid": {"training.learning_rat": [1e-3, 1e-2]}}, ["learning_rat", "learning_rate"]),
         ({"choose": {"config": "choosing.yaml"}}, ["sweep.choose.task"]),
     ],
