@@ -108,7 +108,7 @@ def _confirmed(data: Path, guess: Guess, task: Task | None, ask: _Questions) -> 
     if task is None:
         _show_columns(guess)
         answer = ask(f"Train for which task, {', '.join(TASKS)}?", guess.task)
-        chosen = next((each for each in TASKS if each == answer), None)
+        chosen: Task | None = next((each for each in TASKS if each == answer), None)
         if chosen is None:
             raise ConfigError(f"{on_one_line(answer)} is none of the tasks {', '.join(TASKS)}")
         if chosen == guess.task:
