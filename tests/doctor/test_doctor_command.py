@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from base_install import base_python
 from posttrain.cli.doctor import main
 from posttrain.doctor import doctor
 from posttrain.doctor.findings import Asked, Finding
@@ -93,6 +94,22 @@ def test_nothing_is_changed_unasked_and_nothing_heavy_is_imported(folder: Path) 
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
     assert [*folder.rglob("*")] == [home]
+
+
+def test_the_base_install_is_told_what_it_lacks(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (folder / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    (folder / "sft.yaml").write_text(
+        "model: {name: smollm2-135m-instruct}\ndatasets: {rows: {path: rows.jsonl}}\n"
+        "stages: [{name: one, until_step: 2, mix: {rows: 1}}]\n"
+    )
+    code = "import sys; from posttrain.cli.doctor import main; main()"
+    command = [base_python(tmp_path_factory.mktemp("base")), "-I", "-c", code]
+    alone = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert alone.returncode == 0, alone.stderr
+    assert "unchecked torch" in alone.stderr
+    trainer = subprocess.run([*command, "sft.yaml"], capture_output=True, text=True, check=False)
+    assert trainer.returncode == 1
+    assert trainer.stderr.splitlines()[-1] == "error: broken: packages, model"
 
 
 def _about(file: Path, command: str) -> doctor.Check:

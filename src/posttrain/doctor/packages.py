@@ -17,7 +17,6 @@ from posttrain.doctor.machine import DRIVER
 _OURS = "posttrain-toolkit"
 # Packages that are built for one version of torch.
 _BUILT_FOR_TORCH = ("torchvision", "torchaudio")
-_NO_PACKAGING = "needs the package packaging, which comes with the extra train"
 
 
 def python(asked: Asked) -> Finding:
@@ -37,11 +36,12 @@ def python(asked: Asked) -> Finding:
 
 def packages(asked: Asked) -> Finding:
     """Whether the installed packages are of versions that pyproject.toml allows."""
-    if find_spec("packaging") is None:
-        return unchecked(_NO_PACKAGING)
     trains, serves = find_spec("torch") is not None, find_spec("fastapi") is not None
-    if asked.trains and not trains:
-        return Finding("broken", "the extra train is not installed", _pip_install([f"{_OURS}[train]"]))
+    for extra, is_needed, there in (("train", asked.trains, trains), ("server", asked.kind == "dataserver", serves)):
+        if is_needed and not there:
+            return Finding("broken", f"the extra {extra} is not installed", _pip_install([f"{_OURS}[{extra}]"]))
+    if find_spec("packaging") is None:
+        return unchecked("needs the package packaging, which comes with the extra train")
     wrong = list(wrong_versions(distribution(_OURS).requires or (), {"train"} if trains else set()))
     if wrong:
         told = first_of([f"{requirement} but {found or 'it is missing'}" for requirement, found in wrong])
@@ -77,8 +77,7 @@ def wrong_versions(requirements: Sequence[str], whole: set[str]) -> Iterator[tup
 
 def pins(asked: Asked) -> Finding:
     """How the installed packages differ from the versions that were tested together."""
-    kind = "cuda" if DRIVER.exists() else "cpu"
-    file = Path(posttrain.__path__[0]).parents[1] / f"constraints-{kind}.txt"
+    file = _tested_versions()
     if not file.is_file():
         return unchecked("the file of tested versions is part of the source, which is not here")
     pinned = read_pins(file)
@@ -178,4 +177,11 @@ def _pip(*arguments: str) -> str:
 
 
 def _pip_install(requirements: Sequence[str]) -> str:
-    return _pip("install", *requirements)
+    file = _tested_versions()
+    return _pip("install", *(["-c", str(file)] if file.is_file() else []), *requirements)
+
+
+def _tested_versions() -> Path:
+    """The file of versions that were tested together, which comes with the source."""
+    kind = "cuda" if DRIVER.exists() else "cpu"
+    return Path(posttrain.__path__[0]).parents[1] / f"constraints-{kind}.txt"
