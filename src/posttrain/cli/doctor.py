@@ -16,7 +16,7 @@ _JSON = "Print the findings as JSON."
 
 @main.command()
 def doctor(
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help=_CONFIG, show_default=False)] = None,
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help=_CONFIG, show_default=False)] = None,
     only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help=_ONLY)] = None,
     mend: Annotated[list[str] | None, typer.Option(metavar="CHECK", help=_MEND)] = None,
     json: Annotated[bool, typer.Option("--json", help=_JSON, metavar="")] = False,
