@@ -94,8 +94,7 @@ def export(  # noqa: PLR0913 - one parameter for each option of the command
 
     Raises:
         ConfigError: there is no such run or checkpoint, a part of llama.cpp is missing, or `output` cannot be written.
-        DataError: a prompt cannot be used.
-        ModelError: base and adapter do not fit together.
+        DataError, ModelError: a prompt cannot be used, or base and adapter do not fit together.
         RunError: a program of llama.cpp failed, the disk is full, or the file is not what the model is.
     """
     which = {"checkpoint": checkpoint, "run_name": run_name, "model_index": model_index}
