@@ -40,6 +40,18 @@ def users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | None
 
 
 @pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One thread for numbers, here and in processes: for matrices this small, a second one costs more than it saves."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
 def own_cache(tmp_path, monkeypatch):
     """A test's own folder for cached tokenised rows, not shared with other tests."""
     monkeypatch.setenv("POSTTRAIN_TOOLKIT_CACHE", str(tmp_path / "cache"))

@@ -1,11 +1,10 @@
 """A folder to evaluate in, a model with clear favourites, and the command in this process."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from eval_cases import Case, write_case
 from typer.testing import CliRunner, Result
 
@@ -14,13 +13,8 @@ from sharp_model import write_adapter, write_sharp_model
 
 
 @pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """For matrices this small, a second thread costs more time than it saves."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    yield
-    torch.set_num_threads(threads)
+def _one_thread(one_thread: None) -> None:
+    """For all tests here."""
 
 
 @pytest.fixture(scope="session")

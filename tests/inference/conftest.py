@@ -1,10 +1,9 @@
 """A loaded model that clearly prefers some tokens, and prompts for it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from loaded_model import Loaded
 
 from posttrain.config.sections.model import ModelConfig
@@ -14,12 +13,8 @@ from sharp_model import write_sharp_model
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """For matrices this small, handing work to a second thread takes longer than doing it."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def _one_thread(one_thread: None) -> None:
+    """For all tests here."""
 
 
 @pytest.fixture(scope="session")

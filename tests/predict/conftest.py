@@ -1,12 +1,11 @@
 """A folder with a config and a model with clear favourites, and the command in this process."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from predict_cases import Task
 from typer.testing import CliRunner, Result
@@ -16,12 +15,8 @@ from sharp_model import write_adapter, write_sharp_model
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """For matrices this small, a second thread costs more time than it saves."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def _one_thread(one_thread: None) -> None:
+    """For all tests here."""
 
 
 @pytest.fixture(scope="session")

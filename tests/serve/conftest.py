@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 from serve_cases import Server, serving, write_config
 
@@ -14,12 +13,8 @@ from sharp_model import write_sharp_model
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """For matrices this small, a second thread costs more time than it saves."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def _one_thread(one_thread: None) -> None:
+    """For all tests here."""
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from data_cases import DataCase, write_data_case
 from typer.testing import CliRunner, Result
 from words_server import WordsServer, words_server
@@ -14,13 +13,8 @@ from posttrain.cli.data import main
 
 
 @pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """For matrices this small, a second thread costs more time than it saves."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    yield
-    torch.set_num_threads(threads)
+def _one_thread(one_thread: None) -> None:
+    """For all tests here."""
 
 
 @pytest.fixture
