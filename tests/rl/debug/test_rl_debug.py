@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from typer.testing import CliRunner
 
@@ -18,6 +17,8 @@ from posttrain.rl.config import RLConfig
 from posttrain.rl.debug.look import DebugRequest, Look, choose_weights, look_at_rollouts
 from rl.rl_runs import WriteRun, journal, lines
 from sharp_model import write_adapter
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +37,6 @@ def served(trained: Path) -> Iterator[str]:
     config.write_text(yaml.safe_dump({**data, "journal": {"enabled": False}}))
     with serving(config) as server:
         yield f"dataserver={{url: '{server.url}'}}"
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """One torch thread, as in the runs."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def look(config: Path, request: DebugRequest, *overrides: str) -> Look:
