@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from posttrain.pipeline.records import Made, Record, Records
 from posttrain.pipeline.steps.base import StepConfig
 from posttrain.pipeline.steps.choose import ChooseStep
 from posttrain.pipeline.steps.eval import EvalStep
-from posttrain.pipeline.steps.training import TrainingStep
 
 
 @dataclass(frozen=True)
@@ -170,8 +169,7 @@ class _Run:
                 console.print(f"{name}: {current.state}")
                 self.outcomes.append(Outcome(current, current.state))
                 return True
-            if isinstance(step, TrainingStep) and self.overlaps.unread:  # it may read what was made since
-                self.overlaps = check_overlaps(self._context, allowed=self.allowed)
+            self._look_through_what_was_made(name)
             run_step(current, self._context, self._records)
             self.outcomes.append(Outcome(current, "done"))
             return True
@@ -186,6 +184,14 @@ class _Run:
                 self._missing.add(name)
             console.print(f"{name} failed: {error}")
             return False
+
+    def _look_through_what_was_made(self, name: str) -> None:
+        """Look for held-out prompts in the files that a step is about to train on, if they were not there before."""
+        own = [place for place in self.overlaps.unread if place.startswith(f"{name}: ")]
+        if own:
+            new = check_overlaps(self._context, allowed=self.allowed, trained_by=[name])
+            others = [place for place in self.overlaps.unread if place not in own]
+            self.overlaps = Overlaps([*self.overlaps.found, *new.found], [*others, *new.unread])
 
 
 def run_step(step: Planned, context: Context, records: Records) -> None:
@@ -249,14 +255,17 @@ def digest_of(made: Sequence[Made]) -> str:
     return described_hash({each.path: each.digest for each in made})
 
 
-def check_overlaps(context: Context, *, allowed: bool) -> Overlaps:
+def check_overlaps(context: Context, *, allowed: bool, trained_by: Collection[str] | None = None) -> Overlaps:
     """What is held out by any step of the config and trained on by one that is run, or chosen by.
+
+    Args:
+        trained_by: look only at what these steps train on.
 
     Raises:
         DataError: a prompt is that must not be.
     """
     every = {name: step for name, step in context.all_steps.items() if name not in context.skipped}
-    run = {name: step for name, step in every.items() if name in context.steps}
+    run = {name: step for name, step in every.items() if name in (trained_by or context.steps)}
     choosing = {step.of for step in every.values() if isinstance(step, ChooseStep)}
     evals = {name: step for name, step in every.items() if isinstance(step, EvalStep) and name not in choosing}
 
@@ -266,7 +275,7 @@ def check_overlaps(context: Context, *, allowed: bool) -> Overlaps:
                 yield f"{name}: {place}", text
 
     found = find_overlaps(placed(every), placed(run, trained=True))
-    if choosing:
+    if choosing and trained_by is None:
         chosen = find_overlaps(placed(evals), placed({name: every[name] for name in choosing}))
         found = Overlaps([*found.found, *chosen.found], [*found.unread, *chosen.unread])
     require_none(found.found, allowed=allowed)
