@@ -46,11 +46,13 @@ class Results:
 
     Attributes:
         models: what each name stands for, in the order of the config.
+        weights: hash of the weights of each model on this machine.
     """
 
     models: Mapping[str, str]
     baseline: str
     tasks: Mapping[str, TaskResult]
+    weights: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def failures(self) -> list[str]:
@@ -64,7 +66,12 @@ class Results:
         tasks = {name: asdict(task) for name, task in self.tasks.items()}
         for task in tasks.values():
             del task["samples"]
-        return {"models": dict(self.models), "baseline": self.baseline, "tasks": tasks}
+        return {
+            "models": dict(self.models),
+            "weights": dict(self.weights),
+            "baseline": self.baseline,
+            "tasks": tasks,
+        }
 
 
 def task_result(
