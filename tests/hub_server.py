@@ -1,7 +1,4 @@
-"""A Hugging Face hub with one user, written from the requests of huggingface_hub 1.33, and the ways in which it can fail.
-
-It keeps repositories, branches, commits and files in memory. What it was asked is in `requests`.
-"""
+"""Serve a Hugging Face hub with one user, written from the requests that huggingface_hub 1.33 makes."""
 
 import base64
 import hashlib
@@ -12,105 +9,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-TOKEN = "hf_contractserver0123456789"
-USER = "owner"
+from hub_store import TOKEN, USER, HubServer, Repo, entry
+
 _LARGE = (".safetensors", ".gguf")
-
-
-@dataclass
-class Fault:
-    """Something that goes wrong in the first `times` requests whose `METHOD path` matches.
-
-    Attributes:
-        what: a status; `cut`, which closes the connection before the body has been read; or `lost`, which does what is
-            asked and closes the connection without an answer.
-        wait: the header Retry-After, in seconds.
-    """
-
-    request: str
-    what: int | str
-    times: int = 1
-    wait: float | None = None
-
-
-@dataclass
-class Repo:
-    """A repository: its commits, each with its files and its title, and its branches.
-
-    A file is its content and whether it is kept as a large one.
-    """
-
-    private: bool
-    commits: dict[str, tuple[dict[str, tuple[bytes, bool]], str]] = field(default_factory=dict)
-    branches: dict[str, list[str]] = field(default_factory=dict)
-
-    def commit(self, branch: str, files: dict[str, tuple[bytes, bool]], title: str) -> str:
-        history = self.branches.setdefault(branch, [])
-        described = json.dumps([history, title, sorted((name, len(data)) for name, (data, _) in files.items())])
-        oid = hashlib.sha1(described.encode()).hexdigest()
-        self.commits[oid] = files, title
-        history.append(oid)
-        return oid
-
-    def resolved(self, revision: str) -> str | None:
-        """The commit of a branch or a commit's own name."""
-        return self.branches[revision][-1] if revision in self.branches else revision if revision in self.commits else None
-
-
-@dataclass
-class HubServer:
-    """What the hub holds, what goes wrong, and what it was asked."""
-
-    url: str = ""
-    repos: dict[str, Repo] = field(default_factory=dict)
-    blobs: dict[str, bytes] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-    headers: list[str] = field(default_factory=list)
-    read_only: bool = False
-    seconds_per_upload: float = 0.0
-    lock: threading.RLock = field(default_factory=threading.RLock)
-
-    def make(self, repo: str, *, private: bool = True) -> Repo:
-        """A new repository, whose first commit has only git's settings, as the hub's."""
-        made = self.repos[repo] = Repo(private)
-        made.commit("main", {".gitattributes": (b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n", False)}, "initial")
-        return made
-
-    def files(self, repo: str, revision: str = "main") -> dict[str, bytes]:
-        """The files of a revision, without git's settings."""
-        found = self.repos[repo]
-        files = found.commits[str(found.resolved(revision))][0]
-        return {name: data for name, (data, _) in files.items() if name != ".gitattributes"}
-
-    def titles(self, repo: str, revision: str = "main") -> list[str]:
-        """The titles of the commits of a branch, without the first."""
-        found = self.repos[repo]
-        return [found.commits[oid][1] for oid in found.branches[revision]][1:]
-
-    def asked(self, pattern: str) -> int:
-        """How many requests matched."""
-        return sum(bool(re.search(pattern, request)) for request in self.requests)
-
-    def fault(self, request: str) -> Fault | None:
-        with self.lock:
-            for each in self.faults:
-                if each.times > 0 and re.search(each.request, request):
-                    each.times -= 1
-                    return each
-        return None
 
 
 @contextmanager
 def hub_server() -> Iterator[HubServer]:
     """Serve an empty hub."""
     hub = HubServer()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
+    # Not http.server's own class, which looks for the name of its address, and may wait for that.
+    server = ThreadingTCPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     server.daemon_threads = True
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -156,6 +70,7 @@ _ROUTES: list[tuple[str, re.Pattern[str], str]] = [
 class _Handler(BaseHTTPRequestHandler):
     hub: HubServer
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # an answer is one packet: two would wait for each other
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
@@ -165,6 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         request = f"{self.command} {path}"
         with self.hub.lock:
             self.hub.requests.append(request)
+            self.hub.times.append((request, time.monotonic()))
             self.hub.headers.append(str(self.headers))
         fault = self.hub.fault(request)
         what = None if fault is None else fault.what
@@ -207,7 +123,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         if retry_after is not None:
             self.send_header("Retry-After", f"{retry_after:g}")
-        self.send_header("Content-Type", "application/octet-stream" if isinstance(answer, bytes) else "application/json")
+        self.send_header(
+            "Content-Type", "application/octet-stream" if isinstance(answer, bytes) else "application/json"
+        )
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if self.command != "HEAD":
@@ -292,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
         repo = self._repo(name)
         files = repo.commits[self._commit_of(repo, revision)][0]
         assert parse_qs(urlsplit(self.path).query)["recursive"] in (["true"], ["True"])
-        return [_entry(path, *content) for path, content in files.items()]
+        return [entry(path, *content) for path, content in files.items()]
 
     def _preupload(self, body: bytes, name: str, revision: str) -> Answer:
         repo = self._repo(name)
@@ -300,8 +218,8 @@ class _Handler(BaseHTTPRequestHandler):
         files = []
         for asked in json.loads(body)["files"]:
             mode = "lfs" if asked["path"].endswith(_LARGE) else "regular"
-            entry = _entry(asked["path"], *there[asked["path"]]) if asked["path"] in there else {}
-            oid = entry.get("lfs", {}).get("oid", entry.get("oid"))
+            found = entry(asked["path"], *there[asked["path"]]) if asked["path"] in there else {}
+            oid = found.get("lfs", {}).get("oid", found.get("oid"))
             files.append({"path": asked["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid})
         return {"files": files}
 
@@ -335,6 +253,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _commit(self, body: bytes, name: str, branch: str) -> Answer:
         repo = self._repo(name)
         self._require_write()
+        if self.hub.before_commit is not None:
+            meanwhile, self.hub.before_commit = self.hub.before_commit, None
+            meanwhile()
         lines = [json.loads(line) for line in body.splitlines()]
         [header] = [line["value"] for line in lines if line["key"] == "header"]
         if branch not in repo.branches:
@@ -367,15 +288,6 @@ class _Handler(BaseHTTPRequestHandler):
         files = repo.commits[oid][0]
         if path not in files:
             raise _Refused(404, "Entry not found", "EntryNotFound")
-        entry = _entry(path, *files[path])
-        etag = entry.get("lfs", {}).get("oid", entry["oid"])
+        found = entry(path, *files[path])
+        etag = found.get("lfs", {}).get("oid", found["oid"])
         return files[path][0], {"X-Repo-Commit": oid, "ETag": f'"{etag}"'}
-
-
-def _entry(path: str, data: bytes, large: bool) -> dict[str, Any]:
-    """A file as the tree lists it: by git's hash of the blob, which for a large one is a pointer."""
-    lfs = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
-    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{lfs['oid']}\nsize {len(data)}\n".encode()
-    blob = pointer if large else data
-    oid = hashlib.sha1(b"blob %d\0" % len(blob) + blob).hexdigest()
-    return {"type": "file", "path": path, "size": len(data), "oid": oid, **({"lfs": lfs} if large else {})}

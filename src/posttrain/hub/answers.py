@@ -8,7 +8,7 @@ from posttrain.base.text import clipped, first_line
 from posttrain.errors import ConfigError, ToolkitError
 
 # A conflict, a commit that another one preceded, too many requests, and whatever goes wrong within the hub.
-_PASSING = frozenset({408, 409, 412, 423, 425, 429})
+_PASSING = frozenset({408, 409, 412, 429})
 
 
 def described_error(error: Exception, repo: str, token: str) -> ToolkitError | PassingError | None:
@@ -35,7 +35,9 @@ def _refusal(error: Exception, response: httpx.Response, repo: str, token: str) 
     if status in _PASSING or status >= 500:
         return PassingError(f"the hub answers with {status} ({_reason(error)})", retry_after(response))
     if status == 401:
-        return ConfigError(f"the hub refuses the token in {token} (401); set it to a valid one that may write to {repo}")
+        return ConfigError(
+            f"the hub refuses the token in {token} (401); set it to a valid one that may write to {repo}"
+        )
     if status == 403:
         return ConfigError(f"the token in {token} may not write to {repo} (403); give it that right, or use another")
     if status == 404:

@@ -85,8 +85,7 @@ def _metadata(facts: RunFacts, contents: Contents) -> str:
         )
         for score in contents.scores
     ]
-    of_base = {"base_model_relation": _RELATIONS[contents.kind]} if contents.base.repo else {}
-    return ModelCardData(
+    data = ModelCardData(
         base_model=contents.base.repo,
         license=contents.base.licence,
         library_name=_LIBRARIES[contents.kind],
@@ -94,8 +93,10 @@ def _metadata(facts: RunFacts, contents: Contents) -> str:
         tags=["posttrain-toolkit", facts.tag],
         model_name=contents.target.repo.partition("/")[2],
         eval_results=results or None,
-        **of_base,
-    ).to_yaml()
+    )
+    if contents.base.repo:
+        data["base_model_relation"] = _RELATIONS[contents.kind]
+    return data.to_yaml()
 
 
 def _summary(facts: RunFacts, contents: Contents) -> str:

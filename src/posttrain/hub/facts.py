@@ -123,7 +123,7 @@ def exported_step(run: RunDirectory) -> int:
         ) from None
     folder = run.path / name
     if folder.is_dir():  # it may have been removed since
-        recorded = {file: facts for file, facts in _recorded(find_checkpoint(run, str(step))).items()}
+        recorded = _recorded(find_checkpoint(run, str(step)))
         faults = list(file_faults(run.path, recorded, contents=True))
         if faults:
             raise ConfigError(

@@ -1,10 +1,11 @@
 """A repository on a Hugging Face hub: check it before work begins, and push files to it as one commit.
 
-A push is repeated while the hub fails, and begins by comparing what is there, so nothing is uploaded or committed twice.
+A push is repeated while the hub fails. It begins by comparing what is there, so that nothing is sent twice.
 """
 
 import hashlib
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from posttrain.hub.answers import described_error
 from posttrain.hub.package import Package
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi, ModelInfo, RepoFile
+    from huggingface_hub import ModelInfo, RepoFile
 
 TOKEN = "HF_TOKEN"
 """The environment variable with the token."""
@@ -72,11 +73,14 @@ class Repository:
         # Read when huggingface_hub is imported. Xet is another way to upload, by code that the tests do not reach.
         os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
         from huggingface_hub import HfApi, constants
+        from huggingface_hub.utils import disable_progress_bars
 
         if constants.HF_HUB_OFFLINE:
             raise ConfigError(f"HF_HUB_OFFLINE is set, so nothing can be pushed to {target.repo}; unset it")
+        if not sys.stderr.isatty():
+            disable_progress_bars()
         self.target = target
-        self._api: HfApi = HfApi(
+        self._api = HfApi(
             endpoint=os.environ.get("HF_ENDPOINT"),
             token=token,
             library_name="posttrain-toolkit",

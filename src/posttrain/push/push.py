@@ -103,21 +103,26 @@ def push(  # noqa: PLR0913 - one parameter for each option of the command
     chosen = choose_weights(config_path, "merged" if weights == "merged" else "adapter", **which)
     named = base_model(run.model, base, licence, repository.licence_of)
     job = _job(repository, run, chosen, named, weights, checkpoint, evaluations)
-    if dry_run:
-        for place in job.places:
-            require_unowned(place)
-        exists = repository.check()
-        _show_plan(job, exists)
-        sys.stdout.write(job.card)
-        console.print("this is the card; nothing was pushed (--dry-run)")
-        return None
+    return _preview(job) if dry_run else _send(job, retry_seconds)
+
+
+def _preview(job: Job) -> None:
+    """Check all that a push checks first, and show what it would send."""
+    for place in job.places:
+        require_unowned(place)
+    _show_plan(job, job.repository.check())
+    sys.stdout.write(job.card)
+    console.print("this is the card; nothing was pushed (--dry-run)")
+
+
+def _send(job: Job, retry_seconds: float) -> Pushed:
     with ExitStack() as stack:
         for place in job.places:
             stack.enter_context(own_output(place))
-        repository.create()
+        job.repository.create()
         _show_plan(job, True)
-        pushed = repository.push(job.package, job.message, retry_seconds)
-    console.print(described(pushed, repository), markup=False)
+        pushed = job.repository.push(job.package, job.message, retry_seconds)
+    console.print(described(pushed, job.repository), markup=False)
     return pushed
 
 
@@ -130,7 +135,7 @@ def described(pushed: Pushed, repository: Repository) -> str:
     return f"pushed {counted(pushed.uploaded, 'file')} to {place}, commit {pushed.commit[:10]}{removed}"
 
 
-def _job(  # noqa: PLR0913 - all that a push depends on
+def _job(
     repository: Repository,
     run: TrainedRun,
     chosen: ChosenWeights,
@@ -201,7 +206,9 @@ def _exports(run: RunDirectory, folder: Path) -> list[tuple[Path, Mapping[str, A
     weights = next(folder.glob("*.safetensors"))
     for file, told in found:
         if not file.is_file() or content_digest(file) != told["blake2b"]:
-            raise ConfigError(f"{file} is not the file that was checked; write it again with toolkit-export --overwrite")
+            raise ConfigError(
+                f"{file} is not the file that was checked; write it again with toolkit-export --overwrite"
+            )
         if file.stat().st_mtime < weights.stat().st_mtime:
             raise ConfigError(f"{file} is older than {weights}; write it again with toolkit-export --overwrite")
     return found
