@@ -5,13 +5,18 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from posttrain.base.extras import require_extra
 from posttrain.base.files import require_file
 from posttrain.base.text import as_shown, on_one_line
 from posttrain.config.sections.datasets import DatasetConfig
 from posttrain.config.sections.run import RunConfig, require_run_name
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from posttrain.hub.pushes import PushingConfig
 
 
 def choose_run_name(given: str | None, run: RunConfig, config: Path) -> str:
@@ -39,6 +44,15 @@ def require_room_for_run(run: RunConfig) -> None:
             f"run.trackers: not installed here: {', '.join(missing)}; pip install "
             f"'posttrain-toolkit[{','.join(missing)}]', or take it out"
         )
+
+
+def require_push(config: "PushingConfig") -> None:
+    """Ask the hub, if `run.push` names one, whether the checkpoints could be pushed; errors as `check_push`."""
+    if config.run.push is not None:
+        require_extra("train", "run.push")
+        from posttrain.hub.pushes import check_push
+
+        check_push(config)
 
 
 def require_optimizer(training: TrainingConfig) -> None:

@@ -5,7 +5,13 @@ from typing import Annotated
 
 from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
-from posttrain.cli.checks import choose_run_name, require_data_files, require_optimizer, require_room_for_run
+from posttrain.cli.checks import (
+    choose_run_name,
+    require_data_files,
+    require_optimizer,
+    require_push,
+    require_room_for_run,
+)
 from posttrain.config.load import load_config
 from posttrain.config.sections.model import run_of_model
 from posttrain.dpo.config.dpo import DPOConfig
@@ -38,6 +44,7 @@ def dpo(
             return train_each(settings, name, sys.argv[1:], dry_run=dry_run)
         name, settings = run_of_model(name, settings.models, model_index), settings.of_model(model_index)
         if dry_run:
+            require_push(settings)
             from posttrain.dpo.plan import show_plan
 
             return show_plan(settings, name, resume=resume, overwrite=overwrite)

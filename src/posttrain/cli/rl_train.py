@@ -7,7 +7,7 @@ import typer
 
 from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
-from posttrain.cli.checks import choose_run_name, require_optimizer, require_room_for_run
+from posttrain.cli.checks import choose_run_name, require_optimizer, require_push, require_room_for_run
 from posttrain.config.load import load_config
 from posttrain.rl.config import RLConfig
 
@@ -34,6 +34,7 @@ def rl_train(
         name = choose_run_name(run_name, settings.run, config)
         require_room_for_run(settings.run)
         if dry_run:
+            require_push(settings)
             from posttrain.rl.plan import show_plan
 
             return show_plan(settings, name, resume=resume, overwrite=overwrite, rollouts_from=rollouts_from)

@@ -54,6 +54,18 @@ def base_model(
     return BaseModel(found or own, found, model.revision if found == model.name else None, known)
 
 
+def require_base(base: BaseModel, key: str) -> None:
+    """Raise ConfigError if the base has no id: an adapter is of use only to who has its base.
+
+    `key` is where the user can say it.
+    """
+    if base.repo is None:
+        raise ConfigError(
+            f"an adapter names its base, but {base.name} is known here only as local files; say its Hugging Face id "
+            f"with {key}, or push the merged model with toolkit-push --weights merged"
+        )
+
+
 def _own_licence(kind: str, path: Path) -> str | None:
     """The licence that the model's own files name: the card in a folder, or the data in a GGUF file."""
     if kind == "folder" and (path / "README.md").is_file():

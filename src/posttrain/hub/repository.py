@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay
 
 from posttrain.base.http import PassingError, pause
-from posttrain.base.text import clipped
+from posttrain.base.text import clipped, counted
 from posttrain.errors import ConfigError, RunError, ServerError
 from posttrain.hub.answers import described_error
 from posttrain.hub.package import Package
@@ -149,7 +149,7 @@ class Repository:
             return _repeated(once, retry_seconds)
         except PassingError as error:
             raise RunError(
-                f"{self.target} has not got all files after {tries} tries in {retry_seconds:g} s: {error}"
+                f"{self.target} has not got all files after {counted(tries, 'attempt')} in {retry_seconds:g} s: {error}"
             ) from None
 
     def _check(self) -> bool:

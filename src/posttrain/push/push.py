@@ -14,7 +14,7 @@ from posttrain.base.locks import holder_of, in_use, own_output, require_unowned
 from posttrain.base.text import counted
 from posttrain.config.sections.push import require_repo, require_revision
 from posttrain.errors import ConfigError
-from posttrain.hub.base_model import BaseModel, base_model
+from posttrain.hub.base_model import BaseModel, base_model, require_base
 from posttrain.hub.card import Contents, Kind, model_card
 from posttrain.hub.facts import RunFacts, exported_step
 from posttrain.hub.package import ADAPTER_CONFIG, Package, file_package, is_adapter, model_package
@@ -164,21 +164,13 @@ def _job(
         source = Path(chosen.model.name) if weights == "merged" else folder
         kind: Kind = "merged" if weights == "merged" else "adapter" if is_adapter(folder) else "whole"
         _require_fresh(source, folder, weights)
-        _require_base(base, kind)
+        if kind == "adapter":
+            require_base(base, "--base")
         contents = Contents(kind, repository.target, base, scores)
         card = model_card(facts, contents)
         package = model_package(source, card, base.repo, base.revision)
         places = (place, source) if weights == "merged" else (place,)
     return Job(repository, run, step, folder, package, card, base, contents.kind, places)
-
-
-def _require_base(base: BaseModel, kind: Kind) -> None:
-    """An adapter is of use only to who has its base."""
-    if kind == "adapter" and base.repo is None:
-        raise ConfigError(
-            f"an adapter names its base, but {base.name} is known here only as local files; say its Hugging Face id "
-            "with --base, or push the merged model with --weights merged"
-        )
 
 
 def _require_fresh(source: Path, folder: Path, weights: PushedWeights) -> None:
