@@ -89,7 +89,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._close()
         body = self._body()
         if isinstance(what, int):
-            return self._send(what, {"error": f"told to answer with {what}"}, retry_after=fault.wait if fault else None)
+            echo = f"told to answer {self.headers.get('Authorization')} with {what}"
+            return self._send(
+                what, {"error": echo}, {"X-Error-Message": echo}, retry_after=fault.wait if fault else None
+            )
         try:
             answer, headers = self._answer(path, body)
         except _Refused as error:

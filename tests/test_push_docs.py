@@ -4,11 +4,13 @@ import re
 from pathlib import Path
 
 import httpx
+import yaml
 from huggingface_hub.errors import HfHubHTTPError
 from typer.testing import CliRunner
 
 from posttrain.base.http import PassingError
 from posttrain.cli.push import main
+from posttrain.config.sections.run import RunConfig
 from posttrain.hub.answers import described_error
 from posttrain.push.push import RETRY_SECONDS
 
@@ -31,3 +33,12 @@ def test_the_answers_that_the_page_says_are_repeated_are_and_for_that_long() -> 
         assert isinstance(described_error(error, "owner/name", "HF_TOKEN"), PassingError) == (status in repeated), (
             status
         )
+
+
+def test_the_section_of_a_config_on_the_page_is_one() -> None:
+    [text] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    section = yaml.safe_load(text)["run"]
+    section["push"]["repo"] = section["push"]["repo"].replace("OWNER", "owner")
+    run = RunConfig.model_validate(section)
+    assert run.push is not None and run.push.revision_of(200) == "step-200"
+    assert set(re.findall(r"`(\w+_\w+)`", PAGE)) >= {"keep_unpushed", "retry_seconds"}

@@ -136,9 +136,11 @@ def test_a_hub_that_says_how_long_to_wait_is_heeded(hub: HubServer, package: Pac
 
 def test_a_hub_that_fails_for_too_long_is_given_up(hub: HubServer, package: Package) -> None:
     hub.faults.append(Fault(PASSING["files are committed"], 500, times=10**6))
-    with pytest.raises(RunError, match=r"owner/name at main has not got all files after \d+ attempts? in 1 s: .* 500"):
+    with pytest.raises(
+        RunError, match=r"owner/name at main has not got all files after \d+ attempts? in 1 s: .* 500"
+    ) as caught:
         push(package, seconds=1)
-    assert hub.files(NAME) == {}
+    assert hub.files(NAME) == {} and TOKEN not in str(caught.value)
 
 
 REFUSED: dict[str, tuple[Callable[[HubServer], object], str]] = {
@@ -161,9 +163,9 @@ def test_what_is_refused_is_told_before_anything_is_sent(hub: HubServer, package
 @pytest.mark.parametrize("status", [401, 403, 404, 400])
 def test_a_commit_that_is_refused_for_good_is_not_repeated(hub: HubServer, package: Package, status: int) -> None:
     hub.faults.append(Fault(PASSING["files are committed"], status, times=10))
-    with pytest.raises(ConfigError, match=str(status)):
+    with pytest.raises(ConfigError, match=str(status)) as caught:
         push(package)
-    assert hub.asked("/commit/") == 1
+    assert hub.asked("/commit/") == 1 and TOKEN not in str(caught.value)
 
 
 def test_a_repository_that_became_public_gets_nothing_more(hub: HubServer, package: Package) -> None:

@@ -177,7 +177,7 @@ def workers(run: Path) -> list[psutil.Process]:
     return [each for each, line in words if "posttrain.hub.worker" in line and str(run) in line[-1]]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_what_is_being_uploaded_ends_with_the_run_and_a_resume_sends_it(
     hub: HubServer, config: Callable[..., Path], tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -188,9 +188,12 @@ def test_what_is_being_uploaded_ends_with_the_run_and_a_resume_sends_it(
         time.sleep(0.05)
     assert workers(run)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    if number == signal.SIGINT:
-        assert process.returncode == 130, errors
+    try:
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    if number == signal.SIGTERM:
+        assert process.returncode == 143, errors
         assert "not pushed to owner/checkpoints: checkpoint-3" in errors and "--resume pushes what is" in errors
     until = time.monotonic() + 30
     while workers(run) and time.monotonic() < until:

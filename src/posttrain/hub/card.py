@@ -104,7 +104,7 @@ def _summary(facts: RunFacts, contents: Contents) -> str:
     name = f"[{base.repo}](https://huggingface.co/{base.repo})" if base.repo else _plain(base.name)
     return (
         f"A {_WHAT[contents.kind]}, made from {name} by {_plain(facts.method)} in {facts.step:,} optimizer steps "
-        f"(run `{_plain(facts.name)}`). Written by posttrain-toolkit from what the run recorded."
+        f"(run {_plain(facts.name)}). Written by posttrain-toolkit from what the run recorded."
     )
 
 
@@ -165,14 +165,13 @@ def _use(facts: RunFacts, contents: Contents) -> Iterator[str]:
     yield "## Use"
     chat = facts.config["chat"]
     if chat.get("default_system"):
-        yield f"Trained with this system message where a conversation had none: `{_plain(chat['default_system'])}`"
+        yield f"Trained with this system message where a conversation had none:\n\n> {_plain(chat['default_system'])}"
     if contents.kind == "gguf":
         file = contents.exports[0]["file"]
         yield f"```\nllama-server --hf-repo {contents.target.repo} --hf-file {file}\n```"
         return
-    loader, package = {
-        "adapter": ("AutoPeftModelForCausalLM", "peft"),
-    }.get(contents.kind, ("AutoModelForCausalLM", "transformers"))
+    is_adapter = contents.kind == "adapter"
+    loader, package = ("AutoPeftModelForCausalLM", "peft") if is_adapter else ("AutoModelForCausalLM", "transformers")
     place = f'"{contents.target.repo}", revision="{contents.target.revision}"'
     yield "The tokenizer has the chat template of training."
     yield (

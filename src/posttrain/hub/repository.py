@@ -158,9 +158,7 @@ class Repository:
         user = self._api.whoami()
         try:
             found = self._api.model_info(self.target.repo)
-        except RepositoryNotFoundError as error:
-            if error.response.status_code == 401 and self.target.repo.partition("/")[0] not in _owners(user):
-                raise self._foreign(user) from None
+        except RepositoryNotFoundError:
             self._require_owner(user)
             return False
         self._require_visibility(found)
@@ -169,13 +167,10 @@ class Repository:
 
     def _require_owner(self, user: Mapping[str, Any]) -> None:
         if self.target.repo.partition("/")[0] not in _owners(user):
-            raise self._foreign(user)
-
-    def _foreign(self, user: Mapping[str, Any]) -> ConfigError:
-        return ConfigError(
-            f"there is no repository {self.target.repo}, and the token in {TOKEN} can make none there: it is of "
-            f"{clipped(str(user.get('name')))}; name a repository of {' or '.join(map(clipped, _owners(user)))}"
-        )
+            raise ConfigError(
+                f"there is no repository {self.target.repo}, and the token in {TOKEN} can make none there: it is of "
+                f"{clipped(str(user.get('name')))}; name a repository of {' or '.join(map(clipped, _owners(user)))}"
+            )
 
     def _require_visibility(self, found: "ModelInfo") -> None:
         if not found.private and not self.target.public:
@@ -249,7 +244,7 @@ class Repository:
 
 def _owners(user: Mapping[str, Any]) -> list[str]:
     """The names under which a token may make repositories."""
-    return [str(each.get("name")) for each in (user, *user.get("orgs", ()))]
+    return [str(each.get("name")) for each in (user, *(user.get("orgs") or ()))]
 
 
 def _repeated(work: Callable[[], T], seconds: float) -> T:
