@@ -88,6 +88,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.read(min(int(self.headers.get("Content-Length", 0)), 1000))
             return self._close()
         body = self._body()
+        if what == "silent":
+            time.sleep(3)
+            return self._close()
         if isinstance(what, int):
             echo = f"told to answer {self.headers.get('Authorization')} with {what}"
             return self._send(

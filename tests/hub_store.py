@@ -20,8 +20,8 @@ class Fault:
     """Something that goes wrong in the first `times` requests whose `METHOD path` matches.
 
     Attributes:
-        what: a status; `cut`, which closes the connection before the body has been read; or `lost`, which does what is
-            asked and closes the connection without an answer.
+        what: a status; `silent`, which says nothing for three seconds; `cut`, which closes the connection before the
+            body has been read; or `lost`, which does what is asked and closes the connection without an answer.
         wait: the header Retry-After, in seconds.
     """
 

@@ -9,6 +9,7 @@ from huggingface_hub import constants
 
 from hub_store import TOKEN, Fault, HubServer
 from posttrain.errors import ConfigError, RunError
+from posttrain.hub import repository
 from posttrain.hub.package import Package
 from posttrain.hub.repository import Pushed, Repository, Target
 
@@ -27,9 +28,9 @@ def package(tmp_path: Path) -> Package:
 
 
 def push(package: Package, *, revision: str = "main", public: bool = False, seconds: float = 30) -> Pushed:
-    repository = Repository(Target(NAME, revision, public))
-    repository.create()
-    return repository.push(package, "a model", seconds)
+    there = Repository(Target(NAME, revision, public))
+    there.create()
+    return there.push(package, "a model", seconds)
 
 
 def contents(package: Package) -> dict[str, bytes]:
@@ -114,14 +115,14 @@ def test_a_commit_that_is_refused_for_now_is_tried_again(hub: HubServer, package
 def test_a_branch_that_moves_meanwhile_is_looked_at_again(hub: HubServer, package: Package) -> None:
     """Somebody commits after the branch was read, so the hub refuses with 412; their file stays."""
     hub.make(NAME)
-    repository = Repository(Target(NAME, "main"))
+    there = Repository(Target(NAME, "main"))
 
     def commit_first() -> None:
         files = hub.repos[NAME].commits[hub.repos[NAME].branches["main"][-1]][0]
         hub.repos[NAME].commit("main", {**files, "notes.txt": (b"theirs", False)}, "theirs")
 
     hub.before_commit = commit_first
-    assert repository.push(package, "a model", 30).tries == 2
+    assert there.push(package, "a model", 30).tries == 2
     assert hub.files(NAME) == {**contents(package), "notes.txt": b"theirs"}
     assert hub.titles(NAME) == ["theirs", "a model"]
 
@@ -132,6 +133,17 @@ def test_a_hub_that_says_how_long_to_wait_is_heeded(hub: HubServer, package: Pac
     push(package)
     refused, accepted = [at for request, at in hub.times if "/commit/" in request]
     assert accepted - refused >= 1.5
+
+
+def test_a_hub_that_says_nothing_is_not_waited_for(
+    hub: HubServer, package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository, "ANSWER_SECONDS", 0.5)
+    hub.faults.append(Fault(PASSING["files are committed"], "silent"))
+    assert push(package).tries == 2
+    first, second = [at for request, at in hub.times if "/commit/" in request]
+    assert 0.5 <= second - first < 2.9
+    assert hub.titles(NAME) == ["a model"]
 
 
 def test_a_hub_that_fails_for_too_long_is_given_up(hub: HubServer, package: Package) -> None:
@@ -169,11 +181,11 @@ def test_a_commit_that_is_refused_for_good_is_not_repeated(hub: HubServer, packa
 
 
 def test_a_repository_that_became_public_gets_nothing_more(hub: HubServer, package: Package) -> None:
-    repository = Repository(Target(NAME, "step-2"))
-    repository.create()
+    there = Repository(Target(NAME, "step-2"))
+    there.create()
     hub.repos[NAME].private = False
     with pytest.raises(ConfigError, match="is public"):
-        repository.push(package, "a model", 30)
+        there.push(package, "a model", 30)
     assert hub.asked("upload|commit/|branch") == 0
 
 

@@ -20,6 +20,7 @@ from posttrain.base.console import console
 from posttrain.base.guard import guarded
 from posttrain.base.processes import is_main_process
 from posttrain.base.text import clipped, counted
+from posttrain.base.user_code import error_in_words
 from posttrain.config.sections.model import LoraConfig, ModelConfig
 from posttrain.config.sections.push import PushConfig
 from posttrain.config.sections.run import RunConfig
@@ -193,7 +194,10 @@ class Pushes:
                 if self._is_closed:
                     return
                 step = self._current = self._waiting.pop(0)
-            outcome = self._push(step)
+            try:
+                outcome = self._push(step)
+            except Exception as error:  # noqa: BLE001 - such as no memory for another process; training goes on
+                outcome = {"error": error_in_words(error)}
             with self._changed:
                 if self._is_closed and "error" in outcome:  # it was ended, and did not fail
                     self._waiting.insert(0, step)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 TOKEN = "HF_TOKEN"
 """The environment variable with the token."""
+ANSWER_SECONDS = 120.0
+"""How long a connection may be silent; huggingface_hub itself would wait for ever."""
 _CHECK_SECONDS = 30.0
 
 T = TypeVar("T")
@@ -233,6 +235,9 @@ class Repository:
 
     def _told(self, ask: Callable[[], T]) -> T:
         """What `ask` returns; its errors as ours."""
+        from huggingface_hub import get_session
+
+        get_session().timeout = ANSWER_SECONDS
         try:
             return ask()
         except Exception as error:
