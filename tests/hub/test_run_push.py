@@ -275,3 +275,14 @@ def test_reinforcement_learning_pushes_too(hub: HubServer, tmp_path: Path, tiny_
     assert hub.titles(REPO, "step-2") == ["rl, step 2: adapter"]
     card = hub.files(REPO, "step-2")["README.md"].decode()
     assert "reinforcement learning (dr\\_grpo)" in card and "| training reward | 2 | " in card
+
+
+@pytest.mark.long
+@pytest.mark.ranks
+def test_of_two_processes_one_pushes(hub: HubServer, config: Callable[..., Path], tmp_path: Path) -> None:
+    launch = [BIN / "torchrun", "--standalone", "--nproc-per-node=2", BIN / "toolkit-sft"]
+    finished = subprocess.run([*launch, config()], capture_output=True, text=True, timeout=240, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert hub.asked("whoami") == 1 and hub.asked("/commit/") == 2
+    for step in (3, 6):
+        assert pushed_model(hub, step) == saved_model(tmp_path / "runs" / "sft" / f"checkpoint-{step}")
