@@ -40,7 +40,7 @@ def test_a_folder_is_known_by_its_name_and_its_own_card_comes_before_the_hub(fol
     assert str(folder) not in str(caught.value)
     (folder / "README.md").write_text("---\nlicense: gemma\n---\n")
     found = base_model(ModelConfig(name=str(folder)), "owner/base", None, nobody)
-    assert (found.name, found.repo, found.revision, found.licence) == ("owner/base", "owner/base", None, "gemma")
+    assert (found.name, found.repo, found.revision, found.licence) == ("my-base", "owner/base", None, "gemma")
     assert base_model(ModelConfig(name=str(folder)), None, None, nobody).name == "my-base"
 
 

@@ -65,6 +65,7 @@ def test_the_card_says_what_the_run_recorded(push: Push, hub: HubServer, run: Pa
     }
     result = json.loads((run / "result.json").read_text())
     manifest = json.loads((run / "manifest.json").read_text())
+    assert "made from [owner/base](https://huggingface.co/owner/base) (in the run: tiny) by supervised" in text
     for row in (
         "| optimizer steps | 6 |",
         f"| tokens | {result['tokens']} |",

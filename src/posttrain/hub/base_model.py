@@ -16,8 +16,8 @@ class BaseModel:
     """The base of a trained model.
 
     Attributes:
-        name: what the card calls it; never a path.
-        repo: its Hugging Face id, if it has one.
+        name: what the run calls it; never a path.
+        repo: its Hugging Face id, if it has one; where the user says it, the run may have used a copy.
         revision: of `repo`.
         licence: in the hub's spelling.
     """
@@ -51,7 +51,7 @@ def base_model(
             "on under it; read the base's page and say it with --license, or run.push.license, such as apache-2.0"
         )
     own = model.name if is_on_hub or model.name in PACKAGED else _short(model.name)
-    return BaseModel(found or own, found, model.revision if found == model.name else None, known)
+    return BaseModel(own, found, model.revision if found == model.name else None, known)
 
 
 def require_base(base: BaseModel, key: str) -> None:

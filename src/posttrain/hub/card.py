@@ -101,7 +101,10 @@ def _metadata(facts: RunFacts, contents: Contents) -> str:
 
 def _summary(facts: RunFacts, contents: Contents) -> str:
     base = contents.base
-    name = f"[{base.repo}](https://huggingface.co/{base.repo})" if base.repo else _plain(base.name)
+    name = _plain(base.name)
+    if base.repo:
+        copy = "" if base.name == base.repo else f" (in the run: {name})"
+        name = f"[{base.repo}](https://huggingface.co/{base.repo}){copy}"
     return (
         f"A {_WHAT[contents.kind]}, made from {name} by {_plain(facts.method)} in {facts.step:,} optimizer steps "
         f"(run {_plain(facts.name)}). Written by posttrain-toolkit from what the run recorded."

@@ -210,7 +210,7 @@ def _show_plan(job: Job, exists: bool) -> None:
     target, package = job.repository.target, job.package
     seen = "public" if target.public else "private"
     console.print(f"weights     {job.folder}, step {job.step} ({job.kind})")
-    console.print(f"base        {job.base.name}, licence {job.base.licence}")
+    console.print(f"base        {job.base.repo or job.base.name}, licence {job.base.licence}")
     console.print(f"to          {job.repository.endpoint}/{target.repo} at {target.revision}, {seen}")
     if not exists:
         console.print("            which does not exist yet")
