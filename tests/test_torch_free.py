@@ -41,7 +41,7 @@ LIGHT_MODULES = [
     "serve.config",
     *("evaluate.config", "evaluate.tasks.catalogue"),
     *("dataserver.schemas", "dataserver.graders.catalogue", "dataserver.journal.config"),
-    "export.gguf_types",
+    *("doctor.doctor", "export.gguf_types", "init.columns"),
     *("synthesis.rush_hour", "synthesis.crossword", "synthesis.crossword_grid"),
     *(f"synthesis.{name}" for name in ("config", "cleaning", "files", "ledger", "lengths", "selection", "stats")),
 ]

@@ -72,3 +72,23 @@ def test_commands_and_their_options_are_completed(typed: str, completed: set[str
     words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
     result = call(_TOOLKIT_COMPLETE="complete_bash", **words)
     assert completed == set(result.stdout.splitlines()[:-1]), result.stderr
+
+
+def test_a_shell_completes_after_the_installation_that_the_readme_names(tmp_path: Path) -> None:
+    program = tmp_path / "toolkit"  # as pip writes it
+    program.write_text(f"#!{sys.executable}\nfrom posttrain.cli.toolkit import main\nmain()\n")
+    program.chmod(0o755)
+    script = """
+toolkit --install-completion
+. ~/.bash_completions/toolkit.sh
+for typed in "toolkit rl-de" "toolkit sft --over"; do
+    COMP_WORDS=($typed) COMP_CWORD=$(( $(wc -w <<< "$typed") - 1 ))
+    _toolkit_completion toolkit
+    echo "completed: ${COMPREPLY[*]}"
+done
+"""
+    env = {**os.environ, "HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, env=env)
+    told = [line for line in result.stdout.splitlines() if line.startswith("completed: ")]
+    assert told == ["completed: rl-debug", "completed: --overwrite"], result.stderr
+    assert "toolkit" in (tmp_path / ".bashrc").read_text()

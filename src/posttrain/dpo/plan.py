@@ -59,7 +59,7 @@ def show_plan(config: DPOConfig, name: str, *, resume: bool = False, overwrite: 
         console.print(f"                {_scored_rows(config, curriculum, steps)}")
     console.print("\n".join(step_lines(config.training, steps, "answers" if config.method.unpaired else "pairs")))
     if data is not None:
-        show_estimate(config, lambda: _estimated(config, data))
+        show_estimate(config, lambda: estimated(config, data))
     # Checked last, because a plan is worth reading even if its run has ended.
     check_run_directory(run, resume=resume, overwrite=overwrite)
     console.print("nothing was trained (--dry-run)")
@@ -142,7 +142,7 @@ def _tokenised_data(config: DPOConfig, run: RunDirectory, resume: bool) -> "Pref
     return data
 
 
-def _estimated(config: DPOConfig, data: "PreferenceData") -> "Estimate":
+def estimated(config: DPOConfig, data: "PreferenceData") -> "Estimate":
     """What the steps of a run cost on this machine; ModelError if that is not known."""
     from posttrain.models.model_shape import TrainedModel
     from posttrain.train.estimate import Work, estimate

@@ -70,7 +70,7 @@ def show_plan(
         console.print(f"successes       {config.rollout.successes.told}")
     _show_dataserver(config, schedule, run, resume, recording)
     if find_spec("transformers") is not None:
-        show_estimate(config, lambda: _estimated(config))
+        show_estimate(config, lambda: estimated(config))
         if rollouts_from is None or config.evaluation is not None:
             show_lacks(config, run)
     console.print(f"run directory   {run.path}")
@@ -227,7 +227,7 @@ def _check_length(config: RLConfig, positions: int | None) -> None:
     console.print(f"{told}: longer sequences produce garbage; lower one of the two")
 
 
-def _estimated(config: RLConfig) -> "Estimate":
+def estimated(config: RLConfig) -> "Estimate":
     """Memory for training on prompts and completions of maximum length; no time, since their lengths are unknown."""
     from posttrain.models.model_shape import TrainedModel
     from posttrain.train.estimate import Batch, Work, estimate
