@@ -46,7 +46,7 @@ LIGHT_MODULES = [
     *(f"synthesis.{name}" for name in ("config", "cleaning", "files", "ledger", "lengths", "selection", "stats")),
 ]
 # Packages that load no training package, whatever else they need.
-TORCH_FREE_PACKAGES = ["base", "data", "runs", "pipeline", "dataserver", "web", "rl.client"]
+TORCH_FREE_PACKAGES = ["hub", "push", "pipeline", "base", "data", "runs", "dataserver", "web", "rl.client"]
 
 
 def modules_of(package: str) -> list[str]:

@@ -9,6 +9,7 @@ from posttrain.config.load import load_config
 from posttrain.config.sections.model import run_of_model
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.several import train_each
+from posttrain.hub.check import require_push
 from posttrain.runs.checks import choose_run_name, require_data_files, require_optimizer, require_room_for_run
 
 main = doorway.command_app()
@@ -38,6 +39,7 @@ def dpo(
             return train_each(settings, name, sys.argv[1:], dry_run=dry_run)
         name, settings = run_of_model(name, settings.models, model_index), settings.of_model(model_index)
         if dry_run:
+            require_push(settings)
             from posttrain.dpo.plan import show_plan
 
             return show_plan(settings, name, resume=resume, overwrite=overwrite)

@@ -8,6 +8,7 @@ import typer
 from posttrain.base.extras import require_extra
 from posttrain.cli import doorway
 from posttrain.config.load import load_config
+from posttrain.hub.check import require_push
 from posttrain.rl.config import RLConfig
 from posttrain.runs.checks import choose_run_name, require_optimizer, require_room_for_run
 
@@ -34,6 +35,7 @@ def rl_train(
         name = choose_run_name(run_name, settings.run, config)
         require_room_for_run(settings.run)
         if dry_run:
+            require_push(settings)
             from posttrain.rl.plan import show_plan
 
             return show_plan(settings, name, resume=resume, overwrite=overwrite, rollouts_from=rollouts_from)

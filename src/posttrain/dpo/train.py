@@ -1,6 +1,7 @@
 """`toolkit-dpo`: run preference optimisation from a config."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from posttrain.data.ledger import ledger_table
 from posttrain.dpo.config.dpo import DPOConfig, SeparateReference
 from posttrain.dpo.data import PreferenceData, prepare_data
 from posttrain.errors import ModelError
+from posttrain.hub.pushes import Pushes, pushing
 from posttrain.models.load import choose_backend
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.failures import run_context
@@ -55,12 +57,13 @@ def train(config: DPOConfig, name: str, *, resume: bool = False, overwrite: bool
     accumulation_steps(config.training)  # refuses a step that does not divide evenly, before anything is read
     require_unsharded("toolkit-dpo")
     run = RunDirectory(config.run.output_dir / name)
-    with run_context(run, resume=resume, overwrite=overwrite):
-        return _train(config, run, resume=resume)
+    with run_context(run, resume=resume, overwrite=overwrite), pushing(config, run) as pushes:
+        return _train(config, run, pushes, resume=resume)
 
 
-def _train(config: DPOConfig, run: RunDirectory, *, resume: bool) -> dict[str, Any]:
+def _train(config: DPOConfig, run: RunDirectory, pushes: Pushes | None, *, resume: bool) -> dict[str, Any]:
     session, data = open_session(config, run)
+    session = replace(session, pushes=pushes)
     if done := session.finished(resume=resume):
         return done
     point = find_resume_point(run, session.identity, data.curriculum, resume=resume)

@@ -50,11 +50,13 @@ class Results:
 
     Attributes:
         models: what each name stands for, in the order of the config.
+        weights: hash of the weights of each model on this machine.
     """
 
     models: Mapping[str, str]
     baseline: str
     tasks: Mapping[str, TaskResult]
+    weights: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def failures(self) -> list[str]:

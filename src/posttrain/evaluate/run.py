@@ -95,12 +95,19 @@ def evaluate(config: EvalConfig, choice: Choice) -> Results:
                 name: task_result(measured[name], failures[name], str(config.baseline), config.max_ungraded_share)
                 for name in work.tasks
             },
+            _weights(work.models),
         )
         write_results(results, config.output)
     if results.failures:
         count = counted(len(results.failures), "result")
         raise RunError("\n  ".join([f"{count} missing, the others are in {config.output}:", *results.failures]))
     return results
+
+
+def _weights(models: Sequence[AnyModel]) -> dict[str, str]:
+    """Hash of the weights of each model that is on this machine."""
+    digests = {model.name: model.weights.digest() for model in models if isinstance(model, LocalModel)}
+    return {name: digest for name, digest in digests.items() if digest is not None}
 
 
 def show_plan(config: EvalConfig, choice: Choice) -> None:

@@ -11,6 +11,7 @@ from posttrain.base.processes import is_main_process, process_count
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.data.preparation import tokenizer_digest
 from posttrain.dataserver.schemas import Meta
+from posttrain.hub.pushes import Pushes, pushing
 from posttrain.models.backend import LoadedModel
 from posttrain.models.load import choose_backend
 from posttrain.rl.client.connection import Connection, connected, write_record
@@ -81,8 +82,8 @@ def train(
     if (extra := config.rollout.traits.extra) is not None and needs_engine(config, recording):
         require_extra(extra, f"rollout.engine: {config.rollout.engine_name}")
     require_unsharded("toolkit-rl-train")
-    with run_context(run, resume=resume, overwrite=overwrite):
-        return _train_connected(config, schedule, run, recording, resume=resume)
+    with run_context(run, resume=resume, overwrite=overwrite), pushing(config, run) as pushes:
+        return _train_connected(config, schedule, run, recording, pushes, resume=resume)
 
 
 def needs_engine(config: RLConfig, recording: Recording | None) -> bool:
@@ -91,7 +92,13 @@ def needs_engine(config: RLConfig, recording: Recording | None) -> bool:
 
 
 def _train_connected(
-    config: RLConfig, schedule: RolloutSchedule, run: RunDirectory, recording: Recording | None, *, resume: bool
+    config: RLConfig,
+    schedule: RolloutSchedule,
+    run: RunDirectory,
+    recording: Recording | None,
+    pushes: Pushes | None,
+    *,
+    resume: bool,
 ) -> dict[str, Any]:
     """Train in a run directory that this process holds."""
     if resume and config.training.max_steps:
@@ -106,7 +113,7 @@ def _train_connected(
     with connected(config.dataserver, run, resume=resume) as connection:
         max_steps = require_fit(config, schedule, connection.meta)
         connection = replace(connection, recording=recording)
-        done = _train(config, schedule, run, connection, max_steps, resume=resume)
+        done = _train(config, schedule, run, connection, max_steps, pushes, resume=resume)
     if done is not None or not is_main_process():
         return done or {}
     from posttrain.rl.report import finish
@@ -120,11 +127,12 @@ def _train(
     run: RunDirectory,
     connection: Connection,
     max_steps: int,
+    pushes: Pushes | None,
     *,
     resume: bool,
 ) -> dict[str, Any] | None:
     """Train to the end; if nothing was left to train, return the run's result."""
-    session = open_session(config, schedule, run, connection, max_steps)
+    session = replace(open_session(config, schedule, run, connection, max_steps), pushes=pushes)
     if connection.recording is not None:
         require_recording_fits(connection.recording, config, schedule, max_steps, session.identity["tokenizer"])
     if done := session.finished(resume=resume):

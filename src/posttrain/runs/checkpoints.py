@@ -8,7 +8,7 @@ then are older ones removed.
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,11 +128,11 @@ def mark_best(run: RunDirectory, checkpoint: Checkpoint) -> None:
     atomic_write_text(run.path / "best", checkpoint.path.name)
 
 
-def rotate(run: RunDirectory, keep: int) -> None:
-    """Remove all but the `keep` newest complete checkpoints and the best one."""
+def rotate(run: RunDirectory, keep: int, spared: Collection[int] = ()) -> None:
+    """Remove all but the `keep` newest complete checkpoints, the best one, and those of the steps in `spared`."""
     best = best_checkpoint(run)
     for checkpoint in complete_checkpoints(run)[:-keep]:
-        if checkpoint.path != best:
+        if checkpoint.path != best and checkpoint.step not in spared:
             _remove(run, checkpoint.path)
 
 

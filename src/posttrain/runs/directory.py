@@ -11,6 +11,7 @@
     result.json       steps, tokens, losses and speed, at the end
     logs/             what the terminal showed: a file for each attempt
     trackers.json     which runs of trackers a resume continues
+    pushed.json       which checkpoints are on a hub (run.push)
     .lock             exists and is locked while a process trains
 """
 
@@ -64,6 +65,10 @@ class RunDirectory:
     @property
     def trackers(self) -> Path:
         return self.path / "trackers.json"
+
+    @property
+    def pushed(self) -> Path:
+        return self.path / "pushed.json"
 
     @property
     def trainer_private(self) -> Path:

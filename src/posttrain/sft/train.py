@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -10,6 +11,7 @@ from posttrain.base.processes import is_main_process
 from posttrain.config.sections.training import accumulation_steps
 from posttrain.conversation.encoder import conversation_encoder
 from posttrain.data.ledger import ledger_table
+from posttrain.hub.pushes import Pushes, pushing
 from posttrain.models.load import choose_backend
 from posttrain.runs.directory import RunDirectory
 from posttrain.runs.failures import run_context
@@ -48,12 +50,13 @@ def train(config: SFTConfig, name: str, *, resume: bool = False, overwrite: bool
     accumulation_steps(config.training)  # rejects an indivisible step before anything is read
     require_unsharded("toolkit-sft")
     run = RunDirectory(config.run.output_dir / name)
-    with run_context(run, resume=resume, overwrite=overwrite):
-        return _train(config, run, resume=resume)
+    with run_context(run, resume=resume, overwrite=overwrite), pushing(config, run) as pushes:
+        return _train(config, run, pushes, resume=resume)
 
 
-def _train(config: SFTConfig, run: RunDirectory, *, resume: bool) -> dict[str, Any]:
+def _train(config: SFTConfig, run: RunDirectory, pushes: Pushes | None, *, resume: bool) -> dict[str, Any]:
     session, data = open_session(config, run)
+    session = replace(session, pushes=pushes)
     if done := session.finished(resume=resume):
         return done
     point = find_resume_point(run, session.identity, data.curriculum, resume=resume)

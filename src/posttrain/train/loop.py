@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from posttrain.base.processes import is_main_process
 from posttrain.config.sections.run import RunConfig
 from posttrain.config.sections.training import TrainingConfig
 from posttrain.errors import RunError, RunInterrupted
+from posttrain.hub.pushes import Pushes
 from posttrain.runs.checkpoints import latest_checkpoint, rotate
 from posttrain.runs.directory import RunDirectory
 from posttrain.train.memory import Phase, during
@@ -35,6 +36,8 @@ class Loop:
     settings: RunConfig
     evaluations: Sequence[Evaluation]
     """The last one decides which checkpoint is the best, and whether training ends early."""
+    pushes: Pushes | None = None
+    """What sends finished checkpoints to a hub, in the main process."""
 
     def train(self) -> None:
         """Train to the last step; Ctrl-C or SIGTERM stops earlier, with a checkpoint.
@@ -46,7 +49,8 @@ class Loop:
         state, recipe = self.state, self.recipe
         first = state.counters.step
         if is_main_process():
-            rotate(self.run, self.settings.keep_checkpoints)  # an earlier process may have been killed before it did
+            # An earlier process may have been killed before it did this.
+            rotate(self.run, self.settings.keep_checkpoints, self._spared)
         with stop_on_signals() as stop, self.log.showing(first):
             recipe.heed(stop)
             try:
@@ -136,7 +140,14 @@ class Loop:
 
     def _save(self, *, is_best: bool = False, is_ending: bool = False) -> None:
         keep = self.settings.keep_checkpoints
-        self.state.save(self.run, self.recipe, keep=keep, is_best=is_best, is_ending=is_ending)
+        self.state.save(self.run, self.recipe, keep=keep, spared=self._spared, is_best=is_best, is_ending=is_ending)
+        if self.pushes is not None:
+            self.pushes.add(self.state.counters.step)
+
+    @property
+    def _spared(self) -> Collection[int]:
+        """Steps whose checkpoints are not removed yet, because they are being pushed."""
+        return () if self.pushes is None else self.pushes.spared
 
     def _save_and_give_up(self, first: int, error: UnavailableError, stop: StopRequest) -> None:
         step, is_stopped = self.state.counters.step, stop.on_any_rank()

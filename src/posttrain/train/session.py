@@ -18,6 +18,7 @@ from posttrain.config.sections.training import TrainingConfig
 from posttrain.conversation.chatml import use_trained_template
 from posttrain.data.ledger import Ledger
 from posttrain.errors import ConfigError
+from posttrain.hub.pushes import Pushes
 from posttrain.models.backend import Backend, LoadedModel, TrainingSettings
 from posttrain.runs.attempt_log import begin_attempt
 from posttrain.runs.directory import RunDirectory
@@ -66,6 +67,7 @@ class Session:
         longest: tokens of the longest row.
         steps_of: number of optimizer steps that another config of this command would train, on the same data.
         tasks: graded tasks besides the recipe's own evaluation; they then decide which checkpoint is the best.
+        pushes: what sends finished checkpoints to a hub; None if nothing does, and in all but the main process.
         prepare: restores what else is kept in the run directory to its state at a resume point.
     """
 
@@ -81,6 +83,7 @@ class Session:
     steps_of: Callable[[Any], int]
     ledgers: list[Ledger] = field(default_factory=list)
     tasks: GradedTasks | None = None
+    pushes: Pushes | None = None
     prepare: Callable[[ResumePoint], None] = lambda point: None
 
     def finished(self, *, resume: bool) -> dict[str, Any] | None:
@@ -145,7 +148,9 @@ class Session:
             accelerator.wait_for_everyone()
             own = [] if self.evaluations is None else [Evaluation(self.evaluations, recipe.measure, recipe.evaluate)]
             evaluations = [*own, *([] if self.tasks is None else [self.tasks.evaluation(loaded, self.run.path)])]
-            Loop(recipe, state, self.run, log, config.training, config.run, evaluations).train()
+            if self.pushes is not None:
+                self.pushes.begin()
+            Loop(recipe, state, self.run, log, config.training, config.run, evaluations, self.pushes).train()
 
     def _describe(self, loaded: LoadedModel, point: ResumePoint, engine: dict[str, Any]) -> None:
         """Print what is trained and from where, and bring the run directory to the state at `point`."""

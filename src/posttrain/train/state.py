@@ -3,6 +3,7 @@
 import math
 import random
 import shutil
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -87,12 +88,20 @@ class TrainState:
         return state
 
     def save(
-        self, run: RunDirectory, recipe: Recipe, *, keep: int, is_best: bool = False, is_ending: bool = False
+        self,
+        run: RunDirectory,
+        recipe: Recipe,
+        *,
+        keep: int,
+        spared: Collection[int] = (),
+        is_best: bool = False,
+        is_ending: bool = False,
     ) -> None:
         """Write a checkpoint; all ranks call it together, and the main process writes.
 
         Args:
             keep: how many of the newest checkpoints to keep; the best one is kept besides.
+            spared: steps of others that are still needed.
             is_ending: the run is being stopped.
         """
         self.accelerator.wait_for_everyone()
@@ -117,7 +126,7 @@ class TrainState:
             )
             if is_best:
                 checkpoints.mark_best(run, published)
-            checkpoints.rotate(run, keep)
+            checkpoints.rotate(run, keep, spared)
         self.accelerator.wait_for_everyone()
 
     def _restore(self, checkpoint: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from posttrain.config.keys import shown
+from posttrain.config.sections.push import PushConfig
 from posttrain.config.sections.trackers import TrackerConfig, require_each_once
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import one_line
@@ -42,6 +43,9 @@ class RunConfig(StrictModel):
     trackers: Annotated[tuple[TrackerConfig, ...], AfterValidator(require_each_once)] = ()
     """Where to send metrics in addition to `metrics.jsonl`: names, or sections with `kind` and options; nowhere by
     default."""
+
+    push: PushConfig | None = None
+    """Send each finished checkpoint to a Hugging Face hub while training goes on; nowhere by default."""
 
     @field_validator("name")
     @classmethod

@@ -218,6 +218,8 @@ class DPOConfig(OneOrSeveralModels):
     @field_validator("run")
     @classmethod
     def _export_fits(cls, run: RunConfig, info: ValidationInfo) -> RunConfig:
+        if run.push is not None and info.data.get("models"):
+            raise ValueError("push: several models would share its revisions; give each a config of its own")
         return require_best_is_measured(run, info, "validation", "evaluation")
 
 

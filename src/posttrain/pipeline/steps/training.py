@@ -14,6 +14,7 @@ from posttrain.config.strict import StrictModel
 from posttrain.config.values import OneLine
 from posttrain.errors import ConfigError
 from posttrain.evaluate.config import EvalConfig
+from posttrain.hub.check import require_push
 from posttrain.pipeline.machine import device_facts, packaged_or_hub
 from posttrain.pipeline.named_files import file_digests
 from posttrain.pipeline.overlap import Prompts, prompts_in
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _EXPORTED = ("*.safetensors", "adapter_config.json", "config.json", "tokenizer.json", "chat_template.jinja")
 # Keys of `run` that change nothing in what is trained.
-_OF_NO_RESULT = ("output_dir", "name", "trackers", "keep_checkpoints", "stop_seconds")
+_OF_NO_RESULT = ("output_dir", "name", "trackers", "push", "keep_checkpoints", "stop_seconds")
 # What cannot change while an adapter is trained further.
 _SHAPE = ("r", "alpha", "target_modules", "rslora", "dora")
 
@@ -90,6 +91,7 @@ class TrainingStep(ConfiguredStep):
         config = self._started(name, context)
         self.require_data(config, context)
         require_room_for_run(config.run)
+        require_push(config)
         dump = config.model_dump(mode="json")
         for key in _OF_NO_RESULT:
             del dump["run"][key]
