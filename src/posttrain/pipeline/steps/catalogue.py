@@ -12,6 +12,7 @@ from posttrain.pipeline.steps.export import ExportStep
 from posttrain.pipeline.steps.make_data import DataStep
 from posttrain.pipeline.steps.merge import MergeStep
 from posttrain.pipeline.steps.predict import PredictStep
+from posttrain.pipeline.steps.push import PushStep
 from posttrain.pipeline.steps.rl_train import RLTrainStep
 from posttrain.pipeline.steps.sft import SFTStep
 
@@ -25,6 +26,7 @@ AnyStep = Annotated[
     | DataStep
     | DecideStep
     | ExportStep
+    | PushStep
     | CommandStep,
     Field(discriminator="run"),
 ]
