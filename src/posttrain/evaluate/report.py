@@ -11,8 +11,8 @@ from posttrain.report.page import Comparison, Facts, Paragraph, Section, Table, 
 _TONES = {"better": "good", "worse": "bad"}
 _READING = (
     "Each value is a mean over prompts with its 95 % interval. Differences are to the baseline, prompt by prompt; p is "
-    "adjusted for the number of models (Holm). `Could be told` is the smallest difference that would have been found "
-    "in 80 % of such comparisons."
+    "adjusted for the number of models (Holm). The column 'could be told' has the smallest difference that would have "
+    "been found in 80 % of such comparisons."
 )
 
 
