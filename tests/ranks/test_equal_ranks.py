@@ -9,6 +9,7 @@ import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
+from evaluate.test_in_training import write as write_graded
 from ranks.rank_runs import alone, folder_of, newest_checkpoint, run, steps_of, write_sft
 from rl.rl_runs import write_run as write_rl
 from running import metrics
@@ -20,12 +21,13 @@ MODEL = {"dtype": "float32"}
 
 
 def require_close(one: list[dict[str, Any]], two: list[dict[str, Any]], **within: float) -> None:
-    """Assert that the lines of two metrics.jsonl agree up to rounding, ignoring padding: a single process packs the
-    rows of a step more tightly."""
+    """Assert that the lines of two metrics.jsonl agree up to rounding, ignoring times and padding: a single process
+    packs the rows of a step more tightly."""
     assert [row["step"] for row in one] == [row["step"] for row in two]
     for alone_, together in zip(one, two, strict=True):
         for row in (alone_, together):
-            row.pop("padding_share", None)
+            for name in ("padding_share", "eval_seconds"):
+                row.pop(name, None)
         words = [{k: v for k, v in row.items() if isinstance(v, str)} for row in (alone_, together)]
         assert words[1] == words[0]
         numbers = [{k: v for k, v in row.items() if not isinstance(v, str)} for row in (alone_, together)]
@@ -48,6 +50,23 @@ def test_all_weights_and_held_out_rows_of_sft(tmp_path: Path, tiny_model: Path) 
     assert weights.keys() == others.keys()
     for name, weight in weights.items():
         assert_close(others[name], weight, atol=1e-5, rtol=1e-4)
+
+
+def test_graded_answers_during_sft(tmp_path: Path, tiny_model: Path) -> None:
+    sections: dict[str, Any] = {
+        "lora": {"r": 4},
+        "training": {"rows_per_step": 4, "micro_batch_size": 1, "learning_rate": 1e-3, "optimizer": "sgd"},
+        "evaluation": {"tasks": "eval.yaml", "only": ["apples"], "every": 3},
+    }
+    configs = []
+    for name, trained in (("one", alone), ("two", run)):
+        (tmp_path / name).mkdir()
+        configs.append(write_graded(tmp_path / name, tiny_model, "sft", **sections))
+        trained("toolkit-sft", configs[-1])
+    require_close(*(metrics(folder_of(config)) for config in configs), rel=1e-4, abs=1e-5)
+    one, two = (sorted((folder_of(config) / "evaluations").iterdir()) for config in configs)
+    assert [file.name for file in two] == [file.name for file in one] and len(one) == 3
+    assert [file.read_text() for file in two] == [file.read_text() for file in one]
 
 
 def test_completions_rewards_and_losses_of_grpo(tmp_path: Path, tiny_model: Path) -> None:
