@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from posttrain.base.cache import cache_dir
+from posttrain.base.hashes import described_hash
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord
 from posttrain.conversation.encoder import ConversationEncoder, conversation_encoder
@@ -20,7 +21,7 @@ from posttrain.data.ledger import Ledger
 from posttrain.data.sources import ExampleStream, Parsed, Source, open_source
 from posttrain.data.splits import content_hash
 from posttrain.data.token_arrays import TokenArrays
-from posttrain.data.tokenized import TokenizedDataset, described_hash
+from posttrain.data.tokenized import TokenizedDataset
 from posttrain.errors import DataError
 
 T = TypeVar("T")

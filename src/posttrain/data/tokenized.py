@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posttrain.base.files import atomic_folder
+from posttrain.base.hashes import described_hash
 from posttrain.data.ledger import Ledger
 from posttrain.data.step_plan import RowSizes
 from posttrain.data.token_arrays import ArrayFile, PickedValues, TokenArrays, growing_arrays, mapped_array
@@ -130,12 +131,6 @@ def _row_numbers(dataset: TokenizedDataset) -> npt.NDArray[np.int64]:
 def cache_key(parts: Mapping[str, object]) -> str:
     """Hash of everything that the arrays depend on, as 32 hex digits."""
     return described_hash({"format": FORMAT_VERSION, **parts})
-
-
-def described_hash(parts: Mapping[str, object]) -> str:
-    """Hash of named JSON values, as 32 hex digits; it does not depend on the format of the cache."""
-    described = json.dumps(parts, sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
 
 
 class RowWriter:

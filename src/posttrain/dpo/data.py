@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posttrain.base.cache import cache_dir
+from posttrain.base.hashes import described_hash
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.conversation.encoder import ConversationEncoder, conversation_encoder
@@ -23,7 +24,7 @@ from posttrain.data.preparation import VALIDATION, Numbered, SideRows, prepare_e
 from posttrain.data.records import USELESS
 from posttrain.data.sources import ExampleStream
 from posttrain.data.splits import content_hash, split_each
-from posttrain.data.tokenized import TokenizedDataset, described_hash
+from posttrain.data.tokenized import TokenizedDataset
 from posttrain.dpo.config.data import AnyPreferences, OnUselessPair, TwoFilesDataset
 from posttrain.dpo.config.dpo import DPOConfig
 from posttrain.dpo.datasets import LabelledDataset, PairedDataset, PreferenceDataset, concatenate

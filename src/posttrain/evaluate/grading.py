@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.base.files import content_digest
+from posttrain.base.hashes import described_hash
 from posttrain.base.outputs import output_lines
-from posttrain.data.tokenized import described_hash
 from posttrain.dataserver.offline.completions import Completion
 from posttrain.dataserver.offline.grading import Judged, grade_all, graded_line
 from posttrain.evaluate.prompts import GradedPrompts

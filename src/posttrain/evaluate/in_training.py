@@ -9,13 +9,13 @@ from typing import Any, Protocol
 from accelerate.utils import gather_object
 
 from posttrain.base.console import console
+from posttrain.base.hashes import described_hash
 from posttrain.base.processes import is_main_process, process_count, process_rank
 from posttrain.base.text import counted
 from posttrain.config.load import load_config
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.evaluation import GradedEvaluationConfig
 from posttrain.config.sections.model import ModelConfig
-from posttrain.data.tokenized import described_hash
 from posttrain.errors import ConfigError, RunError, ToolkitError
 from posttrain.evaluate.config import EvalConfig
 from posttrain.evaluate.grading import Answered, Line, grade_answers

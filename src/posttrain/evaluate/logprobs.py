@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from posttrain.base.console import Counting
 from posttrain.base.files import atomic_write_text
+from posttrain.base.hashes import described_hash
 from posttrain.conversation.masks import TokenRow
-from posttrain.data.tokenized import described_hash
 from posttrain.errors import ConfigError, RunError
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from posttrain.base.console import console
+from posttrain.base.hashes import described_hash
 from posttrain.config.sections.answerers import AnswererConfig, EndpointConfig, TrainedModelConfig
 from posttrain.config.sections.generation import AnsweringConfig
 from posttrain.conversation.masks import TokenRow
 from posttrain.data.preparation import tokenizer_digest
-from posttrain.data.tokenized import described_hash
 from posttrain.inference.answering.answer import Answerer, Asked, EngineAnswers
 from posttrain.inference.answering.endpoint import EndpointAnswers, conversation_fields, new_link, request_fields
 from posttrain.inference.answering.partial import PartialOutput

@@ -8,7 +8,7 @@ from typing import Any
 
 from posttrain.base.cache import file_digest
 from posttrain.base.files import atomic_write_text
-from posttrain.data.tokenized import described_hash
+from posttrain.base.hashes import described_hash
 from posttrain.errors import ConfigError
 
 _FOLDER = ".steps"

@@ -5,9 +5,9 @@ from itertools import product
 
 from pydantic import Field, JsonValue
 
+from posttrain.base.hashes import described_hash
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine
-from posttrain.data.tokenized import described_hash
 from posttrain.pipeline.steps.base import StepConfig
 from posttrain.pipeline.steps.choose import Cell, ChooseStep
 from posttrain.pipeline.steps.eval import EvalStep

@@ -10,9 +10,9 @@ from pydantic import Field, field_validator
 
 from posttrain.base.cache import file_digest
 from posttrain.base.files import require_file
+from posttrain.base.hashes import described_hash
 from posttrain.config.strict import ConfigPath
 from posttrain.config.values import OneLine
-from posttrain.data.tokenized import described_hash
 from posttrain.errors import ConfigError
 from posttrain.pipeline.steps.base import Job, StepConfig
 
