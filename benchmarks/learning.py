@@ -10,9 +10,10 @@ thread, and --jobs runs are made at once.
 
 Compared are the rewards of greedy answers to the held-out problems after the last step: for each problem the mean
 difference to staleness 0 over the seeds, and the 95 % interval of its mean over the problems; a seed counts where both
-runs began with the same bits, which another kind of CPU may not give. "Steps to" is the
-first evaluation at which the mean over the seeds reaches 80 % of what staleness 0 gains; "minutes to" is that many
-times the seconds per step of --time: short runs of the same settings, to be made while the machine does nothing else.
+runs began with the same bits, which another kind of CPU may not give. That interval is of these seeds alone: "by seed"
+has the difference of each, and half of the interval of their mean by Student's t. "Steps to" is the first evaluation at
+which the mean over the seeds reaches 80 % of what staleness 0 gains; "minutes to" is that many times the seconds per
+step of --time: short runs of the same settings, to be made while the machine does nothing else.
 Prints a Markdown table; with --report, of the runs that are finished. Exits with 1 if an interval lies below 0.
 """
 
@@ -259,8 +260,7 @@ def compared(numbers: dict[str, Any], runs: dict[str, Any]) -> tuple[float, floa
     """Mean difference to staleness 0 with its 95 % interval, over prompts; of the seeds that can be compared."""
     from posttrain.base.intervals.paired import difference_interval
 
-    base = numbers[BASE]
-    seeds = [seed for seed in runs if seed in base and base[seed]["start"] == runs[seed]["start"]]
+    base, seeds = numbers[BASE], alike(numbers, runs)
     if not seeds:
         return 0.0, -1.0, 1.0
     differences = [
@@ -269,6 +269,25 @@ def compared(numbers: dict[str, Any], runs: dict[str, Any]) -> tuple[float, floa
     ]
     low, high, _ = difference_interval(differences)
     return statistics.fmean(differences), low, high
+
+
+def alike(numbers: dict[str, Any], runs: dict[str, Any]) -> list[str]:
+    """The seeds that can be compared with those of staleness 0: both runs began with the same bits."""
+    base = numbers[BASE]
+    return [seed for seed in runs if seed in base and base[seed]["start"] == runs[seed]["start"]]
+
+
+def by_seed(numbers: dict[str, Any], runs: dict[str, Any]) -> str:
+    """The difference to staleness 0 of each seed, and half of the 95 % interval of their mean by Student's t."""
+    from posttrain.base.intervals.student import half_width
+
+    last = [
+        statistics.fmean(runs[seed]["prompts"].values()) - statistics.fmean(numbers[BASE][seed]["prompts"].values())
+        for seed in alike(numbers, runs)
+    ]
+    half = half_width(last)
+    told = ", ".join(f"{each:+.1%}" for each in last)
+    return told if half is None else f"{told} (± {half:.1%})"
 
 
 def mean_curve(runs: dict[str, Any]) -> dict[int, float]:
@@ -290,6 +309,7 @@ def markdown(numbers: dict[str, Any], seconds: dict[str, float]) -> str:
         "seeds",
         *(f"step {step}" for step in base),
         "difference, 95 % interval",
+        "by seed",
         f"steps to {level:.1%}",
         "minutes to it",
     ]
@@ -309,6 +329,7 @@ def line(numbers: dict[str, Any], name: str, level: float, seconds: float | None
         str(len(runs)),
         *(f"{reward:.1%}" for reward in curve.values()),
         difference,
+        "" if name == BASE else by_seed(numbers, runs),
         "never" if reached is None else str(reached),
         minutes,
     ]

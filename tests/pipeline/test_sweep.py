@@ -11,7 +11,7 @@ from posttrain.config.load import load_config
 from posttrain.evaluate.statistics.scores import Scores
 from posttrain.pipeline.config import PipelineConfig
 from posttrain.pipeline.pipeline import Wanted, open_context
-from posttrain.pipeline.steps.choose import compared_settings, half_width, over_seeds
+from posttrain.pipeline.steps.choose import compared_settings, over_seeds
 
 Run = Callable[..., Result]
 SWEEP = {
@@ -81,7 +81,6 @@ def test_settings_are_compared_by_means_over_seeds_and_the_best_seed_is_taken() 
 
 
 def test_with_one_seed_nothing_is_known_of_chance() -> None:
-    assert half_width([0.5]) is None
     found = compared_settings({"a": "x", "b": "y"}, {"a": rewards(0.0), "b": rewards(1.0)}, {"a": 1.0, "b": 1.0})
     assert "one seed" in found["sentence"]
 

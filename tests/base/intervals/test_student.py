@@ -2,7 +2,7 @@
 
 import pytest
 
-from posttrain.base.intervals.student import t_quantile
+from posttrain.base.intervals.student import half_width, t_quantile
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,9 @@ def test_other_shares_have_quantiles_too(freedom: int, covered: float, quantile:
 
 def test_a_thousand_degrees_of_freedom_are_as_good_as_more() -> None:
     assert t_quantile(1_000_000) == t_quantile(1000) == pytest.approx(1.96234, abs=1e-5)
+
+
+def test_the_interval_of_a_mean_is_the_quantile_times_the_deviation_over_the_root_of_the_number() -> None:
+    # 0.25 and 0: t(1) = 12.706 times the deviation 0.17678 over √2.
+    assert half_width([0.25, 0.0]) == pytest.approx(12.706 * 0.125, rel=1e-4)
+    assert half_width([0.5]) is None

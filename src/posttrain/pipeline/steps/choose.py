@@ -2,15 +2,14 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, JsonValue
 
 from posttrain.base.files import atomic_write_text
-from posttrain.base.intervals.student import t_quantile
+from posttrain.base.intervals.student import half_width
 from posttrain.base.text import counted
 from posttrain.config.strict import StrictModel
 from posttrain.config.values import OneLine
@@ -150,11 +149,6 @@ def compared_settings(
         rows.append(row)
     winner = _best({name: mean_of(scores[name]) for name in cells[best]}, is_loss)
     return {"winner": winner, "best": best, "rows": rows, "sentence": _sentence(rows, best, winner)}
-
-
-def half_width(values: Sequence[float]) -> float | None:
-    """Half of the 95 % interval of a mean over seeds, by Student's t; None for one seed."""
-    return None if len(values) < 2 else t_quantile(len(values) - 1) * stdev(values) / sqrt(len(values))
 
 
 def choice(folder: Path) -> dict[str, Any]:
