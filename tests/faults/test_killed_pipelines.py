@@ -42,7 +42,7 @@ class Pipeline:
         return {
             path: _timeless(json.loads(data)) if data and path.endswith(".json") else data
             for path, data in found.items()
-            if "report." not in path
+            if path.startswith("runs/") and "report." not in path
         }
 
 

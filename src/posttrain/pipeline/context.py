@@ -15,6 +15,8 @@ from posttrain.pipeline.steps.base import Model, StepConfig
 
 BASE = "base"
 """Name of the model before the first training step."""
+CONFIGS = "configs"
+"""Folder in the pipeline's for the resolved configs."""
 _COUNTING = ("dtype", "quantization", "attention")
 """Settings of a model that change what it answers."""
 
@@ -74,11 +76,11 @@ class Context:
 
     def config_file(self, folder: Path) -> Path:
         """The file for the resolved config of the step in `folder`."""
-        return self.folder / "configs" / f"{folder.name}.yaml"
+        return self.folder / CONFIGS / f"{folder.name}.yaml"
 
     def model_file(self, folder: Path) -> Path:
         """The file that names the model in `folder`, for a step that makes one without a config of its own."""
-        return self.folder / "configs" / f"{folder.name}.model.yaml"
+        return self.folder / CONFIGS / f"{folder.name}.model.yaml"
 
     def write_model(self, name: str) -> None:
         """Write the config that names the model of a step, if it has no config of its own."""

@@ -12,13 +12,13 @@ from posttrain.base.hashes import described_hash
 from posttrain.base.locks import own_output, require_unowned
 from posttrain.errors import ConfigError, RunError, RunInterrupted, ToolkitError
 from posttrain.pipeline.config import PipelineConfig
-from posttrain.pipeline.context import Context
+from posttrain.pipeline.context import CONFIGS, Context
 from posttrain.pipeline.expansion.unroll import unrolled
 from posttrain.pipeline.overlap import Overlaps, Prompts, find_overlaps, require_none
 from posttrain.pipeline.pipeline_report import Outcome, write_report
 from posttrain.pipeline.plan import Planned, in_order, plan, planned, show, told
 from posttrain.pipeline.process import call
-from posttrain.pipeline.records import Made, Record, Records
+from posttrain.pipeline.records import RECORDS, Made, Record, Records
 from posttrain.pipeline.steps.base import StepConfig
 from posttrain.pipeline.steps.choose import ChooseStep
 from posttrain.pipeline.steps.eval import EvalStep
@@ -113,6 +113,7 @@ def run_pipeline(config: PipelineConfig, name: str, wanted: Wanted) -> list[Outc
     """
     context = open_context(config, name, wanted)
     with own_output(context.folder):
+        _remove_unfinished(context.folder)
         records = Records(context.folder)
         steps = plan(context, records, wanted.rerun)
         show(steps, context)
@@ -127,6 +128,13 @@ def run_pipeline(config: PipelineConfig, name: str, wanted: Wanted) -> list[Outc
         lines = [f"{each.step.name}: {each.error.splitlines()[0]}" for each in failed]
         raise RunError("\n  ".join([f"{len(failed)} of {len(run.outcomes)} steps failed:", *lines]))
     return run.outcomes
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove files that a killed pipeline had begun to write."""
+    for place in (folder, folder / RECORDS, folder / CONFIGS):
+        for unfinished in place.glob(".*.tmp"):
+            unfinished.unlink()
 
 
 class _Run:

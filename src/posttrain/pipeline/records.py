@@ -11,7 +11,8 @@ from posttrain.base.files import atomic_write_text
 from posttrain.base.hashes import described_hash
 from posttrain.errors import ConfigError
 
-_FOLDER = ".steps"
+RECORDS = ".steps"
+"""Their folder in the pipeline's."""
 _KEY_DIGITS = 8
 
 Parts = Mapping[str, Any]
@@ -85,7 +86,7 @@ class Records:
 
     def __init__(self, folder: Path) -> None:
         """Read them; a damaged file counts as none."""
-        self._folder = folder / _FOLDER
+        self._folder = folder / RECORDS
         found = [record for path in sorted(self._folder.glob("*.json")) if (record := _read(path)) is not None]
         self._known = {(record.step, record.key): record for record in found}
 

@@ -85,13 +85,19 @@ class CommandStep(StepConfig):
                 raise ConfigError(f"steps.{name}.argv: {skipped[0]} is skipped, so it has no folder; skip {name} too")
         key = {
             "run": "command",
-            "argv": list(self.argv),
+            "argv": [self._without_inputs(word) for word in self.argv],
             "files": {f"inputs[{number}], {path.name},": file_digest(path) for number, path in enumerate(self.inputs)},
             "outputs": list(self.outputs_),
             # Hashed, because they may be secrets.
             "environment": {variable: described_hash({"": os.environ.get(variable)}) for variable in self.environment},
         }
         return Job(key)
+
+    def _without_inputs(self, word: str) -> str:
+        """The word with numbers for the files of `inputs`, whose content counts and not where they are."""
+        for number, path in enumerate(self.inputs):
+            word = word.replace(str(path), f"<inputs[{number}]>")
+        return word
 
     def _filled(self, word: str, name: str, out: Path, context: "Context") -> str:
         folders = {step: str(context.step_folder(step)) for step in self.after}
