@@ -1,13 +1,14 @@
-"""Write and rename files atomically, flush and hash them, and explain what is wrong with them."""
+"""Write and rename files atomically, flush and hash them (and JSON values), and explain what is wrong with them."""
 
 import errno
 import hashlib
+import json
 import os
 import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -112,6 +113,12 @@ def fsync_file(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def described_hash(parts: Mapping[str, object]) -> str:
+    """Hash of named JSON values, as 32 hex digits; the order of the names does not count."""
+    described = json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
 
 
 def content_digest(path: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from posttrain.base.cache import cache_dir
-from posttrain.base.hashes import described_hash
+from posttrain.base.files import described_hash
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import DatasetConfig, OnBadRecord
 from posttrain.conversation.encoder import ConversationEncoder, conversation_encoder

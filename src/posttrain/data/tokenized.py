@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from posttrain.base.files import atomic_folder
-from posttrain.base.hashes import described_hash
+from posttrain.base.files import atomic_folder, described_hash
 from posttrain.data.ledger import Ledger
 from posttrain.data.step_plan import RowSizes
 from posttrain.data.token_arrays import ArrayFile, PickedValues, TokenArrays, growing_arrays, mapped_array

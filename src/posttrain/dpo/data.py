@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from posttrain.base.cache import cache_dir
-from posttrain.base.hashes import described_hash
+from posttrain.base.files import described_hash
 from posttrain.config.sections.chat import ChatConfig
 from posttrain.config.sections.datasets import OnBadRecord
 from posttrain.conversation.encoder import ConversationEncoder, conversation_encoder

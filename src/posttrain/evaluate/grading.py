@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posttrain.base.files import content_digest
-from posttrain.base.hashes import described_hash
+from posttrain.base.files import content_digest, described_hash
 from posttrain.base.outputs import output_lines
 from posttrain.dataserver.offline.completions import Completion
 from posttrain.dataserver.offline.grading import Judged, grade_all, graded_line

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from accelerate.utils import gather_object
 
 from posttrain.base.console import console
-from posttrain.base.hashes import described_hash
+from posttrain.base.files import described_hash
 from posttrain.base.processes import is_main_process, process_count, process_rank
 from posttrain.base.text import counted
 from posttrain.config.load import load_config

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posttrain.base.console import Counting
-from posttrain.base.files import atomic_write_text
-from posttrain.base.hashes import described_hash
+from posttrain.base.files import atomic_write_text, described_hash
 from posttrain.conversation.masks import TokenRow
 from posttrain.errors import ConfigError, RunError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from posttrain.base.console import console
-from posttrain.base.hashes import described_hash
+from posttrain.base.files import described_hash
 from posttrain.config.sections.answerers import AnswererConfig, EndpointConfig, TrainedModelConfig
 from posttrain.config.sections.generation import AnsweringConfig
 from posttrain.conversation.masks import TokenRow

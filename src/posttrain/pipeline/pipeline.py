@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posttrain.base.console import console
-from posttrain.base.files import atomic_write_text
-from posttrain.base.hashes import described_hash
+from posttrain.base.files import atomic_write_text, described_hash
 from posttrain.base.locks import own_output, require_unowned
 from posttrain.errors import ConfigError, RunError, RunInterrupted, ToolkitError
 from posttrain.pipeline.config import PipelineConfig

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.base.cache import file_digest
-from posttrain.base.files import atomic_write_text
-from posttrain.base.hashes import described_hash
+from posttrain.base.files import atomic_write_text, described_hash
 from posttrain.errors import ConfigError
 
 RECORDS = ".steps"

@@ -5,7 +5,7 @@ from itertools import product
 
 from pydantic import Field, JsonValue
 
-from posttrain.base.hashes import described_hash
+from posttrain.base.files import described_hash
 from posttrain.config.strict import ConfigPath, StrictModel
 from posttrain.config.values import OneLine
 from posttrain.pipeline.steps.base import StepConfig

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator
 
 from posttrain.base.cache import file_digest
-from posttrain.base.files import require_file
-from posttrain.base.hashes import described_hash
+from posttrain.base.files import described_hash, require_file
 from posttrain.config.strict import ConfigPath
 from posttrain.config.values import OneLine
 from posttrain.errors import ConfigError
