@@ -89,6 +89,16 @@ def test_a_killed_engine_is_started_again_and_makes_the_same(ahead: Path, tiny_m
     require_same_runs(ahead, config)
 
 
+def wait_until_none_is_ready(config: Path) -> None:
+    """Return once two seconds have passed without a step: what the engine had sent before is learnt from."""
+    file = folder_of(config) / "metrics.jsonl"
+    seen, since = file.stat().st_size, time.monotonic()
+    while time.monotonic() - since < 2:
+        time.sleep(0.1)
+        if (now := file.stat().st_size) != seen:
+            seen, since = now, time.monotonic()
+
+
 def test_what_is_not_ready_at_a_stop_is_made_after_the_resume_by_the_weights_that_it_needs(
     ahead: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -98,6 +108,7 @@ def test_what_is_not_ready_at_a_stop_is_made_after_the_resume_by_the_weights_tha
         engine = engine_of(process.pid)
         assert engine is not None
         engine.suspend()  # so that the generation in work cannot end
+        wait_until_none_is_ready(config)
         process.send_signal(signal.SIGINT)
         code = process.wait(250)
     assert code == 130, said(config)
