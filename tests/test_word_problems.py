@@ -1,10 +1,16 @@
 """The example's data match its generator, and its held-out problems are not trained on."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
+from posttrain.config.load import load_config
+from posttrain.pipeline.config import PipelineConfig
+from posttrain.pipeline.steps.base import ConfiguredStep
+
 FOLDER = Path(__file__).parents[1] / "examples" / "word_problems"
+FORMAT = re.compile(r"(\d+ [+×-] \d+ = \d+\n)+Answer: (\d+)")
 sys.path.insert(0, str(FOLDER))
 
 import demo  # noqa: E402
@@ -24,10 +30,10 @@ def test_no_held_out_problem_is_trained_on():
     assert not trained & {row["prompt"] for row in files["held_out.jsonl"]}
 
 
-def test_every_answer_is_in_the_format_that_the_demo_counts_and_every_calculation_is_right():
+def test_every_answer_is_in_the_format_and_every_calculation_is_right():
     for rows in generate.generate().values():
         for row in rows:
-            assert demo.FORMAT.fullmatch(row["completion"])
+            assert FORMAT.fullmatch(row["completion"])
             *steps, result = row["completion"].splitlines()
             for step in steps:
                 calculation, value = step.split(" = ")
@@ -35,12 +41,22 @@ def test_every_answer_is_in_the_format_that_the_demo_counts_and_every_calculatio
             assert result == f"Answer: {value}"
 
 
-def test_the_demo_counts_formats_and_right_answers_by_the_last_number():
-    row = {"messages": [{"content": "3 + 4 = 7\nAnswer: 7"}], "reference": "3 + 4 = 7\nAnswer: 7"}
-    wrong = {**row, "messages": [{"content": "3 + 4 = 8\nAnswer: 8"}]}
-    chatty = {**row, "messages": [{"content": "It is 7."}]}
-    assert [demo.in_format(each) for each in (row, wrong, chatty)] == [True, True, False]
-    assert [demo.is_right(each) for each in (row, wrong, chatty)] == [True, False, True]
+def test_the_demo_uses_vllm_where_the_processor_and_the_installation_allow_it(tmp_path: Path):
+    (tmp_path / "with").write_text("flags : fpu avx2 avx512f avx512bw\n")
+    (tmp_path / "without").write_text("flags : fpu avx2\n")
+    assert demo.missing_for_vllm(tmp_path / "with") == ""  # vllm is installed for the tests
+    assert "AVX-512" in demo.missing_for_vllm(tmp_path / "without")
+
+
+def test_the_keys_that_the_demo_replaces_are_those_of_the_pipeline():
+    overrides = [f"{key}=vllm" for key in demo.ENGINES]
+    steps = load_config(demo.PIPELINE, PipelineConfig, overrides).steps
+    replaced = {name: step.set for name, step in steps.items() if isinstance(step, ConfiguredStep)}
+    assert {name: key for name, keys in replaced.items() for key in keys if key.endswith("engine")} == {
+        "pairs": "sample.engine",
+        "grpo": "rollout.engine",
+        "scores": "sampling.engine",
+    }
 
 
 def test_the_control_deals_rewards_out_anew_and_leaves_those_of_held_out_completions():

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,7 @@ from posttrain.config.sections.generation import GenerationConfig
 from posttrain.config.sections.model import ModelConfig
 from posttrain.conversation.masks import TokenRow
 from posttrain.errors import ConfigError, ModelError
-from posttrain.inference.devices import open_answering
+from posttrain.inference.devices import EngineProcesses, open_answering
 from posttrain.inference.engine import Engine, GenerationRequest, Sampling
 from posttrain.inference.process.specs import AnsweringSpec
 
@@ -26,6 +27,10 @@ ROWS = [TokenRow(list(range(5, 5 + length)), [token % 2 == 0 for token in range(
 def spec(model: Path) -> AnsweringSpec:
     config = ModelConfig(name=str(model), backend="hf", dtype="float32")
     return AnsweringSpec("hf", config, None, ChatConfig(), batch_size=2, max_length=64)
+
+
+def workers() -> list[psutil.Process]:
+    return [each for each in psutil.Process().children() if "posttrain.inference.process.worker" in each.cmdline()]
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +61,7 @@ def test_what_is_done_is_not_made_again_and_changes_nothing_else(one: Engine, tw
 
 
 def test_a_process_that_is_killed_is_replaced(one: Engine, two: Engine):
-    workers = [each for each in psutil.Process().children() if "posttrain.inference.process.worker" in each.cmdline()]
-    os.kill(workers[0].pid, signal.SIGKILL)
+    os.kill(workers()[0].pid, signal.SIGKILL)
     assert two.complete(REQUESTS, SAMPLED) == one.complete(REQUESTS, SAMPLED)
 
 
@@ -94,3 +98,24 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_loaded(tmp_pat
 def test_devices_that_make_no_sense_are_refused(devices: list[str], reason: str):
     with pytest.raises(ValueError, match=reason):
         GenerationConfig.model_validate({"devices": devices})
+
+
+def test_the_same_process_answers_with_one_model_after_another(one: Engine, sharp_model: Path, tiny_model: Path):
+    others = workers()
+    with closing(EngineProcesses()) as processes:
+        first = dict(processes.engine(spec(tiny_model)).generate(REQUESTS, SAMPLED))
+        [worker] = set(workers()) - set(others)
+        with pytest.raises(ModelError, match="nothing"):
+            processes.engine(spec(tiny_model / "nothing"))
+        second = dict(processes.engine(spec(sharp_model)).generate(REQUESTS, SAMPLED))
+        assert set(workers()) == {worker, *others}
+    assert second == dict(one.generate(REQUESTS, SAMPLED)) != first
+    assert not worker.is_running()
+
+
+def test_processes_that_were_ended_by_an_error_are_started_again(one: Engine, sharp_model: Path):
+    with closing(EngineProcesses()) as processes:
+        processes.engine(spec(sharp_model)).close()
+        assert dict(processes.engine(spec(sharp_model)).generate(REQUESTS, SAMPLED)) == dict(
+            one.generate(REQUESTS, SAMPLED)
+        )

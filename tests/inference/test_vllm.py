@@ -271,6 +271,13 @@ def test_options_that_cannot_be_are_refused(folder: Path):
         VllmEngine(folder, NEVER, VllmOptions("float32", max_length=513, eager=True))
 
 
+def test_more_prompts_than_are_processed_at_once_are_completed(engine: VllmEngine):
+    prompts = [tuple(range(5 + number, 305 + number)) for number in range(50)]  # 15,000 tokens
+    requests = [GenerationRequest(prompt, (number,)) for number, prompt in enumerate(prompts)]
+    found = ask(engine, requests, Sampling(2, temperature=1.0))
+    assert [len(completion.token_ids) for completion in found] == [2] * 50
+
+
 def test_log_probabilities_of_given_tokens_are_those_of_transformers(engine: VllmEngine, hf: Loaded):
     rows = [TokenRow(list(range(5, 5 + length)), [token % 2 == 0 for token in range(length)]) for length in (3, 9, 200)]
     by_transformers = dict(HfEngine(hf.model, hf.tokenizer, NEVER, 4).token_logprobs(rows))

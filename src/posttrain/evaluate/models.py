@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +16,7 @@ from posttrain.inference.answering.answer import Answerer, Asked, EngineAnswers
 from posttrain.inference.answering.endpoint import EndpointAnswers, conversation_fields, new_link, request_fields
 from posttrain.inference.answering.partial import PartialOutput
 from posttrain.inference.answering.rows import Room, Row, encode_prompts, first_faults
-from posttrain.inference.devices import open_answering
+from posttrain.inference.devices import EngineProcesses
 from posttrain.inference.engine import Engine, Sampling
 from posttrain.inference.load import ModelText, load_text
 from posttrain.inference.process.specs import AnsweringSpec
@@ -72,7 +71,7 @@ class AnswererMaker(Protocol):
 
 
 class Model(Protocol):
-    """A model that is asked; it closes at the end of a `with` block."""
+    """A model that is asked, and closed before another one is."""
 
     name: str
 
@@ -94,21 +93,22 @@ class Model(Protocol):
         ...
 
     def close(self) -> None:
-        """Free the memory."""
+        """Leave its engine to the next model."""
         ...
 
 
 class LocalModel:
     """A model of a training config."""
 
-    def __init__(self, name: str, weights: ChosenWeights, sampling: AnsweringConfig) -> None:
-        """Load its tokenizer; errors as `load_text`."""
-        self.name, self.weights = name, weights
+    def __init__(
+        self, name: str, weights: ChosenWeights, sampling: AnsweringConfig, processes: EngineProcesses
+    ) -> None:
+        """Load its tokenizer; its engine will run in `processes`. Errors as `load_text`."""
+        self.name, self.weights, self._processes = name, weights, processes
         self.text: ModelText = load_text(weights.model, weights.chat)
         self.longest = 0
         """Room for the longest prompt with its answer, to be set before `engine` is used."""
         self._sampling = sampling
-        self._opened = ExitStack()
         self._engine: Engine | None = None
 
     def __str__(self) -> str:
@@ -148,13 +148,13 @@ class LocalModel:
 
     @property
     def engine(self) -> Engine:
-        """The engine, in a process of its own, so that its memory is free once this closes."""
+        """The engine; that of the model which was asked before is closed."""
         if self._engine is None:
             console.print(f"loading {self.weights}")
             weights, sampling = self.weights, self._sampling
             chosen = weights.model, weights.adapter, weights.chat
             spec = AnsweringSpec(sampling.engine, *chosen, sampling.batch_size, self.longest)
-            self._engine = self._opened.enter_context(open_answering(spec, sampling.devices, apart=True))
+            self._engine = self._processes.engine(spec)
         return self._engine
 
     def token_logprobs(self, rows: Sequence[TokenRow]) -> Iterator[tuple[int, list[float]]]:
@@ -162,9 +162,8 @@ class LocalModel:
         return self.engine.token_logprobs(rows)
 
     def close(self) -> None:
-        """End the engine."""
+        """Forget the engine."""
         self._engine = None
-        self._opened.close()
 
 
 class EndpointModel:
@@ -203,7 +202,9 @@ class EndpointModel:
         """Nothing is open."""
 
 
-def open_model(name: str, choice: AnswererConfig, sampling: AnsweringConfig) -> LocalModel | EndpointModel:
+def open_model(
+    name: str, choice: AnswererConfig, sampling: AnsweringConfig, processes: EngineProcesses
+) -> LocalModel | EndpointModel:
     """A model that a config names; its weights are not loaded yet.
 
     Raises:
@@ -211,7 +212,7 @@ def open_model(name: str, choice: AnswererConfig, sampling: AnsweringConfig) -> 
         ModelError: a folder does not hold a model, or its tokenizer cannot be loaded.
     """
     if isinstance(choice, TrainedModelConfig):
-        return LocalModel(name, weights_of(choice), sampling)
+        return LocalModel(name, weights_of(choice), sampling, processes)
     return EndpointModel(name, choice)
 
 

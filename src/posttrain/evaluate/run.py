@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from posttrain.evaluate.results import Results, task_result
 from posttrain.evaluate.scores_file import write_scores
 from posttrain.evaluate.tables import markdown, result_tables
 from posttrain.evaluate.tasks.base import Job, LoadedTask, Measured, Setting
+from posttrain.inference.devices import EngineProcesses
 
 AnyModel = LocalModel | EndpointModel
 
@@ -79,8 +80,8 @@ def evaluate(config: EvalConfig, choice: Choice) -> Results:
     """
     config = choice.applied_to(config)
     check_output_folder(config.output)
-    with own_output(config.output), ExitStack() as opened:
-        work = prepare(config, opened)
+    with own_output(config.output), closing(EngineProcesses(config.sampling.devices)) as processes:
+        work = prepare(config, processes)
         work.show()
         measured, failures = work.run()
         for name, found in measured.items():
@@ -119,8 +120,7 @@ def show_plan(config: EvalConfig, choice: Choice) -> None:
     config = choice.applied_to(config)
     check_output_folder(config.output)
     require_unowned(config.output)
-    with ExitStack() as opened:
-        prepare(config, opened).show()
+    prepare(config, EngineProcesses(config.sampling.devices)).show()
     console.print("nothing was asked (--dry-run)")
 
 
@@ -166,8 +166,11 @@ class Work:
         return measured, failures
 
 
-def prepare(config: EvalConfig, opened: ExitStack) -> Work:
+def prepare(config: EvalConfig, processes: EngineProcesses) -> Work:
     """Read and check tasks and models; nothing is asked, and no weights are loaded.
+
+    Args:
+        processes: in which the models' engines will run.
 
     Raises:
         ConfigError, DataError, ModelError: something is wrong.
@@ -180,9 +183,7 @@ def prepare(config: EvalConfig, opened: ExitStack) -> Work:
         skip_unusable=config.on_bad_record == "skip",
     )
     tasks = {name: task.load(name, setting) for name, task in config.tasks.items()}
-    models = [open_model(name, choice, config.sampling) for name, choice in config.models.items()]
-    for model in models:
-        opened.callback(model.close)
+    models = [open_model(name, choice, config.sampling, processes) for name, choice in config.models.items()]
     jobs = {(model.name, name): task.job(model) for model in models for name, task in tasks.items()}
     return Work(models, tasks, jobs)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
@@ -113,34 +114,84 @@ class DevicesEngine:
                 raise
 
 
-def open_answering(
-    spec: AnsweringSpec, devices: Sequence[str] = (), *, apart: bool = False
-) -> AbstractContextManager[Engine]:
+def open_answering(spec: AnsweringSpec, devices: Sequence[str] = ()) -> AbstractContextManager[Engine]:
     """Open the engine that `spec` describes on each of `devices`; it closes at the end of the block.
 
-    Without `devices` it has the first accelerator, or else the CPU, in this process or, if it is to be `apart`, in one
-    of its own.
+    Without `devices` it has the first accelerator, or else the CPU, in this process.
 
     Raises:
         ConfigError, ModelError: as `open_engine`; also if there is no such device.
         ServerError: a process died three times in a row.
     """
-    return _on_devices(spec, devices or [None]) if devices or apart else spec.open()
+    return _on_devices(spec, devices) if devices else spec.open()
 
 
 @contextmanager
-def _on_devices(spec: AnsweringSpec, devices: Sequence[str | None]) -> Iterator[Engine]:
-    _require_devices([device for device in devices if device not in (None, "cpu")])
-    with tempfile.TemporaryDirectory(prefix="posttrain-devices-") as logs, ExitStack() as opened:
-        with ThreadPoolExecutor(len(devices)) as threads:
-            starting = [
-                threads.submit(_start, spec, Path(logs, f"{number}.log"), device, len(devices))
-                for number, device in enumerate(devices)
-            ]
-        processes = [opened.enter_context(closing(each.result())) for each in starting if each.exception() is None]
-        for each in starting:
-            each.result()
-        yield DevicesEngine(processes, spec.batch_size if spec.engine == "hf" else _OWN_BATCHING)
+def _on_devices(spec: AnsweringSpec, devices: Sequence[str]) -> Iterator[Engine]:
+    with closing(EngineProcesses(devices)) as processes:
+        yield processes.engine(spec)
+
+
+class EngineProcesses:
+    """Processes that answer with one model after another, one on each device.
+
+    Without `devices` there is one, on the first accelerator, or else the CPU.
+    """
+
+    def __init__(self, devices: Sequence[str] = ()) -> None:
+        self._devices = devices or (None,)
+        self._processes: list[EngineProcess] = []
+        self._logs = ExitStack()
+
+    def engine(self, spec: AnsweringSpec) -> DevicesEngine:
+        """The engine that `spec` describes; the one before is closed. Errors as `open_answering`."""
+        if self._can_go_on():
+            _at_once([partial(process.open, spec) for process in self._processes])
+        else:
+            self.close()
+            _require_devices([device for device in self._devices if device not in (None, "cpu")])
+            self._start_all(spec)
+        return DevicesEngine(self._processes, spec.batch_size if spec.engine == "hf" else _OWN_BATCHING)
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.close()
+        self._processes.clear()
+        self._logs.close()
+
+    def _can_go_on(self) -> bool:
+        """Whether there are processes that can open another engine, which saves starting them.
+
+        The memory of an accelerator is sure to be free only when a process has ended.
+        """
+        if not self._processes or any(process.is_closed for process in self._processes):
+            return False
+        if all(device == "cpu" for device in self._devices):
+            return True
+        import torch  # slow import
+
+        return not torch.cuda.is_available()
+
+    def _start_all(self, spec: AnsweringSpec) -> None:
+        logs = Path(self._logs.enter_context(tempfile.TemporaryDirectory(prefix="posttrain-devices-")))
+
+        def start(number: int, device: str | None) -> None:
+            self._processes.append(_start(spec, logs / f"{number}.log", device, len(self._devices)))
+
+        try:
+            _at_once([partial(start, number, device) for number, device in enumerate(self._devices)])
+        except BaseException:
+            self.close()
+            raise
+
+
+def _at_once(calls: Sequence[Callable[[], None]]) -> None:
+    """Make all calls, and raise the error of the first that failed."""
+    with ThreadPoolExecutor(len(calls)) as threads:
+        futures = [threads.submit(call) for call in calls]
+    for future in futures:
+        future.result()
 
 
 def _require_devices(devices: Sequence[str]) -> None:

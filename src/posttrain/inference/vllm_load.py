@@ -101,6 +101,8 @@ def start_vllm(folder: Path, options: VllmOptions) -> Any:
             gpu_memory_utilization=options.gpu_memory_utilization,
             enforce_eager=current_platform.is_cpu() if options.eager is None else options.eager,
             enable_prefix_caching=True,
+            # On a CPU, vLLM 0.30 fails when it processes a part of a prompt whose completion has its own seed.
+            enable_chunked_prefill=False if current_platform.is_cpu() and options.seed_each else None,
             enable_sleep_mode=options.sleeps,
             enable_lora=options.adapter_rank > 0,
             max_lora_rank=adapter_rank,  # pyright: ignore[reportArgumentType]

@@ -1,6 +1,7 @@
 """The report of a pipeline: one page that needs no network, the same numbers as JSON, and a table in the terminal."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -92,6 +93,12 @@ class Finished:
             command = each.step.step.run  # type: ignore[attr-defined]
             yield [each.step.name, command, each.state, seconds, *cost(run.result if run else {})]
 
+    def chats(self) -> Iterator[tuple[str, str]]:
+        """The step whose model a decision took or kept, and the command that talks to it."""
+        for each in self.decisions.values():
+            model = self.context.model(each["winner"])
+            yield each["winner"], shlex.join(["toolkit-chat", str(model.config), "--weights", model.weights])
+
     def as_json(self) -> dict[str, Any]:
         """What the page says, for programs."""
         steps = []
@@ -143,10 +150,13 @@ def write_report(context: Context, records: Records, outcomes: Sequence[Outcome]
     for each in [*found.choices.values(), *found.decisions.values()]:
         console.print(each["sentence"])
     console.print(f"report  {page}")
+    for name, words in found.chats():
+        console.print(f"talk to {name}  {words}")
 
 
 def _sections(found: Finished) -> Iterator[Section]:
-    yield Section("Decision", [Paragraph(each["sentence"], _tone(each)) for each in found.decisions.values()])
+    decisions = [Paragraph(each["sentence"], _tone(each)) for each in found.decisions.values()]
+    yield Section("Decision", [*decisions, *(Text(f"talk to {name}", words) for name, words in found.chats())])
     for name, each in found.choices.items():
         yield Section(
             f"{name}: settings", [Paragraph(each["sentence"]), Table(COLUMNS, list(table_rows(each)), words=WORDS)]

@@ -22,6 +22,7 @@ from posttrain.errors import ConfigError, RunError
 from posttrain.evaluate.grading import graded
 from posttrain.evaluate.models import Asking, LocalModel, Questions, open_model
 from posttrain.evaluate.prompts import GradedPrompts
+from posttrain.inference.devices import EngineProcesses
 from posttrain.runs.manifest import differences
 from posttrain.synthesis.config import PROMPTS, DataConfig, control_name
 from posttrain.synthesis.kept_rows import select
@@ -44,7 +45,8 @@ def run(config: DataConfig, *, overwrite: bool = False) -> Ledger:
     with own_output(config.output):
         prompts, ledger = read_clean_prompts(config)
         sampling = AnsweringConfig(**config.sample.model_dump(exclude={"n"}))
-        with closing(open_model("the model", config.model, sampling)) as model:
+        with closing(EngineProcesses(sampling.devices)) as processes:
+            model = open_model("the model", config.model, sampling, processes)
             questions = Questions(prompts.rows, config.sample.n, sampling, config.on_bad_record == "skip")
             asking = model.asking(PROMPTS, questions, config.output / _KEPT / "answers")
             outputs = Outputs(config, _described(config, prompts, asking))

@@ -81,7 +81,7 @@ class EngineProcess:
         self._is_closed = False
         self._lock = threading.Lock()  # held while the process is replaced
         try:
-            self._ask(lambda: Message("open", spec.facts(None)))
+            self.open(spec)
         except BaseException:
             self.close()
             raise
@@ -91,6 +91,21 @@ class EngineProcess:
         """Process id of the current process."""
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was ended for good."""
+        return self._is_closed
+
+    def open(self, spec: Spec) -> None:
+        """Close the engine, and open the one that `spec` describes in the same process.
+
+        Raises:
+            ConfigError, ModelError: it cannot be opened.
+            ServerError: the process died three times in a row.
+        """
+        self._spec, self._loaded = spec, None
+        self._ask(lambda: Message("open", spec.facts(None)))
 
     def load(self, weights: Path | None, version: int) -> None:
         """Take over the weights in the folder `weights`, which must stay until the next call.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # an engine of the user's may do without torch
 
 Facts = Mapping[str, Any]
 
-_opened = ExitStack()  # until the process ends
+_opened = ExitStack()  # until another engine is opened, or the process ends
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,12 @@ class AnsweringSpec:
 
 
 def open_spec(facts: Facts) -> Completer:
-    """The engine that a spec describes.
+    """The engine that a spec describes; one for answering that was opened before is closed.
 
     Raises:
         ConfigError, ModelError: as the engine's own loader.
     """
+    _opened.close()
     return _OPENERS[facts["engine"]](facts)
 
 
