@@ -119,6 +119,15 @@ def test_a_token_that_the_config_names_must_be_there(
     assert places.tokens(named).state == "fine"
 
 
+def test_pushing_needs_the_token_of_the_hub(asked: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed = asked(run={"push": {"repo": "someone/model"}})
+    found = places.tokens(pushed)
+    assert (found.state, found.mend) == ("broken", "export HF_TOKEN=TOKEN")
+    assert "run.push" in found.told
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    assert places.tokens(pushed).state == "fine"
+
+
 def test_a_tracker_needs_its_key(asked: Callable[..., Asked], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -16,10 +16,12 @@ from posttrain.config.sections.model import ModelConfig
 from posttrain.conversation.messages import Conversation, Message
 from posttrain.dataserver.config.dataserver import DataserverConfig
 from posttrain.dpo.config.dpo import DPOConfig
+from posttrain.evaluate.config import EvalConfig
 from posttrain.inference.load import load_text
 from posttrain.init.columns import guess_columns
 from posttrain.init.golds import find_gold
 from posttrain.init.measure import measure
+from posttrain.pipeline.config import PipelineConfig
 from posttrain.rl.config import RLConfig
 from posttrain.sft.config import SFTConfig
 
@@ -67,6 +69,26 @@ def test_pairs_by_answers_to_questions(folder: Path, tiny_model: Path) -> None:
     config = load_config(folder / "mine.yaml", DPOConfig)
     assert config.validation is None  # too few
     assert config.stages[0].until_step == 3  # 2 × 20 / 16
+
+
+def test_a_pipeline_trains_measures_and_decides(folder: Path, tiny_model: Path) -> None:
+    write("sums.jsonl", [{"question": f"{n} + 1?", "answer": f"one more #### {n + 1}"} for n in range(200)])
+    result = run("--task", "pipeline", "--data", "sums.jsonl", "--model", tiny_model, "--output", "sums.yaml", "--yes")
+    assert result.exit_code == 0, result.output
+    config = load_config(folder / "sums.yaml", PipelineConfig)
+    assert list(config.steps) == ["grpo", "merged", "scores", "choice"]
+    assert load_config(folder / "sums_eval.yaml", EvalConfig).tasks["held_out"].config == folder / "sums_data.yaml"
+    assert load_config(folder / "sums_data.yaml", DataserverConfig).datasets["data"].validation_fraction == 0.05
+    names = ["sums.jsonl", "sums.yaml", "sums_data.yaml", "sums_eval.yaml", "sums_grpo.yaml"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+
+
+def test_a_pipeline_needs_prompts_to_hold_out(folder: Path, tiny_model: Path) -> None:
+    write("few.jsonl", [{"question": f"{n} + 1?", "answer": f"{n + 1}"} for n in range(20)])
+    result = run("--task", "pipeline", "--data", "few.jsonl", "--model", tiny_model, "--output", "few.yaml", "--yes")
+    assert result.exit_code == 2
+    assert "100 usable rows" in result.output
+    assert [path.name for path in folder.iterdir()] == ["few.jsonl"]
 
 
 def test_grpo_gets_a_dataserver_with_a_grader(folder: Path, tiny_model: Path) -> None:

@@ -16,7 +16,7 @@ COMMANDS = [line for block in blocks(PAGE, "") for line in block.splitlines() if
 
 def test_the_commands_write_configs(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = [{"prompt": f"{n} + 1?", "completion": f"{n + 1}"} for n in range(40)]
+    rows = [{"prompt": f"{n} + 1?", "completion": f"{n + 1}"} for n in range(120)]
     for name in ("basics.jsonl", "sums.jsonl"):
         Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     for command in COMMANDS:
@@ -26,4 +26,5 @@ def test_the_commands_write_configs(tmp_path: Path, tiny_model: Path, monkeypatc
         result = CliRunner().invoke(main, [*arguments, *model], input="\n" * questions)
         assert result.exit_code == 0, result.output
     written = {path.name for path in tmp_path.glob("*.yaml")}
-    assert written == {"sft.yaml", "basics.yaml", "sums.yaml", "sums_data.yaml"}
+    of_the_pipeline = {f"better{part}.yaml" for part in ("", "_grpo", "_data", "_eval")}
+    assert written == {"sft.yaml", "basics.yaml", "sums.yaml", "sums_data.yaml"} | of_the_pipeline

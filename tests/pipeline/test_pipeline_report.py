@@ -1,5 +1,7 @@
 """The report: the page and its JSON have the same numbers, and any text stays text."""
 
+import shlex
+import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,6 +12,7 @@ from typer.testing import Result
 from chromium import open_browser
 from pipeline.pipeline_cases import Case
 from posttrain.evaluate.results import Results
+from running import BIN
 
 HOSTILE = "<img src=x onerror=hacked=1>"
 
@@ -46,6 +49,20 @@ def test_the_report_says_which_weights_went_where(trained: Case) -> None:
     assert steps["dpo.merged"]["starts_from"] == [{"step": "dpo", "as": "adapter"}]
     assert steps["grpo"]["starts_from"] == [{"step": "dpo.merged", "as": "all weights"}]
     assert [each["step"] for each in steps["scores"]["starts_from"]] == ["base", "sft", "dpo", "grpo"]
+
+
+def test_the_command_that_talks_to_the_winner_does(trained: Case, browser: Browser) -> None:
+    winner = trained.report()["decisions"]["choice"]["winner"]
+    page = browser.new_page()
+    page.goto((trained.output / "report.html").as_uri(), wait_until="load")
+    words = page.locator("details", has_text=f"talk to {winner}").locator("pre").text_content()
+    page.close()
+    command = shlex.split(words or "")
+    command[0] = str(BIN / command[0])
+    asked = [*command, "--set", "generation.max_new_tokens=4"]
+    talked = subprocess.run(asked, input="Hello?\n", text=True, capture_output=True, check=False)
+    assert talked.returncode == 0, talked.stderr
+    assert len(talked.stdout) > 1  # a tiny model may answer with blanks
 
 
 def test_results_are_read_back_as_they_were_written(trained: Case) -> None:

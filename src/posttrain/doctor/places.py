@@ -142,10 +142,12 @@ def _is_cached(name: str, revision: str | None) -> bool:
 def tokens(asked: Asked) -> Finding:
     """Which tokens are set, and whether those that the config needs are; no value is ever told."""
     needed = dict(_named_tokens(asked.config.model_dump() if asked.config is not None else {}))
+    if asked.config is not None and asked.trains and asked.config.run.push is not None:
+        needed["HF_TOKEN"] = "run.push"
     for name in dict.fromkeys([*needed, *_TOKENS]):
         value = os.environ.get(name)
         if value is None and name in needed:
-            return export("broken", f"{needed[name]} names {name}, which is not set", f"export {name}=TOKEN")
+            return export("broken", f"{needed[name]} needs {name}, which is not set", f"export {name}=TOKEN")
         if value is not None and (value != value.strip() or not value):
             if not value.strip():
                 return export("broken", f"{name} is empty", f"unset {name}")

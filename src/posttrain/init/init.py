@@ -5,11 +5,10 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from posttrain.base.console import console
 from posttrain.base.extras import require_extra
@@ -21,14 +20,23 @@ from posttrain.config.sections.model import ModelConfig
 from posttrain.errors import ConfigError
 from posttrain.init.columns import TASKS, Guess, Task, guess_columns
 from posttrain.init.measure import Measured, measure, suggested_length, suggested_micro_batch
-from posttrain.init.texts import GENERATIONS, HELD_OUT, NEW_TOKENS, Choices, rl_config, server_config, train_config
+from posttrain.init.texts import (
+    GENERATIONS,
+    HELD_OUT,
+    NEW_TOKENS,
+    Choices,
+    eval_config,
+    pipeline_config,
+    rl_config,
+    server_config,
+    train_config,
+)
 
 if TYPE_CHECKING:
     from posttrain.init.golds import Gold
 
 _MODEL = "smollm2-135m-instruct"
-_COMMANDS = {"sft": "toolkit-sft", "dpo": "toolkit-dpo", "grpo": "toolkit-rl-train"}
-_MODULES = {"sft": "sft", "dpo": "dpo", "grpo": "rl_train"}
+_COMMANDS = {"sft": "toolkit-sft", "dpo": "toolkit-dpo", "grpo": "toolkit-rl-train", "pipeline": "toolkit-pipeline"}
 _ROWS_PER_STEP = {"sft": 16, "dpo": 16, "grpo": 8 * GENERATIONS}
 _FEW = 1000
 """Below this number of rows, three passes are suggested rather than one."""
@@ -39,7 +47,7 @@ _ENOUGH_TO_HOLD_OUT = 100
 class Wishes:
     """What the command line says; None for what is to be asked."""
 
-    task: Task | None
+    task: Task | Literal["pipeline"] | None
     model: str | None
     data: Path | None
     output: Path | None
@@ -47,8 +55,51 @@ class Wishes:
     overwrite: bool
 
 
+@dataclass(frozen=True)
+class _Files:
+    """The configs that are written; None for those that are not needed."""
+
+    train: Path
+    server: Path | None = None
+    evaluation: Path | None = None
+    pipeline: Path | None = None
+
+    @classmethod
+    def of(cls, output: Path, task: Task, *, is_pipeline: bool) -> "_Files":
+        def beside(name: str) -> Path:
+            return output.with_name(f"{output.stem}_{name}.yaml")
+
+        if is_pipeline:
+            return cls(beside("grpo"), beside("data"), beside("eval"), output)
+        return cls(output, beside("data") if task == "grpo" else None)
+
+    def all(self) -> list[Path]:
+        """The files, each after those that it names."""
+        return [each for each in (self.server, self.train, self.evaluation, self.pipeline) if each is not None]
+
+    def aside(self) -> "_Files":
+        """Other names beside them."""
+        every = (self.train, self.server, self.evaluation, self.pipeline)
+        train, *others = (None if each is None else temporary_sibling(each) for each in every)
+        assert train is not None
+        return _Files(train, *others)
+
+    def texts(self, choices: Choices) -> dict[Path, str]:
+        """The texts of the files."""
+        if self.server is None or choices.gold is None:
+            return {self.train: train_config(choices)}
+        texts = {
+            self.server: server_config(choices, choices.gold),
+            self.train: rl_config(choices, self.server.name),
+        }
+        if self.evaluation is not None and self.pipeline is not None:
+            texts[self.evaluation] = eval_config(choices, self.train.name, self.server.name)
+            texts[self.pipeline] = pipeline_config(choices, self.train.name, self.evaluation.name)
+        return texts
+
+
 def init(wishes: Wishes) -> None:
-    """Write a config for a data file, and a second one for its dataserver if the task is grpo.
+    """Write a config for a data file; for grpo also one of its dataserver, for a pipeline those of its steps.
 
     Raises:
         ConfigError, DataError, ModelError: the data, the model or an answer are wrong; or a file exists. Nothing is
@@ -56,30 +107,34 @@ def init(wishes: Wishes) -> None:
     """
     require_extra("train", "toolkit-init")
     ask = _Questions(wishes.yes)
+    is_pipeline = wishes.task == "pipeline"
+    task: Task | None = "grpo" if wishes.task == "pipeline" else wishes.task
     data = wishes.data or Path(ask("Which file holds the data?", None))
     require_file(data)
-    guess = _confirmed(data, guess_columns(data, wishes.task), wishes.task, ask)
+    guess = _confirmed(data, guess_columns(data, task), task, ask)
     model = wishes.model or ask("Which model: a folder, a .gguf file, a Hugging Face id, or the packaged one?", _MODEL)
-    output = wishes.output or Path(ask("Which file shall hold the config?", f"{guess.task}.yaml"))
+    command = "pipeline" if is_pipeline else guess.task
+    output = wishes.output or Path(ask("Which file shall hold the config?", f"{command}.yaml"))
     if output.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{as_shown(output)}: the name of a config ends in .yaml")
-    server = output.with_name(f"{output.stem}_data.yaml")
+    files = _Files.of(output, guess.task, is_pipeline=is_pipeline)
     with ExitStack() as stack:
-        for file in [output, server] if guess.task == "grpo" else [output]:
+        for file in files.all():
             stack.enter_context(checked_output(file, [data], overwrite=wishes.overwrite))
         choices = _measured_choices(data, guess, model, output, ask)
-        texts = {output: train_config(choices)}
-        if choices.gold is not None:
-            # The config that names the other one is written last.
-            texts = {server: server_config(choices, choices.gold), output: rl_config(choices, server.name)}
-        _require_dry_run(texts, guess.task, output, server)
-        for file, text in texts.items():
+        if is_pipeline and not choices.held_out:
+            raise ConfigError(
+                f"a pipeline decides by held-out prompts, for which {_ENOUGH_TO_HOLD_OUT} usable rows are needed; "
+                f"there are {choices.measured.rows:,}: use --task grpo"
+            )
+        _require_dry_run(files, choices, _COMMANDS[command])
+        for file, text in files.texts(choices).items():
             atomic_write_text(file, text)
             console.print(f"wrote {as_shown(file)}, which passes --dry-run")
-    shown = shlex.quote(str(output))
     console.print("what to do next:")
-    for command in ("toolkit-preview", _COMMANDS[guess.task], "toolkit-merge"):
-        console.print(f"  {command} {on_one_line(shown)}")
+    next_ = [("toolkit-preview", files.train), (_COMMANDS[command], output)]
+    for name, file in [*next_, *([] if is_pipeline else [("toolkit-merge", output)])]:
+        console.print(f"  {name} {on_one_line(shlex.quote(str(file)))}")
 
 
 class _Questions:
@@ -207,21 +262,21 @@ def _model_seen_from(folder: Path, name: str) -> str:
     return relative if relative.startswith("..") else f"./{relative}"
 
 
-def _require_dry_run(texts: Mapping[Path, str], task: Task, output: Path, server: Path) -> None:
+def _require_dry_run(files: _Files, choices: Choices, command: str) -> None:
     """Check configs with --dry-run under other names beside their own; ConfigError with its message if they fail."""
-    aside = {file: temporary_sibling(file) for file in texts}
+    aside = files.aside()
     try:
-        for file, text in texts.items():
-            aside[file].write_text(text, encoding="utf-8")
-        options = ["--set", f"dataserver.config={aside[server].absolute()}"] if server in aside else []
-        code = f"from posttrain.cli.{_MODULES[task]} import main; main()"
-        command = [sys.executable, "-c", code, str(aside[output]), "--dry-run", *options]
-        checked = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        for file, text in aside.texts(choices).items():
+            file.write_text(text, encoding="utf-8")
+        module = command.removeprefix("toolkit-").replace("-", "_")
+        code = f"from posttrain.cli.{module} import main; main()"
+        words = [sys.executable, "-c", code, str(aside.pipeline or aside.train), "--dry-run"]
+        checked = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
     finally:
-        for file in aside.values():
+        for file in aside.all():
             file.unlink(missing_ok=True)
     if checked.returncode:
         told = checked.stderr.rpartition("error: ")[2].strip()
-        for file, hidden in aside.items():
+        for file, hidden in zip(files.all(), aside.all(), strict=True):
             told = told.replace(str(hidden.absolute()), str(file)).replace(str(hidden), str(file))
         raise ConfigError(f"nothing was written, because the config does not pass --dry-run: {told}")

@@ -150,6 +150,45 @@ run:
 """
 
 
+def eval_config(choices: Choices, train: str, server: str) -> str:
+    """A config of toolkit-eval: the dataserver's rewards on its held-out prompts."""
+    return f"""# A first config for toolkit-eval: rewards on the prompts that the dataserver holds out.
+output: {quoted(f"runs/{choices.name}_scores")}
+
+models:
+  base: {{config: {quoted(train)}, weights: base}}
+
+tasks:
+  held_out: {{type: graded, config: {quoted(server)}, dataset: data}}
+
+sampling:
+  max_new_tokens: {NEW_TOKENS}
+"""
+
+
+def pipeline_config(choices: Choices, train: str, evaluation: str) -> str:
+    """A config of toolkit-pipeline, for grpo; the others are the files of its steps."""
+    return f"""# A first config for toolkit-pipeline: train, measure on prompts that no step trains on, and decide.
+output_dir: runs
+name: {quoted(choices.name)}
+
+steps:
+  grpo:
+    run: rl-train
+    config: {quoted(train)}
+    set: {{evaluation: null}}  # scores measures
+
+  merged: {{run: merge, of: grpo}}
+
+  scores:
+    run: eval
+    config: {quoted(evaluation)}
+    models: {{base: base, grpo: merged}}
+
+  choice: {{run: decide, of: scores, take: merged, over: base, task: held_out}}
+"""
+
+
 def quoted(value: str) -> str:
     """Text in double quotes, with everything escaped that YAML would read as something else."""
     return yaml.safe_dump(value, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")
