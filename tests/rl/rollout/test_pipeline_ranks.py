@@ -62,16 +62,21 @@ def on_rank_1(case: Case, folder: Path, trouble: Trouble) -> Any:
 CASES = [Case("substitutes", 0, is_apart=False), *(Case("substitutes", k) for k in (0, 1, 2)), Case("alone", 1)]
 
 
-@pytest.mark.parametrize(
-    ("trouble", "told"),
-    [
-        (lose_a_load, "the weights are lost"),
-        (lose_every_load, "the weights are lost"),
-        (keep_old_weights, "the engine has"),
-        (fail_to_complete, "complete failed"),
-    ],
-)
-@pytest.mark.parametrize("case", CASES, ids=str)
+TROUBLES = [
+    (lose_a_load, "the weights are lost"),
+    (lose_every_load, "the weights are lost"),
+    (keep_old_weights, "the engine has"),
+    (fail_to_complete, "complete failed"),
+]
+# Each case with one kind of trouble; with the others when there is time.
+TROUBLED = [
+    pytest.param(case, *trouble, marks=[] if place == at % len(TROUBLES) else [pytest.mark.long])
+    for at, case in enumerate(CASES)
+    for place, trouble in enumerate(TROUBLES)
+]
+
+
+@pytest.mark.parametrize(("case", "trouble", "told"), TROUBLED, ids=str)
 def test_trouble_with_one_engine_ends_both_processes_for_its_reason_and_they_go_on_as_if_left_alone(
     case: Case, trouble: Trouble, told: str, tmp_path: Path
 ) -> None:

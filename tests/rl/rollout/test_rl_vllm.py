@@ -71,7 +71,8 @@ AHEAD: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("rollout", [{}, *(pytest.param(each, marks=pytest.mark.long) for each in AHEAD)])
+@pytest.mark.long
+@pytest.mark.parametrize("rollout", [{}, *AHEAD])
 def test_a_run_that_was_killed_goes_on_with_the_prompts_that_it_would_have_had(
     tmp_path: Path, vllm_model: Path, rollout: dict[str, Any]
 ) -> None:
@@ -100,6 +101,7 @@ def test_vllm_works_ahead_in_a_process_of_its_own(tmp_path: Path, vllm_model: Pa
     assert all(row["sampling/logprob_difference"] < 1e-3 for row in rows)
 
 
+@pytest.mark.long
 @pytest.mark.ranks
 def test_two_processes_have_a_vllm_each_and_ask_the_prompts_that_one_would(tmp_path: Path, vllm_model: Path) -> None:
     one, two = (vllm_run(tmp_path / name, vllm_model, training={"max_steps": 2}) for name in ("one", "two"))
